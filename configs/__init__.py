@@ -1,0 +1,1 @@
+"""Hydra groups and one file per command; a YAML holds only what differs from schema.py."""

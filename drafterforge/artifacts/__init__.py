@@ -1,0 +1,1 @@
+"""Folders that one command hands the next: whole or absent, named and hashed by a manifest."""

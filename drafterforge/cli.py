@@ -1,0 +1,248 @@
+"""The command line: a table of commands, imported when typed; mistakes are one line and exit 2."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from drafterforge import __version__, schema
+from drafterforge.compose import catalogue, load_config
+from drafterforge.errors import ConfigError, DrafterforgeError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A row of the table: the module with `run(cfg)`, its class in `schema`, and one line."""
+
+    module: str
+    config: str
+    summary: str
+
+    @property
+    def name(self) -> str:
+        """Name of its file in `configs/`."""
+        return self.module.rpartition(".")[2]
+
+
+COMMANDS = {
+    "prepare-data": Command(
+        "drafterforge.pipelines.prepare_data",
+        "PrepareDataConfig",
+        "let the target answer prompts of a domain",
+    ),
+    "train-drafter": Command(
+        "drafterforge.pipelines.train_drafter",
+        "TrainDrafterConfig",
+        "distil a drafter from the answers, and measure it on held-out prompts",
+    ),
+    "generate": Command(
+        "drafterforge.pipelines.generate",
+        "GenerateConfig",
+        "answer one prompt, with or without a drafter",
+    ),
+    "quickstart": Command(
+        "drafterforge.pipelines.quickstart",
+        "QuickstartConfig",
+        "all of it, small: a sql drafter for the embedded target, measured",
+    ),
+    "doctor": Command(
+        "drafterforge.pipelines.doctor",
+        "DoctorConfig",
+        "show device, dtype, target and caches, and what is wrong with them",
+    ),
+    "inspect": Command(
+        "drafterforge.pipelines.inspect",
+        "InspectConfig",
+        "show what an artifact's folder holds, and check its hashes",
+    ),
+}
+HELP = {"-h", "--help", "help"}
+USER_ERROR = 2
+BROKEN_PIPE = 141  # what a shell reports for a program ended by SIGPIPE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    writing = None
+    try:
+        if not arguments or arguments[0] in HELP:
+            print(_help())
+        elif arguments[0] in ("-V", "--version"):
+            print(f"drafterforge {__version__}")
+        else:
+            command = _command(arguments[0])
+            if HELP & set(arguments[1:]):
+                print(_command_help(arguments[0], command))
+            else:
+                config = _config(arguments[0], command, arguments[1:])
+                writing = getattr(config, "runs_dir", None)
+                import_module(command.module).run(config)
+        sys.stdout.flush()
+        return 0
+    except BrokenPipeError:
+        _drop_stdout()
+        return BROKEN_PIPE
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        line = _one_line(error, writing)
+        if line is None:
+            raise
+        print(f"drafterforge: {line}", file=sys.stderr)
+        return USER_ERROR
+
+
+def _command(name: str) -> Command:
+    if name not in COMMANDS:
+        spellings = {known: repr(known) for known in COMMANDS}
+        hint = catalogue.did_you_mean(name, spellings) or f" (have: {', '.join(COMMANDS)})"
+        raise ConfigError(f"no command {name!r}{hint}")
+    return COMMANDS[name]
+
+
+def _config(typed: str, command: Command, overrides: list[str]) -> Any:
+    if typed == "inspect":
+        if len(overrides) > 1:
+            raise ConfigError(f"inspect takes one folder, got {len(overrides)}: {overrides}")
+        overrides = [o if o.startswith("path=") else f"path={o}" for o in overrides]
+    return load_config(command.name, getattr(schema, command.config), overrides)
+
+
+# Exceptions.
+
+
+def _one_line(error: BaseException, writing: str | None) -> str | None:
+    """What to tell the user, or None for a bug, whose traceback is wanted."""
+    if isinstance(error, DrafterforgeError):
+        return _flatten(error)
+    chain = list(_chain(error))
+    if any(isinstance(e, KeyboardInterrupt) for e in chain):
+        return "interrupted; what was finished is kept; type the same command to go on"
+    full = [e for e in chain if _disk_is_full(e)]
+    if full:
+        _drop_stdout_if_full()
+        named = [e.filename for e in full if getattr(e, "filename", None)]
+        path = os.fsdecode(named[0]) if named else writing
+        where = f"while writing {path}" if path else "while writing"
+        return f"the disk is full {where}; free some space and type the same command again"
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{error.strerror}: {error.filename or writing}"
+    # Libraries that run our readers raise their own error `from` ours.
+    return _one_line(error.__cause__, writing) if error.__cause__ else None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _disk_is_full(error: BaseException) -> bool:
+    # safetensors and arrow wrap the system's error in their own, so its words are looked for too.
+    code = getattr(error, "errno", None)
+    words = ("No space left on device", "Disk quota exceeded", "os error 28")
+    return code in (errno.ENOSPC, errno.EDQUOT) or any(w in str(error) for w in words)
+
+
+def _flatten(error: BaseException) -> str:
+    return re.sub(r"\s*[\r\n]+\s*", " ", str(error).strip())
+
+
+def _drop_stdout_if_full() -> None:
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        _drop_stdout()
+
+
+def _drop_stdout() -> None:
+    """Keep the interpreter from failing once more when it flushes at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - stays open until the process ends
+
+
+# Help: read from the schema's source and the YAML, so that nothing heavy is imported.
+
+
+def _help() -> str:
+    rows = [f"  {name:<15}{command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "drafterforge COMMAND [group=choice ...] [key=value ...]",
+            "",
+            "Distil, schedule and serve domain-expert EAGLE-3 drafters.",
+            "",
+            *rows,
+            "",
+            "drafterforge COMMAND --help lists its groups and keys; drafterforge --version.",
+        ]
+    )
+
+
+def _command_help(typed: str, command: Command) -> str:
+    config_class = getattr(schema, command.config)
+    usage = "PATH" if typed == "inspect" else "[group=choice ...] [key=value ...]"
+    lines = [f"drafterforge {typed} {usage}", "", f"{command.summary}.", ""]
+    groups = catalogue.command_groups(command.name)
+    if groups:
+        lines.append("Groups, with their default:")
+        for group, default in groups.items():
+            shown = {None: "", "???": "to be chosen"}.get(default, default)
+            lines.append(f"  {group:<12}{shown:<15}{' | '.join(catalogue.group_choices(group))}")
+        lines.append("")
+    lines.append("Keys, with their default:")
+    meanings = _meanings()
+    values = catalogue.default_values(command.name, config_class)
+    for key, owner in _owners(config_class).items():
+        value = f"{key}={_shown(values[key])}"
+        lines.append(f"  {value:<38} {meanings.get((owner, key.rpartition('.')[2]), '')}".rstrip())
+    if "data.path" in values:
+        lines += ["", "path=, dataset= and column= are short for data.path= and so on."]
+    return "\n".join(lines)
+
+
+def _owners(config_class: type, prefix: str = "") -> dict[str, str]:
+    """Every dotted key with the name of the class that declares it."""
+    owners: dict[str, str] = {}
+    for name, hint in catalogue.field_types(config_class).items():
+        if hasattr(hint, "__dataclass_fields__"):
+            owners |= _owners(hint, f"{prefix}{name}.")
+        else:
+            declaring = [
+                c for c in config_class.__mro__ if name in vars(c).get("__annotations__", {})
+            ]
+            owners[prefix + name] = declaring[0].__name__
+    return owners
+
+
+def _meanings() -> dict[tuple[str, str], str]:
+    """The comment beside each key of schema.py, by class and key."""
+    meanings: dict[tuple[str, str], str] = {}
+    owner = ""
+    for line in Path(schema.__file__).read_text(encoding="utf-8").splitlines():
+        if found := re.match(r"class (\w+)", line):
+            owner = found[1]
+        elif found := re.match(r"    (\w+): .+?  # (.+)", line):
+            meanings[owner, found[1]] = found[2]
+    return meanings
+
+
+def _shown(value: Any) -> str:
+    """A value as one would type it."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, list):
+        return f"[{','.join(map(_shown, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{_shown(v)}' for key, v in value.items())}}}"
+    return str(value)

@@ -1,0 +1,92 @@
+"""What a command knows: its groups, their choices, its keys and defaults. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import Any
+
+import yaml
+
+
+def group_choices(group: str) -> list[str]:
+    """Names one can type after `group=`."""
+    folder = resources.files("drafterforge.configs") / group
+    files = folder.iterdir() if folder.is_dir() else ()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def command_groups(name: str) -> dict[str, str | None]:
+    """Groups of a command with their default choice; "???": the user has to choose."""
+    entries = [entry for entry in _yaml(f"{name}.yaml")["defaults"] if isinstance(entry, dict)]
+    return {group: choice for entry in entries for group, choice in entry.items()}
+
+
+def config_keys(config_class: type, prefix: str = "") -> dict[str, Any]:
+    """Every dotted key of a config class with its type, in the order of the schema."""
+    keys: dict[str, Any] = {}
+    for name, hint in field_types(config_class).items():
+        nested = dataclasses.is_dataclass(hint)
+        keys |= config_keys(hint, f"{prefix}{name}.") if nested else {prefix + name: hint}
+    return keys
+
+
+def default_values(name: str, config_class: type) -> dict[str, Any]:
+    """Value of every key when nothing is typed: the schema's, under those of the default YAML."""
+    values = _schema_defaults(config_class)
+    for group, choice in command_groups(name).items():
+        if choice not in (None, "???"):
+            values |= flat(_yaml(f"{group}/{choice}.yaml"), f"{group}.", values)
+    own = {key: value for key, value in _yaml(f"{name}.yaml").items() if key != "defaults"}
+    return values | flat(own, "", values)
+
+
+def did_you_mean(word: str, known: Mapping[str, str] | Iterable[str]) -> str:
+    """`; did you mean ...?` for the closest known spelling, or nothing."""
+    known = known if isinstance(known, Mapping) else {spelling: spelling for spelling in known}
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {known[close[0]]}?" if close else ""
+
+
+def field_types(config_class: type) -> dict[str, Any]:
+    """Resolved type of every field of a config class."""
+    hints = typing.get_type_hints(config_class)
+    return {field.name: hints[field.name] for field in dataclasses.fields(config_class)}
+
+
+def sections(config_class: type) -> set[str]:
+    """Fields that are config classes themselves; each has a group folder of its name."""
+    return {
+        name for name, hint in field_types(config_class).items() if dataclasses.is_dataclass(hint)
+    }
+
+
+def _yaml(path: str) -> dict[str, Any]:
+    text = (resources.files("drafterforge.configs") / path).read_text(encoding="utf-8")
+    return yaml.safe_load(text) or {}
+
+
+def _schema_defaults(config_class: type, prefix: str = "") -> dict[str, Any]:
+    hints = field_types(config_class)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(config_class):
+        if dataclasses.is_dataclass(hints[field.name]):
+            values |= _schema_defaults(hints[field.name], f"{prefix}{field.name}.")
+        elif field.default is not dataclasses.MISSING:
+            values[prefix + field.name] = field.default
+        else:
+            values[prefix + field.name] = field.default_factory()
+    return values
+
+
+def flat(tree: Mapping[str, Any], prefix: str, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested mapping under dotted keys; a mapping that is a value itself (`leaves`) stays."""
+    flattened: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = prefix + name
+        nested = isinstance(value, dict) and key not in leaves
+        flattened |= flat(value, f"{key}.", leaves) if nested else {key: value}
+    return flattened

@@ -1,0 +1,1 @@
+"""Prompts by domain, the target's answers, and features captured from them."""

@@ -1,0 +1,327 @@
+"""Lets the target answer prompts, shard by shard, and resumes after a kill where the shards end."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import os
+import shutil
+import time
+from array import array
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import groupby, zip_longest
+from pathlib import Path
+from typing import Any
+
+from drafterforge.artifacts.atomic import file_sha256, save_json_atomic, write_bytes_atomic
+from drafterforge.artifacts.folder import reuse_artifact, write_artifact
+from drafterforge.artifacts.manifest import Manifest, canonical_json
+from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.data.answers import SPLITS, Answer, AnswerSet, answer_stats, encode_shard
+from drafterforge.data.chat import Message, conversation_ids, extend_turn, prompt_ids
+from drafterforge.data.prompts import Prompt
+from drafterforge.errors import ArtifactError
+from drafterforge.schema import DataConfig
+
+log = logging.getLogger(__name__)
+
+Generate = Callable[[list[list[int]], int, int], list[list[int]]]  # prompts, max_new_tokens, seed
+Progress = Callable[[int, int, int], None]  # tokens done, answers done, answers in all
+
+DATE = datetime.date(2024, 7, 26)  # for templates that print the day, so that days give equal bytes
+
+
+def prepare_answers(
+    prompts: Mapping[str, Sequence[Prompt]],
+    *,
+    tokenizer: Any,
+    generate: Generate | None,
+    data: DataConfig,
+    path: Path | str,
+    target_name: str,
+    target_fingerprint: str,
+    config: Mapping[str, Any],
+    seed: int,
+    eos_ids: Collection[int],
+    progress: Progress | None = None,
+    overwrite: bool = False,
+) -> AnswerSet:
+    """Answers the prompts of every split and returns the finished `answers` artifact at `path`.
+
+    One made before with equal config from equal prompts is returned as it is; one made otherwise is
+    refused, or replaced with `overwrite`. `generate` may be None with `data.answers=given`.
+    """
+    path = Path(path)
+    conversations = [c for split in SPLITS for c in _begin(tokenizer, split, prompts, data)]
+    digest = _digest(conversations)
+    same = {"config": config, "target": target_name, "target_fingerprint": target_fingerprint}
+    manifest = reuse_artifact(path, "answers", overwrite=overwrite, **same)
+    if manifest is not None and _made_from(manifest, digest, path, overwrite):
+        drop_staging(path)
+        return AnswerSet(path, manifest)
+
+    limits = [data.answers, data.max_prompt_tokens, data.max_new_tokens, data.temperature]
+    settings = {"prompts": digest, "limits": limits, "shard_size": data.shard_size, "seed": seed}
+    staging = open_staging(path, {**same, **settings, "eos_ids": sorted(eos_ids)})
+    shards = _shards(conversations, data.shard_size)
+    tokens = answers = 0
+    seconds = 0.0
+    for name, shard in shards.items():
+        record = _finished_shard(staging, name)
+        if record is None:
+            started = time.perf_counter()
+            if data.answers == "target":
+                assert generate is not None, "data.answers=target needs a generate function"
+                _let_answer(tokenizer, generate, name, shard, data, seed, frozenset(eos_ids))
+            record = _write_shard(staging, name, shard, started)
+        tokens += record["answer_tokens"]
+        answers += len(shard)
+        seconds += record["seconds"]
+        if progress is not None:
+            progress(tokens, answers, len(conversations))
+
+    metrics: dict[str, Any] = {"prompts_sha256": digest}
+    if data.answers == "target" and seconds:
+        metrics["tokens_per_s"] = round(tokens / seconds, 1)
+    with write_artifact(
+        path, kind="answers", name=path.name, metrics=metrics, replace=overwrite, **same
+    ) as folder:
+        files = [folder / f"{name}.arrow" for name in shards]
+        for file in files:
+            _link(staging / file.name, file)
+        stats = answer_stats(files)
+        for split, figures in stats["splits"].items():
+            figures["left_out"] = len(prompts[split]) - figures["answers"]
+        save_json_atomic(folder / "stats.json", stats)
+        metrics |= stats
+    drop_staging(path)
+    return AnswerSet.open(path, target_fingerprint, verify=False)
+
+
+# --- conversations -------------------------------------------------------------------------------
+
+
+@dataclass
+class _Conversation:
+    """A prompt on its way to being an answer."""
+
+    index: int  # place of the prompt in its split
+    split: str
+    prompt: Prompt
+    ids: list[int]
+    mask: list[int]
+    messages: list[Message] = field(default_factory=list)  # what has been said
+    turns: list[list[Message]] = field(default_factory=list)  # what the user will yet say
+    finished: bool = True
+
+    def hear(self, answer: list[int], text: str, finished: bool) -> None:
+        """Appends an answer of the target."""
+        self.ids = self.ids + answer
+        self.mask = self.mask + [1] * len(answer)
+        self.messages = [*self.messages, {"role": "assistant", "content": text}]
+        self.finished = finished
+
+    def ask(self, tokenizer: Any, max_prompt_tokens: int) -> bool:
+        """Appends the user's next turn; False if there is none, or no room for it."""
+        if not self.turns:
+            return False
+        messages = self.messages + self.turns[0]
+        ids = extend_turn(tokenizer, self.ids, messages, date=DATE)
+        if len(ids) > max_prompt_tokens:
+            return False
+        kept = ids[: len(self.ids)] == self.ids  # else the template has rewritten what was said
+        self.mask = (self.mask if kept else []) + [0] * (len(ids) - kept * len(self.ids))
+        self.ids, self.messages, self.turns = ids, messages, self.turns[1:]
+        return True
+
+    def answer(self) -> Answer:
+        """Returns the record of what was said so far."""
+        return Answer(
+            id=self.prompt.id,
+            domain=self.prompt.domain,
+            task=self.prompt.task,
+            split=self.split,
+            input_ids=self.ids,
+            loss_mask=self.mask,
+            prompt_tokens=self.mask.index(1),
+            answer_tokens=sum(self.mask),
+            finished=self.finished,
+        )
+
+
+def _begin(
+    tokenizer: Any, split: str, prompts: Mapping[str, Sequence[Prompt]], data: DataConfig
+) -> list[_Conversation]:
+    """Encodes the prompts of a split, and leaves out those that are too long."""
+    encode = _asked if data.answers == "target" else _given
+    begun = [encode(tokenizer, i, split, p, data) for i, p in enumerate(prompts.get(split, ()))]
+    kept = [conversation for conversation in begun if conversation is not None]
+    if begun and not kept:
+        raise ArtifactError(
+            f"all {len(begun)} {split} prompts are longer than {data.max_prompt_tokens} tokens; "
+            "type data.max_prompt_tokens=MORE"
+        )
+    if len(kept) < len(begun):
+        log.warning(
+            "%d of %d %s prompts are longer than %d tokens: left out (data.max_prompt_tokens)",
+            len(begun) - len(kept), len(begun), split, data.max_prompt_tokens,
+        )  # fmt: skip
+    return kept
+
+
+def _asked(
+    tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig
+) -> _Conversation | None:
+    """Returns a conversation up to the first turn that the target is to answer."""
+    messages, *turns = user_turns(prompt.messages)
+    ids = prompt_ids(tokenizer, messages, date=DATE)
+    if len(ids) > data.max_prompt_tokens:
+        return None
+    return _Conversation(index, split, prompt, ids, [0] * len(ids), messages, turns)
+
+
+def user_turns(messages: Sequence[Message]) -> list[list[Message]]:
+    """Returns the messages cut after every user message that nobody has answered yet.
+
+    Answers inside the history stay as context; those at the end are what the target is asked for.
+    """
+    messages = list(messages)
+    while messages and messages[-1]["role"] == "assistant":
+        messages.pop()
+    turns: list[list[Message]] = [[]]
+    for message, following in zip_longest(messages, messages[1:]):
+        turns[-1].append(message)
+        if message["role"] == "user" and following is not None and following["role"] == "user":
+            turns.append([])
+    return turns
+
+
+def _given(
+    tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig
+) -> _Conversation | None:
+    """Returns a conversation with the answers of the data, cut where a limit is exceeded."""
+    ids, mask = conversation_ids(tokenizer, prompt.messages, date=DATE)
+    if 1 not in mask:
+        raise ArtifactError(
+            f"prompt {prompt.id!r} ({prompt.source}) has no assistant turn, but data.answers=given "
+            "wants one; type data.answers=target to let the target answer"
+        )
+    end, finished = 0, True
+    for start, stop in marked_spans(mask):
+        if start > data.max_prompt_tokens:
+            break
+        finished = stop - start <= data.max_new_tokens
+        end = stop if finished else start + data.max_new_tokens
+        if not finished:
+            break
+    if not end:
+        return None
+    return _Conversation(index, split, prompt, ids[:end], mask[:end], finished=finished)
+
+
+def marked_spans(mask: Sequence[int]) -> list[tuple[int, int]]:
+    """Returns (start, stop) of every run of ones."""
+    spans, start = [], 0
+    for value, run in groupby(mask):
+        stop = start + sum(1 for _ in run)
+        if value:
+            spans.append((start, stop))
+        start = stop
+    return spans
+
+
+def _let_answer(
+    tokenizer: Any,
+    generate: Generate,
+    name: str,
+    shard: Sequence[_Conversation],
+    data: DataConfig,
+    seed: int,
+    eos_ids: frozenset[int],
+) -> None:
+    """Lets the target answer all turns of a shard, turn by turn."""
+    turn, asked = 0, list(shard)
+    while asked:
+        key = sha256(f"{seed}/{name}/{turn}".encode()).digest()
+        answers = generate(
+            [list(c.ids) for c in asked], data.max_new_tokens, int.from_bytes(key[:4], "big") >> 1
+        )
+        assert len(answers) == len(asked), f"{len(asked)} prompts, {len(answers)} answers"
+        for conversation, answer in zip(asked, answers, strict=True):
+            end = next((i + 1 for i, token in enumerate(answer) if token in eos_ids), None)
+            answer = list(map(int, answer[:end]))
+            text = tokenizer.decode(answer, skip_special_tokens=True)
+            conversation.hear(answer, text, finished=end is not None)
+        asked = [c for c in asked if c.ask(tokenizer, data.max_prompt_tokens)]
+        turn += 1
+
+
+# --- shards --------------------------------------------------------------------------------------
+
+
+def _shards(conversations: Sequence[_Conversation], size: int) -> dict[str, list[_Conversation]]:
+    """Cuts each split into shards of like length, the longest first: memory runs out at once or never."""
+    shards = {}
+    for split in SPLITS:
+        rows = [c for c in conversations if c.split == split]
+        rows.sort(key=lambda c: (-len(c.ids), c.index))
+        for number, start in enumerate(range(0, len(rows), size)):
+            shards[f"{split}-{number:05d}"] = rows[start : start + size]
+    return shards
+
+
+def _write_shard(
+    staging: Path, name: str, shard: Sequence[_Conversation], started: float
+) -> dict[str, Any]:
+    rows = [(c.index, c.answer()) for c in shard if any(c.mask)]
+    content = encode_shard(rows)
+    write_bytes_atomic(staging / f"{name}.arrow", content)
+    record = {
+        "sha256": sha256(content).hexdigest(),
+        "rows": len(rows),
+        "answer_tokens": sum(answer.answer_tokens for _, answer in rows),
+        "seconds": time.perf_counter() - started,
+    }
+    save_json_atomic(staging / f"{name}.json", record)  # last: without it the shard is not done
+    return record
+
+
+def _finished_shard(staging: Path, name: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads((staging / f"{name}.json").read_bytes())
+        whole = file_sha256(staging / f"{name}.arrow") == record["sha256"]
+    except (OSError, ValueError):
+        return None
+    return record if whole else None
+
+
+def _link(source: Path, to: Path) -> None:
+    """Puts a finished shard into the artifact; it stays in the staging folder until that is whole."""
+    try:
+        os.link(source, to)
+    except OSError:  # no hard links here
+        shutil.copyfile(source, to)
+
+
+def _digest(conversations: Sequence[_Conversation]) -> str:
+    digest = sha256()
+    for c in conversations:
+        head = (c.split, c.index, c.prompt.id, c.prompt.domain, c.prompt.task, c.turns, len(c.ids))
+        digest.update(canonical_json(head))
+        digest.update(array("i", c.ids).tobytes() + bytes(c.mask))
+    return digest.hexdigest()
+
+
+def _made_from(manifest: Manifest, digest: str, path: Path, overwrite: bool) -> bool:
+    """Whether the artifact was made from these prompts; if not, it must be given up to go on."""
+    if manifest.metrics.get("prompts_sha256") == digest:
+        return True
+    if overwrite:
+        return False
+    raise ArtifactError(
+        f"{path} was made with the same settings but from other prompts; "
+        "type overwrite=true to replace it, or name=OTHER to keep it"
+    )

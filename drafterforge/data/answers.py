@@ -1,0 +1,182 @@
+"""The `answers` artifact: conversations as token ids, with the target's own tokens marked.
+
+Shards are Arrow streams (`train-00000.arrow`), read by memory mapping; `datasets.Dataset.from_file`
+reads them too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.errors import ArtifactError
+
+SPLITS = ("train", "val", "test")
+
+_SCHEMA = pa.schema(
+    {
+        "index": pa.int32(),  # place of the prompt in its split; shards are sorted by length
+        "id": pa.string(),
+        "domain": pa.string(),
+        "task": pa.string(),
+        "split": pa.string(),
+        "input_ids": pa.list_(pa.int32()),
+        "loss_mask": pa.list_(pa.uint8()),
+        "prompt_tokens": pa.int32(),
+        "answer_tokens": pa.int32(),
+        "finished": pa.bool_(),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One conversation; `input_ids[:prompt_tokens]` is a prompt to decode from."""
+
+    id: str
+    domain: str
+    task: str
+    split: str
+    input_ids: list[int]  # the whole conversation, up to the last answer token
+    loss_mask: list[int]  # 1 where the target emitted the token, its end of turn included
+    prompt_tokens: int  # tokens before the first answer token
+    answer_tokens: int  # sum of loss_mask
+    finished: bool  # the last answer ended by itself rather than by the length limit
+
+
+def encode_shard(answers: Sequence[tuple[int, Answer]]) -> bytes:
+    """Returns the bytes of an Arrow stream with these (place in the split, answer) rows."""
+    columns = {name: [getattr(a, name) for _, a in answers] for name in _SCHEMA.names[1:]}
+    columns["index"] = [index for index, _ in answers]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, _SCHEMA) as stream:
+        stream.write_table(pa.table(columns, schema=_SCHEMA))
+    return sink.getvalue().to_pybytes()
+
+
+class AnswerRows(Sequence[Answer]):
+    """The answers of one split in the order of its prompts, read from mapped memory when asked for."""
+
+    def __init__(self, shards: Sequence[Path]) -> None:
+        tables = [pa.ipc.open_stream(pa.memory_map(str(shard))).read_all() for shard in shards]
+        self.table = pa.concat_tables(tables) if tables else _SCHEMA.empty_table()
+        self._order = np.argsort(self.table.column("index").to_numpy(), kind="stable")
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @overload
+    def __getitem__(self, item: int) -> Answer: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[Answer]: ...
+    def __getitem__(self, item: int | slice) -> Answer | list[Answer]:
+        if isinstance(item, slice):
+            return [self[i] for i in range(*item.indices(len(self)))]
+        row = self.table.slice(int(self._order[item]), 1)
+        input_ids, loss_mask = self.arrays(item)
+        return Answer(
+            **{
+                name: row.column(name)[0].as_py()
+                for name in _SCHEMA.names[1:]
+                if name not in ("input_ids", "loss_mask")
+            },
+            input_ids=input_ids.tolist(),
+            loss_mask=loss_mask.tolist(),
+        )
+
+    def arrays(self, item: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (input_ids int32, loss_mask uint8) of one answer, read-only and without a copy."""
+        row = int(self._order[item])
+        ids = self.table.column("input_ids")[row].values.to_numpy()
+        return ids, self.table.column("loss_mask")[row].values.to_numpy()
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each answer with its prompt, int64."""
+        lengths = pc.list_value_length(self.table.column("input_ids"))
+        return lengths.to_numpy().astype(np.int64)[self._order]
+
+
+class AnswerSet:
+    """An opened `answers` artifact."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._rows: dict[str, AnswerRows] = {}
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        target_fingerprint: str | None = None,
+        *,
+        target: str | None = None,
+        verify: bool = True,
+    ) -> AnswerSet:
+        """Opens an `answers` folder after checking its hashes and that it was made for this target."""
+        manifest = open_artifact(
+            path, "answers", target_fingerprint=target_fingerprint, target=target, verify=verify
+        )
+        return cls(Path(path), manifest)
+
+    def rows(self, split: str = "train") -> AnswerRows:
+        """Returns the answers of a split, lazily, in the order of its prompts."""
+        assert split in SPLITS, split
+        if split not in self._rows:
+            names = sorted(n for n in self.manifest.files if n.startswith(f"{split}-"))
+            self._rows[split] = AnswerRows([self.path / name for name in names])
+        return self._rows[split]
+
+    def token_counts(self, vocab_size: int, split: str = "train") -> np.ndarray:
+        """Returns how often each target id was emitted in the answers, [V] int64."""
+        counts = np.zeros(vocab_size, dtype=np.int64)
+        table = self.rows(split).table
+        columns = table.column("input_ids").chunks, table.column("loss_mask").chunks
+        for ids, mask in zip(*columns, strict=True):
+            emitted = ids.flatten().to_numpy()[mask.flatten().to_numpy() == 1]
+            if emitted.size and emitted.max() >= vocab_size:
+                raise ArtifactError(
+                    f"{self.path} holds token id {emitted.max()}, but the target has {vocab_size} ids; "
+                    "type `drafterforge prepare-data overwrite=true`"
+                )
+            counts += np.bincount(emitted, minlength=vocab_size)
+        return counts
+
+
+def answer_stats(shards: Sequence[Path]) -> dict[str, Any]:
+    """Returns counts, lengths in tokens and shares of finished answers, by split and by domain."""
+    splits: dict[str, Any] = {}
+    domains: Counter[str] = Counter()
+    for split in SPLITS:
+        table = AnswerRows([shard for shard in shards if shard.name.startswith(f"{split}-")]).table
+        if not len(table):
+            continue
+        splits[split] = {
+            "answers": len(table),
+            "prompt_tokens": _distribution(table.column("prompt_tokens").to_numpy()),
+            "answer_tokens": _distribution(table.column("answer_tokens").to_numpy()),
+            "finished": round(float(table.column("finished").to_numpy().mean()), 4),
+        }
+        domains.update(table.column("domain").to_pylist())
+    return {"splits": splits, "domains": dict(sorted(domains.items()))}
+
+
+def _distribution(values: np.ndarray) -> dict[str, float]:
+    """Returns sum, mean, percentiles and maximum of token counts."""
+    names = {"p50": 50, "p90": 90, "p99": 99}
+    return {
+        "sum": int(values.sum()),
+        "mean": round(float(values.mean()), 2),
+        **{name: float(np.percentile(values, share)) for name, share in names.items()},
+        "max": int(values.max()),
+    }

@@ -1,0 +1,241 @@
+"""Rows of prompts from outside: a JSONL file, or a data set of the Hugging Face hub or on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.schema import DataConfig, DomainConfig
+
+log = logging.getLogger(__name__)
+
+ROLES = ("system", "user", "assistant")
+SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
+SPLITS |= {"test": "test", "eval": "test", "heldout": "test"}
+SHUFFLE_BUFFER = 10_000  # rows of a stream that are shuffled together
+_SHAREGPT = {"human": "user", "gpt": "assistant"}
+_COLUMNS = ("messages", "conversations", "turns", "prompt")
+_BUILDERS = {"jsonl": "json", "json": "json", "parquet": "parquet", "arrow": "arrow", "csv": "csv"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One prompt as its source gives it; what the source does not say is None."""
+
+    messages: tuple[dict[str, str], ...]
+    source: str
+    number: int  # of the line, from 1, or of the row, from 0
+    id: str | None = None
+    task: str | None = None
+    domain: str | None = None
+    split: str | None = None
+
+
+def parse_messages(value: Any) -> tuple[dict[str, str], ...]:
+    """Returns messages from a text, a list of user turns, or of messages; else a ValueError."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"a {type(value).__name__} where text or a list of messages is wanted")
+    messages = tuple(_message(item) for item in value)
+    if not any(message["role"] == "user" for message in messages):
+        raise ValueError(f"no user message among {len(messages)} messages")
+    return messages
+
+
+def _message(item: Any) -> dict[str, str]:
+    if isinstance(item, str):
+        item = {"role": "user", "content": item}
+    if not isinstance(item, dict):
+        raise ValueError(f'the message {item!r:.60}, wanted {{"role": ..., "content": ...}}')
+    role = item.get("role", item.get("from"))
+    role = _SHAREGPT.get(role, role) if isinstance(role, str) else role
+    content = item.get("content", item.get("value"))
+    if role not in ROLES:
+        raise ValueError(f"the role {role!r:.60}, wanted one of {', '.join(ROLES)}")
+    if not isinstance(content, str) or not content.strip():
+        raise ValueError(f"the content {content!r:.60} of a {role} message, wanted text")
+    return {"role": role, "content": content}
+
+
+# --- JSONL ---------------------------------------------------------------------------------------
+
+
+def jsonl_rows(path: str | Path) -> Iterator[Row]:
+    """Yields the rows of a JSONL file; the first bad line is an error that names file and line."""
+    path = Path(path).expanduser()
+    try:
+        file = open(path, "rb")  # noqa: SIM115 (closed by the with below; its errors are told apart)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot read {path}: {error.strerror}; type data=jsonl path=FILE.jsonl"
+        ) from error
+    with file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield _jsonl_row(line.decode("utf-8-sig"), path.name, number)
+            except ValueError as error:
+                raise ArtifactError(f"{path}, line {number}: {_reason(error)}") from error
+
+
+def _reason(error: ValueError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"found bytes that are not UTF-8 ({error.reason} at byte {error.start}), wanted JSON"
+    if isinstance(error, json.JSONDecodeError):
+        return (
+            f"found no JSON ({error.msg} at column {error.colno}), "
+            'wanted {"messages": [{"role": "user", "content": "..."}]}'
+        )
+    return f"found {error}"
+
+
+def _jsonl_row(line: str, name: str, number: int) -> Row:
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        raise ValueError(f'a {type(record).__name__}, wanted an object like {{"messages": [...]}}')
+    names = {key: _name(record, key) for key in ("id", "task", "group", "domain", "split")}
+    split = names["split"]
+    if split is not None and split.lower() not in SPLITS:
+        raise ValueError(f"split {split!r}, wanted train, val or test")
+    return Row(
+        messages=_jsonl_messages(record),
+        source=f"{name}:{number}",
+        number=number,
+        id=names["id"],
+        task=names["task"] or names["group"],
+        domain=names["domain"],
+        split=SPLITS[split.lower()] if split else None,
+    )
+
+
+def _name(record: dict[str, Any], key: str) -> str | None:
+    value = record.get(key)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"{key}={value!r:.60}, wanted text")
+    return str(value)
+
+
+def _jsonl_messages(record: dict[str, Any]) -> tuple[dict[str, str], ...]:
+    for key, kind in (
+        ("messages", list),
+        ("conversations", list),
+        ("turns", list),
+        ("prompt", str),
+    ):
+        value = record.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise ValueError(f"a {type(value).__name__} in {key!r}, wanted a {kind.__name__}")
+    given = record.get("messages") or record.get("conversations")
+    messages = parse_messages(given) if given else ()
+    answered = any(message["role"] == "assistant" for message in messages)
+    if record.get("turns") and not answered:  # question sets repeat the first turn in `messages`
+        system = tuple(message for message in messages if message["role"] == "system")
+        return system + parse_messages(record["turns"])
+    if messages:
+        return messages
+    if record.get("prompt"):
+        return parse_messages(record["prompt"])
+    keys = ", ".join(sorted(record)) or "none"
+    raise ValueError(f"no messages (keys: {keys}), wanted 'messages', 'turns' or 'prompt'")
+
+
+# --- data sets -----------------------------------------------------------------------------------
+
+
+def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
+    """Yields the rows of a data set in an order fixed by `seed`; rows without text are left out."""
+    name = data.dataset or domain.dataset
+    if not name:
+        raise ConfigError(
+            f"domain={domain.name} names no data set of its own; "
+            "type data=hf dataset=HUB_ID column=COLUMN"
+        )
+    own = not data.dataset
+    config = data.dataset_config or (domain.dataset_config if own else None)
+    split = data.dataset_split or (domain.dataset_split if own else "train")
+    wanted = data.column or (domain.column if own else "")
+    skipped = 0
+    with _one_line(name):
+        rows = _load(name, config, split, data.streaming)
+        more = {"buffer_size": SHUFFLE_BUFFER} if data.streaming else {}
+        column = ""
+        for number, record in enumerate(rows.shuffle(seed=seed, **more)):
+            column = column or _column(wanted, record, name)
+            try:
+                messages = parse_messages(record.get(column))
+            except ValueError as error:
+                skipped += 1
+                log.debug("row %d of %s left out: found %s", number, name, error)
+                continue
+            task = next((record[k] for k in ("task", "group") if _is_text(record.get(k))), None)
+            yield Row(messages, source=name, number=number, task=task)
+    if skipped:
+        log.warning("%d rows of %s have no text in column %s: left out", skipped, name, column)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _column(wanted: str, record: dict[str, Any], name: str) -> str:
+    if wanted in record:
+        return wanted
+    found = ", ".join(record)
+    if wanted:
+        raise ArtifactError(
+            f"data set {name!r} has no column {wanted!r}; type column= one of {found}"
+        )
+    for column in _COLUMNS:
+        if column in record:
+            return column
+    raise ArtifactError(
+        f"which column of data set {name!r} holds the prompts? type column= one of {found}"
+    )
+
+
+def _load(name: str, config: str | None, split: str, streaming: bool) -> Any:
+    import datasets  # heavy, and needed by data=hf alone
+
+    path = Path(name).expanduser()
+    options = {"split": split, "streaming": streaming}
+    if path.is_file():
+        builder = _BUILDERS.get(path.suffix.lstrip("."))
+        if builder is None:
+            raise ArtifactError(
+                f"{path} is no jsonl, parquet, arrow or csv file; type dataset=FOLDER"
+            )
+        return datasets.load_dataset(builder, data_files={split: str(path)}, **options)
+    if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
+        saved = datasets.load_from_disk(str(path))
+        saved = saved[split] if isinstance(saved, datasets.DatasetDict) else saved
+        return saved.to_iterable_dataset() if streaming else saved
+    if path.is_dir():
+        return datasets.load_dataset(str(path), config, **options)
+    if name.startswith((".", "/", "~")):
+        raise ArtifactError(f"no data set at {name}; type data=hf dataset=FOLDER, or a hub id")
+    return datasets.load_dataset(name, config, **options)
+
+
+@contextlib.contextmanager
+def _one_line(name: str) -> Iterator[None]:
+    """Turns whatever reading a data set raises into an ArtifactError of one line."""
+    try:
+        yield
+    except (ArtifactError, ConfigError):
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise ArtifactError(
+            f"cannot read data set {name!r}: {reason}; check dataset=, dataset_config= and "
+            "dataset_split=, and that the hub can be reached, or type data=jsonl path=FILE.jsonl"
+        ) from error

@@ -1,0 +1,1 @@
+"""EAGLE-3 drafters: architecture, draft vocabulary, initialisation, checkpoints."""

@@ -1,0 +1,140 @@
+"""The dimensions of an EAGLE-3 drafter, and their `config.json` in the layout that SGLang, vLLM and SafeAILab read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, PretrainedConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from drafterforge.errors import ArtifactError
+
+ARCHITECTURE = "LlamaForCausalLMEagle3"
+
+
+@dataclass(frozen=True)
+class DrafterSpec:
+    """Shapes and constants; widths in numbers of values."""
+
+    hidden_size: int
+    target_hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_key_heads: int
+    head_dim: int
+    vocab_size: int  # of the target
+    draft_vocab_size: int
+    rms_norm_eps: float
+    rope_parameters: dict[str, Any]
+    max_positions: int
+    tap_layers: tuple[int, int, int]
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    @staticmethod
+    def for_target(config: PretrainedConfig, taps: tuple[int, int, int], draft_vocab_size: int) -> DrafterSpec:
+        """A drafter of the target's own width, heads and rope."""
+        rope = dict(getattr(config, "rope_parameters", None) or {"rope_type": "default", "rope_theta": 10000.0})
+        return DrafterSpec(
+            hidden_size=config.hidden_size,
+            target_hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_heads=config.num_attention_heads,
+            num_key_heads=config.num_key_value_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            vocab_size=config.vocab_size,
+            draft_vocab_size=min(draft_vocab_size, config.vocab_size),
+            rms_norm_eps=config.rms_norm_eps,
+            rope_parameters=rope,
+            max_positions=config.max_position_embeddings,
+            tap_layers=taps,
+            bos_token_id=config.bos_token_id,
+            eos_token_id=config.eos_token_id,
+            pad_token_id=config.pad_token_id,
+        )
+
+    def rotary(self) -> tuple[torch.Tensor, float]:
+        """Inverse frequencies [D/2] and attention factor, as `transformers` computes them."""
+        config = LlamaConfig(
+            hidden_size=self.num_heads * self.head_dim,
+            num_attention_heads=self.num_heads,
+            head_dim=self.head_dim,
+            max_position_embeddings=self.max_positions,
+            rope_parameters=dict(self.rope_parameters),
+        )
+        rotary = LlamaRotaryEmbedding(config)
+        return rotary.inv_freq, rotary.attention_scaling
+
+    def to_config(self, dtype: str) -> dict[str, Any]:
+        """The `config.json`: every key explicit, both spellings of rope, layer ids at the top and in `eagle_config`."""
+        scaling = {key: value for key, value in self.rope_parameters.items() if key != "rope_theta"}
+        plain = scaling.get("rope_type", "default") == "default"
+        taps = list(self.tap_layers)
+        return {
+            "architectures": [ARCHITECTURE],
+            "model_type": "llama",
+            "hidden_size": self.hidden_size,
+            "target_hidden_size": self.target_hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": 1,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_key_heads,
+            "head_dim": self.head_dim,
+            "hidden_act": "silu",
+            "rms_norm_eps": self.rms_norm_eps,
+            "vocab_size": self.vocab_size,
+            "draft_vocab_size": self.draft_vocab_size,
+            "max_position_embeddings": self.max_positions,
+            "rope_theta": self.rope_parameters.get("rope_theta", 10000.0),
+            "rope_scaling": None if plain else scaling,
+            "rope_parameters": dict(self.rope_parameters),
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": False,
+            "norm_before_residual": False,
+            "initializer_range": 0.02,
+            "use_cache": True,
+            "torch_dtype": dtype,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_token_id,
+            "pad_token_id": self.pad_token_id,
+            "eagle_aux_hidden_state_layer_ids": taps,
+            "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": taps},
+        }
+
+    @staticmethod
+    def from_config(config: dict[str, Any], source: str) -> DrafterSpec:
+        """Read a `config.json`; `source` names it in errors."""
+        try:
+            architecture = (config.get("architectures") or ["?"])[0]
+            if architecture != ARCHITECTURE:
+                raise ArtifactError(f"{source} describes a {architecture!r}, wanted {ARCHITECTURE!r}")
+            if config.get("norm_before_residual") or config.get("norm_output") or config.get("fc_norm"):
+                raise ArtifactError(f"{source} sets norm_before_residual, norm_output or fc_norm, which this version does not run")
+            taps = tuple(config["eagle_config"]["eagle_aux_hidden_state_layer_ids"])
+            return DrafterSpec(
+                hidden_size=config["hidden_size"],
+                target_hidden_size=config["target_hidden_size"],
+                intermediate_size=config["intermediate_size"],
+                num_heads=config["num_attention_heads"],
+                num_key_heads=config["num_key_value_heads"],
+                head_dim=config["head_dim"],
+                vocab_size=config["vocab_size"],
+                draft_vocab_size=config["draft_vocab_size"],
+                rms_norm_eps=config["rms_norm_eps"],
+                rope_parameters=config["rope_parameters"],
+                max_positions=config["max_position_embeddings"],
+                tap_layers=taps,
+                bos_token_id=config["bos_token_id"],
+                eos_token_id=config["eos_token_id"],
+                pad_token_id=config["pad_token_id"],
+            )
+        except KeyError as error:
+            raise ArtifactError(f"{source} lacks the key {error}; wanted the config of an EAGLE-3 drafter") from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)

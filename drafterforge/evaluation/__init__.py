@@ -1,0 +1,1 @@
+"""Metrics, reports and tables over decoded prompts."""

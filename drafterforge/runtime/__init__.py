@@ -1,0 +1,1 @@
+"""The lossless draft/verify engine: prefill, draft, verify, commit."""

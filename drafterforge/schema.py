@@ -1,0 +1,244 @@
+"""Every configuration key, its default and one line of meaning; YAML in `configs/` picks values.
+
+`drafterforge COMMAND --help` prints the comment beside each key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from drafterforge.errors import ConfigError
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
+    _require(value in choices, f"{key} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _at_least(key: str, value: float | None, least: float) -> None:
+    _require(value is None or value >= least, f"{key} must be >= {least}, got {value}")
+
+
+def _counts(group: object, prefix: str, names: str) -> None:
+    for name in names.split():
+        _at_least(f"{prefix}.{name}", getattr(group, name), 1)
+
+
+def _share(key: str, value: float) -> None:
+    _require(0.0 <= value <= 1.0, f"{key} must lie in [0, 1], got {value}")
+
+
+@dataclass(frozen=True)
+class TargetConfig:
+    """The big model whose output is reproduced."""
+
+    name: str = "smollm2-135m"  # folder under runs/; empty with target=hf: taken from the model
+    source: str = "wheel"  # wheel: the embedded default | hf: a hub id or a local folder
+    model: str = ""  # hub id or local folder, for source=hf
+    revision: str | None = None  # hub revision
+    dtype: str = "auto"  # auto: bfloat16 where the device computes in it, else float32
+    device: str = "auto"  # auto: cuda where there is one, else cpu
+    forward: str = "auto"  # lean: our fused path | modules: the model's own | auto: lean if any
+
+    def __post_init__(self) -> None:
+        """Check the values that do not depend on the machine."""
+        _one_of("target.source", self.source, ("wheel", "hf"))
+        _one_of("target.dtype", self.dtype, ("auto", "float32", "bfloat16", "float16", "float64"))
+        _one_of("target.forward", self.forward, ("auto", "lean", "modules"))
+
+
+@dataclass(frozen=True)
+class DomainConfig:
+    """A kind of traffic: its prompt grammar, its mixture, and the papers' data set for it."""
+
+    name: str = "sql"  # folder name of its answers and drafters
+    grammar: bool = True  # whether the package has a prompt grammar of its own for it
+    weights: dict[str, float] = field(default_factory=dict)  # general only: share of each domain
+    dataset: str = ""  # hub id used by data=hf when dataset= is not given
+    dataset_config: str | None = None  # its configuration on the hub
+    dataset_split: str = "train"  # its split that prompts are taken from
+    column: str = ""  # its prompt column
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where prompts come from and how the target answers them."""
+
+    source: str = "grammar"  # grammar | jsonl | hf
+    path: str = ""  # data=jsonl: a file with one {"messages": [...]} a line
+    dataset: str = ""  # data=hf: hub id or local folder; empty: the domain's own
+    dataset_config: str | None = None  # data=hf: configuration of that data set
+    dataset_split: str = ""  # data=hf: its split; empty: the domain's own, or train
+    column: str = ""  # data=hf: a column of prompt strings, or of message lists
+    streaming: bool = True  # data=hf: read rows as they arrive, without downloading the whole set
+    num_train: int = 2000  # prompts answered for training
+    num_val: int = 48  # prompts that choose the checkpoint
+    num_test: int = 100  # held-out prompts for decoding
+    answers: str = "target"  # target: the target answers | given: keep the assistant turns
+    max_prompt_tokens: int = 1024  # longer prompts are left out and counted
+    max_new_tokens: int = 192  # length limit of one answer
+    temperature: float = 0.0  # 0: greedy
+    batch_size: int = 64  # answers decoded together
+    shard_size: int = 256  # answers per resumable shard
+    features: str = "cached"  # cached: features and teacher on disk | online: recomputed
+
+    def __post_init__(self) -> None:
+        """Check ranges, and that a source has what it needs."""
+        _one_of("data.source", self.source, ("grammar", "jsonl", "hf"))
+        _one_of("data.answers", self.answers, ("target", "given"))
+        _one_of("data.features", self.features, ("cached", "online"))
+        if self.source == "jsonl":
+            _require(bool(self.path), "data=jsonl needs a file: type path=FILE.jsonl")
+        else:
+            _require(not self.path, f"path= is read by data=jsonl only, not by data={self.source}")
+        _counts(self, "data", "num_train num_val num_test batch_size shard_size")
+        _counts(self, "data", "max_prompt_tokens max_new_tokens")
+        _at_least("data.temperature", self.temperature, 0.0)
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """Architecture and start of an EAGLE-3 drafter."""
+
+    draft_vocab_size: int = 16384  # most frequent answer tokens the drafter can propose
+    init: str = "warm"  # warm: from the target | scratch: random | a drafter's name or folder
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _at_least("drafter.draft_vocab_size", self.draft_vocab_size, 2)
+        _require(
+            bool(self.init), "drafter.init must be warm, scratch, or a drafter's name or folder"
+        )
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """Distillation: training-time test, optimiser, batches, validation."""
+
+    ttt_steps: int = 7  # draft positions unrolled during training, as at decode time
+    step_decay: float = 0.8  # weight of TTT step i is step_decay ** i
+    max_steps: int = 400  # optimiser steps
+    tokens_per_batch: int = 2048  # packed tokens (prompt and answer) in one micro-batch
+    accumulate: int = 1  # micro-batches per optimiser step
+    lr: float = 1.0e-3  # peak learning rate of AdamW
+    min_lr_ratio: float = 0.05  # cosine ends at lr * min_lr_ratio
+    warmup_ratio: float = 0.03  # share of max_steps with a rising learning rate
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.95])  # AdamW's
+    weight_decay: float = 0.0  # AdamW's
+    grad_clip: float = 1.0  # largest gradient norm
+    precision: str = "auto"  # bf16-mixed | 32-true | auto: bf16-mixed where the device has it
+    checkpoint_steps: bool = True  # recompute each TTT step backwards instead of storing it
+    loss_chunk: int = 128  # rows of logits alive at once
+    val_every: int = 50  # optimiser steps between validations
+    patience: int = 8  # validations without a better accept length before stopping
+    log_every: int = 5  # optimiser steps between logged values
+    loggers: list[str] = field(default_factory=lambda: ["csv", "tensorboard"])  # any of these two
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _counts(self, "trainer", "ttt_steps max_steps tokens_per_batch accumulate loss_chunk")
+        _counts(self, "trainer", "val_every patience log_every")
+        _require(self.lr > 0, f"trainer.lr must be > 0, got {self.lr}")
+        _require(self.step_decay > 0, f"trainer.step_decay must be > 0, got {self.step_decay}")
+        _share("trainer.min_lr_ratio", self.min_lr_ratio)
+        _share("trainer.warmup_ratio", self.warmup_ratio)
+        _require(len(self.betas) == 2, f"trainer.betas must be two numbers, got {list(self.betas)}")
+        _one_of("trainer.precision", self.precision, ("auto", "bf16-mixed", "32-true"))
+        for name in self.loggers:
+            _one_of("trainer.loggers", name, ("csv", "tensorboard"))
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """Shape of the draft tree; null: the device's own default."""
+
+    num_tokens: int | None = None  # nodes verified per cycle, root included
+    depth: int | None = None  # drafted levels
+    top_k: int | None = None  # beam and children per node
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _at_least("runtime.num_tokens", self.num_tokens, 1)
+        _at_least("runtime.depth", self.depth, 0)
+        _at_least("runtime.top_k", self.top_k, 1)
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Decoding of held-out prompts after training."""
+
+    num_prompts: int = 20  # held-out prompts decoded
+    max_new_tokens: int = 128  # tokens decoded for each
+    check_float32: bool = True  # also compare with autoregressive decoding in float32
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _at_least("eval.num_prompts", self.num_prompts, 0)
+        _at_least("eval.max_new_tokens", self.max_new_tokens, 1)
+
+
+@dataclass(frozen=True)
+class PrepareDataConfig:
+    """`drafterforge prepare-data`."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    domain: DomainConfig = field(default_factory=DomainConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    name: str = ""  # name of the answers; empty: the domain's
+    runs_dir: str = "runs"  # where artifacts are looked up and written
+    seed: int = 0  # of prompts, sampling and training
+    overwrite: bool = False  # replace an artifact that was made with other settings
+
+
+@dataclass(frozen=True)
+class TrainDrafterConfig(PrepareDataConfig):
+    """`drafterforge train-drafter`; its name is the drafter's, and of the answers it prepares."""
+
+    drafter: DrafterConfig = field(default_factory=DrafterConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+
+
+@dataclass(frozen=True)
+class GenerateConfig:
+    """`drafterforge generate`."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    drafter: str = ""  # name or folder of a drafter; empty: autoregressive decoding
+    prompt: str = ""  # taken verbatim; empty: read from standard input
+    max_new_tokens: int = 256  # length limit of the answer
+    runs_dir: str = "runs"  # where the drafter is looked up
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _at_least("max_new_tokens", self.max_new_tokens, 1)
+
+
+@dataclass(frozen=True)
+class QuickstartConfig(TrainDrafterConfig):
+    """`drafterforge quickstart`."""
+
+
+@dataclass(frozen=True)
+class DoctorConfig:
+    """`drafterforge doctor`."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    runs_dir: str = "runs"  # where artifacts are looked up
+
+
+@dataclass(frozen=True)
+class InspectConfig:
+    """`drafterforge inspect PATH`."""
+
+    path: str = ""  # an artifact's folder
+
+    def __post_init__(self) -> None:
+        """Check that there is something to look at."""
+        _require(bool(self.path), "inspect needs a folder: type drafterforge inspect PATH")

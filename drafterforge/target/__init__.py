@@ -1,0 +1,1 @@
+"""The big model: fetching, loading, feature taps, batched answering."""

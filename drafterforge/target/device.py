@@ -1,0 +1,38 @@
+"""Choice of device and number format."""
+
+from __future__ import annotations
+
+import torch
+
+from drafterforge.errors import ConfigError
+from drafterforge.kernels.linear import computes_bfloat16
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+
+
+def choose_device(device: str) -> torch.device:
+    """The named device, or CUDA where there is one, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"target.device={device!r} is no device; type auto, cpu, cuda or cuda:0") from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"target.device={device} was asked for, but torch {torch.__version__} sees no GPU; type cpu")
+    return chosen
+
+
+def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """The named dtype, or bfloat16 where the device multiplies it in hardware, else float32."""
+    if dtype == "auto":
+        return torch.bfloat16 if computes_bfloat16(device.type) else torch.float32
+    return DTYPES[dtype]
+
+
+def describe_device(device: torch.device) -> str:
+    """A line for reports: kind, number of threads or model name."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    bf16 = "bfloat16 in hardware" if computes_bfloat16("cpu") else "no bfloat16 in hardware"
+    return f"cpu, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, {bf16}"

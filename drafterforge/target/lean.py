@@ -1,0 +1,136 @@
+"""A lean forward pass for the Llama, Mistral, Qwen2 and Qwen3 families: fused projections, preallocated cache.
+
+The same numbers as `transformers` in float32 (a test compares them), with a third of its operations.
+Axes: B batch, T tokens, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from drafterforge.kernels.attention import grouped_attention
+from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.kernels.linear import FrozenLinear
+from drafterforge.kernels.rope import RopeTable, apply_rope
+from drafterforge.target.taps import tap_layers
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def lean_obstacle(config: object) -> str | None:
+    """Why this model must run through its own modules, or None if the lean path covers it."""
+    if config.model_type not in FAMILIES:
+        return f"no lean path for model type {config.model_type!r}"
+    if config.hidden_act != "silu":
+        return f"hidden_act={config.hidden_act!r}"
+    rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope_type not in ("default", "linear", "llama3", "yarn"):
+        return f"rope type {rope_type!r} depends on the sequence length"
+    layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
+    sliding = getattr(config, "sliding_window", None) if config.model_type == "mistral" else None
+    if layer_types != {"full_attention"} or (sliding is not None and sliding < config.max_position_embeddings):
+        return "sliding-window attention"
+    return None
+
+
+@dataclass
+class LeanLayer:
+    """Weights of one decoder layer."""
+
+    input_norm: Tensor
+    qkv: FrozenLinear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: FrozenLinear
+    post_norm: Tensor
+    gate_up: FrozenLinear
+    down: FrozenLinear
+
+
+def _fused(parts: list[torch.nn.Linear]) -> FrozenLinear:
+    bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
+    return FrozenLinear(torch.cat([part.weight for part in parts]), bias)
+
+
+class LeanBackbone:
+    """Decoder of a causal LM, from token ids to features, final states and logits."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        config, decoder = model.config, model.model
+        self.num_layers = config.num_hidden_layers
+        self.taps = tap_layers(self.num_layers)
+        self.num_heads, self.num_key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.width = getattr(config, "head_dim", None) or config.hidden_size // self.num_heads
+        self.eps = config.rms_norm_eps
+        self.embedding = decoder.embed_tokens.weight.detach()
+        self.norm = decoder.norm.weight.detach()
+        head = model.get_output_embeddings()
+        self.head = FrozenLinear(head.weight, head.bias)
+        self.rope = RopeTable(decoder.rotary_emb.inv_freq, decoder.rotary_emb.attention_scaling)
+        self.layers = [self._layer(layer) for layer in decoder.layers]
+
+    @staticmethod
+    def _layer(layer: torch.nn.Module) -> LeanLayer:
+        attention, mlp = layer.self_attn, layer.mlp
+        q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        return LeanLayer(
+            input_norm=layer.input_layernorm.weight.detach(),
+            qkv=_fused([attention.q_proj, attention.k_proj, attention.v_proj]),
+            q_norm=None if q_norm is None else q_norm.weight.detach(),
+            k_norm=None if k_norm is None else k_norm.weight.detach(),
+            out=FrozenLinear(attention.o_proj.weight, attention.o_proj.bias),
+            post_norm=layer.post_attention_layernorm.weight.detach(),
+            gate_up=_fused([mlp.gate_proj, mlp.up_proj]),
+            down=FrozenLinear(mlp.down_proj.weight, mlp.down_proj.bias),
+        )
+
+    def new_cache(self, batch: int) -> KeyValueCache:
+        """An empty cache for `batch` sequences."""
+        weight = self.embedding
+        return KeyValueCache(self.num_layers, batch, self.num_key_heads, self.width, weight.dtype, weight.device)
+
+    @torch.inference_mode()
+    def __call__(
+        self, tokens: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Final normed states [B, T, H] and features low|mid|high [B, T, 3H] of tokens [B, T].
+
+        positions: [B, T].  cache: where keys go and come from (None: attend within `tokens` only).
+        mask: additive [B or 1, T, S], or None for causal attention of a sequence that starts at slot 0.
+        """
+        batch, length = tokens.shape
+        x = F.embedding(tokens, self.embedding).view(batch * length, -1)
+        cos, sin = self.rope(positions.reshape(-1), x.dtype)
+        num_rotated = self.num_heads + self.num_key_heads
+        tapped = {}
+        for index, layer in enumerate(self.layers):
+            if index in self.taps:
+                tapped[index] = x
+            qkv = layer.qkv(F.rms_norm(x, x.shape[-1:], layer.input_norm, self.eps))
+            qkv = qkv.view(batch * length, num_rotated + self.num_key_heads, self.width)
+            rotated, v = qkv[:, :num_rotated], qkv[:, num_rotated:]
+            if layer.q_norm is not None:
+                q = F.rms_norm(rotated[:, : self.num_heads], (self.width,), layer.q_norm, self.eps)
+                k = F.rms_norm(rotated[:, self.num_heads :], (self.width,), layer.k_norm, self.eps)
+                rotated = torch.cat((q, k), dim=1)
+            rotated = apply_rope(rotated, cos, sin).view(batch, length, num_rotated, self.width)
+            q, k = rotated[:, :, : self.num_heads], rotated[:, :, self.num_heads :]
+            v = v.reshape(batch, length, self.num_key_heads, self.width)
+            keys, values = (k.transpose(1, 2), v.transpose(1, 2)) if cache is None else cache.write(index, k, v)
+            attended = grouped_attention(q, keys, values, mask)
+            x = x + layer.out(attended.reshape(batch * length, -1))
+            gate, up = layer.gate_up(F.rms_norm(x, x.shape[-1:], layer.post_norm, self.eps)).chunk(2, dim=-1)
+            x = x + layer.down(F.silu(gate) * up)
+        features = torch.cat([tapped[index] for index in self.taps], dim=-1)
+        final = F.rms_norm(x, x.shape[-1:], self.norm, self.eps)
+        return final.view(batch, length, -1), features.view(batch, length, -1)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Vocabulary logits [..., V] of final normed states [..., H]."""
+        with torch.inference_mode():
+            return self.head(states)

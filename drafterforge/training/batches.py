@@ -1,0 +1,92 @@
+"""Packed batches: sequences laid end to end up to a token budget, in an order that is a function of the seed.
+
+The batch of step s depends on (data, seed, s) alone, so that a resumed run reads what the uninterrupted one would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from drafterforge.training.ttt import PackedBatch
+
+
+class Sequenced(Protocol):
+    """A tokenised conversation."""
+
+    input_ids: Sequence[int]
+    loss_mask: Sequence[int]
+
+
+class Captured(Protocol):
+    """What the target says about it."""
+
+    features: Tensor
+    states: Tensor
+    argmax: Tensor
+
+
+def plan_batches(lengths: list[int], budget: int, generator: torch.Generator | None) -> list[list[int]]:
+    """Row indices of each batch of one pass over the data; shuffled with `generator`, in order without."""
+    order = list(range(len(lengths))) if generator is None else torch.randperm(len(lengths), generator=generator).tolist()
+    batches: list[list[int]] = []
+    room = 0
+    for index in order:
+        if not batches or lengths[index] > room:
+            batches.append([])
+            room = budget
+        batches[-1].append(index)
+        room -= lengths[index]
+    return batches
+
+
+class PackedData(IterableDataset):
+    """Endless training batches, or one pass in order when `seed` is None."""
+
+    def __init__(
+        self,
+        rows: Sequence[Sequenced],
+        capture: Callable[[list[int]], list[Captured]],
+        tokens_per_batch: int,
+        seed: int | None = None,
+        first_batch: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """capture(row indices) gives the target's view of those rows; first_batch() is asked when iteration starts."""
+        super().__init__()
+        self.rows, self.capture, self.budget, self.seed, self.first_batch = rows, capture, tokens_per_batch, seed, first_batch
+        self.lengths = [len(row.input_ids) for row in rows]
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        """Batches of one pass."""
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        return plan_batches(self.lengths, self.budget, generator)
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        """Batches from `first_batch()` on."""
+        skip, epoch = self.first_batch(), 0
+        while True:
+            plan = self.plan(epoch)
+            for indices in plan[skip:]:
+                yield self.pack(indices)
+            skip, epoch = max(0, skip - len(plan)), epoch + 1
+            if self.seed is None:
+                return
+
+    def pack(self, indices: list[int]) -> PackedBatch:
+        """Lay the given rows end to end."""
+        rows = [self.rows[i] for i in indices]
+        captured = self.capture(indices)
+        lengths = [self.lengths[i] for i in indices]
+        return PackedBatch(
+            tokens=torch.cat([torch.as_tensor(row.input_ids, dtype=torch.long) for row in rows]),
+            positions=torch.cat([torch.arange(length) for length in lengths]),
+            loss_mask=torch.cat([torch.as_tensor(row.loss_mask, dtype=torch.bool) for row in rows]),
+            lengths=lengths,
+            features=torch.cat([one.features for one in captured]).clone(),
+            states=torch.cat([one.states for one in captured]).clone(),
+            argmax=torch.cat([one.argmax for one in captured]).clone(),
+        )

@@ -1,0 +1,121 @@
+"""Soft cross-entropy of all TTT steps against the target, head and loss fused, in chunks of rows.
+
+The gradient is taken in the forward pass, so that at most `chunk` rows of logits per step are alive at once; the teacher's
+distribution of a position is computed once and serves every step that predicts from it.
+Axes: I steps, M slots, P teacher positions, H hidden, W draft vocabulary, C rows of a chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """What the target says at P positions."""
+
+    states: Tensor  # final normed states, [P, H]
+    head: Tensor  # rows of the target's head for the draft vocabulary, [W, H]
+    argmax: Tensor  # most probable target id over the full vocabulary, [P]
+    in_vocab: Tensor  # whether that id can be drafted, [P] bool
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """Sums over slots, per step, [I]: only sums are kept, ratios are taken once over everything counted."""
+
+    loss: Tensor  # cross-entropy, summed over `weighted`
+    weighted: Tensor  # slots in the loss: valid, with the target's argmax in the draft vocabulary
+    valid: Tensor  # slots whose predicted token exists in the answer
+    marginal: Tensor  # valid slots whose argmax is the target's
+    joint: Tensor  # valid slots whose argmax was the target's at this and all earlier steps
+
+    def __add__(self, other: StepCounts) -> StepCounts:
+        """Counts over both."""
+        return StepCounts(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+    def accept_length(self) -> Tensor:
+        """Mean accept length of a greedy chain of I steps on teacher-forced text, bonus included."""
+        return 1 + (self.joint / self.valid.clamp(min=1)).sum()
+
+    def mean_loss(self, step_decay: float) -> Tensor:
+        """sum_i step_decay^i * (mean cross-entropy of step i)."""
+        decay = step_decay ** torch.arange(self.loss.numel(), device=self.loss.device)
+        return (decay * self.loss / self.weighted.clamp(min=1)).sum()
+
+
+class _ChunkedSoftCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, teacher, slots, step_decay, token_ids, chunk):
+        steps, num_slots, _ = hidden.shape
+        device, dtype = hidden.device, hidden.dtype
+        valid = slots >= 0
+        in_loss = valid & teacher.in_vocab
+        weighted = in_loss.sum(dim=1)
+        decay = step_decay ** torch.arange(steps, device=device, dtype=torch.float32)
+        scale = decay / weighted.clamp(min=1)
+        need_grad = any(ctx.needs_input_grad[:2])
+        grad_hidden = torch.zeros_like(hidden) if need_grad else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if need_grad else None
+        losses = torch.zeros(steps, device=device)
+        correct = torch.zeros(steps, num_slots, dtype=torch.bool, device=device)
+        cast = weight.to(dtype)
+        head = teacher.head.to(dtype)
+        for first in range(0, slots.shape[1], chunk):
+            part = slice(first, first + chunk)
+            p = (teacher.states[part].to(dtype) @ head.T).float().softmax(dim=-1)  # [C, W]
+            gradients, inputs = [], []
+            for step in range(steps):
+                keep = valid[step, part]
+                rows = slots[step, part][keep]
+                if not rows.numel():
+                    continue
+                x = hidden[step, rows]
+                logits = (x @ cast.T).float()  # [C', W]
+                target = p if keep.all() else p[keep]
+                lse = logits.logsumexp(dim=-1)
+                included = in_loss[step, part][keep].float()
+                losses[step] += ((lse - torch.linalg.vecdot(target, logits)) * included).sum()
+                correct[step, rows] = token_ids[logits.argmax(dim=-1)] == teacher.argmax[part][keep]
+                if need_grad:
+                    d = logits.sub_(lse[:, None]).exp_().sub_(target).mul_((included * scale[step])[:, None])
+                    d = d.to(dtype)
+                    grad_hidden[step].index_add_(0, rows, d @ cast)
+                    gradients.append(d)
+                    inputs.append(x)
+            if gradients:
+                d, x = torch.cat(gradients), torch.cat(inputs)
+                if dtype == torch.float32:
+                    grad_weight.addmm_(d.T, x)
+                else:
+                    grad_weight += d.T @ x
+        by_slot = torch.zeros(steps, num_slots, dtype=torch.bool, device=device)
+        for step in range(steps):
+            by_slot[step, slots[step][valid[step]]] = True
+        joint = correct.long().cumprod(dim=0).bool() & by_slot
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.weight_dtype = weight.dtype
+        loss = (losses * scale).sum()
+        sums = (losses, weighted, valid.sum(dim=1), correct.sum(dim=1), joint.sum(dim=1))
+        ctx.mark_non_differentiable(*sums)
+        return loss, *sums
+
+    @staticmethod
+    def backward(ctx, grad, *unused):
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * grad, (grad_weight * grad).to(ctx.weight_dtype), None, None, None, None, None
+
+
+def ttt_loss(
+    hidden: Tensor, weight: Tensor, teacher: Teacher, slots: Tensor, step_decay: float, token_ids: Tensor, chunk: int
+) -> tuple[Tensor, StepCounts]:
+    """Scalar loss sum_i step_decay^i * mean_i, and the counts.
+
+    hidden: normed layer outputs, [I, M, H].  weight: the draft head, [W, H].  slots: slot that predicts from teacher
+    position p at step i, [I, P], -1 where none.  token_ids: target id of every draft id, [W].
+    """
+    loss, *sums = _ChunkedSoftCrossEntropy.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk)
+    return loss, StepCounts(*sums)

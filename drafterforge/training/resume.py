@@ -1,0 +1,69 @@
+"""Lightning checkpoints as one safetensors file: tensors by name, everything else as JSON in its header; no pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.plugins import CheckpointIO
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from drafterforge.errors import ArtifactError
+
+
+def _flatten(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """A JSON form of nested dicts, lists, tuples and tensors; tensors are moved into `tensors`."""
+    if isinstance(value, Tensor):
+        name = f"t{len(tensors)}"
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[_flatten(key, tensors), _flatten(item, tensors)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_flatten(item, tensors) for item in value]}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"a {type(value).__name__} cannot be kept in a training checkpoint")
+
+
+def _restore(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {_restore(key, tensors): _restore(item, tensors) for key, item in content}
+    items = [_restore(item, tensors) for item in content]
+    return items if kind == "list" else tuple(items)
+
+
+class SafetensorsCheckpointIO(CheckpointIO):
+    """Writes and reads Lightning's checkpoint dict; a file appears whole or not at all."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+        """Write to a temporary sibling, then rename."""
+        tensors: dict[str, Tensor] = {}
+        tree = json.dumps(_flatten(checkpoint, tensors))
+        temporary = Path(f"{path}.tmp")
+        save_file(tensors, temporary, metadata={"checkpoint": tree})
+        os.replace(temporary, path)
+
+    def load_checkpoint(self, path: str | Path, map_location: Any | None = None, **unused: Any) -> dict[str, Any]:
+        """Read what `save_checkpoint` wrote."""
+        try:
+            with safe_open(path, "pt") as file:
+                tree = json.loads(file.metadata()["checkpoint"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ArtifactError(f"{path} is no training checkpoint ({error}); delete it to start again") from None
+        return _restore(tree, tensors)
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Delete the file."""
+        Path(path).unlink(missing_ok=True)

@@ -1,0 +1,92 @@
+"""Builds the Lightning trainer of a distillation, and runs it to the end, from the last kept state if there is one."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import platform
+import warnings
+from pathlib import Path
+
+import torch
+from lightning import Trainer, seed_everything
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from torch.utils.data import DataLoader
+
+from drafterforge.kernels.linear import computes_bfloat16
+from drafterforge.schema import TrainerConfig
+from drafterforge.training.batches import PackedData
+from drafterforge.training.keeper import Keeper
+from drafterforge.training.module import DistillModule
+from drafterforge.training.progress import StepProgress
+from drafterforge.training.resume import SafetensorsCheckpointIO
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to reuse freed blocks: mapping fresh pages for every logits buffer costs more than the arithmetic."""
+    if platform.system() == "Linux" and platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL("libc.so.6")
+        m_trim_threshold, m_mmap_max = -1, -4
+        libc.mallopt(m_mmap_max, 0)
+        libc.mallopt(m_trim_threshold, 2**31 - 1)
+
+
+def build_loggers(config: TrainerConfig, folder: Path) -> list[Logger]:
+    """CSV and TensorBoard loggers under `folder`/logs."""
+    makers = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
+    return [makers[name](str(folder), name="logs", version=name) for name in config.loggers]
+
+
+def build_trainer(config: TrainerConfig, folder: Path, device: torch.device, keeper: Keeper) -> Trainer:
+    """A trainer of `max_steps` optimiser steps that validates every `val_every`."""
+    precision = config.precision
+    if precision == "auto":
+        precision = "bf16-mixed" if computes_bfloat16(device.type) else "32-true"
+    return Trainer(
+        accelerator="gpu" if device.type == "cuda" else "cpu",
+        devices=1,
+        max_steps=config.max_steps,
+        max_epochs=-1,
+        precision=precision,
+        accumulate_grad_batches=config.accumulate,
+        gradient_clip_val=config.grad_clip or None,
+        val_check_interval=config.val_every * config.accumulate,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        log_every_n_steps=config.log_every,
+        logger=build_loggers(config, folder),
+        callbacks=[StepProgress(config.max_steps), keeper],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        plugins=[SafetensorsCheckpointIO()],
+        default_root_dir=str(folder),
+    )
+
+
+def distil(
+    module: DistillModule, train: PackedData, val: PackedData, config: TrainerConfig, folder: Path, device: torch.device, seed: int
+) -> Keeper:
+    """Train; the drafter ends with the weights of the best validation.  Raises KeyboardInterrupt when interrupted.
+
+    A second call with the same folder goes on from the last validation, on the same curve.
+    """
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module=r"lightning\..*")
+    keep_freed_memory()
+    seed_everything(seed, verbose=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    keeper = Keeper(folder, config.patience)
+    trainer = build_trainer(config, folder, device, keeper)
+    train.first_batch = lambda: trainer.global_step * config.accumulate
+    loaders = [DataLoader(data, batch_size=None) for data in (train, val)]
+    resume = str(keeper.last_path) if keeper.last_path.exists() else None
+    try:
+        trainer.fit(module, *loaders, ckpt_path=resume, weights_only=False)
+    except SystemExit:
+        raise KeyboardInterrupt from None  # lightning turns Ctrl-C into exit(1)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    keeper.load_best(module)
+    return keeper

@@ -1,0 +1,1 @@
+"""Draft trees: expansion, total order, masks, acceptance; pure functions of tensors."""

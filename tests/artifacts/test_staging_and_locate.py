@@ -1,0 +1,95 @@
+"""Staging folders resume only the same work; artifacts are found by name or by path."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+
+from drafterforge.artifacts.atomic import save_json_atomic, write_bytes_atomic
+from drafterforge.artifacts.folder import write_artifact
+from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.artifacts.staging import drop_staging, open_staging, staging_folder
+from drafterforge.errors import ArtifactError
+
+
+def test_staging_keeps_its_files_when_settings_are_equal_and_is_emptied_otherwise(tmp_path, caplog):
+    path = tmp_path / "sql"
+    folder = open_staging(path, {"seed": 0, "sizes": (1, 2)})
+    assert folder == staging_folder(path) == tmp_path / ".sql.partial"
+    write_bytes_atomic(folder / "shard.arrow", b"data")
+    (folder / ".shard.arrow.tmp-1-abc").write_bytes(b"half")
+    open_staging(path, {"seed": 0, "sizes": [1, 2]})
+    assert sorted(os.listdir(folder)) == ["config.json", "shard.arrow"]
+    with caplog.at_level(logging.WARNING):
+        open_staging(path, {"seed": 1, "sizes": [1, 2]})
+    assert os.listdir(folder) == ["config.json"]
+    assert "seed: 0 there, 1 now" in caplog.text
+    drop_staging(path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_staging_without_a_readable_config_is_emptied(tmp_path):
+    folder = open_staging(tmp_path / "sql", {"seed": 0})
+    for text in ("{", "[]", ""):
+        (folder / "config.json").write_text(text)
+        (folder / "shard.arrow").write_bytes(b"data")
+        open_staging(tmp_path / "sql", {"seed": 0})
+        assert os.listdir(folder) == ["config.json"]
+    drop_staging(tmp_path / "sql")
+
+
+def test_two_processes_do_not_share_a_staging_folder(tmp_path):
+    open_staging(tmp_path / "sql", {})
+    child = os.fork()
+    if child == 0:  # inherits the descriptor but, like any other process, opens its own
+        from drafterforge.artifacts import staging
+
+        staging._staging_locks.clear()
+        try:
+            open_staging(tmp_path / "sql", {})
+        except ArtifactError as error:
+            os._exit(7 if "another drafterforge process" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    drop_staging(tmp_path / "sql")
+
+
+def test_a_failed_atomic_write_keeps_the_old_file(tmp_path):
+    save_json_atomic(tmp_path / "a.json", {"x": 1})
+    with pytest.raises(TypeError):
+        save_json_atomic(tmp_path / "a.json", {"x": object()})
+    with pytest.raises(TypeError):
+        write_bytes_atomic(tmp_path / "a.json", "text, not bytes")
+    assert os.listdir(tmp_path) == ["a.json"]
+    assert (tmp_path / "a.json").read_text() == '{\n  "x": 1\n}\n'
+
+
+def test_an_artifact_is_found_by_name_or_path_and_a_miss_lists_what_exists(tmp_path):
+    find = (tmp_path, "tiny", "answers")
+    hint = "drafterforge prepare-data domain=sql"
+    with pytest.raises(
+        ArtifactError, match=r"none yet\); type `drafterforge prepare-data domain=sql`"
+    ):
+        find_artifact(*find, "sql", hint=hint)
+    for name in ("math", "sql"):
+        path = artifact_dir(*find, name)
+        assert path == tmp_path / "tiny" / "answers" / name
+        with write_artifact(
+            path, kind="answers", name=name, target="tiny", target_fingerprint="f", config={}
+        ):
+            pass
+    assert find_artifact(*find, "sql") == path
+    assert find_artifact(*find, str(path)) == path
+    assert find_artifact(*find, path) == path
+    with pytest.raises(ArtifactError, match=r"no answers named 'sgl'.*there is: math, sql\); type"):
+        find_artifact(*find, "sgl", hint=hint)
+    with pytest.raises(ArtifactError, match="no answers at"):
+        find_artifact(*find, tmp_path / "nowhere", hint=hint)
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden"])
+def test_a_name_that_is_no_plain_folder_name_is_refused(tmp_path, name):
+    with pytest.raises(ArtifactError, match="name must be a plain folder name"):
+        artifact_dir(tmp_path, "tiny", "answers", name)

@@ -1,0 +1,157 @@
+"""Law 1: greedy output is the target's own; law 3: drafter state is a function of the committed text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conftest import FAMILIES, tiny_drafter, tiny_model, tiny_target
+
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.errors import DrafterforgeError
+from drafterforge.runtime.engine import Engine, _Sequence
+from drafterforge.tree.grow import TreeShape
+
+PROMPT = [3, 14, 15, 9, 26, 5]
+SHAPES = [(1, 0, 1), (5, 4, 1), (8, 3, 2), (16, 4, 4), (40, 3, 3), (64, 6, 8), (2, 5, 3)]
+
+
+def fused(target) -> FusedDrafter:
+    """A random drafter, ready to decode."""
+    return FusedDrafter(tiny_drafter(target), target.backbone.embedding)
+
+
+def autoregressive(target, prompt: list[int], count: int) -> list[int]:
+    """Greedy decoding by the engine without a drafter."""
+    return Engine(target).generate(prompt, count).tokens
+
+
+@pytest.mark.parametrize("forward", ["lean", "modules"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_output_equals_hf_generate(family, forward):
+    model = tiny_model(family)
+    target = tiny_target(family, forward)
+    prompt = torch.tensor([PROMPT])
+    wanted = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False)
+    wanted = wanted[0, len(PROMPT) :].tolist()
+    assert autoregressive(target, PROMPT, 40) == wanted
+    for shape in SHAPES:
+        answer = Engine(target, fused(target), TreeShape(*shape)).generate(PROMPT, 40)
+        assert answer.tokens == wanted, shape
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    prompt=st.lists(st.integers(3, 60), min_size=1, max_size=20),
+    num_tokens=st.integers(1, 30),
+    depth=st.integers(0, 6),
+    top_k=st.integers(1, 6),
+    count=st.integers(1, 24),
+)
+def test_every_tree_shape_is_lossless(prompt, num_tokens, depth, top_k, count):
+    target = tiny_target()
+    answer = Engine(target, fused(target), TreeShape(num_tokens, depth, top_k)).generate(prompt, count)
+    assert answer.tokens == autoregressive(target, prompt, count)
+
+
+class Oracle(FusedDrafter):
+    """A drafter whose head is overruled: it proposes what `script` says for each prefix position, or ties everywhere."""
+
+    def __init__(self, target, script) -> None:
+        super().__init__(tiny_drafter(target, draft_vocab_size=61), target.backbone.embedding)
+        self.script = script
+        self.positions = None
+
+    def layer(self, embeddings, hidden, positions, attend, rows=None):
+        """Remember where the drafted slots stand."""
+        out = super().layer(embeddings, hidden, positions, attend, rows)
+        self.positions = positions if rows is None else positions[rows]
+        return out
+
+    def logits(self, hidden):
+        """Logits given by the script for the token two after the slot."""
+        out = torch.zeros(hidden.shape[0], self.spec.draft_vocab_size)
+        for row, position in enumerate(self.positions.tolist()[: hidden.shape[0]]):
+            token = self.script(position + 2)
+            if token is not None:
+                out[row, token] = 50.0
+        return out
+
+
+def test_a_drafter_that_is_always_right_accepts_every_level():
+    target = tiny_target(eos_token_id=None)
+    wanted = autoregressive(target, PROMPT, 41)
+    text = PROMPT + wanted
+    oracle = Oracle(target, lambda place: text[place] if place < len(text) else 3)
+    answer = Engine(target, oracle, TreeShape(6, 4, 2)).generate(PROMPT, 41)
+    assert answer.tokens == wanted
+    assert [cycle.accept_length for cycle in answer.cycles] == [5] * 8
+    assert answer.mat == 5
+
+
+def test_a_drafter_that_is_always_wrong_emits_the_bonus_alone():
+    target = tiny_target(eos_token_id=None)
+    wanted = autoregressive(target, PROMPT, 20)
+    text = PROMPT + wanted
+    wrong = Oracle(target, lambda place: (text[place] + 1) % 61 if place < len(text) else 3)
+    answer = Engine(target, wrong, TreeShape(4, 3, 1)).generate(PROMPT, 20)
+    assert answer.tokens == wanted and answer.mat == 1
+
+
+@pytest.mark.parametrize("shape", [(8, 3, 2), (30, 4, 5)])
+def test_a_drafter_full_of_ties_stays_lossless(shape):
+    target = tiny_target()
+    ties = Oracle(target, lambda place: None)
+    assert Engine(target, ties, TreeShape(*shape)).generate(PROMPT, 30).tokens == autoregressive(target, PROMPT, 30)
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_max_new_tokens_cuts_inside_an_accepted_walk(count):
+    target = tiny_target(eos_token_id=None)
+    text = PROMPT + autoregressive(target, PROMPT, 40)
+    oracle = Oracle(target, lambda place: text[place] if place < len(text) else 3)
+    answer = Engine(target, oracle, TreeShape(6, 5, 1)).generate(PROMPT, count)
+    assert answer.tokens == text[len(PROMPT) : len(PROMPT) + count]
+    assert answer.stop_reason == "length"
+
+
+def test_an_end_token_inside_an_accepted_walk_ends_the_answer():
+    plain = tiny_target(eos_token_id=None)
+    text = PROMPT + autoregressive(plain, PROMPT, 20)
+    end = next(token for place, token in enumerate(text[len(PROMPT) :]) if token not in text[len(PROMPT) : len(PROMPT) + place] and place >= 3)
+    target = tiny_target(eos_token_id=end)
+    oracle = Oracle(target, lambda place: text[place] if place < len(text) else 3)
+    answer = Engine(target, oracle, TreeShape(8, 6, 1)).generate(PROMPT, 20)
+    assert answer.tokens == text[len(PROMPT) : text.index(end, len(PROMPT)) + 1]
+    assert answer.stop_reason == "eos"
+
+
+def test_the_end_of_the_context_is_a_stop_reason():
+    target = tiny_target(eos_token_id=None, max_position_embeddings=32)
+    answer = Engine(target, fused(target), TreeShape(12, 4, 3)).generate(PROMPT, 100)
+    assert len(PROMPT) + len(answer.tokens) == 32 and answer.stop_reason == "context"
+    assert answer.tokens == autoregressive(target, PROMPT, 100)
+    with pytest.raises(DrafterforgeError, match="the prompt has 32 tokens"):
+        Engine(target).generate([3] * 32, 1)
+
+
+def test_drafter_state_equals_one_teacher_forced_pass():
+    target = tiny_target(eos_token_id=None)
+    drafter = fused(target)
+    state = _Sequence(target, drafter)
+    with torch.inference_mode():
+        state.prefill(PROMPT)
+        text = [*PROMPT]
+        for _ in range(6):
+            tree = state.draft(TreeShape(10, 3, 3))
+            text.append(int(state.root))
+            text.extend(state.commit(tree, *state.verify(tree, 3))[:-1])
+            tokens = torch.tensor(text)
+            _, features = target.forward(tokens[None], torch.arange(len(text))[None], None)
+            fresh = _Sequence(target, drafter).proposer
+            fresh.refresh(torch.cat((tokens[1:], state.root[None])), features[0])
+            stable = state.proposer.stable
+            assert stable == fresh.stable == len(text)
+            torch.testing.assert_close(state.proposer.cache.data[..., :stable, :], fresh.cache.data[..., :stable, :], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(state.proposer.last, fresh.last, rtol=1e-4, atol=1e-5)

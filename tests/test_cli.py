@@ -1,0 +1,281 @@
+"""What a user meets: help without torch, and one line with exit code 2 for every mistake."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import types
+from importlib import import_module
+from importlib.util import find_spec
+
+import pytest
+
+from drafterforge import __version__, schema
+from drafterforge.cli import COMMANDS, main
+from drafterforge.errors import ArtifactError
+
+
+@pytest.fixture
+def pipeline(monkeypatch):
+    """Stands in for every pipeline: keeps its config, and raises the error it is given."""
+    fake = types.ModuleType("fake_pipeline")
+    fake.config, fake.error = None, None
+
+    def run(config):
+        fake.config = config
+        if fake.error is not None:
+            raise fake.error
+
+    fake.run = run
+    for command in COMMANDS.values():
+        monkeypatch.setitem(sys.modules, command.module, fake)
+    return fake
+
+
+def _one_line(capsys, *arguments: str) -> str:
+    """Run a command that has to fail; return its single line on stderr."""
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("drafterforge: ") and captured.err.count("\n") == 1
+    return captured.err.strip()
+
+
+def _chained(error: BaseException, *causes: BaseException, explicit: bool = True) -> BaseException:
+    for outer, inner in zip((error, *causes), causes, strict=False):
+        outer.__cause__ = inner if explicit else None
+        outer.__context__ = inner
+    return error
+
+
+# Help.
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train-drafter", "--help"], ["--version"], []])
+def test_help_imports_nothing_heavy(arguments):
+    code = (
+        "import sys; from drafterforge.cli import main; code = main(sys.argv[1:]);"
+        "heavy = {'torch', 'transformers', 'hydra', 'omegaconf', 'lightning', 'datasets', 'numpy'};"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "drafterforge" in done.stdout
+
+
+def test_a_mistake_is_reported_before_torch_is_imported():
+    code = (
+        "import sys; from drafterforge.cli import main;"
+        "code = main(['train-drafter', 'domian=sql']);"
+        "assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_help_lists_every_command(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"{name} " in shown and row.summary in shown for name, row in COMMANDS.items())
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help", "help"])
+def test_command_help_shows_choices_defaults_and_meanings(flag, capsys):
+    assert main(["train-drafter", flag]) == 0
+    shown = capsys.readouterr().out
+    assert "chat | general | math | medical" in shown
+    assert "trainer.ttt_steps=7" in shown and "draft positions unrolled during training" in shown
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"drafterforge {__version__}\n"
+
+
+def test_module_and_console_script_are_the_same_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "drafterforge", "nonsense"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("drafterforge: no command 'nonsense' (have: prepare-data")
+
+
+# The table.
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_table_names_the_pipeline_and_its_config(command):
+    row = COMMANDS[command]
+    assert row.name == command.replace("-", "_")
+    assert find_spec(row.module) is not None
+    module = import_module(row.module)
+    assert module.Config is getattr(schema, row.config) and callable(module.run)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config"),
+    [
+        (["prepare-data", "domain=sql"], schema.PrepareDataConfig),
+        (["train-drafter", "domain=sql"], schema.TrainDrafterConfig),
+        (["generate", "prompt=hello"], schema.GenerateConfig),
+        (["quickstart"], schema.QuickstartConfig),
+        (["doctor"], schema.DoctorConfig),
+        (["inspect", "runs/x"], schema.InspectConfig),
+    ],
+)
+def test_command_runs_its_pipeline_with_its_config(pipeline, arguments, config):
+    assert main(arguments) == 0
+    assert type(pipeline.config) is config
+
+
+@pytest.mark.parametrize("path", ["runs/x", "path=runs/x"])
+def test_inspect_takes_its_path_bare(pipeline, path):
+    assert main(["inspect", path]) == 0
+    assert pipeline.config.path == "runs/x"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "How many users?",
+        "a=b, c={d} [e",
+        "'quoted'",
+        '"',
+        "${oc.env:HOME}",
+        "null",
+        "???",
+        "",
+        "x\ny",
+    ],
+)
+def test_prompt_is_taken_verbatim(pipeline, prompt):
+    assert main(["generate", f"prompt={prompt}"]) == 0
+    assert pipeline.config.prompt == prompt
+
+
+# Mistakes in what was typed.
+
+TRAIN = ["train-drafter", "domain=sql"]
+MISTAKES = {
+    "unknown command": (
+        ["train-drafer"],
+        "no command 'train-drafer'; did you mean 'train-drafter'?",
+    ),
+    "unknown choice": (["train-drafter", "domain=sqll"], "no domain named 'sqll'; did you mean"),
+    "unknown group": (["train-drafter", "domian=sql"], "'domian'; did you mean domain?"),
+    "group of another command": (["generate", "domain=sql"], "no config key 'domain'"),
+    "no choice": (["train-drafter"], "needs a domain: type domain=sql (have: chat, general,"),
+    "no choice, experiment": (["train-drafter", "experiment=smoke"], "needs a domain"),
+    "unknown key": ([*TRAIN, "trainer.max_step=1"], "did you mean trainer.max_steps?"),
+    "key of a group": ([*TRAIN, "max_steps=1"], "did you mean trainer.max_steps?"),
+    "nothing like it": ([*TRAIN, "zzz=1"], "'zzz'; `drafterforge train-drafter --help` lists them"),
+    "below a key": ([*TRAIN, "trainer.lr.x=1"], "no config key 'trainer.lr.x'"),
+    "value type": ([*TRAIN, "trainer.max_steps=ten"], "must be a whole number, got 'ten'"),
+    "fraction": ([*TRAIN, "trainer.max_steps=1.5"], "must be a whole number, got '1.5'"),
+    "bool for a number": ([*TRAIN, "trainer.lr=true"], "trainer.lr must be a number, got 'true'"),
+    "number for a list": ([*TRAIN, "trainer.betas=0.9"], "must be a list such as [a,b]"),
+    "not null": ([*TRAIN, "seed=null"], "seed must be a whole number, got 'null'"),
+    "null text": ([*TRAIN, "name=null"], "name cannot be null"),
+    "empty value": ([*TRAIN, "trainer.lr="], "trainer.lr must be a number, got ''"),
+    "range": ([*TRAIN, "trainer.max_steps=0"], "trainer.max_steps must be >= 1, got 0"),
+    "not one of": ([*TRAIN, "target.dtype=int8"], "target.dtype must be one of"),
+    "missing value": ([*TRAIN, "seed=???"], "seed needs a value"),
+    "missing file": ([*TRAIN, "data=jsonl"], "data=jsonl needs a file: type path=FILE.jsonl"),
+    "file without jsonl": ([*TRAIN, "path=x.jsonl"], "path= is read by data=jsonl only"),
+    "syntax": ([*TRAIN, "trainer.betas=[0.9"], "trainer.betas=[0.9 cannot be read"),
+    "sweep": ([*TRAIN, "trainer.lr=1,2"], "trainer.lr takes one value"),
+    "interpolation": ([*TRAIN, "trainer.lr=${nothing}"], "trainer.lr: Interpolation key"),
+    "added key": ([*TRAIN, "+trainer.foo=1"], "no config key '+trainer.foo'"),
+    "added known key": ([*TRAIN, "+trainer.lr=1"], "'+trainer.lr'; type trainer.lr=1"),
+    "flag": ([*TRAIN, "--trainer.lr=1"], "'--trainer.lr'; type trainer.lr=1"),
+    "deleted key": ([*TRAIN, "~trainer.lr"], "'~trainer.lr' is not key=value"),
+    "no equals sign": (["train-drafter", "sql"], "is not key=value; did you mean domain=sql?"),
+    "inspect nothing": (["inspect"], "type drafterforge inspect PATH"),
+    "inspect two": (["inspect", "a", "b"], "inspect takes one folder, got 2"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_runs_nothing(mistake, pipeline, capsys):
+    arguments, wanted = MISTAKES[mistake]
+    assert wanted in _one_line(capsys, *arguments)
+    assert pipeline.config is None
+
+
+# What happens while a pipeline runs.
+
+
+def test_an_error_of_ours_is_one_line_even_where_its_text_has_several(pipeline, capsys):
+    pipeline.error = ArtifactError("manifest.json is damaged:\n  expected '}'")
+    assert _one_line(capsys, *TRAIN) == "drafterforge: manifest.json is damaged: expected '}'"
+
+
+def test_an_error_of_ours_is_found_behind_the_one_a_library_raised_from_it(pipeline, capsys):
+    pipeline.error = _chained(RuntimeError("while reading"), ArtifactError("line 3 is no JSON"))
+    assert _one_line(capsys, *TRAIN) == "drafterforge: line 3 is no JSON"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        _chained(SystemExit(1), KeyboardInterrupt(), explicit=False),  # as lightning's trainer ends
+        _chained(RuntimeError("worker died"), KeyboardInterrupt(), explicit=False),
+    ],
+)
+def test_ctrl_c_is_one_line(error, pipeline, capsys):
+    pipeline.error = error
+    assert "interrupted; what was finished is kept" in _one_line(capsys, *TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("error", "path"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "a/shard.safetensors"), "a/shard"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "b.json"), "b.json"),
+        (_chained(RuntimeError("x"), OSError(errno.ENOSPC, "No space", "c.arrow")), "c.arrow"),
+        (
+            _chained(RuntimeError("x"), OSError(errno.ENOSPC, "No space", "d"), explicit=False),
+            "writing d;",
+        ),
+        (Exception('IoError(Os { code: 28, message: "No space left on device" })'), "elsewhere"),
+    ],
+)
+def test_a_full_disk_is_one_line_that_names_the_path(error, path, pipeline, capsys):
+    pipeline.error = error
+    line = _one_line(capsys, *TRAIN, "runs_dir=elsewhere")
+    assert "the disk is full while writing" in line and path in line
+
+
+def test_a_file_one_may_not_write_is_one_line(pipeline, capsys):
+    pipeline.error = PermissionError(errno.EACCES, "Permission denied", "runs/x")
+    assert _one_line(capsys, *TRAIN) == "drafterforge: Permission denied: runs/x"
+
+
+def test_a_bug_keeps_its_traceback(pipeline):
+    pipeline.error = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        main(TRAIN)
+    pipeline.error = SystemExit(3)
+    with pytest.raises(SystemExit):
+        main(TRAIN)
+
+
+def test_a_closed_pipe_is_quiet():
+    help_text = f"{sys.executable} -m drafterforge train-drafter --help"
+    command = f"{help_text} | head -c 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stderr == "" and done.returncode in (0, 141)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
+def test_a_full_standard_output_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "drafterforge", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "disk is full" in done.stderr

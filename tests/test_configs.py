@@ -1,0 +1,150 @@
+"""Every YAML composes into its command's typed config, and every key says what it means."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import yaml
+
+from drafterforge import schema
+from drafterforge.cli import COMMANDS, _meanings, _owners
+from drafterforge.compose import catalogue, load_config, to_dict, to_yaml
+from drafterforge.errors import ConfigError
+
+NEEDED = {  # what a user has to type along with a choice
+    "data=jsonl": ["path=prompts.jsonl"],
+    "target=hf": ["target.model=some/model"],
+}
+
+
+def _compose(command: str, *overrides: str):
+    row = COMMANDS[command]
+    typed = [o for override in overrides for o in (override, *NEEDED.get(override, []))]
+    if "domain" in catalogue.command_groups(row.name) and not any("domain=" in o for o in typed):
+        typed = ["domain=sql", *typed]
+    if command == "inspect":
+        typed = ["path=runs", *typed]
+    return load_config(row.name, getattr(schema, row.config), typed)
+
+
+CHOICES = [
+    (command, f"{group}={choice}")
+    for command, row in COMMANDS.items()
+    for group in catalogue.command_groups(row.name)
+    for choice in catalogue.group_choices(group)
+]
+EXPERIMENTS = [
+    (command, experiment)
+    for command, row in COMMANDS.items()
+    if "experiment" in catalogue.command_groups(row.name)
+    for experiment in catalogue.group_choices("experiment")
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_composes_and_survives_json_and_yaml(command):
+    config = _compose(command)
+    assert isinstance(config, getattr(schema, COMMANDS[command].config))
+    assert json.loads(json.dumps(to_dict(config))) == to_dict(config)
+    assert yaml.safe_load(to_yaml(config)) == to_dict(config)
+
+
+@pytest.mark.parametrize(("command", "choice"), CHOICES)
+def test_every_choice_of_every_group_composes(command, choice):
+    group, _, name = choice.partition("=")
+    config = _compose(command, choice)
+    if group in ("target", "domain") and name != "hf":
+        assert getattr(config, group).name == name
+
+
+@pytest.mark.parametrize(("command", "experiment"), EXPERIMENTS)
+@pytest.mark.parametrize("choice", ["data=jsonl", "data=hf", "target=hf"])
+def test_every_experiment_composes_with_other_sources(command, experiment, choice):
+    if choice.partition("=")[0] in catalogue.command_groups(COMMANDS[command].name):
+        _compose(command, f"experiment={experiment}", choice)
+
+
+def test_every_yaml_belongs_to_a_command():
+    groups = {g for row in COMMANDS.values() for g in catalogue.command_groups(row.name)}
+    folder = catalogue.resources.files("drafterforge.configs")
+    assert {p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != "_"} == groups
+    files = {p.name for p in folder.iterdir() if p.name.endswith(".yaml")}
+    assert files == {f"{row.name}.yaml" for row in COMMANDS.values()}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_the_values_that_would_be_composed(command):
+    row = COMMANDS[command]
+    composed = catalogue.flat(to_dict(_compose(command)), "", {"domain.weights": None})
+    shown = catalogue.default_values(row.name, getattr(schema, row.config))
+    differing = {key for key in shown if shown[key] != composed[key]}
+    assert all(key.startswith("domain.") or key == "path" for key in differing)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_key_has_a_meaning(command):
+    meanings = _meanings()
+    owners = _owners(getattr(schema, COMMANDS[command].config))
+    assert [k for k, owner in owners.items() if (owner, k.rpartition(".")[2]) not in meanings] == []
+
+
+def test_experiment_sets_only_what_it_names_and_what_is_typed_wins():
+    plain, smoke = _compose("train-drafter"), _compose("train-drafter", "experiment=smoke")
+    assert smoke.target == plain.target and smoke.domain == plain.domain
+    assert smoke.trainer.max_steps < plain.trainer.max_steps
+    typed = _compose("train-drafter", "trainer.max_steps=7", "experiment=smoke")
+    assert typed.trainer == dataclasses.replace(smoke.trainer, max_steps=7)
+
+
+def test_values_arrive_typed():
+    config = _compose(
+        "train-drafter",
+        "domain=general",
+        "domain.weights.sql=2",
+        "trainer.lr=1",
+        "trainer.loggers=[csv]",
+        "trainer.min_lr_ratio=${trainer.warmup_ratio}",
+        "runtime.depth=4",
+        "runtime.top_k=null",
+        "overwrite=true",
+        "target.revision=null",
+    )
+    assert config.domain.weights == {"sql": 2.0, "python": 1.0, "math": 1.0, "chat": 1.0}
+    assert isinstance(config.trainer.lr, float) and config.trainer.loggers == ["csv"]
+    assert config.trainer.min_lr_ratio == config.trainer.warmup_ratio
+    assert (config.runtime.depth, config.runtime.top_k) == (4, None)
+    assert config.overwrite is True and config.target.revision is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "path"),
+    [
+        ("my prompts.jsonl", "my prompts.jsonl"),
+        ("a=b,c (1) [x] {y} ${z}.jsonl", "a=b,c (1) [x] {y} ${z}.jsonl"),
+        ("'007'", "007"),
+        ("1e3", "1e3"),
+        ("~/données.jsonl", "~/données.jsonl"),
+    ],
+)
+def test_text_is_taken_as_typed(typed, path):
+    assert _compose("prepare-data", f"path={typed}", "data.source=jsonl").data.path == path
+
+
+def test_shorthands_stand_for_data_keys():
+    config = _compose("prepare-data", "data=hf", "dataset=a/b", "column=question")
+    assert (config.data.dataset, config.data.column) == ("a/b", "question")
+
+
+def test_what_is_typed_last_wins():
+    config = _compose("train-drafter", "domain=math", "domain=sql", "seed=1", "seed=2")
+    assert (config.domain.name, config.seed) == ("sql", 2)
+
+
+def test_a_typo_in_a_yaml_is_found(tmp_path, monkeypatch):
+    from drafterforge.compose import load
+
+    monkeypatch.setattr(load, "_compose", lambda *_: {"trainer": {"max_stepz": 3}})
+    with pytest.raises(ConfigError, match=r"trainer\.max_stepz.*did you mean trainer\.max_steps"):
+        _compose("train-drafter")

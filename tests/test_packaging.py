@@ -1,0 +1,63 @@
+"""The checkout's three folders and the installed package stay one thing."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import drafterforge
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[<>=!~\[; ]", requirement)[0].lower().replace("_", "-")
+
+
+def test_every_package_folder_is_listed():
+    setuptools = PROJECT["tool"]["setuptools"]
+    on_disk = {
+        ".".join([name, *init.parent.relative_to(ROOT / folder).parts])
+        for name, folder in setuptools["package-dir"].items()
+        for init in (ROOT / folder).rglob("__init__.py")
+    }
+    assert set(setuptools["packages"]) == on_disk
+
+
+def test_every_folder_with_modules_is_a_package():
+    folders = {
+        module.parent
+        for folder in PROJECT["tool"]["setuptools"]["package-dir"].values()
+        for module in (ROOT / folder).rglob("*.py")
+    }
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_configs_hold_nothing_but_yaml_and_one_docstring():
+    files = [path for path in (ROOT / "configs").rglob("*") if path.is_file()]
+    others = {p.name for p in files if p.suffix not in (".yaml", ".pyc")}
+    assert others == {"__init__.py"}
+
+
+def test_version_is_stated_once_and_the_same():
+    assert PROJECT["project"]["version"] == drafterforge.__version__ == version("drafterforge")
+
+
+def test_every_direct_dependency_is_pinned():
+    pinned = {_name(line) for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    wanted = {_name(r) for group in (PROJECT["project"]["dependencies"], *extras) for r in group}
+    assert wanted - pinned == set()
+
+
+@pytest.mark.parametrize(
+    "script", ["scripts/setup", "scripts/test", "scripts/quickstart", ".ci/run"]
+)
+def test_scripts_are_executable(script):
+    assert (ROOT / script).stat().st_mode & 0o111
+    assert (ROOT / script).read_text().startswith("#!/usr/bin/env bash")
