@@ -198,6 +198,7 @@ class PrepareDataConfig:
 class TrainDrafterConfig(PrepareDataConfig):
     """`drafterforge train-drafter`; its name is the drafter's, and of the answers it prepares."""
 
+    answers: str = ""  # name or folder of answers to learn from; empty: prepared under this name
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.init import scratch_init
@@ -46,7 +54,9 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-def tiny_model(family: str = "llama", dtype: torch.dtype = torch.float32, **changes: object) -> torch.nn.Module:
+def tiny_model(
+    family: str = "llama", dtype: torch.dtype = torch.float32, **changes: object
+) -> torch.nn.Module:
     """A random causal LM of a family, with spread-out logits."""
     config_class, model_class = FAMILIES[family]
     extra = {"sliding_window": None} if family == "mistral" else {}
@@ -58,7 +68,12 @@ def tiny_model(family: str = "llama", dtype: torch.dtype = torch.float32, **chan
     return model
 
 
-def tiny_target(family: str = "llama", forward: str = "auto", dtype: torch.dtype = torch.float32, **changes: object) -> Target:
+def tiny_target(
+    family: str = "llama",
+    forward: str = "auto",
+    dtype: torch.dtype = torch.float32,
+    **changes: object,
+) -> Target:
     """A `Target` around a tiny model, without files or tokenizer."""
     model = tiny_model(family, dtype, **changes)
     return wrap_model(model, None, name=f"tiny-{family}", folder=Path("nowhere"), forward=forward)

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,14 @@ def save_json_atomic(path: Path, value: Any) -> None:
     write_bytes_atomic(
         path, json.dumps(plain_json(value), indent=2, sort_keys=True).encode() + b"\n"
     )
+
+
+def link_or_copy(source: Path, to: Path) -> None:
+    """Puts a finished shard into an artifact; the staging folder keeps it until that is whole."""
+    try:
+        os.link(source, to)
+    except OSError:  # no hard links here
+        shutil.copyfile(source, to)
 
 
 def file_sha256(path: Path) -> str:

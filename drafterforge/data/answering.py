@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import logging
-import os
-import shutil
 import time
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +14,12 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
-from drafterforge.artifacts.atomic import file_sha256, save_json_atomic, write_bytes_atomic
+from drafterforge.artifacts.atomic import (
+    file_sha256,
+    link_or_copy,
+    save_json_atomic,
+    write_bytes_atomic,
+)
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.manifest import Manifest, canonical_json
 from drafterforge.artifacts.staging import drop_staging, open_staging
@@ -91,7 +94,7 @@ def prepare_answers(
     ) as folder:
         files = [folder / f"{name}.arrow" for name in shards]
         for file in files:
-            _link(staging / file.name, file)
+            link_or_copy(staging / file.name, file)
         stats = answer_stats(files)
         for split, figures in stats["splits"].items():
             figures["left_out"] = len(prompts[split]) - figures["answers"]
@@ -263,7 +266,7 @@ def _let_answer(
 
 
 def _shards(conversations: Sequence[_Conversation], size: int) -> dict[str, list[_Conversation]]:
-    """Cuts each split into shards of like length, the longest first: memory runs out at once or never."""
+    """Cuts each split into shards of like length, longest first: memory runs out early or never."""
     shards = {}
     for split in SPLITS:
         rows = [c for c in conversations if c.split == split]
@@ -296,14 +299,6 @@ def _finished_shard(staging: Path, name: str) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return record if whole else None
-
-
-def _link(source: Path, to: Path) -> None:
-    """Puts a finished shard into the artifact; it stays in the staging folder until that is whole."""
-    try:
-        os.link(source, to)
-    except OSError:  # no hard links here
-        shutil.copyfile(source, to)
 
 
 def _digest(conversations: Sequence[_Conversation]) -> str:

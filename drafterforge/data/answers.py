@@ -64,7 +64,7 @@ def encode_shard(answers: Sequence[tuple[int, Answer]]) -> bytes:
 
 
 class AnswerRows(Sequence[Answer]):
-    """The answers of one split in the order of its prompts, read from mapped memory when asked for."""
+    """The answers of one split in the order of its prompts, read from mapped memory on demand."""
 
     def __init__(self, shards: Sequence[Path]) -> None:
         tables = [pa.ipc.open_stream(pa.memory_map(str(shard))).read_all() for shard in shards]
@@ -94,7 +94,7 @@ class AnswerRows(Sequence[Answer]):
         )
 
     def arrays(self, item: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (input_ids int32, loss_mask uint8) of one answer, read-only and without a copy."""
+        """Returns (input_ids int32, loss_mask uint8) of one answer, read-only, without a copy."""
         row = int(self._order[item])
         ids = self.table.column("input_ids")[row].values.to_numpy()
         return ids, self.table.column("loss_mask")[row].values.to_numpy()
@@ -123,7 +123,7 @@ class AnswerSet:
         target: str | None = None,
         verify: bool = True,
     ) -> AnswerSet:
-        """Opens an `answers` folder after checking its hashes and that it was made for this target."""
+        """Opens an `answers` folder after checking its hashes and the target it was made for."""
         manifest = open_artifact(
             path, "answers", target_fingerprint=target_fingerprint, target=target, verify=verify
         )
@@ -146,8 +146,8 @@ class AnswerSet:
             emitted = ids.flatten().to_numpy()[mask.flatten().to_numpy() == 1]
             if emitted.size and emitted.max() >= vocab_size:
                 raise ArtifactError(
-                    f"{self.path} holds token id {emitted.max()}, but the target has {vocab_size} ids; "
-                    "type `drafterforge prepare-data overwrite=true`"
+                    f"{self.path} holds token id {emitted.max()}, but the target has {vocab_size} "
+                    "ids; type `drafterforge prepare-data overwrite=true`"
                 )
             counts += np.bincount(emitted, minlength=vocab_size)
         return counts
@@ -177,6 +177,6 @@ def _distribution(values: np.ndarray) -> dict[str, float]:
     return {
         "sum": int(values.sum()),
         "mean": round(float(values.mean()), 2),
-        **{name: float(np.percentile(values, share)) for name, share in names.items()},
+        **{name: round(float(np.percentile(values, q)), 1) for name, q in names.items()},
         "max": int(values.max()),
     }

@@ -71,7 +71,12 @@ class DrafterLayer(nn.Module):
         self.mlp = GatedMLP(spec)
 
     def forward(
-        self, embeddings: Tensor, hidden: Tensor, rope: tuple[Tensor, Tensor], attend: Attend, rows: Tensor | None = None
+        self,
+        embeddings: Tensor,
+        hidden: Tensor,
+        rope: tuple[Tensor, Tensor],
+        attend: Attend,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Outputs [N', H] of the slots `rows` (all when None), before the final norm.
 
@@ -101,8 +106,12 @@ class Eagle3Drafter(nn.Module):
         self.midlayer = DrafterLayer(spec)
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         self.lm_head = nn.Linear(spec.hidden_size, spec.draft_vocab_size, bias=False)
-        self.register_buffer("d2t", torch.zeros(spec.draft_vocab_size, dtype=torch.long))  # target id = draft id + d2t
-        self.register_buffer("t2d", torch.zeros(spec.vocab_size, dtype=torch.bool))  # whether a target id can be drafted
+        self.register_buffer(
+            "d2t", torch.zeros(spec.draft_vocab_size, dtype=torch.long)
+        )  # target id = draft id + d2t
+        self.register_buffer(
+            "t2d", torch.zeros(spec.vocab_size, dtype=torch.bool)
+        )  # whether a target id can be drafted
         self.register_buffer("embedding", embedding.detach(), persistent=False)
         self.rope = RopeTable(*spec.rotary())
 

@@ -26,10 +26,20 @@ class FusedDrafter:
             return FrozenLinear(torch.cat([cast(part.weight) for part in parts]))
 
         self.fc, self.head = linear(drafter.fc), linear(drafter.lm_head)
-        self.q, self.kv, self.out = linear(attention.q_proj), linear(attention.k_proj, attention.v_proj), linear(attention.o_proj)
+        self.q, self.kv, self.out = (
+            linear(attention.q_proj),
+            linear(attention.k_proj, attention.v_proj),
+            linear(attention.o_proj),
+        )
         self.gate_up, self.down = linear(mlp.gate_proj, mlp.up_proj), linear(mlp.down_proj)
-        self.input_norm, self.hidden_norm = cast(layer.input_layernorm.weight), cast(layer.hidden_norm.weight)
-        self.post_norm, self.norm = cast(layer.post_attention_layernorm.weight), cast(drafter.norm.weight)
+        self.input_norm, self.hidden_norm = (
+            cast(layer.input_layernorm.weight),
+            cast(layer.hidden_norm.weight),
+        )
+        self.post_norm, self.norm = (
+            cast(layer.post_attention_layernorm.weight),
+            cast(drafter.norm.weight),
+        )
         self.token_ids = drafter.token_ids.to(embedding.device)
         self.rope = drafter.rope
         self.rope.inv_freq = self.rope.inv_freq.to(embedding.device)
@@ -45,11 +55,20 @@ class FusedDrafter:
         """Features [N, 3H] to hidden [N, H]."""
         return self.fc(features)
 
-    def layer(self, embeddings: Tensor, hidden: Tensor, positions: Tensor, attend: Attend, rows: slice | None = None) -> Tensor:
+    def layer(
+        self,
+        embeddings: Tensor,
+        hidden: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        rows: slice | None = None,
+    ) -> Tensor:
         """As `DrafterLayer.forward`, from positions [N] instead of a rope."""
         spec = self.spec
         rope = self.rope(positions, hidden.dtype)
-        x = torch.cat((self._norm(embeddings, self.input_norm), self._norm(hidden, self.hidden_norm)), dim=-1)
+        x = torch.cat(
+            (self._norm(embeddings, self.input_norm), self._norm(hidden, self.hidden_norm)), dim=-1
+        )
         kv = self.kv(x).view(-1, 2 * spec.num_key_heads, spec.head_dim)
         k, v = apply_rope(kv[:, : spec.num_key_heads], *rope), kv[:, spec.num_key_heads :]
         if rows is not None:

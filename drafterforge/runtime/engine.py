@@ -35,21 +35,31 @@ class Generation:
     """A finished or running answer."""
 
     prompt: list[int]
-    tokens: list[int] = field(default_factory=list)  # cut at the end token, which is kept, and at max_new_tokens
+    tokens: list[int] = field(
+        default_factory=list
+    )  # cut at the end token, which is kept, and at max_new_tokens
     cycles: list[Cycle] = field(default_factory=list)
     stop_reason: str = ""  # eos | length | context
-    time_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("prefill", "draft", "verify", "host", "total"), 0.0))
+    time_s: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("prefill", "draft", "verify", "host", "total"), 0.0)
+    )
 
     @property
     def mat(self) -> float:
         """Mean accept length of the cycles; 1 without any."""
-        return sum(cycle.accept_length for cycle in self.cycles) / len(self.cycles) if self.cycles else 1.0
+        return (
+            sum(cycle.accept_length for cycle in self.cycles) / len(self.cycles)
+            if self.cycles
+            else 1.0
+        )
 
 
 class Engine:
     """Decodes prompts with a target and, optionally, a drafter."""
 
-    def __init__(self, target: Target, drafter: FusedDrafter | None = None, shape: TreeShape | None = None) -> None:
+    def __init__(
+        self, target: Target, drafter: FusedDrafter | None = None, shape: TreeShape | None = None
+    ) -> None:
         self.target, self.drafter = target, drafter
         self.shape = shape or TreeShape(num_tokens=1, depth=0, top_k=1)
 
@@ -64,7 +74,9 @@ class Engine:
         """Yields the growing answer after the prefill and after every cycle."""
         room = self.target.max_positions - len(prompt)
         if not prompt or room < 1:
-            raise DrafterforgeError(f"the prompt has {len(prompt)} tokens; this target reads 1 to {self.target.max_positions - 1}")
+            raise DrafterforgeError(
+                f"the prompt has {len(prompt)} tokens; this target reads 1 to {self.target.max_positions - 1}"
+            )
         limit = min(max_new_tokens, room)
         answer = Generation(list(prompt))
         began = self._now()
@@ -84,7 +96,9 @@ class Engine:
     def _cycle(self, state: _Sequence, answer: Generation, limit: int) -> None:
         """Draft, verify, commit; appends what was confirmed."""
         shape, marks = self.shape, [self._now()]
-        depth = min(shape.depth, limit - len(answer.tokens) - 1)  # deeper levels could only be cut off again
+        depth = min(
+            shape.depth, limit - len(answer.tokens) - 1
+        )  # deeper levels could only be cut off again
         tree = state.draft(TreeShape(shape.num_tokens, depth, shape.top_k))
         marks.append(self._now())
         chosen, features = state.verify(tree, depth)
@@ -143,7 +157,9 @@ class _Sequence:
 
     def draft(self, shape: TreeShape) -> Tree:
         """The tree to verify."""
-        return root_only(self.root) if self.proposer is None else self.proposer.draft(self.root, shape)
+        return (
+            root_only(self.root) if self.proposer is None else self.proposer.draft(self.root, shape)
+        )
 
     def verify(self, tree: Tree, depth: int) -> tuple[Tensor, Tensor]:
         """The target's token after each node, [T], and the nodes' features, [T, 3H]."""
@@ -154,7 +170,9 @@ class _Sequence:
         if count > 1:
             past = torch.ones(count, self.length, dtype=torch.bool, device=self.root.device)
             mask = additive(torch.cat((past, self.ancestors), dim=1), self.target.dtype)[None]
-        states, features = self.target.forward(tree.tokens[None], (self.length + tree.levels)[None], self.cache, mask)
+        states, features = self.target.forward(
+            tree.tokens[None], (self.length + tree.levels)[None], self.cache, mask
+        )
         return self.target.logits(states[0]).argmax(dim=-1), features[0]
 
     def commit(self, tree: Tree, chosen: Tensor, features: Tensor) -> list[int]:

@@ -20,7 +20,9 @@ class Eagle3Proposer:
     def __init__(self, drafter: FusedDrafter) -> None:
         self.drafter, spec = drafter, drafter.spec
         embedding = drafter.embedding
-        self.cache = KeyValueCache(1, 1, spec.num_key_heads, spec.head_dim, embedding.dtype, embedding.device)
+        self.cache = KeyValueCache(
+            1, 1, spec.num_key_heads, spec.head_dim, embedding.dtype, embedding.device
+        )
         self.stable = 0
         self.last: Tensor | None = None  # layer output of the newest stable slot, [1, H]
 
@@ -32,7 +34,11 @@ class Eagle3Proposer:
         drafter = self.drafter
         # only the newest slot is drafted from, and it may read every slot, so no mask is needed
         self.last = drafter.layer(
-            drafter.embed(tokens), drafter.fuse(features), positions, self._attend(None), rows=slice(count - 1, count)
+            drafter.embed(tokens),
+            drafter.fuse(features),
+            positions,
+            self._attend(None),
+            rows=slice(count - 1, count),
         )
         self.stable += count
 
@@ -54,13 +60,19 @@ class Eagle3Proposer:
         beam_pool = torch.arange(beam_tokens.numel(), device=device)  # pool index of each beam node
         tokens, scores = [beam_tokens], [beam_scores]
         parents, levels = [torch.full_like(beam_pool, -1)], [torch.ones_like(beam_pool)]
-        reads = torch.empty(1, 0, dtype=torch.bool, device=device)  # which level slots each beam parent may read
+        reads = torch.empty(
+            1, 0, dtype=torch.bool, device=device
+        )  # which level slots each beam parent may read
         origin = torch.zeros_like(beam_pool)
         size = beam_tokens.numel()
         for level in range(1, shape.depth):
             count = beam_tokens.numel()
-            reads = torch.cat((reads[origin], torch.eye(count, dtype=torch.bool, device=device)), dim=1)
-            allowed = torch.cat((torch.ones(count, self.stable, dtype=torch.bool, device=device), reads), dim=1)
+            reads = torch.cat(
+                (reads[origin], torch.eye(count, dtype=torch.bool, device=device)), dim=1
+            )
+            allowed = torch.cat(
+                (torch.ones(count, self.stable, dtype=torch.bool, device=device), reads), dim=1
+            )
             self.cache.place(self.stable + reads.shape[1] - count, count)
             positions = torch.full((count,), self.stable + level - 1, device=device)
             attend = self._attend(additive(allowed, beam_hidden.dtype)[None])
@@ -78,4 +90,11 @@ class Eagle3Proposer:
             beam_tokens, beam_scores, beam_hidden = children[beam], cumulative[beam], hidden[origin]
             beam_pool = size + beam
             size += cumulative.numel()
-        return cut_tree(root, torch.cat(tokens), torch.cat(scores), torch.cat(parents), torch.cat(levels), shape.num_tokens)
+        return cut_tree(
+            root,
+            torch.cat(tokens),
+            torch.cat(scores),
+            torch.cat(parents),
+            torch.cat(levels),
+            shape.num_tokens,
+        )

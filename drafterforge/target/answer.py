@@ -34,7 +34,11 @@ class BatchAnswerer:
     """Decodes answers of a target, `batch_size` rows at a time; a finished row's place goes to the next prompt."""
 
     def __init__(
-        self, target: Target, batch_size: int, temperature: float = 0.0, progress: Callable[[int, int], None] | None = None
+        self,
+        target: Target,
+        batch_size: int,
+        temperature: float = 0.0,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.target, self.batch_size, self.temperature = target, batch_size, temperature
         self.progress = progress or (lambda tokens, answers: None)  # called with what is new
@@ -45,7 +49,9 @@ class BatchAnswerer:
 
         With temperature > 0, prompt i draws from a stream keyed by (seed, i): the batch size changes nothing.
         """
-        self.noise = [np.random.Generator(np.random.Philox(key=[seed, i])) for i in range(len(prompts))]
+        self.noise = [
+            np.random.Generator(np.random.Philox(key=[seed, i])) for i in range(len(prompts))
+        ]
         waiting = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
         answers: list[list[int]] = [[] for _ in prompts]
         cache, rows = self.target.new_cache(0), []
@@ -53,14 +59,20 @@ class BatchAnswerer:
             idle = [i for i, row in enumerate(rows) if row.done]
             room = self.batch_size - len(rows) + len(idle)
             if waiting and room >= max(1, self.batch_size // 8):
-                fresh = self._prefill(cache, rows, idle, self._admit(waiting, prompts, room), prompts)
+                fresh = self._prefill(
+                    cache, rows, idle, self._admit(waiting, prompts, room), prompts
+                )
             elif not waiting and 2 * len(idle) >= len(rows):
                 rows = self._drop(cache, rows)
                 continue
             else:
                 self._step(cache, rows)
                 fresh = [row for row in rows if not row.done]
-            finished = [row for row in fresh if row.last in self.target.eos_ids or len(row.answer) >= max_new_tokens]
+            finished = [
+                row
+                for row in fresh
+                if row.last in self.target.eos_ids or len(row.answer) >= max_new_tokens
+            ]
             for row in finished:
                 row.done = True
                 answers[row.index] = row.answer
@@ -86,7 +98,11 @@ class BatchAnswerer:
         if self.temperature == 0.0:
             return logits.argmax(dim=-1).tolist()
         cdf = torch.softmax(logits.double() / self.temperature, dim=-1).cumsum(dim=-1)
-        noise = torch.tensor([self.noise[row.index].random() for row in rows], dtype=torch.float64, device=logits.device)
+        noise = torch.tensor(
+            [self.noise[row.index].random() for row in rows],
+            dtype=torch.float64,
+            device=logits.device,
+        )
         picked = torch.searchsorted(cdf, noise[:, None] * cdf[:, -1:], right=True)[:, 0]
         return picked.clamp_(max=logits.shape[-1] - 1).tolist()
 
@@ -97,7 +113,12 @@ class BatchAnswerer:
                 row.answer.append(token)
 
     def _prefill(
-        self, cache: KeyValueCache, rows: list[_Row], idle: list[int], admitted: list[int], prompts: list[list[int]]
+        self,
+        cache: KeyValueCache,
+        rows: list[_Row],
+        idle: list[int],
+        admitted: list[int],
+        prompts: list[list[int]],
     ) -> list[_Row]:
         """Read the admitted prompts into idle places and new rows; returns their rows."""
         device = self.target.device
@@ -111,7 +132,10 @@ class BatchAnswerer:
         positions = torch.arange(longest, device=device).expand(len(admitted), -1)
         states, _ = self.target.forward(padded.to(device), positions, fresh)
         last = states[torch.arange(len(admitted)), torch.tensor(lengths) - 1]
-        new = [_Row(index=i, length=length, last=-1) for i, length in zip(admitted, lengths, strict=True)]
+        new = [
+            _Row(index=i, length=length, last=-1)
+            for i, length in zip(admitted, lengths, strict=True)
+        ]
         self._take(self.target.logits(last), new)
         idle = idle[: len(new)]
         for place, row in zip(idle, new, strict=False):
@@ -128,7 +152,9 @@ class BatchAnswerer:
         used = max(row.length for row in rows) + 1
         cache.place_ragged(lengths, used)
         allowed = torch.arange(used, device=device)[None, None] <= lengths[:, :, None]
-        states, _ = self.target.forward(tokens, lengths, cache, additive(allowed, self.target.dtype))
+        states, _ = self.target.forward(
+            tokens, lengths, cache, additive(allowed, self.target.dtype)
+        )
         for row in rows:
             row.length += not row.done
         self._take(self.target.logits(states[:, 0]), rows)

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.kernels.cache import KeyValueCache
@@ -41,7 +47,13 @@ class Target:
     dtype: torch.dtype
     eos_ids: frozenset[int]
 
-    def forward(self, tokens: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: KeyValueCache | None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Final states and features; see `LeanBackbone.__call__`."""
         return self.backbone(tokens, positions, cache, mask)
 
@@ -54,6 +66,11 @@ class Target:
         return self.backbone.new_cache(batch)
 
     @property
+    def head_weight(self) -> Tensor:
+        """Rows of the output head, [V, H]."""
+        return self.backbone.head_weight
+
+    @property
     def max_positions(self) -> int:
         """Longest sequence the model was made for."""
         return self.config.max_position_embeddings
@@ -64,13 +81,17 @@ def locate_target(config: TargetConfig) -> tuple[str, Path]:
     if config.source == "wheel":
         return config.name, ensure_smollm2()
     if not config.model:
-        raise ConfigError("target=hf needs a model: type target.model=HUB_ID or target.model=FOLDER")
+        raise ConfigError(
+            "target=hf needs a model: type target.model=HUB_ID or target.model=FOLDER"
+        )
     name = config.name or Path(config.model).name.lower()
     folder = Path(config.model).expanduser()
     if folder.is_dir():
         return name, folder
     if folder.is_absolute() or config.model.startswith((".", "~")):
-        raise ArtifactError(f"target.model={config.model} is no folder; wanted one with config.json and *.safetensors")
+        raise ArtifactError(
+            f"target.model={config.model} is no folder; wanted one with config.json and *.safetensors"
+        )
     return name, _download(config)
 
 
@@ -80,10 +101,16 @@ def _download(config: TargetConfig) -> Path:
 
     try:
         patterns = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt"]
-        return Path(snapshot_download(config.model, revision=config.revision, allow_patterns=patterns))
-    except Exception as error:  # the hub client raises many kinds; each means the model is not to be had
+        return Path(
+            snapshot_download(config.model, revision=config.revision, allow_patterns=patterns)
+        )
+    except (
+        Exception
+    ) as error:  # the hub client raises many kinds; each means the model is not to be had
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ArtifactError(f"could not get target.model={config.model} from the hub ({reason}); a local folder works too") from error
+        raise ArtifactError(
+            f"could not get target.model={config.model} from the hub ({reason}); a local folder works too"
+        ) from error
 
 
 def load_target(config: TargetConfig) -> Target:
@@ -93,16 +120,26 @@ def load_target(config: TargetConfig) -> Target:
     name, folder = locate_target(config)
     for wanted in ("config.json", "*.safetensors"):
         if not any(folder.glob(wanted)):
-            raise ArtifactError(f"{folder} holds no {wanted}; wanted a Hugging Face model folder with safetensors weights")
+            raise ArtifactError(
+                f"{folder} holds no {wanted}; wanted a Hugging Face model folder with safetensors weights"
+            )
     try:
         model_config = AutoConfig.from_pretrained(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True, config=model_config)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, config=model_config
+        )
     except Exception as error:  # safetensors, json, tokenizers and transformers each have their own
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise ArtifactError(f"{folder} cannot be loaded as a causal language model ({reason})") from error
+        reason = (
+            str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        )
+        raise ArtifactError(
+            f"{folder} cannot be loaded as a causal language model ({reason})"
+        ) from error
     model = model.to(device).eval().requires_grad_(False)
-    return wrap_model(model, tokenizer, name=name, folder=folder, revision=config.revision, forward=config.forward)
+    return wrap_model(
+        model, tokenizer, name=name, folder=folder, revision=config.revision, forward=config.forward
+    )
 
 
 def wrap_model(
@@ -117,7 +154,9 @@ def wrap_model(
     """A `Target` around a model in memory; `folder` holds its files, or does not exist (tests)."""
     obstacle = lean_obstacle(model.config)
     if forward == "lean" and obstacle:
-        raise ConfigError(f"target.forward=lean cannot run {name}: {obstacle}; type target.forward=auto")
+        raise ConfigError(
+            f"target.forward=lean cannot run {name}: {obstacle}; type target.forward=auto"
+        )
     lean = forward == "lean" or (forward == "auto" and obstacle is None)
     if not lean:
         log.info("%s runs through its own modules (%s)", name, obstacle or "target.forward=modules")

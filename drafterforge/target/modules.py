@@ -25,9 +25,13 @@ class _SlotLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: the storage exists."""
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Store [B, H, T, D] and return everything used so far."""
-        return self.cache.write(self.index, key_states.transpose(1, 2), value_states.transpose(1, 2))
+        return self.cache.write(
+            self.index, key_states.transpose(1, 2), value_states.transpose(1, 2)
+        )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Used slots and offset; not consulted, since masks come ready-made."""
@@ -51,13 +55,22 @@ class ModulesBackbone:
         config = model.config.get_text_config()
         layers = getattr(self.decoder, "layers", None)
         if not isinstance(layers, nn.ModuleList):
-            raise ConfigError(f"cannot find the decoder layers of a {config.model_type!r} model; wanted a list `layers`")
-        if set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention", "sliding_attention"}:
-            raise ConfigError(f"a {config.model_type!r} model has layers that are not attention; they cannot verify a tree")
+            raise ConfigError(
+                f"cannot find the decoder layers of a {config.model_type!r} model; wanted a list `layers`"
+            )
+        if set(getattr(config, "layer_types", None) or ["full_attention"]) - {
+            "full_attention",
+            "sliding_attention",
+        }:
+            raise ConfigError(
+                f"a {config.model_type!r} model has layers that are not attention; they cannot verify a tree"
+            )
         self.num_layers = len(layers)
         self.taps = tap_layers(self.num_layers)
         self.num_key_heads = config.num_key_value_heads
-        self.width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.width = (
+            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        )
         self.embedding = model.get_input_embeddings().weight.detach()
         self._tapped: dict[int, Tensor] = {}
         for index in set(self.taps):
@@ -69,10 +82,17 @@ class ModulesBackbone:
 
         return hook
 
+    @property
+    def head_weight(self) -> Tensor:
+        """Rows of the output head, [V, H]."""
+        return self.model.get_output_embeddings().weight.detach()
+
     def new_cache(self, batch: int) -> KeyValueCache:
         """An empty cache for `batch` sequences."""
         weight = self.embedding
-        return KeyValueCache(self.num_layers, batch, self.num_key_heads, self.width, weight.dtype, weight.device)
+        return KeyValueCache(
+            self.num_layers, batch, self.num_key_heads, self.width, weight.dtype, weight.device
+        )
 
     @torch.inference_mode()
     def __call__(
@@ -83,7 +103,11 @@ class ModulesBackbone:
         if mask is None:
             causal = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
             mask = additive(causal, self.embedding.dtype)[None]
-        past = None if cache is None else Cache(layers=[_SlotLayer(cache, index) for index in range(self.num_layers)])
+        past = (
+            None
+            if cache is None
+            else Cache(layers=[_SlotLayer(cache, index) for index in range(self.num_layers)])
+        )
         states = self.decoder(
             input_ids=tokens,
             position_ids=positions,

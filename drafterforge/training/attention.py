@@ -36,7 +36,11 @@ def _blocks(spans: list[Span], slots: list[int]):
 def _fold(x: Tensor, num_keys: int) -> Tensor:
     """[R, Hq, D] -> [Hk, R * G, D]."""
     rows, heads, width = x.shape
-    return x.view(rows, num_keys, heads // num_keys, width).transpose(0, 1).reshape(num_keys, -1, width)
+    return (
+        x.view(rows, num_keys, heads // num_keys, width)
+        .transpose(0, 1)
+        .reshape(num_keys, -1, width)
+    )
 
 
 def _unfold(x: Tensor, rows: int) -> Tensor:
@@ -53,7 +57,9 @@ def _probabilities(q: Tensor, k: Tensor, diagonal: Tensor, allowed: Tensor) -> T
     prefix = (q @ k.transpose(1, 2)).float().masked_fill_(~allowed, float("-inf"))
     num_keys, rows = diagonal.shape[:2]
     own = q.view(num_keys, rows, -1, q.shape[-1]) @ diagonal.transpose(2, 3)  # [Hk, R, G, i]
-    return torch.cat((prefix, own.reshape(num_keys, q.shape[1], -1).float()), dim=-1).softmax(dim=-1)
+    return torch.cat((prefix, own.reshape(num_keys, q.shape[1], -1).float()), dim=-1).softmax(
+        dim=-1
+    )
 
 
 class _TttAttention(torch.autograd.Function):
@@ -63,7 +69,9 @@ class _TttAttention(torch.autograd.Function):
         ctx.spans, ctx.slots = spans, slots
         out = torch.empty_like(q)
         for block in _blocks(spans, slots):
-            prob, (_, kb, vb, _, dv, first, last) = _TttAttention._block(block, q, k, v, later_k, later_v, row_slots)
+            prob, (_, kb, vb, _, dv, first, last) = _TttAttention._block(
+                block, q, k, v, later_k, later_v, row_slots
+            )
             prob = prob.to(q.dtype)
             size = kb.shape[1]
             mixed = prob[..., :size] @ vb
@@ -81,7 +89,10 @@ class _TttAttention(torch.autograd.Function):
         num_keys, scale = k.shape[1], q.shape[-1] ** -0.5
         qb = _fold(q[first:last], num_keys) * scale
         kb, vb = k[low:high].transpose(0, 1), v[low:high].transpose(0, 1)
-        dk, dv = later_k[:, first:last].permute(2, 1, 0, 3), later_v[:, first:last].permute(2, 1, 0, 3)
+        dk, dv = (
+            later_k[:, first:last].permute(2, 1, 0, 3),
+            later_v[:, first:last].permute(2, 1, 0, 3),
+        )
         allowed = torch.arange(low, high, device=q.device) <= row_slots[first:last, None]
         allowed = allowed.repeat_interleave(q.shape[1] // num_keys, dim=0)
         return _probabilities(qb, kb, dk, allowed), (qb, kb, vb, dk, dv, first, last)
@@ -90,20 +101,29 @@ class _TttAttention(torch.autograd.Function):
     def backward(ctx, grad):
         q, k, v, later_k, later_v, row_slots, out = ctx.saved_tensors
         grad_q = torch.empty_like(q)
-        grad_k, grad_v = torch.zeros_like(k, dtype=torch.float32), torch.zeros_like(v, dtype=torch.float32)
+        grad_k, grad_v = (
+            torch.zeros_like(k, dtype=torch.float32),
+            torch.zeros_like(v, dtype=torch.float32),
+        )
         grad_later_k, grad_later_v = torch.empty_like(later_k), torch.empty_like(later_v)
         num_keys, scale = k.shape[1], q.shape[-1] ** -0.5
         for block in _blocks(ctx.spans, ctx.slots):
-            prob, (qb, kb, vb, dk, dv, first, last) = _TttAttention._block(block, q, k, v, later_k, later_v, row_slots)
+            prob, (qb, kb, vb, dk, dv, first, last) = _TttAttention._block(
+                block, q, k, v, later_k, later_v, row_slots
+            )
             low, high = block[2:]
             size, rows, steps = kb.shape[1], last - first, dk.shape[2]
             g = _fold(grad[first:last], num_keys)
             delta = (g.float() * _fold(out[first:last], num_keys).float()).sum(dim=-1, keepdim=True)
             by_row = (num_keys, rows, -1)
-            grad_prefix = (prob[..., :size] * ((g @ vb.transpose(1, 2)).float() - delta)).to(q.dtype)
+            grad_prefix = (prob[..., :size] * ((g @ vb.transpose(1, 2)).float() - delta)).to(
+                q.dtype
+            )
             gq = grad_prefix @ kb
             grad_k[low:high] += (grad_prefix.transpose(1, 2) @ qb).transpose(0, 1).float()
-            grad_v[low:high] += (prob[..., :size].to(q.dtype).transpose(1, 2) @ g).transpose(0, 1).float()
+            grad_v[low:high] += (
+                (prob[..., :size].to(q.dtype).transpose(1, 2) @ g).transpose(0, 1).float()
+            )
             if steps:
                 own = prob[..., size:].view(*by_row, steps)  # [Hk, R, G, i]
                 g_rows = g.view(*by_row, g.shape[-1])
@@ -111,14 +131,32 @@ class _TttAttention(torch.autograd.Function):
                 grad_own = (own * grad_own).to(q.dtype)
                 gq = gq + (grad_own @ dk).reshape(gq.shape)
                 q_rows = qb.view(*by_row, qb.shape[-1])
-                grad_later_k[:, first:last] = (grad_own.transpose(2, 3) @ q_rows).permute(2, 1, 0, 3)
-                grad_later_v[:, first:last] = (own.to(q.dtype).transpose(2, 3) @ g_rows).permute(2, 1, 0, 3)
+                grad_later_k[:, first:last] = (grad_own.transpose(2, 3) @ q_rows).permute(
+                    2, 1, 0, 3
+                )
+                grad_later_v[:, first:last] = (own.to(q.dtype).transpose(2, 3) @ g_rows).permute(
+                    2, 1, 0, 3
+                )
             grad_q[first:last] = _unfold(gq * scale, rows)
-        return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), grad_later_k, grad_later_v, None, None
+        return (
+            grad_q,
+            grad_k.to(k.dtype),
+            grad_v.to(v.dtype),
+            grad_later_k,
+            grad_later_v,
+            None,
+            None,
+        )
 
 
 def ttt_attention(
-    q: Tensor, k: Tensor, v: Tensor, later_k: Tensor, later_v: Tensor, row_slots: Tensor, spans: list[Span]
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    later_k: Tensor,
+    later_v: Tensor,
+    row_slots: Tensor,
+    spans: list[Span],
 ) -> Tensor:
     """Attention output [M, Hq, D].
 

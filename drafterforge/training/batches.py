@@ -30,9 +30,15 @@ class Captured(Protocol):
     argmax: Tensor
 
 
-def plan_batches(lengths: list[int], budget: int, generator: torch.Generator | None) -> list[list[int]]:
+def plan_batches(
+    lengths: list[int], budget: int, generator: torch.Generator | None
+) -> list[list[int]]:
     """Row indices of each batch of one pass over the data; shuffled with `generator`, in order without."""
-    order = list(range(len(lengths))) if generator is None else torch.randperm(len(lengths), generator=generator).tolist()
+    order = (
+        list(range(len(lengths)))
+        if generator is None
+        else torch.randperm(len(lengths), generator=generator).tolist()
+    )
     batches: list[list[int]] = []
     room = 0
     for index in order:
@@ -57,12 +63,22 @@ class PackedData(IterableDataset):
     ) -> None:
         """capture(row indices) gives the target's view of those rows; first_batch() is asked when iteration starts."""
         super().__init__()
-        self.rows, self.capture, self.budget, self.seed, self.first_batch = rows, capture, tokens_per_batch, seed, first_batch
+        self.rows, self.capture, self.budget, self.seed, self.first_batch = (
+            rows,
+            capture,
+            tokens_per_batch,
+            seed,
+            first_batch,
+        )
         self.lengths = [len(row.input_ids) for row in rows]
 
     def plan(self, epoch: int) -> list[list[int]]:
         """Batches of one pass."""
-        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        generator = (
+            None
+            if self.seed is None
+            else torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        )
         return plan_batches(self.lengths, self.budget, generator)
 
     def __iter__(self) -> Iterator[PackedBatch]:

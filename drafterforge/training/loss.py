@@ -35,7 +35,9 @@ class StepCounts:
 
     def __add__(self, other: StepCounts) -> StepCounts:
         """Counts over both."""
-        return StepCounts(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+        return StepCounts(
+            *(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
+        )
 
     def accept_length(self) -> Tensor:
         """Mean accept length of a greedy chain of I steps on teacher-forced text, bonus included."""
@@ -81,7 +83,12 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
                 losses[step] += ((lse - torch.linalg.vecdot(target, logits)) * included).sum()
                 correct[step, rows] = token_ids[logits.argmax(dim=-1)] == teacher.argmax[part][keep]
                 if need_grad:
-                    d = logits.sub_(lse[:, None]).exp_().sub_(target).mul_((included * scale[step])[:, None])
+                    d = (
+                        logits.sub_(lse[:, None])
+                        .exp_()
+                        .sub_(target)
+                        .mul_((included * scale[step])[:, None])
+                    )
                     d = d.to(dtype)
                     grad_hidden[step].index_add_(0, rows, d @ cast)
                     gradients.append(d)
@@ -106,16 +113,32 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad, *unused):
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad, (grad_weight * grad).to(ctx.weight_dtype), None, None, None, None, None
+        return (
+            grad_hidden * grad,
+            (grad_weight * grad).to(ctx.weight_dtype),
+            None,
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 def ttt_loss(
-    hidden: Tensor, weight: Tensor, teacher: Teacher, slots: Tensor, step_decay: float, token_ids: Tensor, chunk: int
+    hidden: Tensor,
+    weight: Tensor,
+    teacher: Teacher,
+    slots: Tensor,
+    step_decay: float,
+    token_ids: Tensor,
+    chunk: int,
 ) -> tuple[Tensor, StepCounts]:
     """Scalar loss sum_i step_decay^i * mean_i, and the counts.
 
     hidden: normed layer outputs, [I, M, H].  weight: the draft head, [W, H].  slots: slot that predicts from teacher
     position p at step i, [I, P], -1 where none.  token_ids: target id of every draft id, [W].
     """
-    loss, *sums = _ChunkedSoftCrossEntropy.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk)
+    loss, *sums = _ChunkedSoftCrossEntropy.apply(
+        hidden, weight, teacher, slots, step_decay, token_ids, chunk
+    )
     return loss, StepCounts(*sums)

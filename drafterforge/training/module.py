@@ -21,22 +21,38 @@ class DistillModule(LightningModule):
         """target_head: the target's head, [V, H]; only the drafter's rows are kept."""
         super().__init__()
         self.drafter, self.config = drafter, config
-        self.register_buffer("head", target_head[drafter.token_ids.to(target_head.device)].clone(), persistent=False)
+        self.register_buffer(
+            "head", target_head[drafter.token_ids.to(target_head.device)].clone(), persistent=False
+        )
         self.counts: StepCounts | None = None
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, StepCounts]:
         """Loss and counts of a batch."""
         drafter, config = self.drafter, self.config
         layout = lay_out(batch, config.ttt_steps)
-        outputs = unroll(drafter, batch, layout, config.ttt_steps, recompute=config.checkpoint_steps and self.training)
+        outputs = unroll(
+            drafter,
+            batch,
+            layout,
+            config.ttt_steps,
+            recompute=config.checkpoint_steps and self.training,
+        )
         chosen = layout.teacher_positions
         argmax = batch.argmax[chosen]
         teacher = Teacher(batch.states[chosen], self.head, argmax, drafter.t2d[argmax])
         return ttt_loss(
-            outputs, drafter.lm_head.weight, teacher, layout.slots, config.step_decay, drafter.token_ids, config.loss_chunk
+            outputs,
+            drafter.lm_head.weight,
+            teacher,
+            layout.slots,
+            config.step_decay,
+            drafter.token_ids,
+            config.loss_chunk,
         )
 
-    def transfer_batch_to_device(self, batch: PackedBatch, device: torch.device, dataloader_idx: int) -> PackedBatch:
+    def transfer_batch_to_device(
+        self, batch: PackedBatch, device: torch.device, dataloader_idx: int
+    ) -> PackedBatch:
         """Move a packed batch."""
         return batch.to(device)
 
@@ -78,14 +94,21 @@ class DistillModule(LightningModule):
         """AdamW; linear warm-up, then cosine to lr * min_lr_ratio."""
         config = self.config
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=config.lr, betas=tuple(config.betas), weight_decay=config.weight_decay)
+        optimizer = torch.optim.AdamW(
+            trained, lr=config.lr, betas=tuple(config.betas), weight_decay=config.weight_decay
+        )
         warmup = max(1, round(config.warmup_ratio * config.max_steps))
 
         def factor(step: int) -> float:
             if step < warmup:
                 return (step + 1) / warmup
             progress = min(1.0, (step - warmup) / max(1, config.max_steps - warmup))
-            return config.min_lr_ratio + (1 - config.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress))
+            return config.min_lr_ratio + (1 - config.min_lr_ratio) * 0.5 * (
+                1 + math.cos(math.pi * progress)
+            )
 
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }

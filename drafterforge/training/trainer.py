@@ -37,7 +37,9 @@ def build_loggers(config: TrainerConfig, folder: Path) -> list[Logger]:
     return [makers[name](str(folder), name="logs", version=name) for name in config.loggers]
 
 
-def build_trainer(config: TrainerConfig, folder: Path, device: torch.device, keeper: Keeper) -> Trainer:
+def build_trainer(
+    config: TrainerConfig, folder: Path, device: torch.device, keeper: Keeper
+) -> Trainer:
     """A trainer of `max_steps` optimiser steps that validates every `val_every`."""
     precision = config.precision
     if precision == "auto":
@@ -65,7 +67,13 @@ def build_trainer(config: TrainerConfig, folder: Path, device: torch.device, kee
 
 
 def distil(
-    module: DistillModule, train: PackedData, val: PackedData, config: TrainerConfig, folder: Path, device: torch.device, seed: int
+    module: DistillModule,
+    train: PackedData,
+    val: PackedData,
+    config: TrainerConfig,
+    folder: Path,
+    device: torch.device,
+    seed: int,
 ) -> Keeper:
     """Train; the drafter ends with the weights of the best validation.  Raises KeyboardInterrupt when interrupted.
 

@@ -29,7 +29,10 @@ class PackedBatch:
 
     def to(self, device: torch.device) -> PackedBatch:
         """The same batch on another device."""
-        moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in vars(self).items()}
+        moved = {
+            name: value.to(device) if isinstance(value, Tensor) else value
+            for name, value in vars(self).items()
+        }
         return PackedBatch(**moved)
 
 
@@ -53,9 +56,13 @@ def lay_out(batch: PackedBatch, steps: int) -> Layout:
     mask = batch.loss_mask
     total = mask.numel()
     ends = torch.tensor(batch.lengths, device=device).cumsum(0)
-    sequence = torch.repeat_interleave(torch.arange(len(batch.lengths), device=device), torch.tensor(batch.lengths, device=device))
+    sequence = torch.repeat_interleave(
+        torch.arange(len(batch.lengths), device=device), torch.tensor(batch.lengths, device=device)
+    )
     following = torch.zeros(total, dtype=torch.bool, device=device)
-    following[:-1] = mask[1:] & (sequence[1:] == sequence[:-1])  # the next token belongs to an answer of this sequence
+    following[:-1] = mask[1:] & (
+        sequence[1:] == sequence[:-1]
+    )  # the next token belongs to an answer of this sequence
     teacher_positions = following.nonzero()[:, 0]
     # run[t]: how many answer tokens end at t without a gap, t included
     index = torch.arange(total, device=device)
@@ -75,7 +82,11 @@ def lay_out(batch: PackedBatch, steps: int) -> Layout:
         reachable = (run_next[teacher_positions] >= step + 2) & (start >= begins[teacher_positions])
         slots[step] = torch.where(reachable, row_of_slot[start.clamp(min=0)], -1)
     spans, first_row, first_slot = [], 0, 0
-    in_sequence = torch.bincount(sequence[rows], minlength=len(batch.lengths)).tolist() if rows.numel() else [0] * len(batch.lengths)
+    in_sequence = (
+        torch.bincount(sequence[rows], minlength=len(batch.lengths)).tolist()
+        if rows.numel()
+        else [0] * len(batch.lengths)
+    )
     for length, count in zip(batch.lengths, in_sequence, strict=True):
         if count:
             spans.append(Span(first_row, first_row + count, first_slot))
@@ -83,7 +94,9 @@ def lay_out(batch: PackedBatch, steps: int) -> Layout:
     return Layout(rows, spans, teacher_positions, slots)
 
 
-def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: int, recompute: bool) -> Tensor:
+def unroll(
+    drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: int, recompute: bool
+) -> Tensor:
     """Normed layer outputs of every row at every step, [I, M, H].
 
     recompute: rebuild each step in the backward pass instead of keeping its intermediate values.
@@ -92,7 +105,11 @@ def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: in
     last = batch.tokens.numel() - 1
     later: list[tuple[Tensor, Tensor]] = []
     outputs = []
-    run = (lambda step, *inputs: checkpoint(step, *inputs, use_reentrant=False)) if recompute else (lambda step, *inputs: step(*inputs))
+    run = (
+        (lambda step, *inputs: checkpoint(step, *inputs, use_reentrant=False))
+        if recompute
+        else (lambda step, *inputs: step(*inputs))
+    )
 
     def first_step(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         hidden = drafter.fuse(features)
@@ -103,7 +120,9 @@ def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: in
             none = k.new_empty(0, q.shape[0], *k.shape[1:])
             return ttt_attention(q, k, v, none, none, rows, spans)
 
-        embeddings = drafter.embed(batch.tokens[(torch.arange(last + 1, device=rows.device) + 1).clamp(max=last)])
+        embeddings = drafter.embed(
+            batch.tokens[(torch.arange(last + 1, device=rows.device) + 1).clamp(max=last)]
+        )
         rope = drafter.rotary(batch.positions, hidden.dtype)
         return drafter.midlayer(embeddings.to(hidden.dtype), hidden, rope, attend, rows), *kept
 
@@ -114,15 +133,27 @@ def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: in
         earlier_k = [pair[0] for pair in later]
         earlier_v = [pair[1] for pair in later]
 
-        def next_step(hidden: Tensor, tokens=tokens, step=step, earlier_k=earlier_k, earlier_v=earlier_v) -> tuple[Tensor, ...]:
+        def next_step(
+            hidden: Tensor, tokens=tokens, step=step, earlier_k=earlier_k, earlier_v=earlier_v
+        ) -> tuple[Tensor, ...]:
             kept = []
 
             def attend(q: Tensor, own_k: Tensor, own_v: Tensor) -> Tensor:
                 kept.extend((own_k, own_v))
-                return ttt_attention(q, k, v, torch.stack([*earlier_k, own_k]), torch.stack([*earlier_v, own_v]), rows, spans)
+                return ttt_attention(
+                    q,
+                    k,
+                    v,
+                    torch.stack([*earlier_k, own_k]),
+                    torch.stack([*earlier_v, own_v]),
+                    rows,
+                    spans,
+                )
 
             rope = drafter.rotary(batch.positions[rows] + step, hidden.dtype)
-            return drafter.midlayer(drafter.embed(tokens).to(hidden.dtype), hidden, rope, attend), *kept
+            return drafter.midlayer(
+                drafter.embed(tokens).to(hidden.dtype), hidden, rope, attend
+            ), *kept
 
         hidden, own_k, own_v = run(next_step, hidden)
         later.append((own_k, own_v))

@@ -61,7 +61,9 @@ def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return (logits.gather(-1, ids) - lse).clamp_(max=0.0), ids
 
 
-def cut_tree(root: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, levels: Tensor, num_tokens: int) -> Tree:
+def cut_tree(
+    root: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, levels: Tensor, num_tokens: int
+) -> Tree:
     """The root and the best num_tokens - 1 candidates of a pool.
 
     root: [] target id.  tokens, scores, levels: [P].  parents: [P], pool index of the parent, -1 for the root's children.

@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import FAMILIES, tiny_drafter, tiny_model, tiny_target
 
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime.engine import Engine, _Sequence
 from drafterforge.tree.grow import TreeShape
+from tests.conftest import FAMILIES, tiny_drafter, tiny_model, tiny_target
 
 PROMPT = [3, 14, 15, 9, 26, 5]
 SHAPES = [(1, 0, 1), (5, 4, 1), (8, 3, 2), (16, 4, 4), (40, 3, 3), (64, 6, 8), (2, 5, 3)]
@@ -33,7 +33,9 @@ def test_greedy_output_equals_hf_generate(family, forward):
     model = tiny_model(family)
     target = tiny_target(family, forward)
     prompt = torch.tensor([PROMPT])
-    wanted = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False)
+    wanted = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False
+    )
     wanted = wanted[0, len(PROMPT) :].tolist()
     assert autoregressive(target, PROMPT, 40) == wanted
     for shape in SHAPES:
@@ -51,7 +53,9 @@ def test_greedy_output_equals_hf_generate(family, forward):
 )
 def test_every_tree_shape_is_lossless(prompt, num_tokens, depth, top_k, count):
     target = tiny_target()
-    answer = Engine(target, fused(target), TreeShape(num_tokens, depth, top_k)).generate(prompt, count)
+    answer = Engine(target, fused(target), TreeShape(num_tokens, depth, top_k)).generate(
+        prompt, count
+    )
     assert answer.tokens == autoregressive(target, prompt, count)
 
 
@@ -103,7 +107,9 @@ def test_a_drafter_that_is_always_wrong_emits_the_bonus_alone():
 def test_a_drafter_full_of_ties_stays_lossless(shape):
     target = tiny_target()
     ties = Oracle(target, lambda place: None)
-    assert Engine(target, ties, TreeShape(*shape)).generate(PROMPT, 30).tokens == autoregressive(target, PROMPT, 30)
+    assert Engine(target, ties, TreeShape(*shape)).generate(PROMPT, 30).tokens == autoregressive(
+        target, PROMPT, 30
+    )
 
 
 @pytest.mark.parametrize("count", range(1, 12))
@@ -119,7 +125,11 @@ def test_max_new_tokens_cuts_inside_an_accepted_walk(count):
 def test_an_end_token_inside_an_accepted_walk_ends_the_answer():
     plain = tiny_target(eos_token_id=None)
     text = PROMPT + autoregressive(plain, PROMPT, 20)
-    end = next(token for place, token in enumerate(text[len(PROMPT) :]) if token not in text[len(PROMPT) : len(PROMPT) + place] and place >= 3)
+    end = next(
+        token
+        for place, token in enumerate(text[len(PROMPT) :])
+        if token not in text[len(PROMPT) : len(PROMPT) + place] and place >= 3
+    )
     target = tiny_target(eos_token_id=end)
     oracle = Oracle(target, lambda place: text[place] if place < len(text) else 3)
     answer = Engine(target, oracle, TreeShape(8, 6, 1)).generate(PROMPT, 20)
@@ -153,5 +163,10 @@ def test_drafter_state_equals_one_teacher_forced_pass():
             fresh.refresh(torch.cat((tokens[1:], state.root[None])), features[0])
             stable = state.proposer.stable
             assert stable == fresh.stable == len(text)
-            torch.testing.assert_close(state.proposer.cache.data[..., :stable, :], fresh.cache.data[..., :stable, :], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                state.proposer.cache.data[..., :stable, :],
+                fresh.cache.data[..., :stable, :],
+                rtol=1e-4,
+                atol=1e-5,
+            )
             torch.testing.assert_close(state.proposer.last, fresh.last, rtol=1e-4, atol=1e-5)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.conftest import tiny_drafter, tiny_target
 
 from drafterforge.training.loss import Teacher, ttt_loss
 from drafterforge.training.ttt import PackedBatch, lay_out, unroll
+from tests.conftest import tiny_drafter, tiny_target
 
 STEPS, DECAY = 4, 0.8
 
@@ -31,7 +31,9 @@ def packed(masks: list[list[int]], seed: int = 0) -> tuple[PackedBatch, Teacher,
     layout = lay_out(batch, STEPS)
     chosen = layout.teacher_positions
     head = torch.randn(drafter.spec.draft_vocab_size, width)
-    teacher = Teacher(batch.states[chosen], head, batch.argmax[chosen], drafter.t2d[batch.argmax[chosen]])
+    teacher = Teacher(
+        batch.states[chosen], head, batch.argmax[chosen], drafter.t2d[batch.argmax[chosen]]
+    )
     return batch, teacher, drafter
 
 
@@ -49,7 +51,13 @@ def slow_loss(batch: PackedBatch, teacher: Teacher, drafter) -> tuple[torch.Tens
         start += length
 
         def slot(token, hidden, position, keys, layer=layer):
-            x = torch.cat((layer.input_layernorm(drafter.embed(token[None])), layer.hidden_norm(hidden[None])), dim=-1)
+            x = torch.cat(
+                (
+                    layer.input_layernorm(drafter.embed(token[None])),
+                    layer.hidden_norm(hidden[None]),
+                ),
+                dim=-1,
+            )
             rope = drafter.rotary(torch.tensor([position]), torch.float32)
             from drafterforge.kernels.rope import apply_rope
 
@@ -106,7 +114,9 @@ def test_packed_loss_and_gradients_equal_the_slow_ones(masks, recompute):
     batch, teacher, drafter = packed(masks)
     layout = lay_out(batch, STEPS)
     outputs = unroll(drafter, batch, layout, STEPS, recompute)
-    loss, counts = ttt_loss(outputs, drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, chunk=3)
+    loss, counts = ttt_loss(
+        outputs, drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, chunk=3
+    )
     loss.backward()
     fast = {name: parameter.grad.clone() for name, parameter in drafter.named_parameters()}
     drafter.zero_grad()
@@ -114,7 +124,13 @@ def test_packed_loss_and_gradients_equal_the_slow_ones(masks, recompute):
     wanted.backward()
     torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
     for name, parameter in drafter.named_parameters():
-        torch.testing.assert_close(fast[name], parameter.grad, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            fast[name],
+            parameter.grad,
+            rtol=1e-4,
+            atol=1e-5,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
     for name, value in sums.items():
         assert getattr(counts, name).tolist() == value.tolist(), name
     torch.testing.assert_close(counts.mean_loss(DECAY), loss.detach())
@@ -124,7 +140,9 @@ def test_every_parameter_gets_a_gradient():
     batch, teacher, drafter = packed(MASKS["packed"])
     layout = lay_out(batch, STEPS)
     outputs = unroll(drafter, batch, layout, STEPS, recompute=True)
-    ttt_loss(outputs, drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, 64)[0].backward()
+    ttt_loss(outputs, drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, 64)[
+        0
+    ].backward()
     for name, parameter in drafter.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 

@@ -28,7 +28,13 @@ def random_pool(seed: int, k: int, depth: int, step: float):
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10**6), k=st.integers(1, 5), depth=st.integers(1, 5), budget=st.integers(1, 90), step=st.sampled_from([0.05, 0.5, 2.0]))
+@given(
+    seed=st.integers(0, 10**6),
+    k=st.integers(1, 5),
+    depth=st.integers(1, 5),
+    budget=st.integers(1, 90),
+    step=st.sampled_from([0.05, 0.5, 2.0]),
+)
 def test_a_cut_tree_is_closed_under_ancestors_even_with_ties(seed, k, depth, budget, step):
     tokens, scores, parents, levels = random_pool(seed, k, depth, step)
     tree = cut_tree(torch.tensor(7), tokens, scores, parents, levels, budget)
@@ -50,7 +56,10 @@ def test_a_cut_tree_is_closed_under_ancestors_even_with_ties(seed, k, depth, bud
 @given(seed=st.integers(0, 10**6), k=st.integers(1, 4), depth=st.integers(1, 5))
 def test_larger_trees_contain_smaller_ones(seed, k, depth):
     pool = random_pool(seed, k, depth, 0.5)
-    sizes = [set(cut_tree(torch.tensor(7), *pool, budget).tokens.tolist()) for budget in range(1, pool[0].numel() + 2)]
+    sizes = [
+        set(cut_tree(torch.tensor(7), *pool, budget).tokens.tolist())
+        for budget in range(1, pool[0].numel() + 2)
+    ]
     assert all(small < large for small, large in zip(sizes, sizes[1:], strict=False))
 
 
@@ -68,7 +77,11 @@ def test_ancestor_mask_equals_walking_up(seed, budget):
 
 
 def test_accepted_path_follows_the_targets_choices():
-    tree = Tree(torch.tensor([5, 8, 9, 8, 7, 3]), torch.tensor([0, 0, 0, 1, 2, 4]), torch.tensor([0, 1, 1, 2, 2, 3]))
+    tree = Tree(
+        torch.tensor([5, 8, 9, 8, 7, 3]),
+        torch.tensor([0, 0, 0, 1, 2, 4]),
+        torch.tensor([0, 1, 1, 2, 2, 3]),
+    )
     mask = ancestor_mask(tree.parents, 3)
     assert accepted_path(tree, torch.tensor([9, 8, 7, 0, 3, 1]), mask).tolist() == [0, 2, 4, 5]
     assert accepted_path(tree, torch.tensor([9, 8, 6, 0, 3, 1]), mask).tolist() == [0, 2]
@@ -79,7 +92,11 @@ def test_accepted_path_follows_the_targets_choices():
 
 def test_children_are_ordered_by_probability_then_id():
     logits = torch.tensor([[1.0, 3.0, 3.0, 3.0, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
-    for count, wanted in ((2, [[1, 2], [0, 1]]), (4, [[1, 2, 3, 5], [0, 1, 2, 3]]), (9, [[1, 2, 3, 5, 0, 4], [0, 1, 2, 3, 4, 5]])):
+    for count, wanted in (
+        (2, [[1, 2], [0, 1]]),
+        (4, [[1, 2, 3, 5], [0, 1, 2, 3]]),
+        (9, [[1, 2, 3, 5, 0, 4], [0, 1, 2, 3, 4, 5]]),
+    ):
         logp, ids = top_children(logits, count)
         assert ids.tolist() == wanted
         torch.testing.assert_close(logp, logits.log_softmax(-1).gather(-1, ids))

@@ -1,0 +1,31 @@
+"""Tree shapes that pay on a kind of device, when none is asked for."""
+
+from __future__ import annotations
+
+import torch
+
+from drafterforge.kernels.linear import computes_bfloat16
+from drafterforge.schema import RuntimeConfig
+from drafterforge.tree.grow import TreeShape
+
+
+def default_shape(device: torch.device, dtype: torch.dtype) -> TreeShape:
+    """A static shape for the device: how many rows cost about as much as one decides the width.
+
+    EAGLE-3's 60/8/10 on a GPU; a CPU that multiplies bfloat16 in hardware verifies 16 nodes at 1.2 times one token;
+    in float32 without it every row beyond a few costs.
+    """
+    if device.type == "cuda":
+        return TreeShape(num_tokens=60, depth=8, top_k=10)
+    if dtype == torch.bfloat16 and computes_bfloat16("cpu"):
+        return TreeShape(num_tokens=16, depth=5, top_k=4)
+    return TreeShape(num_tokens=8, depth=4, top_k=3)
+
+
+def choose_shape(config: RuntimeConfig, device: torch.device, dtype: torch.dtype) -> TreeShape:
+    """The configured shape; what is null comes from the device's default."""
+    default = default_shape(device, dtype)
+    chosen = {key: getattr(config, key) for key in ("num_tokens", "depth", "top_k")}
+    return TreeShape(
+        **{key: getattr(default, key) if value is None else value for key, value in chosen.items()}
+    )

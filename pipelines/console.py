@@ -1,0 +1,61 @@
+"""What the pipelines show while they work: bars with rate and time left on a terminal, nothing elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+console = Console(stderr=True, highlight=False)
+
+
+class Bar:
+    """One line of progress."""
+
+    def __init__(self, progress: Progress, title: str, total: int) -> None:
+        self.progress, self.task = progress, progress.add_task(title, total=total, shown="")
+
+    def advance(self, count: int = 1, shown: str = "") -> None:
+        """Move on by `count`; `shown` is text beside the bar, kept when empty."""
+        self.progress.update(self.task, advance=count, **({"shown": shown} if shown else {}))
+
+    def reach(self, count: int, shown: str = "") -> None:
+        """Move to `count`."""
+        self.progress.update(self.task, completed=count, **({"shown": shown} if shown else {}))
+
+    def reach_of(self, count: int, total: int) -> None:
+        """Move to `count` of `total`."""
+        self.progress.update(self.task, completed=count, total=total)
+
+
+@contextmanager
+def bar(title: str, total: int) -> Iterator[Bar]:
+    """A bar that is closed whatever happens."""
+    columns = (
+        "{task.description}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[shown]}"),
+    )
+    with Progress(
+        *columns,
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as progress:
+        yield Bar(progress, title, total)
+
+
+def say(text: str) -> None:
+    """One line about what was done, on stderr."""
+    console.print(text, soft_wrap=True, markup=False)

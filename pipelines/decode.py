@@ -1,0 +1,136 @@
+"""Held-out prompts through the engine: how long the accepted walks are, how fast, and whether the text is the target's."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.folder import open_artifact, write_artifact
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.compose import to_dict
+from drafterforge.data.answers import AnswerSet
+from drafterforge.drafter.checkpoint import load_drafter
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.evaluation.lossless import compare, counted
+from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
+from drafterforge.evaluation.report import build_report, build_row
+from drafterforge.pipelines.console import bar
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.shapes import choose_shape
+from drafterforge.schema import TrainDrafterConfig
+from drafterforge.target.device import describe_device
+from drafterforge.target.load import Target, load_target
+from drafterforge.tree.grow import TreeShape
+
+
+def open_drafter(folder: Path, target: Target) -> Manifest:
+    """Check that a drafter is whole and was trained for this target."""
+    return open_artifact(
+        folder, "drafters", target_fingerprint=target.fingerprint, target=target.name
+    )
+
+
+def engine_for(folder: Path, target: Target, shape: TreeShape) -> Engine:
+    """An engine with the drafter in `folder`."""
+    embedding = target.backbone.embedding
+    return Engine(target, FusedDrafter(load_drafter(folder, embedding), embedding), shape)
+
+
+def decode_held_out(
+    cfg: TrainDrafterConfig, target: Target, answers: AnswerSet, drafter: Path
+) -> dict:
+    """Measure the drafter on test prompts of its domain; writes and returns the report."""
+    open_drafter(drafter, target)
+    rows = answers.rows("test")[: cfg.eval.num_prompts]
+    prompts = [row.input_ids[: row.prompt_tokens] for row in rows]
+    report_rows, details = _measure(cfg, target, drafter, prompts)
+    if cfg.eval.check_float32 and target.dtype != torch.float32:
+        checked = load_target(dataclasses.replace(cfg.target, dtype="float32"))
+        more_rows, more = _measure(cfg, checked, drafter, prompts)
+        report_rows, details = report_rows + more_rows, details + more
+    report = build_report(
+        report_rows,
+        target={
+            "name": target.name,
+            "fingerprint": target.fingerprint,
+            "revision": target.revision,
+        },
+        device=describe_device(target.device),
+        dtype=str(target.dtype).removeprefix("torch."),
+        seed=cfg.seed,
+        suite=f"{cfg.domain.name}, held out",
+        curves={"mismatches": details},
+    )
+    path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name or cfg.domain.name)
+    with write_artifact(
+        path,
+        kind="reports",
+        name=path.name,
+        target=target.name,
+        target_fingerprint=target.fingerprint,
+        config={
+            "eval": to_dict(cfg.eval),
+            "runtime": to_dict(cfg.runtime),
+            "domain": cfg.domain.name,
+        },
+        parents=[open_drafter(drafter, target), answers.manifest],
+        replace=True,
+    ) as folder:
+        save_json_atomic(folder / "report.json", report)
+    return report
+
+
+def _measure(
+    cfg: TrainDrafterConfig, target: Target, drafter: Path, prompts: list[list[int]]
+) -> tuple[list[dict], list[dict]]:
+    """Rows of autoregressive, chain and tree decoding in the target's dtype, and the mismatches found."""
+    dtype = str(target.dtype).removeprefix("torch.")
+    tree = choose_shape(cfg.runtime, target.device, target.dtype)
+    chain = TreeShape(num_tokens=tree.depth + 1, depth=tree.depth, top_k=1)
+    described = {"chain": chain, "tree": tree}
+    methods = [Method(AUTOREGRESSIVE, Engine(target))]
+    for name, shape in described.items():
+        methods.append(
+            Method(
+                f"eagle3 {name} {shape.num_tokens}/{shape.depth}/{shape.top_k}",
+                engine_for(drafter, target, shape),
+                selector="static",
+                scheduler="static",
+                drafters=[drafter.name],
+            )
+        )
+    with bar(f"decoding in {dtype}", len(prompts) * len(methods)) as progress:
+        found = measure(methods, prompts, cfg.eval.max_new_tokens, progress.advance)
+
+    @cache
+    def exact_target() -> Target:
+        return load_target(dataclasses.replace(cfg.target, dtype="float64"))
+
+    rows, details = [], []
+    for method in methods:
+        exact = None
+        if target.dtype == torch.float32:
+
+            def exact(method: Method = method) -> tuple[Engine, Engine]:
+                return engine_for(drafter, exact_target(), method.engine.shape), Engine(
+                    exact_target()
+                )
+
+        mismatches = compare(method.name, target, found[method.name], found[AUTOREGRESSIVE], exact)
+        details += [{"dtype": dtype, **one.as_dict()} for one in mismatches]
+        rows.append(
+            build_row(
+                method,
+                found[method.name],
+                found[AUTOREGRESSIVE],
+                domain=cfg.domain.name,
+                mismatches=counted(mismatches),
+                dtype=dtype,
+            )
+        )
+    return rows, details

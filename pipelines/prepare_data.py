@@ -1,0 +1,108 @@
+"""prompts -> the target's own answers -> features: what a drafter of a domain learns from."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.compose import to_dict
+from drafterforge.data.answering import prepare_answers
+from drafterforge.data.answers import AnswerSet
+from drafterforge.data.features import FeatureSet, OnlineFeatures, prepare_features
+from drafterforge.data.prompts import load_prompts
+from drafterforge.pipelines.console import bar, say
+from drafterforge.schema import PrepareDataConfig, TrainDrafterConfig
+from drafterforge.target.answer import BatchAnswerer
+from drafterforge.target.capture import FeatureCapture
+from drafterforge.target.load import Target, load_target
+
+Config = PrepareDataConfig
+
+
+def run(cfg: Config) -> Path:
+    """Answer prompts of a domain; cache features unless data.features=online."""
+    prompts = load_prompts(
+        cfg.data, cfg.domain, cfg.seed
+    )  # first: bad input should not wait for the target
+    target = load_target(cfg.target)
+    answers = answer_prompts(cfg, target, prompts)
+    if cfg.data.features == "cached":
+        open_features(cfg, target, answers)
+    domain = f"domain={cfg.domain.name}" + (f" answers={answers.path.name}" if cfg.name else "")
+    print(f"wrote {answers.path}; next: drafterforge train-drafter {domain}")
+    return answers.path
+
+
+def find_answers(cfg: TrainDrafterConfig, target: Target) -> AnswerSet:
+    """The answers to learn from: those named by answers=, else prepared now unless they are there."""
+    if cfg.answers:
+        hint = f"drafterforge prepare-data domain={cfg.domain.name} name={cfg.answers}"
+        path = find_artifact(cfg.runs_dir, target.name, "answers", cfg.answers, hint=hint)
+        return AnswerSet.open(path, target.fingerprint)
+    return answer_prompts(cfg, target, load_prompts(cfg.data, cfg.domain, cfg.seed))
+
+
+def answer_prompts(cfg: Config, target: Target, prompts: dict) -> AnswerSet:
+    """The `answers` artifact of these prompts, made or found."""
+    data, total = cfg.data, sum(map(len, prompts.values()))
+    started, tokens = time.perf_counter(), 0
+    with bar(f"answering {cfg.domain.name}", total) as progress:
+
+        def answered(new_tokens: int, new_answers: int) -> None:
+            nonlocal tokens
+            tokens += new_tokens
+            progress.advance(
+                new_answers, f"{tokens / (time.perf_counter() - started):.0f} tokens/s"
+            )
+
+        answers = prepare_answers(
+            prompts,
+            tokenizer=target.tokenizer,
+            generate=BatchAnswerer(target, data.batch_size, data.temperature, answered),
+            data=data,
+            path=artifact_dir(cfg.runs_dir, target.name, "answers", cfg.name or cfg.domain.name),
+            target_name=target.name,
+            target_fingerprint=target.fingerprint,
+            config={
+                "domain": to_dict(cfg.domain),
+                "data": _content(cfg),
+                "seed": cfg.seed,
+                "dtype": str(target.dtype),
+            },
+            seed=cfg.seed,
+            eos_ids=target.eos_ids,
+            progress=lambda _, done, __: progress.reach(done),
+            overwrite=cfg.overwrite,
+        )
+    counts = answers.manifest.metrics["splits"]["train"]
+    rate = (
+        f", {tokens / (time.perf_counter() - started):.0f} tokens/s" if tokens else " (made before)"
+    )
+    say(f"answers: {total} prompts, {counts['answer_tokens']['sum']} training tokens{rate}")
+    return answers
+
+
+def _content(cfg: Config) -> dict:
+    """The data settings that decide the answers' content, not how they are worked through."""
+    ignored = {"batch_size", "shard_size", "features", "streaming"}
+    return {key: value for key, value in to_dict(cfg.data).items() if key not in ignored}
+
+
+def open_features(cfg: Config, target: Target, answers: AnswerSet) -> FeatureSet | OnlineFeatures:
+    """Features of the answers: cached on disk, or recomputed at every step."""
+    capture = FeatureCapture(target)
+    if cfg.data.features == "online":
+        return OnlineFeatures(answers, capture)
+    name = answers.path.name
+    with bar("capturing features", 1) as progress:
+        return prepare_features(
+            answers,
+            capture,
+            path=artifact_dir(cfg.runs_dir, target.name, "features", name),
+            target_name=target.name,
+            target_fingerprint=target.fingerprint,
+            config={"taps": list(target.backbone.taps), "dtype": str(target.dtype)},
+            progress=progress.reach_of,
+            overwrite=cfg.overwrite,
+        )

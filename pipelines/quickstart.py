@@ -1,0 +1,38 @@
+"""The whole loop, small: a sql expert for the embedded target, trained, decoded, measured; leaves runs/quickstart/report.json."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.evaluation.report import print_table
+from drafterforge.pipelines.console import say
+from drafterforge.pipelines.decode import decode_held_out
+from drafterforge.pipelines.prepare_data import find_answers
+from drafterforge.pipelines.train_drafter import train
+from drafterforge.schema import QuickstartConfig
+from drafterforge.target.load import load_target
+
+Config = QuickstartConfig
+
+
+def run(cfg: Config) -> Path:
+    """Prepare, train, decode, report."""
+    started = time.perf_counter()
+    target = load_target(cfg.target)
+    say(f"target: {target.name}, {target.dtype} on {target.device}")
+    answers = find_answers(cfg, target)
+    drafter = train(cfg, target, answers)
+    report = decode_held_out(cfg, target, answers, drafter)
+    print_table(report, Console())
+    path = Path(cfg.runs_dir) / "quickstart" / "report.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_json_atomic(path, report)
+    minutes = (time.perf_counter() - started) / 60
+    print(
+        f'wrote {path} in {minutes:.1f} min; next: drafterforge generate drafter={drafter.name} prompt="..."'
+    )
+    return path

@@ -1,0 +1,135 @@
+"""answers -> features -> distilled drafter -> lossless decoding of held-out prompts, measured."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.folder import reuse_artifact, write_artifact
+from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.compose import to_dict
+from drafterforge.data.answers import AnswerSet
+from drafterforge.drafter.checkpoint import load_drafter, save_drafter
+from drafterforge.drafter.eagle3 import Eagle3Drafter
+from drafterforge.drafter.init import TargetWeights, scratch_init, warm_init
+from drafterforge.drafter.spec import DrafterSpec
+from drafterforge.drafter.vocab import coverage, draft_token_ids
+from drafterforge.evaluation.report import print_table
+from drafterforge.pipelines.console import say
+from drafterforge.pipelines.decode import decode_held_out, open_drafter
+from drafterforge.pipelines.prepare_data import find_answers, open_features
+from drafterforge.schema import TrainDrafterConfig
+from drafterforge.target.load import Target, load_target
+from drafterforge.training.batches import PackedData
+from drafterforge.training.module import DistillModule
+from drafterforge.training.trainer import distil
+
+Config = TrainDrafterConfig
+
+
+def run(cfg: Config) -> Path:
+    """Distil the drafter of a domain, then decode held-out prompts with it."""
+    target = load_target(cfg.target)
+    answers = find_answers(cfg, target)
+    path = train(cfg, target, answers)
+    report = decode_held_out(cfg, target, answers, path)
+    print_table(report, Console())
+    print(f'wrote {path}; next: drafterforge generate drafter={path.name} prompt="..."')
+    return path
+
+
+def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
+    """The `drafters` artifact of this configuration, trained or found."""
+    name = cfg.name or cfg.domain.name
+    path = artifact_dir(cfg.runs_dir, target.name, "drafters", name)
+    settings = {
+        "config": {
+            "drafter": to_dict(cfg.drafter),
+            "trainer": to_dict(cfg.trainer),
+            "domain": cfg.domain.name,
+            "seed": cfg.seed,
+            "answers": answers.manifest.digest,
+        },
+        "target": target.name,
+        "target_fingerprint": target.fingerprint,
+    }
+    if reuse_artifact(path, "drafters", overwrite=cfg.overwrite, **settings) and not cfg.overwrite:
+        say(f"drafter: {path} was trained before with these settings")
+        return path
+
+    drafter, parent = start_drafter(cfg, target, answers)
+    features = open_features(cfg, target, answers)
+    module = DistillModule(drafter, target.head_weight, cfg.trainer)
+    train_rows, val_rows = answers.rows("train"), answers.rows("val")
+    budget = cfg.trainer.tokens_per_batch
+    staging = open_staging(path, settings)
+    keeper = distil(
+        module,
+        PackedData(train_rows, features.reader("train"), budget, seed=cfg.seed),
+        PackedData(val_rows, features.reader("val"), budget),
+        cfg.trainer,
+        staging,
+        target.device,
+        cfg.seed,
+    )
+
+    covered = coverage(
+        answers.token_counts(target.config.vocab_size, "val"), drafter.token_ids.cpu()
+    )
+    metrics = {
+        "val_accept_length": keeper.best_score,
+        "best_step": keeper.best_step,
+        "steps": keeper.curve[-1]["step"],
+        "draft_vocab_coverage": round(covered, 4),
+    }
+    parents = [answers.manifest, *([parent] if parent else [])]
+    with write_artifact(
+        path,
+        kind="drafters",
+        name=name,
+        parents=parents,
+        metrics=metrics,
+        replace=cfg.overwrite,
+        **settings,
+    ) as folder:
+        save_drafter(folder, drafter)
+        save_json_atomic(folder / "curves.json", keeper.curve)
+        if (staging / "logs").exists():
+            shutil.copytree(staging / "logs", folder / "logs")
+    drop_staging(path)
+    say(
+        f"drafter: accept length {keeper.best_score:.2f} on validation (chain of {cfg.trainer.ttt_steps}), {path}"
+    )
+    return path
+
+
+def start_drafter(
+    cfg: Config, target: Target, answers: AnswerSet
+) -> tuple[Eagle3Drafter, Manifest | None]:
+    """A drafter to train, fp32, and the manifest of the drafter it starts from, if any."""
+    init, config = cfg.drafter.init, target.config
+    embedding = target.backbone.embedding.float()
+    if init not in ("scratch", "warm"):
+        hint = f"drafterforge train-drafter domain={init}"
+        folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=hint)
+        manifest = open_drafter(folder, target)
+        return load_drafter(
+            folder, embedding
+        ), manifest  # its vocabulary map stays: a new one would scramble its head
+    spec = DrafterSpec.for_target(config, target.backbone.taps, cfg.drafter.draft_vocab_size)
+    drafter = Eagle3Drafter(spec, embedding)
+    drafter.set_vocabulary(
+        draft_token_ids(answers.token_counts(config.vocab_size), spec.draft_vocab_size)
+    )
+    torch.manual_seed(cfg.seed)
+    if init == "warm":
+        warm_init(drafter, TargetWeights(target.folder), config.num_hidden_layers)
+    else:
+        scratch_init(drafter)
+    return drafter.to(target.device), None
