@@ -218,9 +218,7 @@ def _owners(config_class: type, prefix: str = "") -> dict[str, str]:
         if hasattr(hint, "__dataclass_fields__"):
             owners |= _owners(hint, f"{prefix}{name}.")
         else:
-            declaring = [
-                c for c in config_class.__mro__ if name in vars(c).get("__annotations__", {})
-            ]
+            declaring = [c for c in config_class.__mro__ if name in vars(c).get("__annotations__", {})]
             owners[prefix + name] = declaring[0].__name__
     return owners
 

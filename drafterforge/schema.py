@@ -110,9 +110,7 @@ class DrafterConfig:
     def __post_init__(self) -> None:
         """Check ranges."""
         _at_least("drafter.draft_vocab_size", self.draft_vocab_size, 2)
-        _require(
-            bool(self.init), "drafter.init must be warm, scratch, or a drafter's name or folder"
-        )
+        _require(bool(self.init), "drafter.init must be warm, scratch, or a drafter's name or folder")
 
 
 @dataclass(frozen=True)
@@ -173,6 +171,7 @@ class EvalConfig:
 
     num_prompts: int = 20  # held-out prompts decoded
     max_new_tokens: int = 128  # tokens decoded for each
+    chain: bool = True  # also decode with a plain chain as deep as the tree
     check_float32: bool = True  # also compare with autoregressive decoding in float32
 
     def __post_init__(self) -> None:

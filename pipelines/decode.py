@@ -1,4 +1,4 @@
-"""Held-out prompts through the engine: how long the accepted walks are, how fast, and whether the text is the target's."""
+"""Held-out prompts through the engine: accept length, speed, and whether the text is the target's."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ from drafterforge.tree.grow import TreeShape
 
 def open_drafter(folder: Path, target: Target) -> Manifest:
     """Check that a drafter is whole and was trained for this target."""
-    return open_artifact(
-        folder, "drafters", target_fingerprint=target.fingerprint, target=target.name
-    )
+    return open_artifact(folder, "drafters", target_fingerprint=target.fingerprint, target=target.name)
 
 
 def engine_for(folder: Path, target: Target, shape: TreeShape) -> Engine:
@@ -41,9 +39,7 @@ def engine_for(folder: Path, target: Target, shape: TreeShape) -> Engine:
     return Engine(target, FusedDrafter(load_drafter(folder, embedding), embedding), shape)
 
 
-def decode_held_out(
-    cfg: TrainDrafterConfig, target: Target, answers: AnswerSet, drafter: Path
-) -> dict:
+def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: AnswerSet, drafter: Path) -> dict:
     """Measure the drafter on test prompts of its domain; writes and returns the report."""
     open_drafter(drafter, target)
     rows = answers.rows("test")[: cfg.eval.num_prompts]
@@ -92,7 +88,7 @@ def _measure(
     dtype = str(target.dtype).removeprefix("torch.")
     tree = choose_shape(cfg.runtime, target.device, target.dtype)
     chain = TreeShape(num_tokens=tree.depth + 1, depth=tree.depth, top_k=1)
-    described = {"chain": chain, "tree": tree}
+    described = {"chain": chain, "tree": tree} if cfg.eval.chain else {"tree": tree}
     methods = [Method(AUTOREGRESSIVE, Engine(target))]
     for name, shape in described.items():
         methods.append(
@@ -117,9 +113,7 @@ def _measure(
         if target.dtype == torch.float32:
 
             def exact(method: Method = method) -> tuple[Engine, Engine]:
-                return engine_for(drafter, exact_target(), method.engine.shape), Engine(
-                    exact_target()
-                )
+                return engine_for(drafter, exact_target(), method.engine.shape), Engine(exact_target())
 
         mismatches = compare(method.name, target, found[method.name], found[AUTOREGRESSIVE], exact)
         details += [{"dtype": dtype, **one.as_dict()} for one in mismatches]

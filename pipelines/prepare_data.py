@@ -22,9 +22,7 @@ Config = PrepareDataConfig
 
 def run(cfg: Config) -> Path:
     """Answer prompts of a domain; cache features unless data.features=online."""
-    prompts = load_prompts(
-        cfg.data, cfg.domain, cfg.seed
-    )  # first: bad input should not wait for the target
+    prompts = load_prompts(cfg.data, cfg.domain, cfg.seed)  # first: bad input should not wait for the target
     target = load_target(cfg.target)
     answers = answer_prompts(cfg, target, prompts)
     if cfg.data.features == "cached":
@@ -52,9 +50,7 @@ def answer_prompts(cfg: Config, target: Target, prompts: dict) -> AnswerSet:
         def answered(new_tokens: int, new_answers: int) -> None:
             nonlocal tokens
             tokens += new_tokens
-            progress.advance(
-                new_answers, f"{tokens / (time.perf_counter() - started):.0f} tokens/s"
-            )
+            progress.advance(new_answers, f"{tokens / (time.perf_counter() - started):.0f} tokens/s")
 
         answers = prepare_answers(
             prompts,
@@ -76,9 +72,7 @@ def answer_prompts(cfg: Config, target: Target, prompts: dict) -> AnswerSet:
             overwrite=cfg.overwrite,
         )
     counts = answers.manifest.metrics["splits"]["train"]
-    rate = (
-        f", {tokens / (time.perf_counter() - started):.0f} tokens/s" if tokens else " (made before)"
-    )
+    rate = f", {tokens / (time.perf_counter() - started):.0f} tokens/s" if tokens else " (made before)"
     say(f"answers: {total} prompts, {counts['answer_tokens']['sum']} training tokens{rate}")
     return answers
 

@@ -1,4 +1,4 @@
-"""The whole loop, small: a sql expert for the embedded target, trained, decoded, measured; leaves runs/quickstart/report.json."""
+"""The whole loop, small: a sql expert for the embedded target, trained, decoded and measured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,5 @@ def run(cfg: Config) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     save_json_atomic(path, report)
     minutes = (time.perf_counter() - started) / 60
-    print(
-        f'wrote {path} in {minutes:.1f} min; next: drafterforge generate drafter={drafter.name} prompt="..."'
-    )
+    print(f'wrote {path} in {minutes:.1f} min; next: drafterforge generate drafter={drafter.name} prompt="..."')
     return path

@@ -79,9 +79,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
         cfg.seed,
     )
 
-    covered = coverage(
-        answers.token_counts(target.config.vocab_size, "val"), drafter.token_ids.cpu()
-    )
+    covered = coverage(answers.token_counts(target.config.vocab_size, "val"), drafter.token_ids.cpu())
     metrics = {
         "val_accept_length": keeper.best_score,
         "best_step": keeper.best_step,
@@ -103,15 +101,11 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
         if (staging / "logs").exists():
             shutil.copytree(staging / "logs", folder / "logs")
     drop_staging(path)
-    say(
-        f"drafter: accept length {keeper.best_score:.2f} on validation (chain of {cfg.trainer.ttt_steps}), {path}"
-    )
+    say(f"drafter: accept length {keeper.best_score:.2f} on validation (chain of {cfg.trainer.ttt_steps}), {path}")
     return path
 
 
-def start_drafter(
-    cfg: Config, target: Target, answers: AnswerSet
-) -> tuple[Eagle3Drafter, Manifest | None]:
+def start_drafter(cfg: Config, target: Target, answers: AnswerSet) -> tuple[Eagle3Drafter, Manifest | None]:
     """A drafter to train, fp32, and the manifest of the drafter it starts from, if any."""
     init, config = cfg.drafter.init, target.config
     embedding = target.backbone.embedding.float()
@@ -119,14 +113,10 @@ def start_drafter(
         hint = f"drafterforge train-drafter domain={init}"
         folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=hint)
         manifest = open_drafter(folder, target)
-        return load_drafter(
-            folder, embedding
-        ), manifest  # its vocabulary map stays: a new one would scramble its head
+        return load_drafter(folder, embedding), manifest  # its vocabulary map stays: a new one would scramble its head
     spec = DrafterSpec.for_target(config, target.backbone.taps, cfg.drafter.draft_vocab_size)
     drafter = Eagle3Drafter(spec, embedding)
-    drafter.set_vocabulary(
-        draft_token_ids(answers.token_counts(config.vocab_size), spec.draft_vocab_size)
-    )
+    drafter.set_vocabulary(draft_token_ids(answers.token_counts(config.vocab_size), spec.draft_vocab_size))
     torch.manual_seed(cfg.seed)
     if init == "warm":
         warm_init(drafter, TargetWeights(target.folder), config.num_hidden_layers)

@@ -54,9 +54,7 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-def tiny_model(
-    family: str = "llama", dtype: torch.dtype = torch.float32, **changes: object
-) -> torch.nn.Module:
+def tiny_model(family: str = "llama", dtype: torch.dtype = torch.float32, **changes: object) -> torch.nn.Module:
     """A random causal LM of a family, with spread-out logits."""
     config_class, model_class = FAMILIES[family]
     extra = {"sliding_window": None} if family == "mistral" else {}

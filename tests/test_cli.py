@@ -94,9 +94,7 @@ def test_version(capsys):
 
 
 def test_module_and_console_script_are_the_same_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "drafterforge", "nonsense"], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "drafterforge", "nonsense"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("drafterforge: no command 'nonsense' (have: prepare-data")
 

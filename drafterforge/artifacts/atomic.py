@@ -37,9 +37,7 @@ def write_bytes_atomic(path: Path, data: bytes | memoryview) -> None:
 
 def save_json_atomic(path: Path, value: Any) -> None:
     """Writes `value` as a JSON file that is either whole or absent."""
-    write_bytes_atomic(
-        path, json.dumps(plain_json(value), indent=2, sort_keys=True).encode() + b"\n"
-    )
+    write_bytes_atomic(path, json.dumps(plain_json(value), indent=2, sort_keys=True).encode() + b"\n")
 
 
 def link_or_copy(source: Path, to: Path) -> None:
@@ -100,7 +98,6 @@ def one_line(path: Path, *, every: bool = False) -> Iterator[None]:
             ) from error
         if every and isinstance(error, OSError):
             raise ArtifactError(
-                f"cannot write {path}: {error.strerror or error}; "
-                "check its permissions, or type runs_dir=FOLDER"
+                f"cannot write {path}: {error.strerror or error}; check its permissions, or type runs_dir=FOLDER"
             ) from error
         raise

@@ -189,15 +189,11 @@ def _read_whole(path: Path, kind: str, verify: bool) -> Manifest:
             raise ArtifactError(f"{file} is missing; {anew}")
         size = file.stat().st_size
         if size != wanted["bytes"]:
-            raise ArtifactError(
-                f"{file} has {size} bytes, but {wanted['bytes']} were written; {anew}"
-            )
+            raise ArtifactError(f"{file} has {size} bytes, but {wanted['bytes']} were written; {anew}")
         if verify:
             found = file_sha256(file)
             if found != wanted["sha256"]:
-                raise ArtifactError(
-                    f"{file} is damaged: sha256 {found}, but {wanted['sha256']} was written; {anew}"
-                )
+                raise ArtifactError(f"{file} is damaged: sha256 {found}, but {wanted['sha256']} was written; {anew}")
     return manifest
 
 
@@ -242,13 +238,9 @@ def _refuse_to_overwrite(path: Path, replace: bool) -> None:
     if not path.exists():
         return
     if not path.is_dir() or (any(path.iterdir()) and not (path / MANIFEST).exists()):
-        raise ArtifactError(
-            f"{path} is there and no drafterforge artifact; type name=OTHER, or move it"
-        )
+        raise ArtifactError(f"{path} is there and no drafterforge artifact; type name=OTHER, or move it")
     if not replace and any(path.iterdir()):
-        raise ArtifactError(
-            f"{path} exists already; type overwrite=true to replace it, or name=OTHER"
-        )
+        raise ArtifactError(f"{path} exists already; type overwrite=true to replace it, or name=OTHER")
 
 
 def _clear_stale(path: Path) -> None:
@@ -276,18 +268,14 @@ def _locked_sibling(path: Path) -> tuple[Path, int]:
             return folder, lock
         if lock is not None:  # another writer took it for stale, between mkdir and lock
             os.close(lock)
-    raise ArtifactError(
-        f"cannot lock a folder in {path.parent}; type runs_dir=FOLDER on a local disk"
-    )
+    raise ArtifactError(f"cannot lock a folder in {path.parent}; type runs_dir=FOLDER on a local disk")
 
 
 def _for_other_target(manifest: Manifest, target: str | None) -> str:
     command = f"drafterforge {MADE_BY.get(manifest.kind, 'inspect PATH')}"
     if target is None or target == manifest.target:
         return f"type `{command} overwrite=true` to make it anew for this target"
-    return (
-        f"type target={manifest.target}, or `{command} target={target}` to make one for that target"
-    )
+    return f"type target={manifest.target}, or `{command} target={target}` to make one for that target"
 
 
 def _glob_escape(name: str) -> str:

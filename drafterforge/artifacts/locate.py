@@ -15,8 +15,7 @@ def artifact_dir(runs_dir: Path | str, target: str, kind: str, name: str) -> Pat
     for key, value in (("target.name", target), ("name", name)):
         if not value or value.startswith(".") or "/" in value or os.sep in value or "\0" in value:
             raise ArtifactError(
-                f"{key} must be a plain folder name (no '/', no leading '.'), got {value!r}; "
-                f"type {key}=NAME"
+                f"{key} must be a plain folder name (no '/', no leading '.'), got {value!r}; type {key}=NAME"
             )
     return Path(runs_dir) / target / kind / name
 
@@ -24,22 +23,16 @@ def artifact_dir(runs_dir: Path | str, target: str, kind: str, name: str) -> Pat
 def list_artifacts(runs_dir: Path | str, target: str, kind: str) -> list[str]:
     """Returns the names of the artifacts of one kind that a target has, sorted."""
     folder = Path(runs_dir) / target / kind
-    return sorted(
-        path.parent.name for path in folder.glob(f"*/{MANIFEST}") if path.parent.name[0] != "."
-    )
+    return sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}") if path.parent.name[0] != ".")
 
 
-def find_artifact(
-    runs_dir: Path | str, target: str, kind: str, name_or_path: str | Path, *, hint: str = ""
-) -> Path:
+def find_artifact(runs_dir: Path | str, target: str, kind: str, name_or_path: str | Path, *, hint: str = "") -> Path:
     """Returns the folder of an artifact given by name or by path.
 
     When it is missing, the error says what there is, and `hint`: the command that would make it.
     """
     text = str(name_or_path)
-    is_name = (
-        bool(text) and "/" not in text and os.sep not in text and not text.startswith((".", "~"))
-    )
+    is_name = bool(text) and "/" not in text and os.sep not in text and not text.startswith((".", "~"))
     candidates = [artifact_dir(runs_dir, target, kind, text)] if is_name else []
     if text:
         candidates.append(Path(text).expanduser())

@@ -57,9 +57,7 @@ def first_difference(found: Any, wanted: Any, key: str = "") -> str:
     """Returns one line on the first key whose value differs, '' if none does."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         for name in sorted(found.keys() | wanted.keys()):
-            line = first_difference(
-                found.get(name), wanted.get(name), f"{key}.{name}" if key else name
-            )
+            line = first_difference(found.get(name), wanted.get(name), f"{key}.{name}" if key else name)
             if line:
                 return line
         return ""

@@ -44,9 +44,7 @@ def open_staging(path: Path | str, settings: Mapping[str, Any]) -> Path:
             reason = "its config.json is missing or damaged" if any(folder.iterdir()) else ""
         if reason:
             log.warning("%s was started with other settings (%s): starting anew", folder, reason)
-            config.unlink(
-                missing_ok=True
-            )  # first: a kill here must not look like a resumable start
+            config.unlink(missing_ok=True)  # first: a kill here must not look like a resumable start
             for item in folder.iterdir():
                 shutil.rmtree(item) if item.is_dir() else item.unlink()
         if not config.exists():
@@ -71,7 +69,5 @@ def _hold_staging(folder: Path) -> None:
         os.close(_staging_locks.pop(folder))
     lock = lock_folder(folder)
     if lock is None:
-        raise ArtifactError(
-            f"another drafterforge process is at work in {folder}; wait for it, or type name=OTHER"
-        )
+        raise ArtifactError(f"another drafterforge process is at work in {folder}; wait for it, or type name=OTHER")
     _staging_locks[folder] = lock

@@ -59,9 +59,7 @@ def field_types(config_class: type) -> dict[str, Any]:
 
 def sections(config_class: type) -> set[str]:
     """Fields that are config classes themselves; each has a group folder of its name."""
-    return {
-        name for name, hint in field_types(config_class).items() if dataclasses.is_dataclass(hint)
-    }
+    return {name for name, hint in field_types(config_class).items() if dataclasses.is_dataclass(hint)}
 
 
 def _yaml(path: str) -> dict[str, Any]:

@@ -53,8 +53,7 @@ def _compose(name: str, config_class: type, choices: Mapping[str, str]) -> dict[
                 known = group_choices(group)
                 example = "sql" if "sql" in known else known[0]
                 raise ConfigError(
-                    f"{name.replace('_', '-')} needs a {group}: type {group}={example} "
-                    f"(have: {', '.join(known)})"
+                    f"{name.replace('_', '-')} needs a {group}: type {group}={example} (have: {', '.join(known)})"
                 ) from error
         raise ConfigError(str(error).splitlines()[0]) from error
     tree = OmegaConf.to_container(composed)
@@ -75,9 +74,7 @@ def _typed(
     keys = config_keys(config_class)
     for key in flat(composed, "", keys):
         if key not in keys:
-            raise ConfigError(
-                f"no config key {key!r}, set by a YAML file{did_you_mean(key, list(keys))}"
-            )
+            raise ConfigError(f"no config key {key!r}, set by a YAML file{did_you_mean(key, list(keys))}")
     try:
         config = OmegaConf.structured(config_class)
         for section in {key.rpartition(".")[0] for key in keys}:  # frozen classes start read-only

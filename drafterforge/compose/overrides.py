@@ -71,9 +71,7 @@ def _choice(group: str, text: str, default: str | None) -> str:
     if text in known or (text == "null" and default is None):
         return text
     spellings = {choice: f"{group}={choice}" for choice in known}
-    raise ConfigError(
-        f"no {group} named {text!r}{did_you_mean(text, spellings)} (have: {', '.join(known)})"
-    )
+    raise ConfigError(f"no {group} named {text!r}{did_you_mean(text, spellings)} (have: {', '.join(known)})")
 
 
 def _unknown_key(

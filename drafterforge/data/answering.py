@@ -89,9 +89,7 @@ def prepare_answers(
     metrics: dict[str, Any] = {"prompts_sha256": digest}
     if data.answers == "target" and seconds:
         metrics["tokens_per_s"] = round(tokens / seconds, 1)
-    with write_artifact(
-        path, kind="answers", name=path.name, metrics=metrics, replace=overwrite, **same
-    ) as folder:
+    with write_artifact(path, kind="answers", name=path.name, metrics=metrics, replace=overwrite, **same) as folder:
         files = [folder / f"{name}.arrow" for name in shards]
         for file in files:
             link_or_copy(staging / file.name, file)
@@ -175,9 +173,7 @@ def _begin(
     return kept
 
 
-def _asked(
-    tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig
-) -> _Conversation | None:
+def _asked(tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig) -> _Conversation | None:
     """Returns a conversation up to the first turn that the target is to answer."""
     messages, *turns = user_turns(prompt.messages)
     ids = prompt_ids(tokenizer, messages, date=DATE)
@@ -202,9 +198,7 @@ def user_turns(messages: Sequence[Message]) -> list[list[Message]]:
     return turns
 
 
-def _given(
-    tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig
-) -> _Conversation | None:
+def _given(tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig) -> _Conversation | None:
     """Returns a conversation with the answers of the data, cut where a limit is exceeded."""
     ids, mask = conversation_ids(tokenizer, prompt.messages, date=DATE)
     if 1 not in mask:
@@ -249,9 +243,7 @@ def _let_answer(
     turn, asked = 0, list(shard)
     while asked:
         key = sha256(f"{seed}/{name}/{turn}".encode()).digest()
-        answers = generate(
-            [list(c.ids) for c in asked], data.max_new_tokens, int.from_bytes(key[:4], "big") >> 1
-        )
+        answers = generate([list(c.ids) for c in asked], data.max_new_tokens, int.from_bytes(key[:4], "big") >> 1)
         assert len(answers) == len(asked), f"{len(asked)} prompts, {len(answers)} answers"
         for conversation, answer in zip(asked, answers, strict=True):
             end = next((i + 1 for i, token in enumerate(answer) if token in eos_ids), None)
@@ -276,9 +268,7 @@ def _shards(conversations: Sequence[_Conversation], size: int) -> dict[str, list
     return shards
 
 
-def _write_shard(
-    staging: Path, name: str, shard: Sequence[_Conversation], started: float
-) -> dict[str, Any]:
+def _write_shard(staging: Path, name: str, shard: Sequence[_Conversation], started: float) -> dict[str, Any]:
     rows = [(c.index, c.answer()) for c in shard if any(c.mask)]
     content = encode_shard(rows)
     write_bytes_atomic(staging / f"{name}.arrow", content)

@@ -124,9 +124,7 @@ class AnswerSet:
         verify: bool = True,
     ) -> AnswerSet:
         """Opens an `answers` folder after checking its hashes and the target it was made for."""
-        manifest = open_artifact(
-            path, "answers", target_fingerprint=target_fingerprint, target=target, verify=verify
-        )
+        manifest = open_artifact(path, "answers", target_fingerprint=target_fingerprint, target=target, verify=verify)
         return cls(Path(path), manifest)
 
     def rows(self, split: str = "train") -> AnswerRows:

@@ -28,9 +28,7 @@ PLAIN_TEMPLATE = (
 )
 
 
-def prompt_ids(
-    tokenizer: Any, messages: Sequence[Message], *, date: datetime.date | None = None
-) -> list[int]:
+def prompt_ids(tokenizer: Any, messages: Sequence[Message], *, date: datetime.date | None = None) -> list[int]:
     """Returns the ids after which the target starts its answer.
 
     `date` is the day that a template prints, where one does; None is today.
@@ -57,9 +55,7 @@ def conversation_ids(
     spans = [_span(tokenizer, text, messages, i, date) for i in answered]
     if None in spans:
         spans = spans[-1:]
-    if (
-        spans[-1] is None
-    ):  # the generation prompt is no part of the history: put one after the other
+    if spans[-1] is None:  # the generation prompt is no part of the history: put one after the other
         prompt = _render(tokenizer, messages[:-1], True, date)
         text = prompt + messages[-1]["content"].strip() + (tokenizer.eos_token or "")
         spans = [(len(prompt), len(text))]
@@ -94,9 +90,7 @@ def extend_turn(
     return list(ids) + _encode_from(tokenizer, text, end)
 
 
-def _render(
-    tokenizer: Any, messages: Sequence[Message], generate: bool, date: datetime.date | None
-) -> str:
+def _render(tokenizer: Any, messages: Sequence[Message], generate: bool, date: datetime.date | None) -> str:
     template = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN_TEMPLATE
     if date is not None:
         template = _TODAY.sub(lambda found: repr(date.strftime(found[2])), template)
@@ -127,9 +121,7 @@ def _encode_from(tokenizer: Any, text: str, start: int) -> list[int]:
     return _encode(tokenizer, text[start:])
 
 
-def _encode_spans(
-    tokenizer: Any, text: str, spans: list[tuple[int, int]]
-) -> tuple[list[int], list[int]]:
+def _encode_spans(tokenizer: Any, text: str, spans: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
     """Returns ids and mask of a text whose spans are marked; no token crosses a span's edge."""
     ids: list[int] = []
     mask: list[int] = []
@@ -151,9 +143,7 @@ def _span(
         return None
     content = messages[index]["content"].strip()
     found = until.rfind(content, len(before))
-    return len(before), _end_of_turn(
-        tokenizer, until, found + len(content) if found >= 0 else len(before)
-    )
+    return len(before), _end_of_turn(tokenizer, until, found + len(content) if found >= 0 else len(before))
 
 
 def _end_of_turn(tokenizer: Any, text: str, start: int) -> int:

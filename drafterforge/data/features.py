@@ -1,7 +1,7 @@
-"""The `features` artifact: what the target says about every answer, on disk, so that epochs after the first cost no target.
+"""The `features` artifact: what the target says about every answer, kept on disk for many epochs.
 
-Shards are safetensors: `features` [N, 3H], `states` [N, H] in half precision and `argmax` [N] int32 of sequences laid end
-to end, with their lengths in `index.json`.  About 8 H bytes a token.
+Shards are safetensors: `features` [N, 3H] and `states` [N, H] in half precision, `argmax` [N] int32, of sequences laid
+end to end, with their lengths in `index.json`.  About 8 H bytes a token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.atomic import link_or_copy, one_line, save_json_atomic
 from drafterforge.artifacts.folder import open_artifact, reuse_artifact, write_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
@@ -76,9 +76,7 @@ class FeatureSet:
     def reader(self, split: str) -> Callable[[list[int]], list[CachedCapture]]:
         """A function from row indices of a split to captures; shards are memory-mapped."""
         files = [safe_open(self.path / name, "pt") for name in self.index[split]["shards"]]
-        slices = [
-            {key: file.get_slice(key) for key in ("features", "states", "argmax")} for file in files
-        ]
+        slices = [{key: file.get_slice(key) for key in ("features", "states", "argmax")} for file in files]
         places: list[tuple[int, int, int]] = []
         for shard, lengths in enumerate(self.index[split]["lengths"]):
             start = 0
@@ -89,9 +87,7 @@ class FeatureSet:
         def read(indices: list[int]) -> list[CachedCapture]:
             found = []
             for shard, start, end in (places[i] for i in indices):
-                features, states, argmax = (
-                    slices[shard][key][start:end] for key in ("features", "states", "argmax")
-                )
+                features, states, argmax = (slices[shard][key][start:end] for key in ("features", "states", "argmax"))
                 found.append(CachedCapture(features, states, argmax.long()))
             return found
 
@@ -150,7 +146,7 @@ def prepare_features(
     ) as folder:
         for split in SPLITS:
             for name in index[split]["shards"]:
-                (staging / name).rename(folder / name)
+                link_or_copy(staging / name, folder / name)
         save_json_atomic(folder / "index.json", index)
     drop_staging(path)
     return FeatureSet.open(path, target_fingerprint)
@@ -161,9 +157,7 @@ def _save_shard(path: Path, captures: Sequence[Captured]) -> None:
 
     def half(parts: list[Tensor]) -> Tensor:
         joined = torch.cat(parts).cpu()
-        return (
-            joined.to(torch.bfloat16) if joined.dtype in (torch.float32, torch.float64) else joined
-        )
+        return joined.to(torch.bfloat16) if joined.dtype in (torch.float32, torch.float64) else joined
 
     tensors = {
         "features": half([one.features for one in captures]),
@@ -171,17 +165,15 @@ def _save_shard(path: Path, captures: Sequence[Captured]) -> None:
         "argmax": torch.cat([one.argmax for one in captures]).cpu().to(torch.int32),
     }
     temporary = path.with_name(f".{path.name}.tmp-0")
-    save_file(tensors, temporary)
-    temporary.replace(path)
+    with one_line(path):
+        save_file(tensors, temporary)
+        temporary.replace(path)
 
 
 def _is_whole(path: Path, tokens: int) -> bool:
     """Whether a shard in the staging folder can be read and has the tokens it should have."""
     try:
         with safe_open(path, "pt") as file:
-            return all(
-                file.get_slice(key).get_shape()[0] == tokens
-                for key in ("features", "states", "argmax")
-            )
+            return all(file.get_slice(key).get_shape()[0] == tokens for key in ("features", "states", "argmax"))
     except (OSError, SafetensorError):
         return False

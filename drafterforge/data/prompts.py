@@ -60,24 +60,15 @@ def _from_grammars(
     data: DataConfig, domain: DomainConfig, limits: dict[str, int], seed: int
 ) -> dict[str, list[Prompt]]:
     if data.answers == "given":
-        raise ConfigError(
-            "a grammar has no answers; type data=jsonl path=FILE.jsonl, or data.answers=target"
-        )
+        raise ConfigError("a grammar has no answers; type data=jsonl path=FILE.jsonl, or data.answers=target")
     weights = {name: weight for name, weight in domain.weights.items() if weight > 0}
     if not weights and not domain.grammar:
-        raise ConfigError(
-            f"domain={domain.name} has no prompt grammar; "
-            "type data=jsonl path=FILE.jsonl or data=hf"
-        )
+        raise ConfigError(f"domain={domain.name} has no prompt grammar; type data=jsonl path=FILE.jsonl or data=hf")
     weights = weights or {domain.name: 1.0}
     prompts: dict[str, list[Prompt]] = {}
     seen: set[str] = set()
     for split in ("test", "val", "train"):  # a text drawn twice stays where it is held out
-        drawn = [
-            _drawn(name, split, count, seed)
-            for name, count in shares(weights, limits[split]).items()
-            if count
-        ]
+        drawn = [_drawn(name, split, count, seed) for name, count in shares(weights, limits[split]).items() if count]
         prompts[split] = [p for p in interleave(drawn) if not _repeated(prompt_text(p), seen)]
     return {split: prompts[split] for split in SPLITS}
 
@@ -118,9 +109,7 @@ def interleave(lists: list[list[Prompt]]) -> list[Prompt]:
 # --- rows of a file or a data set ----------------------------------------------------------------
 
 
-def _split_rows(
-    rows: Iterable[Row], domain: str, limits: dict[str, int], where: str
-) -> dict[str, list[Prompt]]:
+def _split_rows(rows: Iterable[Row], domain: str, limits: dict[str, int], where: str) -> dict[str, list[Prompt]]:
     splits: dict[str, list[Prompt]] = {split: [] for split in SPLITS}
     seen: set[str] = set()
     ids: set[str] = set()
@@ -178,9 +167,7 @@ def _fill_empty(splits: dict[str, list[Prompt]], where: str) -> None:
         taken = {prompt.id for prompt in moved}
         splits[split] = moved
         splits[donor] = [prompt for prompt in splits[donor] if prompt.id not in taken]
-        log.warning(
-            "%s has no %s prompts: %d taken from %s%s", where, split, len(moved), donor, shared
-        )
+        log.warning("%s has no %s prompts: %d taken from %s%s", where, split, len(moved), donor, shared)
 
 
 def _repeated(text: str, seen: set[str]) -> bool:

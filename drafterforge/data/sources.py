@@ -73,9 +73,7 @@ def jsonl_rows(path: str | Path) -> Iterator[Row]:
     try:
         file = open(path, "rb")  # noqa: SIM115 (closed by the with below; its errors are told apart)
     except OSError as error:
-        raise ArtifactError(
-            f"cannot read {path}: {error.strerror}; type data=jsonl path=FILE.jsonl"
-        ) from error
+        raise ArtifactError(f"cannot read {path}: {error.strerror}; type data=jsonl path=FILE.jsonl") from error
     with file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -157,8 +155,7 @@ def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
     name = data.dataset or domain.dataset
     if not name:
         raise ConfigError(
-            f"domain={domain.name} names no data set of its own; "
-            "type data=hf dataset=HUB_ID column=COLUMN"
+            f"domain={domain.name} names no data set of its own; type data=hf dataset=HUB_ID column=COLUMN"
         )
     own = not data.dataset
     config = data.dataset_config or (domain.dataset_config if own else None)
@@ -192,15 +189,11 @@ def _column(wanted: str, record: dict[str, Any], name: str) -> str:
         return wanted
     found = ", ".join(record)
     if wanted:
-        raise ArtifactError(
-            f"data set {name!r} has no column {wanted!r}; type column= one of {found}"
-        )
+        raise ArtifactError(f"data set {name!r} has no column {wanted!r}; type column= one of {found}")
     for column in _COLUMNS:
         if column in record:
             return column
-    raise ArtifactError(
-        f"which column of data set {name!r} holds the prompts? type column= one of {found}"
-    )
+    raise ArtifactError(f"which column of data set {name!r} holds the prompts? type column= one of {found}")
 
 
 def _load(name: str, config: str | None, split: str, streaming: bool) -> Any:
@@ -211,9 +204,7 @@ def _load(name: str, config: str | None, split: str, streaming: bool) -> Any:
     if path.is_file():
         builder = _BUILDERS.get(path.suffix.lstrip("."))
         if builder is None:
-            raise ArtifactError(
-                f"{path} is no jsonl, parquet, arrow or csv file; type dataset=FOLDER"
-            )
+            raise ArtifactError(f"{path} is no jsonl, parquet, arrow or csv file; type dataset=FOLDER")
         return datasets.load_dataset(builder, data_files={split: str(path)}, **options)
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
         saved = datasets.load_from_disk(str(path))

@@ -18,10 +18,7 @@ from drafterforge.errors import ArtifactError
 def save_drafter(folder: Path, drafter: Eagle3Drafter, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write weights in `dtype` (maps stay int64 and bool) and the config beside them."""
     tensors = {
-        name: (tensor.to(dtype) if tensor.is_floating_point() else tensor)
-        .detach()
-        .cpu()
-        .contiguous()
+        name: (tensor.to(dtype) if tensor.is_floating_point() else tensor).detach().cpu().contiguous()
         for name, tensor in drafter.state_dict().items()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -36,9 +33,7 @@ def load_drafter(folder: Path, embedding: Tensor) -> Eagle3Drafter:
     """
     path = folder / "model.safetensors"
     try:
-        spec = DrafterSpec.from_config(
-            json.loads((folder / "config.json").read_text()), str(folder / "config.json")
-        )
+        spec = DrafterSpec.from_config(json.loads((folder / "config.json").read_text()), str(folder / "config.json"))
         tensors = load_file(path)
     except (OSError, json.JSONDecodeError, SafetensorError) as error:
         raise ArtifactError(
@@ -58,12 +53,9 @@ def load_drafter(folder: Path, embedding: Tensor) -> Eagle3Drafter:
         raise ArtifactError(f"{path} holds unexpected tensors: {', '.join(unexpected)}")
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape:
-            raise ArtifactError(
-                f"{path}: {name} is {list(tensor.shape)}, wanted {list(wanted[name].shape)}"
-            )
+            raise ArtifactError(f"{path}: {name} is {list(tensor.shape)}, wanted {list(wanted[name].shape)}")
     check_vocabulary(tensors["d2t"], tensors["t2d"], str(path))
     drafter.load_state_dict(tensors)
-    drafter.rope.inv_freq = drafter.rope.inv_freq.to(embedding.device)
     return drafter.to(embedding.device)
 
 
@@ -71,8 +63,6 @@ def check_vocabulary(d2t: Tensor, t2d: Tensor, source: str) -> None:
     """Refuse a map whose ids are out of range or repeated, or that t2d contradicts."""
     ids = d2t.long() + torch.arange(d2t.numel())
     if ids.min() < 0 or ids.max() >= t2d.numel() or ids.unique().numel() != ids.numel():
-        raise ArtifactError(
-            f"{source}: d2t does not map draft ids to distinct target ids below {t2d.numel()}"
-        )
+        raise ArtifactError(f"{source}: d2t does not map draft ids to distinct target ids below {t2d.numel()}")
     if not torch.equal(t2d.bool().nonzero()[:, 0], ids.sort().values):
         raise ArtifactError(f"{source}: t2d and d2t name different tokens")

@@ -1,7 +1,8 @@
 """The EAGLE-3 drafter (arXiv 2503.01840): one decoder layer that reads a token embedding beside a feature.
 
-Slot j of a sequence pairs token j+1 with the target's feature of position j and predicts token j+2; its rotary position
-is j.  A drafted token's slot takes the output of its parent's slot, before the final norm, in place of a target feature.
+Slot j of a sequence pairs token j+1 with the target's feature of position j and predicts token j+2; its rotary
+position is j.  A drafted token's slot takes the output of its parent's slot, before the final norm, in place of a
+target feature.
 Axes: N rows (slots of any number of sequences), H hidden, D head width, W draft vocabulary.
 """
 
@@ -106,9 +107,7 @@ class Eagle3Drafter(nn.Module):
         self.midlayer = DrafterLayer(spec)
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         self.lm_head = nn.Linear(spec.hidden_size, spec.draft_vocab_size, bias=False)
-        self.register_buffer(
-            "d2t", torch.zeros(spec.draft_vocab_size, dtype=torch.long)
-        )  # target id = draft id + d2t
+        self.register_buffer("d2t", torch.zeros(spec.draft_vocab_size, dtype=torch.long))  # target id = draft id + d2t
         self.register_buffer(
             "t2d", torch.zeros(spec.vocab_size, dtype=torch.bool)
         )  # whether a target id can be drafted
@@ -134,7 +133,7 @@ class Eagle3Drafter(nn.Module):
 
     def fuse(self, features: Tensor) -> Tensor:
         """Features low|mid|high [N, 3H] to hidden [N, H]."""
-        return self.fc(features)
+        return self.fc(features.to(self.fc.weight.dtype))
 
     def rotary(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos, sin of slots' positions [N], each [N, 1, D/2]."""

@@ -1,4 +1,4 @@
-"""An `Eagle3Drafter` for decoding: fused, prepacked projections in the target's dtype; the module is its twin in tests."""
+"""An `Eagle3Drafter` for decoding: fused, prepacked projections; the module is its twin in tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class FusedDrafter:
         )
         self.token_ids = drafter.token_ids.to(embedding.device)
         self.rope = drafter.rope
-        self.rope.inv_freq = self.rope.inv_freq.to(embedding.device)
 
     def _norm(self, x: Tensor, gain: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], gain, self.spec.rms_norm_eps)
@@ -66,9 +65,7 @@ class FusedDrafter:
         """As `DrafterLayer.forward`, from positions [N] instead of a rope."""
         spec = self.spec
         rope = self.rope(positions, hidden.dtype)
-        x = torch.cat(
-            (self._norm(embeddings, self.input_norm), self._norm(hidden, self.hidden_norm)), dim=-1
-        )
+        x = torch.cat((self._norm(embeddings, self.input_norm), self._norm(hidden, self.hidden_norm)), dim=-1)
         kv = self.kv(x).view(-1, 2 * spec.num_key_heads, spec.head_dim)
         k, v = apply_rope(kv[:, : spec.num_key_heads], *rope), kv[:, spec.num_key_heads :]
         if rows is not None:

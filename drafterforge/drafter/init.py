@@ -48,32 +48,26 @@ def scratch_init(drafter: Eagle3Drafter, std: float = 0.02) -> None:
 def warm_init(drafter: Eagle3Drafter, weights: TargetWeights, num_layers: int) -> None:
     """Start as the target's last layer applied to its high feature.
 
-    fc passes the high feature through; the layer's feature half, MLP and norms are those of the target's last layer, the
-    embedding half starts small and random; final norm and lm_head rows are the target's.
+    fc passes the high feature through; the layer's feature half, MLP and norms are those of the target's last layer,
+    the embedding half starts small and random; final norm and lm_head rows are the target's.
     """
     spec = drafter.spec
     scratch_init(drafter, std=0.01)
     if spec.hidden_size != spec.target_hidden_size:
-        raise ArtifactError(
-            "drafter.init=warm needs a drafter as wide as its target; type drafter.init=scratch"
-        )
+        raise ArtifactError("drafter.init=warm needs a drafter as wide as its target; type drafter.init=scratch")
     width = spec.hidden_size
     drafter.fc.weight.mul_(0.1)
     drafter.fc.weight[:, 2 * width :] += torch.eye(width)
     prefix, layer = f"model.layers.{num_layers - 1}.", drafter.midlayer
     for name in ("q_proj", "k_proj", "v_proj"):
-        getattr(layer.self_attn, name).weight[:, width:] = weights[
-            f"{prefix}self_attn.{name}.weight"
-        ]
+        getattr(layer.self_attn, name).weight[:, width:] = weights[f"{prefix}self_attn.{name}.weight"]
     layer.self_attn.o_proj.weight.copy_(weights[f"{prefix}self_attn.o_proj.weight"])
     for name in ("gate_proj", "up_proj", "down_proj"):
         getattr(layer.mlp, name).weight.copy_(weights[f"{prefix}mlp.{name}.weight"])
     layer.hidden_norm.weight.copy_(weights[f"{prefix}input_layernorm.weight"])
     layer.post_attention_layernorm.weight.copy_(weights[f"{prefix}post_attention_layernorm.weight"])
     # Embeddings are small before any layer has added to them: the norm gives them the scale of the feature half.
-    layer.input_layernorm.weight.copy_(
-        weights[f"{prefix}input_layernorm.weight"].abs().mean().expand(width)
-    )
+    layer.input_layernorm.weight.copy_(weights[f"{prefix}input_layernorm.weight"].abs().mean().expand(width))
     drafter.norm.weight.copy_(weights["model.norm.weight"])
     head = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
     drafter.lm_head.weight.copy_(weights[head][drafter.token_ids])

@@ -35,22 +35,16 @@ class DrafterSpec:
     pad_token_id: int | None = None
 
     @staticmethod
-    def for_target(
-        config: PretrainedConfig, taps: tuple[int, int, int], draft_vocab_size: int
-    ) -> DrafterSpec:
+    def for_target(config: PretrainedConfig, taps: tuple[int, int, int], draft_vocab_size: int) -> DrafterSpec:
         """A drafter of the target's own width, heads and rope."""
-        rope = dict(
-            getattr(config, "rope_parameters", None)
-            or {"rope_type": "default", "rope_theta": 10000.0}
-        )
+        rope = dict(getattr(config, "rope_parameters", None) or {"rope_type": "default", "rope_theta": 10000.0})
         return DrafterSpec(
             hidden_size=config.hidden_size,
             target_hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
             num_heads=config.num_attention_heads,
             num_key_heads=config.num_key_value_heads,
-            head_dim=getattr(config, "head_dim", None)
-            or config.hidden_size // config.num_attention_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
             vocab_size=config.vocab_size,
             draft_vocab_size=min(draft_vocab_size, config.vocab_size),
             rms_norm_eps=config.rms_norm_eps,
@@ -120,14 +114,8 @@ class DrafterSpec:
         try:
             architecture = (config.get("architectures") or ["?"])[0]
             if architecture != ARCHITECTURE:
-                raise ArtifactError(
-                    f"{source} describes a {architecture!r}, wanted {ARCHITECTURE!r}"
-                )
-            if (
-                config.get("norm_before_residual")
-                or config.get("norm_output")
-                or config.get("fc_norm")
-            ):
+                raise ArtifactError(f"{source} describes a {architecture!r}, wanted {ARCHITECTURE!r}")
+            if config.get("norm_before_residual") or config.get("norm_output") or config.get("fc_norm"):
                 raise ArtifactError(
                     f"{source} sets norm_before_residual, norm_output or fc_norm, which this version does not run"
                 )
@@ -150,9 +138,7 @@ class DrafterSpec:
                 pad_token_id=config["pad_token_id"],
             )
         except KeyError as error:
-            raise ArtifactError(
-                f"{source} lacks the key {error}; wanted the config of an EAGLE-3 drafter"
-            ) from None
+            raise ArtifactError(f"{source} lacks the key {error}; wanted the config of an EAGLE-3 drafter") from None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""

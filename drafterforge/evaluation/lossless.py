@@ -10,9 +10,7 @@ import torch
 from drafterforge.runtime.engine import Engine, Generation
 from drafterforge.target.load import Target
 
-NEAR_TIE = (
-    1e-4  # a float32 difference at a smaller margin is decided by rounding, and rerun in float64
-)
+NEAR_TIE = 1e-4  # a float32 difference at a smaller margin is decided by rounding, and rerun in float64
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Decode the same prompts with several methods, rotated prompt by prompt so that drift of the machine hits all alike."""
+"""Decode the same prompts with several methods, rotated prompt by prompt, so that drift hits all alike."""
 
 from __future__ import annotations
 

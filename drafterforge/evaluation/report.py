@@ -21,14 +21,10 @@ STEPS = ("prefill", "draft", "verify", "select", "schedule", "host", "total")
 
 def tokens_per_s(generations: Sequence[Generation]) -> float:
     """All tokens over all seconds, prefill included."""
-    return sum(len(one.tokens) for one in generations) / sum(
-        one.time_s["total"] for one in generations
-    )
+    return sum(len(one.tokens) for one in generations) / sum(one.time_s["total"] for one in generations)
 
 
-def speedup_interval(
-    found: Sequence[Generation], baseline: Sequence[Generation], draws: int = 2000
-) -> list[float]:
+def speedup_interval(found: Sequence[Generation], baseline: Sequence[Generation], draws: int = 2000) -> list[float]:
     """95 % bootstrap interval of the ratio of totals, prompts resampled in pairs."""
     pick = np.random.default_rng(0).integers(0, len(found), size=(draws, len(found)))
 
@@ -37,16 +33,12 @@ def speedup_interval(
         seconds = np.array([one.time_s["total"] for one in generations])
         return tokens[pick].sum(axis=1) / seconds[pick].sum(axis=1)
 
-    return [
-        round(float(bound), 4) for bound in np.percentile(rate(found) / rate(baseline), [2.5, 97.5])
-    ]
+    return [round(float(bound), 4) for bound in np.percentile(rate(found) / rate(baseline), [2.5, 97.5])]
 
 
 def paired_p(found: Sequence[Generation], baseline: Sequence[Generation]) -> float | None:
     """Wilcoxon signed-rank p of per-prompt tokens/s, two-sided; None for fewer than six prompts."""
-    ours, theirs = (
-        [len(one.tokens) / one.time_s["total"] for one in many] for many in (found, baseline)
-    )
+    ours, theirs = ([len(one.tokens) / one.time_s["total"] for one in many] for many in (found, baseline))
     if len(ours) < 6 or ours == theirs:
         return None
     return float(wilcoxon(ours, theirs).pvalue)
@@ -91,9 +83,7 @@ def build_row(
         "numerics": numerics,
         "regret_cycles": 0.0 if static else None,  # one static drafter is its own best in hindsight
         "regret_tokens": 0.0 if static else None,
-        "time_s": {
-            step: round(sum(one.time_s.get(step, 0.0) for one in generations), 4) for step in STEPS
-        },
+        "time_s": {step: round(sum(one.time_s.get(step, 0.0) for one in generations), 4) for step in STEPS},
     }
 
 

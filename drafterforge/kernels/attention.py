@@ -19,19 +19,13 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> T
     num_keys = k.shape[1]
     group = num_heads // num_keys
     if mask is None and num_queries > 1:
-        out = F.scaled_dot_product_attention(
-            q.transpose(1, 2), k, v, is_causal=True, enable_gqa=group > 1
-        )
+        out = F.scaled_dot_product_attention(q.transpose(1, 2), k, v, is_causal=True, enable_gqa=group > 1)
         return out.transpose(1, 2)
     # [B, T, Hk, G, D] -> [B, Hk, G*T, D]: no copy of k and v per group
     folded = q.view(batch, num_queries, num_keys, group, width).permute(0, 2, 3, 1, 4)
     folded = folded.reshape(batch, num_keys, group * num_queries, width)
     if mask is not None:
-        mask = (
-            mask[:, None, None]
-            .expand(-1, 1, group, -1, -1)
-            .reshape(mask.shape[0], 1, group * num_queries, -1)
-        )
+        mask = mask[:, None, None].expand(-1, 1, group, -1, -1).reshape(mask.shape[0], 1, group * num_queries, -1)
     out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask)
     out = out.view(batch, num_keys, group, num_queries, width).permute(0, 3, 1, 2, 4)
     return out.reshape(batch, num_queries, num_heads, width)
@@ -39,6 +33,4 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> T
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """Turn a boolean mask (True: may be read) into an additive one of the same shape."""
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(
-        ~allowed, float("-inf")
-    )
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))

@@ -23,9 +23,7 @@ class KeyValueCache:
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> None:
-        self.data = torch.zeros(
-            num_layers, 2, batch, num_heads, 0, width, dtype=dtype, device=device
-        )
+        self.data = torch.zeros(num_layers, 2, batch, num_heads, 0, width, dtype=dtype, device=device)
         self.start = 0  # first slot of the tokens of the next forward pass
         self.slots: Tensor | None = None  # [B, T] slots of the next pass when rows differ in length
         self.used = 0  # slots that attention reads
@@ -35,9 +33,7 @@ class KeyValueCache:
         have = self.data.shape[4]
         if slots <= have:
             return
-        grown = self.data.new_zeros(
-            *self.data.shape[:4], -(-slots // BLOCK) * BLOCK, self.data.shape[5]
-        )
+        grown = self.data.new_zeros(*self.data.shape[:4], -(-slots // BLOCK) * BLOCK, self.data.shape[5])
         grown[:, :, :, :, :have] = self.data
         self.data = grown
 

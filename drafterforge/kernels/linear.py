@@ -24,10 +24,11 @@ def computes_bfloat16(device_type: str) -> bool:
 def _pack_from(weight: Tensor) -> int | None:
     """Fewest rows for which a packed weight beats `F.linear`; None if it never does.
 
-    Measured on two CPUs: with AMX a plain bfloat16 `F.linear` reorders its weight at every call, so packing always wins;
-    in float32 one row is a matrix-vector product that streams the plain weight faster, and from two rows on packing wins.
+    Measured on two CPUs: with AMX a plain bfloat16 `F.linear` reorders its weight at every call, so packing always
+    wins; in float32 one row is a matrix-vector product that streams the plain weight faster, and packing wins from
+    two rows on.
     """
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return None
     if weight.dtype == torch.bfloat16 and computes_bfloat16("cpu"):
         return 1

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class RopeTable:
-    """cos and sin of every position, grown on demand.
+    """cos and sin of positions; on a CPU from a table that grows on demand.
 
     inv_freq: [D/2], fp32, as `transformers` computes it from the rope parameters; scaling: its attention factor.
     """
@@ -19,17 +19,25 @@ class RopeTable:
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos, sin of positions [...], each [..., 1, D/2] to broadcast over heads."""
-        needed = int(positions.max()) + 1 if positions.device.type == "cpu" else None
-        if needed is not None and needed > self.cos.shape[0]:
-            self.grow(needed)
-        cos, sin = self.cos[positions], self.sin[positions]
+        if self.inv_freq.device != positions.device:
+            self.inv_freq, self.cos = self.inv_freq.to(positions.device), self.cos[:0]
+        if positions.device.type == "cpu":
+            self.grow(int(positions.max()) + 1)
+            cos, sin = self.cos[positions], self.sin[positions]
+        else:  # looking up the largest position would stop the device
+            cos, sin = self._angles(positions)
         return cos.to(dtype).unsqueeze(-2), sin.to(dtype).unsqueeze(-2)
 
     def grow(self, length: int) -> None:
         """Make the table hold at least `length` positions."""
-        length = -(-length // 1024) * 1024
-        angles = torch.arange(length, device=self.inv_freq.device).float()[:, None] * self.inv_freq
-        self.cos, self.sin = angles.cos() * self.scaling, angles.sin() * self.scaling
+        if length > self.cos.shape[0]:
+            rounded = -(-length // 1024) * 1024
+            self.cos, self.sin = self._angles(torch.arange(rounded, device=self.inv_freq.device))
+
+    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """fp32 cos and sin, [..., D/2]."""
+        angles = positions[..., None].float() * self.inv_freq
+        return angles.cos() * self.scaling, angles.sin() * self.scaling
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -35,9 +36,7 @@ class Generation:
     """A finished or running answer."""
 
     prompt: list[int]
-    tokens: list[int] = field(
-        default_factory=list
-    )  # cut at the end token, which is kept, and at max_new_tokens
+    tokens: list[int] = field(default_factory=list)  # cut at the end token, which is kept, and at max_new_tokens
     cycles: list[Cycle] = field(default_factory=list)
     stop_reason: str = ""  # eos | length | context
     time_s: dict[str, float] = field(
@@ -47,26 +46,19 @@ class Generation:
     @property
     def mat(self) -> float:
         """Mean accept length of the cycles; 1 without any."""
-        return (
-            sum(cycle.accept_length for cycle in self.cycles) / len(self.cycles)
-            if self.cycles
-            else 1.0
-        )
+        return sum(cycle.accept_length for cycle in self.cycles) / len(self.cycles) if self.cycles else 1.0
 
 
 class Engine:
     """Decodes prompts with a target and, optionally, a drafter."""
 
-    def __init__(
-        self, target: Target, drafter: FusedDrafter | None = None, shape: TreeShape | None = None
-    ) -> None:
+    def __init__(self, target: Target, drafter: FusedDrafter | None = None, shape: TreeShape | None = None) -> None:
         self.target, self.drafter = target, drafter
         self.shape = shape or TreeShape(num_tokens=1, depth=0, top_k=1)
 
     def generate(self, prompt: list[int], max_new_tokens: int) -> Generation:
         """The whole answer to one prompt of token ids."""
-        for answer in self.stream(prompt, max_new_tokens):
-            pass
+        *_, answer = self.stream(prompt, max_new_tokens)
         return answer
 
     @torch.inference_mode()
@@ -96,9 +88,7 @@ class Engine:
     def _cycle(self, state: _Sequence, answer: Generation, limit: int) -> None:
         """Draft, verify, commit; appends what was confirmed."""
         shape, marks = self.shape, [self._now()]
-        depth = min(
-            shape.depth, limit - len(answer.tokens) - 1
-        )  # deeper levels could only be cut off again
+        depth = min(shape.depth, limit - len(answer.tokens) - 1)  # deeper levels could only be cut off again
         tree = state.draft(TreeShape(shape.num_tokens, depth, shape.top_k))
         marks.append(self._now())
         chosen, features = state.verify(tree, depth)
@@ -109,7 +99,7 @@ class Engine:
         answer.tokens.extend(emitted)
         answer.cycles.append(Cycle(depth, tree.tokens.numel(), len(emitted)))
         marks.append(self._now())
-        spent = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+        spent = [after - before for before, after in pairwise(marks)]
         answer.time_s["draft"] += spent[0] + state.refresh_s
         answer.time_s["verify"] += spent[1]
         answer.time_s["host"] += spent[2] - state.refresh_s + spent[3]
@@ -135,7 +125,7 @@ class Engine:
 
 
 class _Sequence:
-    """Caches and root of one sequence: everything before the root is committed, the root's own key is not yet computed."""
+    """Caches and root of one sequence: all before the root is committed, the root's own key is not yet computed."""
 
     def __init__(self, target: Target, drafter: FusedDrafter | None) -> None:
         self.target = target
@@ -157,9 +147,7 @@ class _Sequence:
 
     def draft(self, shape: TreeShape) -> Tree:
         """The tree to verify."""
-        return (
-            root_only(self.root) if self.proposer is None else self.proposer.draft(self.root, shape)
-        )
+        return root_only(self.root) if self.proposer is None else self.proposer.draft(self.root, shape)
 
     def verify(self, tree: Tree, depth: int) -> tuple[Tensor, Tensor]:
         """The target's token after each node, [T], and the nodes' features, [T, 3H]."""
@@ -170,9 +158,7 @@ class _Sequence:
         if count > 1:
             past = torch.ones(count, self.length, dtype=torch.bool, device=self.root.device)
             mask = additive(torch.cat((past, self.ancestors), dim=1), self.target.dtype)[None]
-        states, features = self.target.forward(
-            tree.tokens[None], (self.length + tree.levels)[None], self.cache, mask
-        )
+        states, features = self.target.forward(tree.tokens[None], (self.length + tree.levels)[None], self.cache, mask)
         return self.target.logits(states[0]).argmax(dim=-1), features[0]
 
     def commit(self, tree: Tree, chosen: Tensor, features: Tensor) -> list[int]:

@@ -20,14 +20,12 @@ class Eagle3Proposer:
     def __init__(self, drafter: FusedDrafter) -> None:
         self.drafter, spec = drafter, drafter.spec
         embedding = drafter.embedding
-        self.cache = KeyValueCache(
-            1, 1, spec.num_key_heads, spec.head_dim, embedding.dtype, embedding.device
-        )
+        self.cache = KeyValueCache(1, 1, spec.num_key_heads, spec.head_dim, embedding.dtype, embedding.device)
         self.stable = 0
         self.last: Tensor | None = None  # layer output of the newest stable slot, [1, H]
 
     def refresh(self, tokens: Tensor, features: Tensor) -> None:
-        """Append slots that pair token j+1 with the target's feature of position j.  tokens: [A].  features: [A, 3H]."""
+        """Append slots that pair tokens [A] with the target's features [A, 3H] one position before."""
         count = tokens.numel()
         positions = torch.arange(self.stable, self.stable + count, device=tokens.device)
         self.cache.place(self.stable, count)
@@ -60,19 +58,13 @@ class Eagle3Proposer:
         beam_pool = torch.arange(beam_tokens.numel(), device=device)  # pool index of each beam node
         tokens, scores = [beam_tokens], [beam_scores]
         parents, levels = [torch.full_like(beam_pool, -1)], [torch.ones_like(beam_pool)]
-        reads = torch.empty(
-            1, 0, dtype=torch.bool, device=device
-        )  # which level slots each beam parent may read
+        reads = torch.empty(1, 0, dtype=torch.bool, device=device)  # which level slots each beam parent may read
         origin = torch.zeros_like(beam_pool)
         size = beam_tokens.numel()
         for level in range(1, shape.depth):
             count = beam_tokens.numel()
-            reads = torch.cat(
-                (reads[origin], torch.eye(count, dtype=torch.bool, device=device)), dim=1
-            )
-            allowed = torch.cat(
-                (torch.ones(count, self.stable, dtype=torch.bool, device=device), reads), dim=1
-            )
+            reads = torch.cat((reads[origin], torch.eye(count, dtype=torch.bool, device=device)), dim=1)
+            allowed = torch.cat((torch.ones(count, self.stable, dtype=torch.bool, device=device), reads), dim=1)
             self.cache.place(self.stable + reads.shape[1] - count, count)
             positions = torch.full((count,), self.stable + level - 1, device=device)
             attend = self._attend(additive(allowed, beam_hidden.dtype)[None])

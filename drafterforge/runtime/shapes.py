@@ -26,6 +26,4 @@ def choose_shape(config: RuntimeConfig, device: torch.device, dtype: torch.dtype
     """The configured shape; what is null comes from the device's default."""
     default = default_shape(device, dtype)
     chosen = {key: getattr(config, key) for key in ("num_tokens", "depth", "top_k")}
-    return TreeShape(
-        **{key: getattr(default, key) if value is None else value for key, value in chosen.items()}
-    )
+    return TreeShape(**{key: getattr(default, key) if value is None else value for key, value in chosen.items()})

@@ -49,9 +49,7 @@ class BatchAnswerer:
 
         With temperature > 0, prompt i draws from a stream keyed by (seed, i): the batch size changes nothing.
         """
-        self.noise = [
-            np.random.Generator(np.random.Philox(key=[seed, i])) for i in range(len(prompts))
-        ]
+        self.noise = [np.random.Generator(np.random.Philox(key=[seed, i])) for i in range(len(prompts))]
         waiting = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
         answers: list[list[int]] = [[] for _ in prompts]
         cache, rows = self.target.new_cache(0), []
@@ -59,20 +57,14 @@ class BatchAnswerer:
             idle = [i for i, row in enumerate(rows) if row.done]
             room = self.batch_size - len(rows) + len(idle)
             if waiting and room >= max(1, self.batch_size // 8):
-                fresh = self._prefill(
-                    cache, rows, idle, self._admit(waiting, prompts, room), prompts
-                )
+                fresh = self._prefill(cache, rows, idle, self._admit(waiting, prompts, room), prompts)
             elif not waiting and 2 * len(idle) >= len(rows):
                 rows = self._drop(cache, rows)
                 continue
             else:
                 self._step(cache, rows)
                 fresh = [row for row in rows if not row.done]
-            finished = [
-                row
-                for row in fresh
-                if row.last in self.target.eos_ids or len(row.answer) >= max_new_tokens
-            ]
+            finished = [row for row in fresh if row.last in self.target.eos_ids or len(row.answer) >= max_new_tokens]
             for row in finished:
                 row.done = True
                 answers[row.index] = row.answer
@@ -132,10 +124,7 @@ class BatchAnswerer:
         positions = torch.arange(longest, device=device).expand(len(admitted), -1)
         states, _ = self.target.forward(padded.to(device), positions, fresh)
         last = states[torch.arange(len(admitted)), torch.tensor(lengths) - 1]
-        new = [
-            _Row(index=i, length=length, last=-1)
-            for i, length in zip(admitted, lengths, strict=True)
-        ]
+        new = [_Row(index=i, length=length, last=-1) for i, length in zip(admitted, lengths, strict=True)]
         self._take(self.target.logits(last), new)
         idle = idle[: len(new)]
         for place, row in zip(idle, new, strict=False):
@@ -152,9 +141,7 @@ class BatchAnswerer:
         used = max(row.length for row in rows) + 1
         cache.place_ragged(lengths, used)
         allowed = torch.arange(used, device=device)[None, None] <= lengths[:, :, None]
-        states, _ = self.target.forward(
-            tokens, lengths, cache, additive(allowed, self.target.dtype)
-        )
+        states, _ = self.target.forward(tokens, lengths, cache, additive(allowed, self.target.dtype))
         for row in rows:
             row.length += not row.done
         self._take(self.target.logits(states[:, 0]), rows)

@@ -22,13 +22,9 @@ def choose_device(device: str) -> torch.device:
     try:
         chosen = torch.device(device)
     except RuntimeError:
-        raise ConfigError(
-            f"target.device={device!r} is no device; type auto, cpu, cuda or cuda:0"
-        ) from None
+        raise ConfigError(f"target.device={device!r} is no device; type auto, cpu, cuda or cuda:0") from None
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"target.device={device} was asked for, but torch {torch.__version__} sees no GPU; type cpu"
-        )
+        raise ConfigError(f"target.device={device} was asked for, but torch {torch.__version__} sees no GPU; type cpu")
     return chosen
 
 
@@ -44,6 +40,4 @@ def describe_device(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     bf16 = "bfloat16 in hardware" if computes_bfloat16("cpu") else "no bfloat16 in hardware"
-    return (
-        f"cpu, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, {bf16}"
-    )
+    return f"cpu, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, {bf16}"

@@ -14,7 +14,7 @@ def fingerprint(folder: Path) -> str:
     """32 hex digits that identify the model in `folder`.
 
     Weight files are sampled (their header and 256 evenly spaced blocks of 64 KiB), so that a 60 GB target costs
-    milliseconds; a change of weights changes nearly every block.  This tells targets apart, it does not prove integrity.
+    milliseconds; a change of weights changes nearly every block.  It tells targets apart, and proves no integrity.
     """
     digest = hashlib.sha256()
     config = json.loads((folder / "config.json").read_text())

@@ -33,9 +33,7 @@ def lean_obstacle(config: object) -> str | None:
         return f"rope type {rope_type!r} depends on the sequence length"
     layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
     sliding = getattr(config, "sliding_window", None) if config.model_type == "mistral" else None
-    if layer_types != {"full_attention"} or (
-        sliding is not None and sliding < config.max_position_embeddings
-    ):
+    if layer_types != {"full_attention"} or (sliding is not None and sliding < config.max_position_embeddings):
         return "sliding-window attention"
     return None
 
@@ -99,9 +97,7 @@ class LeanBackbone:
     def new_cache(self, batch: int) -> KeyValueCache:
         """An empty cache for `batch` sequences."""
         weight = self.embedding
-        return KeyValueCache(
-            self.num_layers, batch, self.num_key_heads, self.width, weight.dtype, weight.device
-        )
+        return KeyValueCache(self.num_layers, batch, self.num_key_heads, self.width, weight.dtype, weight.device)
 
     @torch.inference_mode()
     def __call__(
@@ -130,16 +126,10 @@ class LeanBackbone:
             rotated = apply_rope(rotated, cos, sin).view(batch, length, num_rotated, self.width)
             q, k = rotated[:, :, : self.num_heads], rotated[:, :, self.num_heads :]
             v = v.reshape(batch, length, self.num_key_heads, self.width)
-            keys, values = (
-                (k.transpose(1, 2), v.transpose(1, 2))
-                if cache is None
-                else cache.write(index, k, v)
-            )
+            keys, values = (k.transpose(1, 2), v.transpose(1, 2)) if cache is None else cache.write(index, k, v)
             attended = grouped_attention(q, keys, values, mask)
             x = x + layer.out(attended.reshape(batch * length, -1))
-            gate, up = layer.gate_up(F.rms_norm(x, x.shape[-1:], layer.post_norm, self.eps)).chunk(
-                2, dim=-1
-            )
+            gate, up = layer.gate_up(F.rms_norm(x, x.shape[-1:], layer.post_norm, self.eps)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
         features = torch.cat([tapped[index] for index in self.taps], dim=-1)
         final = F.rms_norm(x, x.shape[-1:], self.norm, self.eps)

@@ -81,17 +81,13 @@ def locate_target(config: TargetConfig) -> tuple[str, Path]:
     if config.source == "wheel":
         return config.name, ensure_smollm2()
     if not config.model:
-        raise ConfigError(
-            "target=hf needs a model: type target.model=HUB_ID or target.model=FOLDER"
-        )
+        raise ConfigError("target=hf needs a model: type target.model=HUB_ID or target.model=FOLDER")
     name = config.name or Path(config.model).name.lower()
     folder = Path(config.model).expanduser()
     if folder.is_dir():
         return name, folder
     if folder.is_absolute() or config.model.startswith((".", "~")):
-        raise ArtifactError(
-            f"target.model={config.model} is no folder; wanted one with config.json and *.safetensors"
-        )
+        raise ArtifactError(f"target.model={config.model} is no folder; wanted one with config.json and *.safetensors")
     return name, _download(config)
 
 
@@ -101,12 +97,8 @@ def _download(config: TargetConfig) -> Path:
 
     try:
         patterns = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt"]
-        return Path(
-            snapshot_download(config.model, revision=config.revision, allow_patterns=patterns)
-        )
-    except (
-        Exception
-    ) as error:  # the hub client raises many kinds; each means the model is not to be had
+        return Path(snapshot_download(config.model, revision=config.revision, allow_patterns=patterns))
+    except Exception as error:  # the hub client raises many kinds; each means the model is not to be had
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ArtifactError(
             f"could not get target.model={config.model} from the hub ({reason}); a local folder works too"
@@ -126,20 +118,12 @@ def load_target(config: TargetConfig) -> Target:
     try:
         model_config = AutoConfig.from_pretrained(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, config=model_config
-        )
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True, config=model_config)
     except Exception as error:  # safetensors, json, tokenizers and transformers each have their own
-        reason = (
-            str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        )
-        raise ArtifactError(
-            f"{folder} cannot be loaded as a causal language model ({reason})"
-        ) from error
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise ArtifactError(f"{folder} cannot be loaded as a causal language model ({reason})") from error
     model = model.to(device).eval().requires_grad_(False)
-    return wrap_model(
-        model, tokenizer, name=name, folder=folder, revision=config.revision, forward=config.forward
-    )
+    return wrap_model(model, tokenizer, name=name, folder=folder, revision=config.revision, forward=config.forward)
 
 
 def wrap_model(
@@ -154,9 +138,7 @@ def wrap_model(
     """A `Target` around a model in memory; `folder` holds its files, or does not exist (tests)."""
     obstacle = lean_obstacle(model.config)
     if forward == "lean" and obstacle:
-        raise ConfigError(
-            f"target.forward=lean cannot run {name}: {obstacle}; type target.forward=auto"
-        )
+        raise ConfigError(f"target.forward=lean cannot run {name}: {obstacle}; type target.forward=auto")
     lean = forward == "lean" or (forward == "auto" and obstacle is None)
     if not lean:
         log.info("%s runs through its own modules (%s)", name, obstacle or "target.forward=modules")

@@ -29,9 +29,7 @@ class _SlotLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Store [B, H, T, D] and return everything used so far."""
-        return self.cache.write(
-            self.index, key_states.transpose(1, 2), value_states.transpose(1, 2)
-        )
+        return self.cache.write(self.index, key_states.transpose(1, 2), value_states.transpose(1, 2))
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Used slots and offset; not consulted, since masks come ready-made."""
@@ -68,9 +66,7 @@ class ModulesBackbone:
         self.num_layers = len(layers)
         self.taps = tap_layers(self.num_layers)
         self.num_key_heads = config.num_key_value_heads
-        self.width = (
-            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        )
+        self.width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.embedding = model.get_input_embeddings().weight.detach()
         self._tapped: dict[int, Tensor] = {}
         for index in set(self.taps):
@@ -90,9 +86,7 @@ class ModulesBackbone:
     def new_cache(self, batch: int) -> KeyValueCache:
         """An empty cache for `batch` sequences."""
         weight = self.embedding
-        return KeyValueCache(
-            self.num_layers, batch, self.num_key_heads, self.width, weight.dtype, weight.device
-        )
+        return KeyValueCache(self.num_layers, batch, self.num_key_heads, self.width, weight.dtype, weight.device)
 
     @torch.inference_mode()
     def __call__(
@@ -103,11 +97,7 @@ class ModulesBackbone:
         if mask is None:
             causal = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
             mask = additive(causal, self.embedding.dtype)[None]
-        past = (
-            None
-            if cache is None
-            else Cache(layers=[_SlotLayer(cache, index) for index in range(self.num_layers)])
-        )
+        past = None if cache is None else Cache(layers=[_SlotLayer(cache, index) for index in range(self.num_layers)])
         states = self.decoder(
             input_ids=tokens,
             position_ids=positions,

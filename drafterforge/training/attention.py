@@ -1,8 +1,8 @@
 """Attention of the training-time test, with memory linear in the sequence.
 
-At step i the query of slot j reads the first-step keys of slots 0..j of its own sequence and, of the later steps, only the
-keys of its own slot: a causal prefix plus i diagonals.  No S x (S + i) matrix is built: queries go in blocks, and the
-backward pass computes each block's probabilities again.
+At step i the query of slot j reads the first-step keys of slots 0..j of its own sequence and, of the later steps, only
+the keys of its own slot: a causal prefix plus i diagonals.  No S x (S + i) matrix is built: queries go in blocks, and
+the backward pass computes each block's probabilities again.
 Axes: M query rows, N slots, i later steps, Hq query heads, Hk key heads, G = Hq / Hk, D head width.
 """
 
@@ -36,11 +36,7 @@ def _blocks(spans: list[Span], slots: list[int]):
 def _fold(x: Tensor, num_keys: int) -> Tensor:
     """[R, Hq, D] -> [Hk, R * G, D]."""
     rows, heads, width = x.shape
-    return (
-        x.view(rows, num_keys, heads // num_keys, width)
-        .transpose(0, 1)
-        .reshape(num_keys, -1, width)
-    )
+    return x.view(rows, num_keys, heads // num_keys, width).transpose(0, 1).reshape(num_keys, -1, width)
 
 
 def _unfold(x: Tensor, rows: int) -> Tensor:
@@ -57,9 +53,7 @@ def _probabilities(q: Tensor, k: Tensor, diagonal: Tensor, allowed: Tensor) -> T
     prefix = (q @ k.transpose(1, 2)).float().masked_fill_(~allowed, float("-inf"))
     num_keys, rows = diagonal.shape[:2]
     own = q.view(num_keys, rows, -1, q.shape[-1]) @ diagonal.transpose(2, 3)  # [Hk, R, G, i]
-    return torch.cat((prefix, own.reshape(num_keys, q.shape[1], -1).float()), dim=-1).softmax(
-        dim=-1
-    )
+    return torch.cat((prefix, own.reshape(num_keys, q.shape[1], -1).float()), dim=-1).softmax(dim=-1)
 
 
 class _TttAttention(torch.autograd.Function):
@@ -69,9 +63,7 @@ class _TttAttention(torch.autograd.Function):
         ctx.spans, ctx.slots = spans, slots
         out = torch.empty_like(q)
         for block in _blocks(spans, slots):
-            prob, (_, kb, vb, _, dv, first, last) = _TttAttention._block(
-                block, q, k, v, later_k, later_v, row_slots
-            )
+            prob, (_, kb, vb, _, dv, first, last) = _TttAttention._block(block, q, k, v, later_k, later_v, row_slots)
             prob = prob.to(q.dtype)
             size = kb.shape[1]
             mixed = prob[..., :size] @ vb
@@ -108,22 +100,16 @@ class _TttAttention(torch.autograd.Function):
         grad_later_k, grad_later_v = torch.empty_like(later_k), torch.empty_like(later_v)
         num_keys, scale = k.shape[1], q.shape[-1] ** -0.5
         for block in _blocks(ctx.spans, ctx.slots):
-            prob, (qb, kb, vb, dk, dv, first, last) = _TttAttention._block(
-                block, q, k, v, later_k, later_v, row_slots
-            )
+            prob, (qb, kb, vb, dk, dv, first, last) = _TttAttention._block(block, q, k, v, later_k, later_v, row_slots)
             low, high = block[2:]
             size, rows, steps = kb.shape[1], last - first, dk.shape[2]
             g = _fold(grad[first:last], num_keys)
             delta = (g.float() * _fold(out[first:last], num_keys).float()).sum(dim=-1, keepdim=True)
             by_row = (num_keys, rows, -1)
-            grad_prefix = (prob[..., :size] * ((g @ vb.transpose(1, 2)).float() - delta)).to(
-                q.dtype
-            )
+            grad_prefix = (prob[..., :size] * ((g @ vb.transpose(1, 2)).float() - delta)).to(q.dtype)
             gq = grad_prefix @ kb
             grad_k[low:high] += (grad_prefix.transpose(1, 2) @ qb).transpose(0, 1).float()
-            grad_v[low:high] += (
-                (prob[..., :size].to(q.dtype).transpose(1, 2) @ g).transpose(0, 1).float()
-            )
+            grad_v[low:high] += (prob[..., :size].to(q.dtype).transpose(1, 2) @ g).transpose(0, 1).float()
             if steps:
                 own = prob[..., size:].view(*by_row, steps)  # [Hk, R, G, i]
                 g_rows = g.view(*by_row, g.shape[-1])
@@ -131,12 +117,8 @@ class _TttAttention(torch.autograd.Function):
                 grad_own = (own * grad_own).to(q.dtype)
                 gq = gq + (grad_own @ dk).reshape(gq.shape)
                 q_rows = qb.view(*by_row, qb.shape[-1])
-                grad_later_k[:, first:last] = (grad_own.transpose(2, 3) @ q_rows).permute(
-                    2, 1, 0, 3
-                )
-                grad_later_v[:, first:last] = (own.to(q.dtype).transpose(2, 3) @ g_rows).permute(
-                    2, 1, 0, 3
-                )
+                grad_later_k[:, first:last] = (grad_own.transpose(2, 3) @ q_rows).permute(2, 1, 0, 3)
+                grad_later_v[:, first:last] = (own.to(q.dtype).transpose(2, 3) @ g_rows).permute(2, 1, 0, 3)
             grad_q[first:last] = _unfold(gq * scale, rows)
         return (
             grad_q,
@@ -160,7 +142,7 @@ def ttt_attention(
 ) -> Tensor:
     """Attention output [M, Hq, D].
 
-    q: [M, Hq, D].  k, v: first-step keys and values of all slots, [N, Hk, D].  later_k, later_v: those of later steps at
-    the query rows, [i, M, Hk, D].  row_slots: slot of every row, [M], ascending within a span.
+    q: [M, Hq, D].  k, v: first-step keys and values of all slots, [N, Hk, D].  later_k, later_v: those of later steps
+    at the query rows, [i, M, Hk, D].  row_slots: slot of every row, [M], ascending within a span.
     """
     return _TttAttention.apply(q, k, v, later_k, later_v, row_slots, spans)

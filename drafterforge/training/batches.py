@@ -30,14 +30,10 @@ class Captured(Protocol):
     argmax: Tensor
 
 
-def plan_batches(
-    lengths: list[int], budget: int, generator: torch.Generator | None
-) -> list[list[int]]:
+def plan_batches(lengths: list[int], budget: int, generator: torch.Generator | None) -> list[list[int]]:
     """Row indices of each batch of one pass over the data; shuffled with `generator`, in order without."""
     order = (
-        list(range(len(lengths)))
-        if generator is None
-        else torch.randperm(len(lengths), generator=generator).tolist()
+        list(range(len(lengths))) if generator is None else torch.randperm(len(lengths), generator=generator).tolist()
     )
     batches: list[list[int]] = []
     room = 0
@@ -74,11 +70,7 @@ class PackedData(IterableDataset):
 
     def plan(self, epoch: int) -> list[list[int]]:
         """Batches of one pass."""
-        generator = (
-            None
-            if self.seed is None
-            else torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        )
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         return plan_batches(self.lengths, self.budget, generator)
 
     def __iter__(self) -> Iterator[PackedBatch]:

@@ -30,9 +30,7 @@ class Keeper(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs to go on alike."""
-        return {
-            name: getattr(self, name) for name in ("best_score", "best_step", "waited", "curve")
-        }
+        return {name: getattr(self, name) for name in ("best_score", "best_step", "waited", "curve")}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a saved state."""
@@ -41,9 +39,7 @@ class Keeper(Callback):
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record, keep, and stop when patience is spent."""
-        if trainer.sanity_checking or (
-            self.curve and self.curve[-1]["step"] >= trainer.global_step
-        ):
+        if trainer.sanity_checking or (self.curve and self.curve[-1]["step"] >= trainer.global_step):
             return
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.curve.append({"step": trainer.global_step, **metrics})
@@ -51,10 +47,7 @@ class Keeper(Callback):
         if score > self.best_score:
             self.best_score, self.best_step, self.waited = score, trainer.global_step, 0
             temporary = self.best_path.with_suffix(".tmp")
-            state = {
-                name: value.detach().cpu().contiguous()
-                for name, value in module.drafter.state_dict().items()
-            }
+            state = {name: value.detach().cpu().contiguous() for name, value in module.drafter.state_dict().items()}
             save_file(state, temporary)
             os.replace(temporary, self.best_path)
         else:

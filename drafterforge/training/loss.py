@@ -1,7 +1,7 @@
 """Soft cross-entropy of all TTT steps against the target, head and loss fused, in chunks of rows.
 
-The gradient is taken in the forward pass, so that at most `chunk` rows of logits per step are alive at once; the teacher's
-distribution of a position is computed once and serves every step that predicts from it.
+The gradient is taken in the forward pass, so that at most `chunk` rows of logits per step are alive at once; the
+teacher's distribution of a position is computed once and serves every step that predicts from it.
 Axes: I steps, M slots, P teacher positions, H hidden, W draft vocabulary, C rows of a chunk.
 """
 
@@ -35,9 +35,7 @@ class StepCounts:
 
     def __add__(self, other: StepCounts) -> StepCounts:
         """Counts over both."""
-        return StepCounts(
-            *(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
-        )
+        return StepCounts(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
     def accept_length(self) -> Tensor:
         """Mean accept length of a greedy chain of I steps on teacher-forced text, bonus included."""
@@ -83,12 +81,7 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
                 losses[step] += ((lse - torch.linalg.vecdot(target, logits)) * included).sum()
                 correct[step, rows] = token_ids[logits.argmax(dim=-1)] == teacher.argmax[part][keep]
                 if need_grad:
-                    d = (
-                        logits.sub_(lse[:, None])
-                        .exp_()
-                        .sub_(target)
-                        .mul_((included * scale[step])[:, None])
-                    )
+                    d = logits.sub_(lse[:, None]).exp_().sub_(target).mul_((included * scale[step])[:, None])
                     d = d.to(dtype)
                     grad_hidden[step].index_add_(0, rows, d @ cast)
                     gradients.append(d)
@@ -138,7 +131,5 @@ def ttt_loss(
     hidden: normed layer outputs, [I, M, H].  weight: the draft head, [W, H].  slots: slot that predicts from teacher
     position p at step i, [I, P], -1 where none.  token_ids: target id of every draft id, [W].
     """
-    loss, *sums = _ChunkedSoftCrossEntropy.apply(
-        hidden, weight, teacher, slots, step_decay, token_ids, chunk
-    )
+    loss, *sums = _ChunkedSoftCrossEntropy.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk)
     return loss, StepCounts(*sums)

@@ -21,9 +21,7 @@ class DistillModule(LightningModule):
         """target_head: the target's head, [V, H]; only the drafter's rows are kept."""
         super().__init__()
         self.drafter, self.config = drafter, config
-        self.register_buffer(
-            "head", target_head[drafter.token_ids.to(target_head.device)].clone(), persistent=False
-        )
+        self.register_buffer("head", target_head[drafter.token_ids.to(target_head.device)].clone(), persistent=False)
         self.counts: StepCounts | None = None
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, StepCounts]:
@@ -50,9 +48,7 @@ class DistillModule(LightningModule):
             config.loss_chunk,
         )
 
-    def transfer_batch_to_device(
-        self, batch: PackedBatch, device: torch.device, dataloader_idx: int
-    ) -> PackedBatch:
+    def transfer_batch_to_device(self, batch: PackedBatch, device: torch.device, dataloader_idx: int) -> PackedBatch:
         """Move a packed batch."""
         return batch.to(device)
 
@@ -103,9 +99,7 @@ class DistillModule(LightningModule):
             if step < warmup:
                 return (step + 1) / warmup
             progress = min(1.0, (step - warmup) / max(1, config.max_steps - warmup))
-            return config.min_lr_ratio + (1 - config.min_lr_ratio) * 0.5 * (
-                1 + math.cos(math.pi * progress)
-            )
+            return config.min_lr_ratio + (1 - config.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress))
 
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {

@@ -33,22 +33,14 @@ class StepProgress(Callback):
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[shown]}"),
             )
-            self.bar = Progress(
-                *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console
-            )
+            self.bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console)
             self.bar.start()
-            self.task = self.bar.add_task(
-                "training", total=self.total, completed=trainer.global_step, shown=""
-            )
+            self.task = self.bar.add_task("training", total=self.total, completed=trainer.global_step, shown="")
 
-    def on_train_batch_end(
-        self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Move the bar."""
         if self.bar is not None:
-            shown = " ".join(
-                f"{name.split('/')[1]} {float(value):.3f}" for name, value in self._shown(trainer)
-            )
+            shown = " ".join(f"{name.split('/')[1]} {float(value):.3f}" for name, value in self._shown(trainer))
             self.bar.update(self.task, completed=trainer.global_step, shown=shown)
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
@@ -66,8 +58,4 @@ class StepProgress(Callback):
     @staticmethod
     def _shown(trainer: Trainer) -> list[tuple[str, Any]]:
         names = ("train/loss", "val/accept_length")
-        return [
-            (name, trainer.callback_metrics[name])
-            for name in names
-            if name in trainer.callback_metrics
-        ]
+        return [(name, trainer.callback_metrics[name]) for name in names if name in trainer.callback_metrics]

@@ -22,11 +22,7 @@ def _flatten(value: Any, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {"tensor": name}
     if isinstance(value, dict):
-        return {
-            "dict": [
-                [_flatten(key, tensors), _flatten(item, tensors)] for key, item in value.items()
-            ]
-        }
+        return {"dict": [[_flatten(key, tensors), _flatten(item, tensors)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_flatten(item, tensors) for item in value]}
@@ -50,9 +46,7 @@ def _restore(value: Any, tensors: dict[str, Tensor]) -> Any:
 class SafetensorsCheckpointIO(CheckpointIO):
     """Writes and reads Lightning's checkpoint dict; a file appears whole or not at all."""
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
-    ) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Write to a temporary sibling, then rename."""
         tensors: dict[str, Tensor] = {}
         tree = json.dumps(_flatten(checkpoint, tensors))
@@ -60,18 +54,14 @@ class SafetensorsCheckpointIO(CheckpointIO):
         save_file(tensors, temporary, metadata={"checkpoint": tree})
         os.replace(temporary, path)
 
-    def load_checkpoint(
-        self, path: str | Path, map_location: Any | None = None, **unused: Any
-    ) -> dict[str, Any]:
+    def load_checkpoint(self, path: str | Path, map_location: Any | None = None, **unused: Any) -> dict[str, Any]:
         """Read what `save_checkpoint` wrote."""
         try:
             with safe_open(path, "pt") as file:
                 tree = json.loads(file.metadata()["checkpoint"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ArtifactError(
-                f"{path} is no training checkpoint ({error}); delete it to start again"
-            ) from None
+            raise ArtifactError(f"{path} is no training checkpoint ({error}); delete it to start again") from None
         return _restore(tree, tensors)
 
     def remove_checkpoint(self, path: str | Path) -> None:

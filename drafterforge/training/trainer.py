@@ -37,9 +37,7 @@ def build_loggers(config: TrainerConfig, folder: Path) -> list[Logger]:
     return [makers[name](str(folder), name="logs", version=name) for name in config.loggers]
 
 
-def build_trainer(
-    config: TrainerConfig, folder: Path, device: torch.device, keeper: Keeper
-) -> Trainer:
+def build_trainer(config: TrainerConfig, folder: Path, device: torch.device, keeper: Keeper) -> Trainer:
     """A trainer of `max_steps` optimiser steps that validates every `val_every`."""
     precision = config.precision
     if precision == "auto":

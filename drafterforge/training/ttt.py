@@ -29,10 +29,7 @@ class PackedBatch:
 
     def to(self, device: torch.device) -> PackedBatch:
         """The same batch on another device."""
-        moved = {
-            name: value.to(device) if isinstance(value, Tensor) else value
-            for name, value in vars(self).items()
-        }
+        moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in vars(self).items()}
         return PackedBatch(**moved)
 
 
@@ -60,9 +57,7 @@ def lay_out(batch: PackedBatch, steps: int) -> Layout:
         torch.arange(len(batch.lengths), device=device), torch.tensor(batch.lengths, device=device)
     )
     following = torch.zeros(total, dtype=torch.bool, device=device)
-    following[:-1] = mask[1:] & (
-        sequence[1:] == sequence[:-1]
-    )  # the next token belongs to an answer of this sequence
+    following[:-1] = mask[1:] & (sequence[1:] == sequence[:-1])  # the next token belongs to an answer of this sequence
     teacher_positions = following.nonzero()[:, 0]
     # run[t]: how many answer tokens end at t without a gap, t included
     index = torch.arange(total, device=device)
@@ -94,9 +89,7 @@ def lay_out(batch: PackedBatch, steps: int) -> Layout:
     return Layout(rows, spans, teacher_positions, slots)
 
 
-def unroll(
-    drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: int, recompute: bool
-) -> Tensor:
+def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: int, recompute: bool) -> Tensor:
     """Normed layer outputs of every row at every step, [I, M, H].
 
     recompute: rebuild each step in the backward pass instead of keeping its intermediate values.
@@ -120,9 +113,7 @@ def unroll(
             none = k.new_empty(0, q.shape[0], *k.shape[1:])
             return ttt_attention(q, k, v, none, none, rows, spans)
 
-        embeddings = drafter.embed(
-            batch.tokens[(torch.arange(last + 1, device=rows.device) + 1).clamp(max=last)]
-        )
+        embeddings = drafter.embed(batch.tokens[(torch.arange(last + 1, device=rows.device) + 1).clamp(max=last)])
         rope = drafter.rotary(batch.positions, hidden.dtype)
         return drafter.midlayer(embeddings.to(hidden.dtype), hidden, rope, attend, rows), *kept
 
@@ -138,22 +129,20 @@ def unroll(
         ) -> tuple[Tensor, ...]:
             kept = []
 
-            def attend(q: Tensor, own_k: Tensor, own_v: Tensor) -> Tensor:
-                kept.extend((own_k, own_v))
+            def attend(q: Tensor, step_k: Tensor, step_v: Tensor) -> Tensor:
+                kept.extend((step_k, step_v))
                 return ttt_attention(
                     q,
                     k,
                     v,
-                    torch.stack([*earlier_k, own_k]),
-                    torch.stack([*earlier_v, own_v]),
+                    torch.stack([*earlier_k, step_k]),
+                    torch.stack([*earlier_v, step_v]),
                     rows,
                     spans,
                 )
 
             rope = drafter.rotary(batch.positions[rows] + step, hidden.dtype)
-            return drafter.midlayer(
-                drafter.embed(tokens).to(hidden.dtype), hidden, rope, attend
-            ), *kept
+            return drafter.midlayer(drafter.embed(tokens).to(hidden.dtype), hidden, rope, attend), *kept
 
         hidden, own_k, own_v = run(next_step, hidden)
         later.append((own_k, own_v))

@@ -1,8 +1,8 @@
 """The candidate pool of a cycle and the tree cut from it (EAGLE-2's dynamic tree).
 
-Scores are cumulative log-probabilities in fp32.  Every choice follows one total order, score descending, then level
-ascending, then index ascending; with log-probabilities <= 0 a parent then always precedes its children, also under ties,
-so that the best n candidates are closed under ancestors.
+Scores are cumulative log-probabilities in fp32.  Every choice follows one total order: score descending, level
+ascending, then index ascending; with log-probabilities <= 0 a parent then always precedes its children, also under
+ties, so that the best n candidates are closed under ancestors.
 Axes: K beam nodes, k children of each, P pool candidates (level order), T tree nodes (root first).
 """
 
@@ -61,12 +61,11 @@ def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return (logits.gather(-1, ids) - lse).clamp_(max=0.0), ids
 
 
-def cut_tree(
-    root: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, levels: Tensor, num_tokens: int
-) -> Tree:
+def cut_tree(root: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, levels: Tensor, num_tokens: int) -> Tree:
     """The root and the best num_tokens - 1 candidates of a pool.
 
-    root: [] target id.  tokens, scores, levels: [P].  parents: [P], pool index of the parent, -1 for the root's children.
+    root: [] target id.  tokens, scores, levels: [P].  parents: [P], pool index of the parent, -1 for the root's
+    children.
     """
     keep = ordered(scores)[: max(num_tokens - 1, 0)].sort().values
     place = torch.zeros(tokens.numel() + 1, dtype=torch.long, device=tokens.device)

@@ -124,9 +124,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path, cause):
     if cause == "/dev/full" and not os.path.exists(cause):
         pytest.skip("no /dev/full here")
     with (
-        pytest.raises(
-            ArtifactError, match=r"the disk is full: cannot write .*sql; free some space"
-        ),
+        pytest.raises(ArtifactError, match=r"the disk is full: cannot write .*sql; free some space"),
         write_artifact(tmp_path / "sql", **ANSWERS, config={}) as folder,
     ):
         (folder / "half.bin").write_bytes(b"half")
@@ -135,9 +133,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path, cause):
                 file.write(b"x" * 100_000)
         elif cause == "error number":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        raise RuntimeError(
-            "I/O error: No space left on device (os error 28)"
-        )  # as safetensors does
+        raise RuntimeError("I/O error: No space left on device (os error 28)")  # as safetensors does
     assert os.listdir(tmp_path) == []
 
 
@@ -185,9 +181,7 @@ def test_an_artifact_for_another_target_names_both_fingerprints(tmp_path):
 def test_a_manifest_of_a_newer_schema_is_refused(tmp_path):
     write(tmp_path / "sql")
     file = tmp_path / "sql" / MANIFEST
-    text = file.read_text().replace(
-        f'"schema_version": {SCHEMA_VERSION}', f'"schema_version": {SCHEMA_VERSION + 1}'
-    )
+    text = file.read_text().replace(f'"schema_version": {SCHEMA_VERSION}', f'"schema_version": {SCHEMA_VERSION + 1}')
     file.write_text(text)
     with pytest.raises(ArtifactError, match=r"schema version 2.*pip install --upgrade"):
         open_artifact(tmp_path / "sql", "answers")

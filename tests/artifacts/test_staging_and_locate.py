@@ -69,16 +69,12 @@ def test_a_failed_atomic_write_keeps_the_old_file(tmp_path):
 def test_an_artifact_is_found_by_name_or_path_and_a_miss_lists_what_exists(tmp_path):
     find = (tmp_path, "tiny", "answers")
     hint = "drafterforge prepare-data domain=sql"
-    with pytest.raises(
-        ArtifactError, match=r"none yet\); type `drafterforge prepare-data domain=sql`"
-    ):
+    with pytest.raises(ArtifactError, match=r"none yet\); type `drafterforge prepare-data domain=sql`"):
         find_artifact(*find, "sql", hint=hint)
     for name in ("math", "sql"):
         path = artifact_dir(*find, name)
         assert path == tmp_path / "tiny" / "answers" / name
-        with write_artifact(
-            path, kind="answers", name=name, target="tiny", target_fingerprint="f", config={}
-        ):
+        with write_artifact(path, kind="answers", name=name, target="tiny", target_fingerprint="f", config={}):
             pass
     assert find_artifact(*find, "sql") == path
     assert find_artifact(*find, str(path)) == path

@@ -50,13 +50,8 @@ class Echo:
 
 def prompts_of(counts: dict[str, int], turns: int = 1) -> dict[str, list[Prompt]]:
     def one(split: str, i: int) -> Prompt:
-        said = tuple(
-            {"role": "user", "content": f"{split} {i} {'x' * (i * 7 % 11)} {t}"}
-            for t in range(turns)
-        )
-        return Prompt(
-            f"sql-{split}-{i:05d}", "sql" if i % 2 else "math", f"task {i}", said, "grammar"
-        )
+        said = tuple({"role": "user", "content": f"{split} {i} {'x' * (i * 7 % 11)} {t}"} for t in range(turns))
+        return Prompt(f"sql-{split}-{i:05d}", "sql" if i % 2 else "math", f"task {i}", said, "grammar")
 
     return {split: [one(split, i) for i in range(number)] for split, number in counts.items()}
 
@@ -94,9 +89,7 @@ def content(answers: AnswerSet) -> dict[str, bytes]:
     return {name: (answers.path / name).read_bytes() for name in answers.manifest.files}
 
 
-def test_each_prompt_is_followed_by_the_answer_of_the_target_and_the_mask_covers_it(
-    chatml, prepare
-):
+def test_each_prompt_is_followed_by_the_answer_of_the_target_and_the_mask_covers_it(chatml, prepare):
     answers = prepare()
     finished = set()
     for split in SPLITS:
@@ -203,9 +196,7 @@ def test_the_target_answers_turn_by_turn_and_the_mask_covers_every_turn(chatml, 
         assert sum(stop - start for start, stop in spans) == answer.answer_tokens
         said = [chatml.decode(answer.input_ids[start:stop]) for start, stop in spans]
         messages = []
-        for text, ask in zip(
-            said, prompts_of(SMALL, 3)["train"][int(answer.id[-5:])].messages, strict=True
-        ):
+        for text, ask in zip(said, prompts_of(SMALL, 3)["train"][int(answer.id[-5:])].messages, strict=True):
             messages += [ask, {"role": "assistant", "content": text.removesuffix(EOS)}]
         ids, mask = conversation_ids(chatml, messages)
         assert ids[:-1] == answer.input_ids and mask[:-1] == answer.loss_mask  # but for the last \n
@@ -232,9 +223,7 @@ def test_long_prompts_are_left_out_and_counted_and_long_conversations_end_earlie
     assert answers.manifest.metrics["splits"]["train"]["left_out"] == 10 - len(kept) > 0
     two = prepare(prompts_of(SMALL, turns=2), name="two", max_prompt_tokens=max(lengths) + 5)
     assert all(len(marked_spans(a.loss_mask)) == 1 for a in two.rows("train"))
-    with pytest.raises(
-        ArtifactError, match=r"all 10 train prompts are longer than 3 tokens; type data\.max"
-    ):
+    with pytest.raises(ArtifactError, match=r"all 10 train prompts are longer than 3 tokens; type data\.max"):
         prepare(name="none", max_prompt_tokens=3)
 
 
@@ -248,9 +237,7 @@ def test_given_answers_are_marked_without_asking_the_target(chatml, prepare):
     def never(*_):
         raise AssertionError("asked")
 
-    prompts = {
-        s: [given(f"{s} hi", "hello", "and?", "a long answer"), given(s, "x")] for s in SPLITS
-    }
+    prompts = {s: [given(f"{s} hi", "hello", "and?", "a long answer"), given(s, "x")] for s in SPLITS}
     answers = prepare(prompts, never, answers="given", max_new_tokens=10)
     row = answers.rows("train")[0]
     ids, mask = conversation_ids(chatml, prompts["train"][0].messages)
@@ -260,9 +247,7 @@ def test_given_answers_are_marked_without_asking_the_target(chatml, prepare):
     assert spans == [f"hello{EOS}", "a long ans"] and not row.finished
     assert answers.rows("train")[1].finished
     prompts["val"].append(given("only a question"))
-    with pytest.raises(
-        ArtifactError, match=r"'id-only a question' \(a.jsonl:3\) has no assistant turn"
-    ):
+    with pytest.raises(ArtifactError, match=r"'id-only a question' \(a.jsonl:3\) has no assistant turn"):
         prepare(prompts, never, name="b", answers="given")
 
 

@@ -89,19 +89,14 @@ def test_a_conversation_without_answer_or_started_by_the_assistant_is_marked_acc
 def test_a_tokenizer_without_template_speaks_in_user_and_assistant_lines(plain):
     assert plain.decode(prompt_ids(plain, talk("hi"))) == "User: hi\nAssistant:"
     ids, mask = conversation_ids(plain, talk("hi", "hello", "and?", "bye"))
-    assert (
-        plain.decode(ids)
-        == "User: hi\nAssistant: hello<|im_end|>\nUser: and?\nAssistant: bye<|im_end|>\n"
-    )
+    assert plain.decode(ids) == "User: hi\nAssistant: hello<|im_end|>\nUser: and?\nAssistant: bye<|im_end|>\n"
     assert marked(plain, ids, mask) == [" hello<|im_end|>", " bye<|im_end|>"]
 
 
 @pytest.mark.parametrize("answer", ["hello", "\n hello \n", "", "grüße"])
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.parametrize("name", ["chatml", "plain"])
-def test_the_next_turn_keeps_prompt_and_sampled_answer_as_exact_prefix(
-    request, name, answer, ended
-):
+def test_the_next_turn_keeps_prompt_and_sampled_answer_as_exact_prefix(request, name, answer, ended):
     tokenizer = request.getfixturevalue(name)
     ids = prompt_ids(tokenizer, talk("hi")) + tokenizer(answer)["input_ids"]
     ids += [tokenizer.eos_token_id] * ended

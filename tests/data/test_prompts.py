@@ -83,9 +83,7 @@ def test_a_text_drawn_in_two_splits_stays_in_the_held_out_one(monkeypatch):
 
 
 def test_a_domain_without_grammar_says_what_to_type():
-    with pytest.raises(
-        ConfigError, match=r"domain=medical .* data=jsonl path=FILE.jsonl or data=hf"
-    ):
+    with pytest.raises(ConfigError, match=r"domain=medical .* data=jsonl path=FILE.jsonl or data=hf"):
         load_prompts(DataConfig(), DomainConfig(name="medical", grammar=False), 0)
     with pytest.raises(ConfigError, match=r"grammar has no answers"):
         load_prompts(DataConfig(answers="given"), SQL, 0)
@@ -166,11 +164,7 @@ def test_missing_empty_and_tiny_files_are_one_line(tmp_path):
 
 
 def test_a_task_is_in_one_split_whatever_the_seed_and_limits(tmp_path):
-    rows = [
-        {"id": f"{t}-{i}", "prompt": f"{t} {i}", "task": f"task {t}"}
-        for t in range(200)
-        for i in range(3)
-    ]
+    rows = [{"id": f"{t}-{i}", "prompt": f"{t} {i}", "task": f"task {t}"} for t in range(200) for i in range(3)]
     path = write_lines(tmp_path / "a.jsonl", rows)
     split_of: dict[str, str] = {}
     for seed, options in ((0, {}), (1, {"num_train": 50, "num_val": 7, "num_test": 9})):

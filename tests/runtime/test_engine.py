@@ -33,9 +33,7 @@ def test_greedy_output_equals_hf_generate(family, forward):
     model = tiny_model(family)
     target = tiny_target(family, forward)
     prompt = torch.tensor([PROMPT])
-    wanted = model.generate(
-        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False
-    )
+    wanted = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False)
     wanted = wanted[0, len(PROMPT) :].tolist()
     assert autoregressive(target, PROMPT, 40) == wanted
     for shape in SHAPES:
@@ -53,14 +51,12 @@ def test_greedy_output_equals_hf_generate(family, forward):
 )
 def test_every_tree_shape_is_lossless(prompt, num_tokens, depth, top_k, count):
     target = tiny_target()
-    answer = Engine(target, fused(target), TreeShape(num_tokens, depth, top_k)).generate(
-        prompt, count
-    )
+    answer = Engine(target, fused(target), TreeShape(num_tokens, depth, top_k)).generate(prompt, count)
     assert answer.tokens == autoregressive(target, prompt, count)
 
 
 class Oracle(FusedDrafter):
-    """A drafter whose head is overruled: it proposes what `script` says for each prefix position, or ties everywhere."""
+    """A drafter whose head is overruled: it proposes what `script` says for a position, or ties everywhere."""
 
     def __init__(self, target, script) -> None:
         super().__init__(tiny_drafter(target, draft_vocab_size=61), target.backbone.embedding)
@@ -107,9 +103,7 @@ def test_a_drafter_that_is_always_wrong_emits_the_bonus_alone():
 def test_a_drafter_full_of_ties_stays_lossless(shape):
     target = tiny_target()
     ties = Oracle(target, lambda place: None)
-    assert Engine(target, ties, TreeShape(*shape)).generate(PROMPT, 30).tokens == autoregressive(
-        target, PROMPT, 30
-    )
+    assert Engine(target, ties, TreeShape(*shape)).generate(PROMPT, 30).tokens == autoregressive(target, PROMPT, 30)
 
 
 @pytest.mark.parametrize("count", range(1, 12))

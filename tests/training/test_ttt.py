@@ -31,9 +31,7 @@ def packed(masks: list[list[int]], seed: int = 0) -> tuple[PackedBatch, Teacher,
     layout = lay_out(batch, STEPS)
     chosen = layout.teacher_positions
     head = torch.randn(drafter.spec.draft_vocab_size, width)
-    teacher = Teacher(
-        batch.states[chosen], head, batch.argmax[chosen], drafter.t2d[batch.argmax[chosen]]
-    )
+    teacher = Teacher(batch.states[chosen], head, batch.argmax[chosen], drafter.t2d[batch.argmax[chosen]])
     return batch, teacher, drafter
 
 
@@ -114,9 +112,7 @@ def test_packed_loss_and_gradients_equal_the_slow_ones(masks, recompute):
     batch, teacher, drafter = packed(masks)
     layout = lay_out(batch, STEPS)
     outputs = unroll(drafter, batch, layout, STEPS, recompute)
-    loss, counts = ttt_loss(
-        outputs, drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, chunk=3
-    )
+    loss, counts = ttt_loss(outputs, drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, chunk=3)
     loss.backward()
     fast = {name: parameter.grad.clone() for name, parameter in drafter.named_parameters()}
     drafter.zero_grad()
@@ -140,14 +136,12 @@ def test_every_parameter_gets_a_gradient():
     batch, teacher, drafter = packed(MASKS["packed"])
     layout = lay_out(batch, STEPS)
     outputs = unroll(drafter, batch, layout, STEPS, recompute=True)
-    ttt_loss(outputs, drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, 64)[
-        0
-    ].backward()
+    ttt_loss(outputs, drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, 64)[0].backward()
     for name, parameter in drafter.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
 
 def test_a_batch_without_answers_gives_no_loss():
-    batch, teacher, drafter = packed([[0, 0, 0, 0], [0, 0]])
+    batch, _, _ = packed([[0, 0, 0, 0], [0, 0]])
     layout = lay_out(batch, STEPS)
     assert layout.rows.numel() == 0 and layout.slots.shape[1] == 0

@@ -1,7 +1,6 @@
 """Chat prompts: advice, explanations, letters, plans, comparisons, ideas, small talk, roles, rewriting."""
 
 # Templates and word lists keep one entry a line.
-# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -937,9 +936,7 @@ def crossed(
             yield f"{kind}: {topic}", framed(asks, before, after, topic=topic)
 
 
-def framed(
-    asks: tuple[str, ...], before: tuple[str, ...], after: tuple[str, ...], **slots: object
-) -> Writer:
+def framed(asks: tuple[str, ...], before: tuple[str, ...], after: tuple[str, ...], **slots: object) -> Writer:
     """A writer that puts a request between what the user says about themselves and a wish."""
 
     def write(rng: random.Random) -> str:

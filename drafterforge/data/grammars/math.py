@@ -485,9 +485,7 @@ lap times in seconds
 DATA_PROBLEMS = (
     problem("mean", "These are the {what} that {name} wrote down: {values}. What is the mean?"),
     problem("median", "Find the median of these {what}: {values}."),
-    problem(
-        "range", "What are the range and the mode, if there is one, of these {what}: {values}?"
-    ),
+    problem("range", "What are the range and the mode, if there is one, of these {what}: {values}?"),
     problem(
         "missing value",
         "The mean of five {what} is {mean}. Four of them are {a}, {b}, {c} and {d}. What is the fifth?",

@@ -1119,10 +1119,7 @@ def record_functions() -> Iterator[Function]:
         name, cat, num = keys.split(", ")
         slots = {"rows": rows, "row": singular(rows), "name": name, "cat": cat, "num": num}
         example = f'{{"{name}": ..., "{cat}": ..., "{num}": ...}}'
-        notes = tuple(
-            note.format(rows=rows, keys=f"{name}, {cat} and {num}", example=example)
-            for note in RECORD_NOTE
-        )
+        notes = tuple(note.format(rows=rows, keys=f"{name}, {cat} and {num}", example=example) for note in RECORD_NOTE)
         for function, summary, body in OPERATIONS:
             count = ", count" if function == "top_{rows}" else ""
             reads = function.startswith("load")

@@ -135,11 +135,7 @@ class Column:
     def type(self) -> str:
         """An SQL type that suits the mark."""
         if self.mark in "#+":
-            return (
-                "INTEGER"
-                if self.name == "age" or self.name.endswith(INTEGERS)
-                else "NUMERIC(10, 2)"
-            )
+            return "INTEGER" if self.name == "age" or self.name.endswith(INTEGERS) else "NUMERIC(10, 2)"
         return {"=": "VARCHAR(100)", "*": "VARCHAR(40)", "@": "DATE", ">": "INTEGER"}[self.mark]
 
 
@@ -611,9 +607,7 @@ def parse_table(part: str) -> Table:
     """`books: title=, pages#` as a table."""
     name, columns = part.split(": ")
     marked = [(column[:-1], column[-1]) for column in columns.split(", ")]
-    return Table(
-        name, tuple(Column(f"{col}_id" if mark == ">" else col, mark) for col, mark in marked)
-    )
+    return Table(name, tuple(Column(f"{col}_id" if mark == ">" else col, mark) for col, mark in marked))
 
 
 def schema_tasks(schema: str, tables: dict[str, Table]) -> Iterator[tuple[str, Writer]]:
