@@ -1,0 +1,265 @@
+"""A distillation: it learns, keeps its best weights, stops when it no longer improves, and resumes on the same curve."""
+
+from __future__ import annotations
+
+import csv
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from drafterforge.schema import TrainerConfig
+from drafterforge.target.capture import FeatureCapture
+from drafterforge.training import keeper as keeper_module
+from drafterforge.training import resume as resume_module
+from drafterforge.training.batches import PackedData
+from drafterforge.training.keeper import Keeper
+from drafterforge.training.module import DistillModule
+from drafterforge.training.trainer import distil
+from tests.conftest import tiny_drafter, tiny_target
+
+SHORT = TrainerConfig(
+    ttt_steps=2,
+    max_steps=10,
+    tokens_per_batch=48,
+    val_every=3,
+    log_every=1,
+    lr=3e-3,
+    precision="32-true",
+    loggers=["csv"],
+)
+
+
+class Killed(BaseException):
+    """Like a signal: nobody catches it."""
+
+
+@dataclass
+class Row:
+    input_ids: list[int]
+    loss_mask: list[int]
+
+
+class Run:
+    """One tiny distillation in a folder; `kill_at`: which look at the target is the last."""
+
+    def __init__(self, folder: Path, config: TrainerConfig = SHORT, num_rows: int = 9) -> None:
+        self.folder, self.config = folder, config
+        self.target = tiny_target(eos_token_id=None)
+        torch.manual_seed(5)
+        lengths = torch.randint(9, 21, (num_rows + 3,)).tolist()
+        rows = [Row(torch.randint(3, 61, (n,)).tolist(), [0] * 4 + [1] * (n - 4)) for n in lengths]
+        self.rows = {"train": rows[:num_rows], "val": rows[num_rows:]}
+        self.looks = 0
+
+    def reader(self, split: str, kill_at: int | None, error: type[BaseException]):
+        capture, rows = FeatureCapture(self.target), self.rows[split]
+
+        def read(indices: list[int]):
+            self.looks += 1
+            if self.looks == kill_at:
+                raise error
+            return capture([rows[i].input_ids for i in indices])
+
+        return read
+
+    def __call__(self, kill_at: int | None = None, error: type[BaseException] = Killed) -> Keeper:
+        self.looks = 0
+        drafter = tiny_drafter(self.target)
+        self.module = DistillModule(drafter, self.target.head_weight, self.config)
+        budget = self.config.tokens_per_batch
+        train = PackedData(self.rows["train"], self.reader("train", kill_at, error), budget, seed=3)
+        val = PackedData(self.rows["val"], self.reader("val", kill_at, error), budget)
+        return distil(self.module, train, val, self.config, self.folder, torch.device("cpu"), seed=0)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {name: value.clone() for name, value in self.module.drafter.state_dict().items()}
+
+    def logged(self) -> list[dict[str, str]]:
+        with open(self.folder / "logs" / "csv" / "metrics.csv") as file:
+            return list(csv.DictReader(file))
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_still_works():
+    """Lightning ignores SIGINT once it has seen one."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[Keeper, dict, list]:
+    """An uninterrupted run."""
+    run = Run(tmp_path_factory.mktemp("whole"))
+    keeper = run()
+    return keeper, run.weights(), run.logged()
+
+
+def same(run: Run, keeper: Keeper, whole: tuple[Keeper, dict, list]) -> None:
+    """Equal curves and equal best weights, to the last bit."""
+    assert keeper.curve == whole[0].curve
+    assert (keeper.best_score, keeper.best_step) == (whole[0].best_score, whole[0].best_step)
+    found = run.weights()
+    assert found.keys() == whole[1].keys()
+    for name, value in whole[1].items():
+        assert torch.equal(found[name], value), name
+
+
+def test_two_runs_are_equal(tmp_path, whole):
+    run = Run(tmp_path)
+    same(run, run(), whole)
+    assert run.logged() == whole[2]
+
+
+# 10 steps and 3 validations of one batch: a run looks 13 times or once more, since batches are fetched ahead
+@pytest.mark.parametrize("kill_at", [1, 3, 5, 8, 9, 11, 13])
+def test_a_killed_run_started_again_yields_the_same_curve_and_weights(tmp_path, whole, kill_at):
+    run = Run(tmp_path)
+    with pytest.raises(Killed):
+        run(kill_at)
+    same(run, run(), whole)
+
+
+def test_a_run_killed_again_and_again_yields_the_same_curve_and_weights(tmp_path, whole):
+    run = Run(tmp_path)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            run(kill_at=6)
+    same(run, run(), whole)
+
+
+@pytest.mark.parametrize("renames", range(5))
+def test_a_run_killed_around_a_rename_yields_the_same_curve_and_weights(tmp_path, whole, monkeypatch, renames):
+    left = [renames]
+
+    def dying(real):
+        def rename(*paths):
+            if left[0] == 0:
+                raise Killed
+            left[0] -= 1
+            real(*paths)
+
+        return rename
+
+    run = Run(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        fake = type("os", (), {"replace": staticmethod(dying(keeper_module.os.replace))})
+        for module in (keeper_module, resume_module):
+            patch.setattr(module, "os", fake)
+        run()
+    same(run, run(), whole)
+
+
+def test_a_finished_run_started_again_trains_no_further(tmp_path, whole):
+    run = Run(tmp_path)
+    run()
+    keeper = run()
+    same(run, keeper, whole)
+
+
+def test_the_log_of_a_resumed_run_has_every_step_once(tmp_path, whole):
+    run = Run(tmp_path)
+    with pytest.raises(Killed):
+        run(kill_at=9)
+    run()
+    assert run.logged() == whole[2]
+
+
+def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, whole):
+    run = Run(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(kill_at=8, error=KeyboardInterrupt)
+    same(run, run(), whole)
+
+
+def test_gradient_accumulation_resumes_on_the_same_curve(tmp_path):
+    config = replace(SHORT, accumulate=2, tokens_per_batch=24, max_steps=6, val_every=2)
+    run = Run(tmp_path / "whole", config)
+    keeper = run()
+    assert [point["step"] for point in keeper.curve] == [2, 4, 6]
+    wanted = keeper, run.weights(), run.logged()
+    killed = Run(tmp_path / "killed", config)
+    with pytest.raises(Killed):
+        killed(kill_at=9)
+    same(killed, killed(), wanted)
+
+
+def test_a_run_shorter_than_its_validation_interval_is_validated_once(tmp_path):
+    keeper = Run(tmp_path, replace(SHORT, max_steps=2, val_every=50))()
+    assert [point["step"] for point in keeper.curve] == [2]
+
+
+class Scripted(Keeper):
+    """Sees the accept lengths it is told to see."""
+
+    scores: tuple[float, ...] = ()
+
+    def on_validation_end(self, trainer, module):
+        """Replace the measured value."""
+        trainer.callback_metrics["val/accept_length"] = torch.tensor(self.scores[len(self.curve)])
+        super().on_validation_end(trainer, module)
+
+
+def test_stopping_and_the_best_weights_follow_the_accept_length(tmp_path, monkeypatch):
+    monkeypatch.setattr("drafterforge.training.trainer.Keeper", Scripted)
+    monkeypatch.setattr(Scripted, "scores", (1.5, 1.9, 1.8, 1.9, 2.5))
+    run = Run(tmp_path, replace(SHORT, max_steps=30, val_every=2, patience=2))
+    keeper = run()
+    assert [point["step"] for point in keeper.curve] == [2, 4, 6, 8]  # 1.9 again is no better
+    assert (keeper.best_step, round(keeper.best_score, 4)) == (4, 1.9)
+    best = run.weights()
+    shorter = Run(tmp_path / "shorter", replace(SHORT, max_steps=30, val_every=2, patience=1))
+    monkeypatch.setattr(Scripted, "scores", (1.5, 1.9, 1.0))
+    shorter()
+    for name, value in shorter.weights().items():
+        assert torch.equal(best[name], value), name
+
+
+def test_a_run_that_stopped_early_trains_no_further_when_started_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("drafterforge.training.trainer.Keeper", Scripted)
+    monkeypatch.setattr(Scripted, "scores", (1.5, 1.2, 1.1, 9.0, 9.5))
+    run = Run(tmp_path, replace(SHORT, max_steps=30, val_every=2, patience=2))
+    first = run()
+    again = run()
+    assert again.curve == first.curve and again.best_step == first.best_step == 2
+
+
+def test_overfitting_a_tiny_set_lowers_the_loss_and_lengthens_what_is_accepted(tmp_path):
+    run = Run(tmp_path, replace(SHORT, max_steps=60, val_every=20, lr=2e-2, patience=99), num_rows=2)
+    run.rows["val"] = run.rows["train"]
+    drafter = tiny_drafter(run.target)
+    drafter.set_vocabulary(torch.arange(40))
+    keeper = run()
+    first, last = keeper.curve[0], keeper.curve[-1]
+    assert last["val/loss"] < first["val/loss"]
+    assert last["val/accept_length"] > 1.5
+    losses = [float(row["train/loss"]) for row in run.logged() if row["train/loss"]]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_accumulated_micro_batches_count_as_one_step(tmp_path):
+    keeper = Run(tmp_path, replace(SHORT, accumulate=3, max_steps=4, val_every=2))()
+    assert [point["step"] for point in keeper.curve] == [2, 4]
+
+
+def test_mixed_bfloat16_keeps_float32_masters(tmp_path):
+    run = Run(tmp_path, replace(SHORT, precision="bf16-mixed", max_steps=4, val_every=2))
+    before = {name: p.clone() for name, p in tiny_drafter(run.target).named_parameters()}
+    keeper = run()
+    assert all(torch.isfinite(torch.tensor(point["val/loss"])) for point in keeper.curve)
+    for name, parameter in run.module.drafter.named_parameters():
+        assert parameter.dtype == torch.float32
+        assert not torch.equal(parameter, before[name]), name
+        # an update of a thousandth would be lost in a bfloat16 weight
+        assert not torch.equal(parameter, parameter.bfloat16().float()), name
+
+
+def test_the_best_weights_on_disk_are_those_the_drafter_ends_with(tmp_path):
+    run = Run(tmp_path)
+    keeper = run()
+    for name, value in load_file(keeper.best_path).items():
+        assert torch.equal(run.weights()[name], value), name
