@@ -176,7 +176,7 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        _at_least("eval.num_prompts", self.num_prompts, 0)
+        _at_least("eval.num_prompts", self.num_prompts, 1)
         _at_least("eval.max_new_tokens", self.max_new_tokens, 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,7 +16,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from drafterforge.schema import PrepareDataConfig
+
+TABLE_WIDTH = 120  # of tables in a file or a pipe, where rich would assume 80 columns and cut
 console = Console(stderr=True, highlight=False)
+
+
+def table_console() -> Console:
+    """Where tables of results go: stdout, at the terminal's width or wide enough."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else TABLE_WIDTH)
 
 
 class Bar:
@@ -54,6 +63,15 @@ def bar(title: str, total: int) -> Iterator[Bar]:
         disable=not console.is_terminal,
     ) as progress:
         yield Bar(progress, title, total)
+
+
+def same_target(cfg: PrepareDataConfig) -> str:
+    """What to type besides, so that the next command finds what this one wrote; empty for the defaults."""
+    typed = ""
+    if cfg.target.source == "hf":
+        typed += f" target=hf target.model={cfg.target.model}"
+        typed += f" target.name={cfg.target.name}" if cfg.target.name else ""
+    return typed + (f" runs_dir={cfg.runs_dir}" if cfg.runs_dir != type(cfg).runs_dir else "")
 
 
 def say(text: str) -> None:

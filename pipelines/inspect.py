@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.errors import ConfigError
+from drafterforge.pipelines.console import table_console
 from drafterforge.schema import InspectConfig
 
 Config = InspectConfig
@@ -36,5 +36,5 @@ def run(cfg: Config) -> Manifest:
         table.add_row(name, f"{file['bytes']:,} bytes")
     table.add_row("figures", json.dumps(manifest.metrics, indent=1))
     table.add_row("settings", json.dumps(manifest.config, indent=1))
-    Console(highlight=False).print(table)
+    table_console().print(table)
     return manifest

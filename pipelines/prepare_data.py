@@ -11,7 +11,8 @@ from drafterforge.data.answering import prepare_answers
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.features import FeatureSet, OnlineFeatures, prepare_features
 from drafterforge.data.prompts import load_prompts
-from drafterforge.pipelines.console import bar, say
+from drafterforge.data.spool import CaptureSpool
+from drafterforge.pipelines.console import bar, same_target, say
 from drafterforge.schema import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.target.answer import BatchAnswerer
 from drafterforge.target.capture import FeatureCapture
@@ -28,7 +29,7 @@ def run(cfg: Config) -> Path:
     if cfg.data.features == "cached":
         open_features(cfg, target, answers)
     domain = f"domain={cfg.domain.name}" + (f" answers={answers.path.name}" if cfg.name else "")
-    print(f"wrote {answers.path}; next: drafterforge train-drafter {domain}")
+    print(f"wrote {answers.path}; next: drafterforge train-drafter {domain}{same_target(cfg)}")
     return answers.path
 
 
@@ -44,6 +45,9 @@ def find_answers(cfg: TrainDrafterConfig, target: Target) -> AnswerSet:
 def answer_prompts(cfg: Config, target: Target, prompts: dict) -> AnswerSet:
     """The `answers` artifact of these prompts, made or found."""
     data, total = cfg.data, sum(map(len, prompts.values()))
+    name = cfg.name or cfg.domain.name
+    spool = open_spool(cfg, target, name)
+    keep = spool.keep if data.features == "cached" else None
     started, tokens = time.perf_counter(), 0
     with bar(f"answering {cfg.domain.name}", total) as progress:
 
@@ -52,12 +56,16 @@ def answer_prompts(cfg: Config, target: Target, prompts: dict) -> AnswerSet:
             tokens += new_tokens
             progress.advance(new_answers, f"{tokens / (time.perf_counter() - started):.0f} tokens/s")
 
+        def shard_done(_: int, done: int, __: int) -> None:
+            spool.flush()
+            progress.reach(done)
+
         answers = prepare_answers(
             prompts,
             tokenizer=target.tokenizer,
-            generate=BatchAnswerer(target, data.batch_size, data.temperature, answered),
+            generate=BatchAnswerer(target, data.batch_size, data.temperature, answered, keep),
             data=data,
-            path=artifact_dir(cfg.runs_dir, target.name, "answers", cfg.name or cfg.domain.name),
+            path=artifact_dir(cfg.runs_dir, target.name, "answers", name),
             target_name=target.name,
             target_fingerprint=target.fingerprint,
             config={
@@ -68,7 +76,7 @@ def answer_prompts(cfg: Config, target: Target, prompts: dict) -> AnswerSet:
             },
             seed=cfg.seed,
             eos_ids=target.eos_ids,
-            progress=lambda _, done, __: progress.reach(done),
+            progress=shard_done,
             overwrite=cfg.overwrite,
         )
     counts = answers.manifest.metrics["splits"]["train"]
@@ -89,10 +97,11 @@ def open_features(cfg: Config, target: Target, answers: AnswerSet) -> FeatureSet
     if cfg.data.features == "online":
         return OnlineFeatures(answers, capture)
     name = answers.path.name
+    spool = open_spool(cfg, target, name)
     with bar("capturing features", 1) as progress:
-        return prepare_features(
+        features = prepare_features(
             answers,
-            capture,
+            lambda rows: spool.capture(rows, capture),
             path=artifact_dir(cfg.runs_dir, target.name, "features", name),
             target_name=target.name,
             target_fingerprint=target.fingerprint,
@@ -100,3 +109,11 @@ def open_features(cfg: Config, target: Target, answers: AnswerSet) -> FeatureSet
             progress=progress.reach_of,
             overwrite=cfg.overwrite,
         )
+    spool.drop()
+    return features
+
+
+def open_spool(cfg: Config, target: Target, name: str) -> CaptureSpool:
+    """Where answering leaves the captures that features are made from."""
+    features = artifact_dir(cfg.runs_dir, target.name, "features", name)
+    return CaptureSpool(features.with_name(f".{name}.spool-{target.fingerprint[:8]}"))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from rich.console import Console
-
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.evaluation.report import print_table
-from drafterforge.pipelines.console import say
+from drafterforge.pipelines.console import same_target, say, table_console
 from drafterforge.pipelines.decode import decode_held_out
 from drafterforge.pipelines.prepare_data import find_answers
 from drafterforge.pipelines.train_drafter import train
@@ -27,10 +25,11 @@ def run(cfg: Config) -> Path:
     answers = find_answers(cfg, target)
     drafter = train(cfg, target, answers)
     report = decode_held_out(cfg, target, answers, drafter)
-    print_table(report, Console())
+    print_table(report, table_console())
     path = Path(cfg.runs_dir) / "quickstart" / "report.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     save_json_atomic(path, report)
     minutes = (time.perf_counter() - started) / 60
-    print(f'wrote {path} in {minutes:.1f} min; next: drafterforge generate drafter={drafter.name} prompt="..."')
+    typed = f"drafter={drafter.name}{same_target(cfg)}"
+    print(f'wrote {path} in {minutes:.1f} min; next: drafterforge generate {typed} prompt="..."')
     return path

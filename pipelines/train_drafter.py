@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
@@ -21,7 +20,7 @@ from drafterforge.drafter.init import TargetWeights, scratch_init, warm_init
 from drafterforge.drafter.spec import DrafterSpec
 from drafterforge.drafter.vocab import coverage, draft_token_ids
 from drafterforge.evaluation.report import print_table
-from drafterforge.pipelines.console import say
+from drafterforge.pipelines.console import same_target, say, table_console
 from drafterforge.pipelines.decode import decode_held_out, open_drafter
 from drafterforge.pipelines.prepare_data import find_answers, open_features
 from drafterforge.schema import TrainDrafterConfig
@@ -39,8 +38,8 @@ def run(cfg: Config) -> Path:
     answers = find_answers(cfg, target)
     path = train(cfg, target, answers)
     report = decode_held_out(cfg, target, answers, path)
-    print_table(report, Console())
-    print(f'wrote {path}; next: drafterforge generate drafter={path.name} prompt="..."')
+    print_table(report, table_console())
+    print(f'wrote {path}; next: drafterforge generate drafter={path.name}{same_target(cfg)} prompt="..."')
     return path
 
 

@@ -21,7 +21,7 @@ from drafterforge.artifacts.atomic import link_or_copy, one_line, save_json_atom
 from drafterforge.artifacts.folder import open_artifact, reuse_artifact, write_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
-from drafterforge.data.answers import AnswerSet
+from drafterforge.data.answers import Answer, AnswerSet
 
 SPLITS = ("train", "val")  # test prompts are decoded, not taught
 
@@ -96,7 +96,7 @@ class FeatureSet:
 
 def prepare_features(
     answers: AnswerSet,
-    capture: Capture,
+    capture: Callable[[Sequence[Answer]], Sequence[Captured]],
     *,
     path: Path,
     target_name: str,
@@ -125,9 +125,9 @@ def prepare_features(
     for split in SPLITS:
         rows, names, lengths = answers.rows(split), [], []
         for first in range(0, len(rows), shard_rows):
-            part = [list(row.input_ids) for row in rows[first : first + shard_rows]]
+            part = rows[first : first + shard_rows]
             names.append(f"{split}-{first // shard_rows:05d}.safetensors")
-            lengths.append([len(ids) for ids in part])
+            lengths.append([len(row.input_ids) for row in part])
             if not _is_whole(staging / names[-1], sum(lengths[-1])):
                 _save_shard(staging / names[-1], capture(part))
             done += sum(lengths[-1])

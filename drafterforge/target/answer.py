@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.target.capture import Capture
 from drafterforge.target.load import Target
 
 PREFILL_TOKENS = 4096  # padded tokens in one prefill pass
@@ -28,6 +30,11 @@ class _Row:
     last: int  # token to be fed next
     answer: list[int] = field(default_factory=list)
     done: bool = False  # a place that waits for the next prompt
+    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # features and states, if they are kept
+    best: list[int] = field(default_factory=list)  # the target's most probable id before each answer token
+
+
+Keep = Callable[[list[int], int, Capture], None]
 
 
 class BatchAnswerer:
@@ -39,8 +46,14 @@ class BatchAnswerer:
         batch_size: int,
         temperature: float = 0.0,
         progress: Callable[[int, int], None] | None = None,
+        keep: Keep | None = None,
     ) -> None:
-        self.target, self.batch_size, self.temperature = target, batch_size, temperature
+        """progress(new tokens, new answers) after every pass; keep(ids, prompt tokens, capture) for every answer.
+
+        A kept capture is what a teacher-forced pass would give, as far as training reads it: the last position, whose
+        token was never fed, and the argmax inside the prompt are zero.
+        """
+        self.target, self.batch_size, self.temperature, self.keep = target, batch_size, temperature, keep
         self.progress = progress or (lambda tokens, answers: None)  # called with what is new
 
     @torch.inference_mode()
@@ -68,8 +81,28 @@ class BatchAnswerer:
             for row in finished:
                 row.done = True
                 answers[row.index] = row.answer
+                if self.keep is not None:
+                    self._hand_over(prompts[row.index], row)
             self.progress(len(fresh), len(finished))
         return answers
+
+    def _hand_over(self, prompt: list[int], row: _Row) -> None:
+        """Give the capture of a finished row away."""
+        features, states = (F.pad(torch.cat(parts), (0, 0, 0, 1)) for parts in zip(*row.seen, strict=True))
+        argmax = torch.tensor([0] * (len(prompt) - 1) + row.best + [0])
+        self.keep(prompt + row.answer, len(prompt), Capture(features, states, argmax))
+        row.seen = []
+
+    def _see(self, rows: list[_Row], states: Tensor, features: Tensor) -> None:
+        """Remember features [B, T, 3H] and states [B, T, H] of the tokens just read, in half precision."""
+        if self.keep is None:
+            return
+        half = torch.bfloat16 if features.dtype in (torch.float32, torch.float64) else features.dtype
+        features, states = features.to(half), states.to(half)
+        for place, row in enumerate(rows):
+            if not row.done:
+                count = row.length if not row.seen else 1
+                row.seen.append((features[place, :count].clone(), states[place, :count].clone()))
 
     def _drop(self, cache: KeyValueCache, rows: list[_Row]) -> list[_Row]:
         """Shrink the batch to the rows that are still being answered."""
@@ -85,10 +118,8 @@ class BatchAnswerer:
         del waiting[:count]
         return taken
 
-    def _pick(self, logits: Tensor, rows: list[_Row]) -> list[int]:
-        """Next token of each row from logits [B, V]: the most probable, or sampled by inverse CDF."""
-        if self.temperature == 0.0:
-            return logits.argmax(dim=-1).tolist()
+    def _sample(self, logits: Tensor, rows: list[_Row]) -> Tensor:
+        """Next token of each row, [B], from logits [B, V] by inverse CDF."""
         cdf = torch.softmax(logits.double() / self.temperature, dim=-1).cumsum(dim=-1)
         noise = torch.tensor(
             [self.noise[row.index].random() for row in rows],
@@ -96,13 +127,16 @@ class BatchAnswerer:
             device=logits.device,
         )
         picked = torch.searchsorted(cdf, noise[:, None] * cdf[:, -1:], right=True)[:, 0]
-        return picked.clamp_(max=logits.shape[-1] - 1).tolist()
+        return picked.clamp_(max=logits.shape[-1] - 1)
 
     def _take(self, logits: Tensor, rows: list[_Row]) -> None:
-        for row, token in zip(rows, self._pick(logits, rows), strict=True):
+        best = logits.argmax(dim=-1)
+        picked = best if self.temperature == 0.0 else self._sample(logits, rows)
+        for row, token, likely in zip(rows, picked.tolist(), best.tolist(), strict=True):
             if not row.done:
                 row.last = token
                 row.answer.append(token)
+                row.best.append(likely)
 
     def _prefill(
         self,
@@ -122,10 +156,11 @@ class BatchAnswerer:
         fresh = self.target.new_cache(len(admitted))
         fresh.place(0, longest)
         positions = torch.arange(longest, device=device).expand(len(admitted), -1)
-        states, _ = self.target.forward(padded.to(device), positions, fresh)
+        states, features = self.target.forward(padded.to(device), positions, fresh)
         last = states[torch.arange(len(admitted)), torch.tensor(lengths) - 1]
         new = [_Row(index=i, length=length, last=-1) for i, length in zip(admitted, lengths, strict=True)]
         self._take(self.target.logits(last), new)
+        self._see(new, states, features)
         idle = idle[: len(new)]
         for place, row in zip(idle, new, strict=False):
             rows[place] = row
@@ -141,7 +176,8 @@ class BatchAnswerer:
         used = max(row.length for row in rows) + 1
         cache.place_ragged(lengths, used)
         allowed = torch.arange(used, device=device)[None, None] <= lengths[:, :, None]
-        states, _ = self.target.forward(tokens, lengths, cache, additive(allowed, self.target.dtype))
+        states, features = self.target.forward(tokens, lengths, cache, additive(allowed, self.target.dtype))
+        self._see(rows, states, features)
         for row in rows:
             row.length += not row.done
         self._take(self.target.logits(states[:, 0]), rows)

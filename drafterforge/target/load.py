@@ -15,6 +15,7 @@ from transformers import (
     PretrainedConfig,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging as logging_of_transformers
 
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.kernels.cache import KeyValueCache
@@ -115,6 +116,7 @@ def load_target(config: TargetConfig) -> Target:
             raise ArtifactError(
                 f"{folder} holds no {wanted}; wanted a Hugging Face model folder with safetensors weights"
             )
+    logging_of_transformers.disable_progress_bar()
     try:
         model_config = AutoConfig.from_pretrained(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder)

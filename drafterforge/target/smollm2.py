@@ -42,7 +42,9 @@ def is_present(folder: Path) -> bool:
     if not all((folder / name).is_file() for name in FILES):
         return False
     noted = dict(line.rsplit(" ", 1) for line in (folder / "COMPLETE").read_text().splitlines())
-    return all((folder / name).stat().st_size == int(size) for name, size in noted.items())
+    return set(FILES) <= {*noted, "COMPLETE"} and all(
+        (folder / name).is_file() and (folder / name).stat().st_size == int(size) for name, size in noted.items()
+    )
 
 
 def ensure_smollm2() -> Path:

@@ -37,6 +37,11 @@ class Keeper(Callback):
         for name, value in state_dict.items():
             setattr(self, name, value)
 
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Stop at once when the resumed run had already stopped."""
+        if self.waited >= self.patience:
+            trainer.should_stop = True
+
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record, keep, and stop when patience is spent."""
         if trainer.sanity_checking or (self.curve and self.curve[-1]["step"] >= trainer.global_step):

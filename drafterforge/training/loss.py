@@ -57,9 +57,9 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
         weighted = in_loss.sum(dim=1)
         decay = step_decay ** torch.arange(steps, device=device, dtype=torch.float32)
         scale = decay / weighted.clamp(min=1)
-        need_grad = any(ctx.needs_input_grad[:2])
-        grad_hidden = torch.zeros_like(hidden) if need_grad else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if need_grad else None
+        need_hidden, need_weight = ctx.needs_input_grad[:2]
+        grad_hidden = torch.zeros_like(hidden) if need_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if need_weight else None
         losses = torch.zeros(steps, device=device)
         correct = torch.zeros(steps, num_slots, dtype=torch.bool, device=device)
         cast = weight.to(dtype)
@@ -80,10 +80,13 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
                 included = in_loss[step, part][keep].float()
                 losses[step] += ((lse - torch.linalg.vecdot(target, logits)) * included).sum()
                 correct[step, rows] = token_ids[logits.argmax(dim=-1)] == teacher.argmax[part][keep]
-                if need_grad:
-                    d = logits.sub_(lse[:, None]).exp_().sub_(target).mul_((included * scale[step])[:, None])
-                    d = d.to(dtype)
+                if not (need_hidden or need_weight):
+                    continue
+                d = logits.sub_(lse[:, None]).exp_().sub_(target).mul_((included * scale[step])[:, None])
+                d = d.to(dtype)
+                if need_hidden:
                     grad_hidden[step].index_add_(0, rows, d @ cast)
+                if need_weight:
                     gradients.append(d)
                     inputs.append(x)
             if gradients:
@@ -107,8 +110,8 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
     def backward(ctx, grad, *unused):
         grad_hidden, grad_weight = ctx.saved_tensors
         return (
-            grad_hidden * grad,
-            (grad_weight * grad).to(ctx.weight_dtype),
+            None if grad_hidden is None else grad_hidden * grad,
+            None if grad_weight is None else (grad_weight * grad).to(ctx.weight_dtype),
             None,
             None,
             None,

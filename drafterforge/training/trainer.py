@@ -10,13 +10,14 @@ from pathlib import Path
 
 import torch
 from lightning import Trainer, seed_everything
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
 
 from drafterforge.kernels.linear import computes_bfloat16
 from drafterforge.schema import TrainerConfig
 from drafterforge.training.batches import PackedData
 from drafterforge.training.keeper import Keeper
+from drafterforge.training.loggers import build_loggers
 from drafterforge.training.module import DistillModule
 from drafterforge.training.progress import StepProgress
 from drafterforge.training.resume import SafetensorsCheckpointIO
@@ -31,14 +32,10 @@ def keep_freed_memory() -> None:
         libc.mallopt(m_trim_threshold, 2**31 - 1)
 
 
-def build_loggers(config: TrainerConfig, folder: Path) -> list[Logger]:
-    """CSV and TensorBoard loggers under `folder`/logs."""
-    makers = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
-    return [makers[name](str(folder), name="logs", version=name) for name in config.loggers]
-
-
-def build_trainer(config: TrainerConfig, folder: Path, device: torch.device, keeper: Keeper) -> Trainer:
-    """A trainer of `max_steps` optimiser steps that validates every `val_every`."""
+def build_trainer(
+    config: TrainerConfig, folder: Path, device: torch.device, keeper: Keeper, loggers: list[Logger]
+) -> Trainer:
+    """A trainer of `max_steps` optimiser steps that validates every `val_every`, and at least once."""
     precision = config.precision
     if precision == "auto":
         precision = "bf16-mixed" if computes_bfloat16(device.type) else "32-true"
@@ -50,11 +47,11 @@ def build_trainer(config: TrainerConfig, folder: Path, device: torch.device, kee
         precision=precision,
         accumulate_grad_batches=config.accumulate,
         gradient_clip_val=config.grad_clip or None,
-        val_check_interval=config.val_every * config.accumulate,
+        val_check_interval=min(config.val_every, config.max_steps) * config.accumulate,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         log_every_n_steps=config.log_every,
-        logger=build_loggers(config, folder),
+        logger=loggers,
         callbacks=[StepProgress(config.max_steps), keeper],
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -84,10 +81,11 @@ def distil(
     seed_everything(seed, verbose=False)
     folder.mkdir(parents=True, exist_ok=True)
     keeper = Keeper(folder, config.patience)
-    trainer = build_trainer(config, folder, device, keeper)
+    resume = str(keeper.last_path) if keeper.last_path.exists() else None
+    first_step = SafetensorsCheckpointIO().load_checkpoint(resume)["global_step"] if resume else 0
+    trainer = build_trainer(config, folder, device, keeper, build_loggers(config, folder, first_step))
     train.first_batch = lambda: trainer.global_step * config.accumulate
     loaders = [DataLoader(data, batch_size=None) for data in (train, val)]
-    resume = str(keeper.last_path) if keeper.last_path.exists() else None
     try:
         trainer.fit(module, *loaders, ckpt_path=resume, weights_only=False)
     except SystemExit:

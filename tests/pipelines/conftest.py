@@ -1,0 +1,117 @@
+"""Commands run in this process, on a tiny target on disk."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from drafterforge.artifacts.staging import drop_staging
+from drafterforge.cli import main
+from tests.tiny import save_tiny_target
+
+TRAIN = ("train-drafter", "domain=sql", "experiment=smoke")
+
+
+@dataclass
+class Done:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    def one_line(self) -> str:
+        """The line that tells of a user's mistake; nothing else may look like an error."""
+        lines = self.err.splitlines()
+        ours = [line for line in lines if line.startswith("drafterforge: ")]
+        assert self.code == 2 and len(ours) == 1 and ours[0] == lines[-1], self.err
+        assert "Traceback" not in self.err and "\r" not in self.err
+        return ours[0]
+
+
+@dataclass
+class Bench:
+    """A folder of runs and the command line."""
+
+    folder: Path
+    target: Path
+    capsys: pytest.CaptureFixture
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    def __call__(self, command: str, *arguments: str, target: Path | None = None) -> Done:
+        """Run a command on the tiny target."""
+        self.capsys.readouterr()
+        hf = ["target=hf", f"target.model={target or self.target}", "target.name=tiny"]
+        code = main([command, *hf, f"runs_dir={self.runs}", *arguments])
+        return Done(code, *self.capsys.readouterr())
+
+    def artifact(self, kind: str, name: str = "sql") -> Path:
+        return self.runs / "tiny" / kind / name
+
+    def finished(self) -> list[str]:
+        """Folders that a command would take for whole artifacts."""
+        return sorted(str(path.parent.relative_to(self.runs)) for path in self.runs.glob("*/*/[!.]*/manifest.json"))
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory) -> Path:
+    """A tiny Llama and its tokenizer."""
+    return save_tiny_target(tmp_path_factory.mktemp("target") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def other_folder(tmp_path_factory) -> Path:
+    """The same shapes, other weights."""
+    return save_tiny_target(tmp_path_factory.mktemp("target") / "tiny", initializer_range=0.1)
+
+
+@pytest.fixture
+def bench(tmp_path, tiny_folder, capsys) -> Bench:
+    """A bench with nothing on it."""
+    yield (made := Bench(tmp_path, tiny_folder, capsys))
+    for staging in made.runs.glob("*/*/.*.partial"):
+        drop_staging(staging.with_name(staging.name.removeprefix(".").removesuffix(".partial")))
+
+
+@pytest.fixture(scope="session")
+def trained_runs(tmp_path_factory, tiny_folder) -> Path:
+    """Runs of one finished `train-drafter`."""
+    runs = tmp_path_factory.mktemp("trained") / "runs"
+    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny")
+    assert main([*TRAIN, *hf, f"runs_dir={runs}"]) == 0
+    return runs
+
+
+@pytest.fixture
+def trained(bench, trained_runs) -> Bench:
+    """A bench with a copy of that drafter, its answers, features and report."""
+    shutil.copytree(trained_runs, bench.runs)
+    return bench
+
+
+@pytest.fixture
+def interrupt_again() -> Callable[[int], Callable]:
+    """Wraps a function so that its n-th call is met by Ctrl-C; lightning's deaf ear for SIGINT is healed afterwards."""
+    handler = signal.getsignal(signal.SIGINT)
+
+    def wrap(real: Callable, call: int, error: BaseException | type[BaseException] = KeyboardInterrupt) -> Callable:
+        calls = [0]
+
+        def wrapped(*args, **kwargs):
+            calls[0] += 1
+            if calls[0] == call:
+                raise error
+            return real(*args, **kwargs)
+
+        return wrapped
+
+    yield wrap
+    signal.signal(signal.SIGINT, handler)

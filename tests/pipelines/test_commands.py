@@ -1,0 +1,187 @@
+"""Every command from end to end on a tiny target."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.data.answers import AnswerSet
+from drafterforge.data.chat import prompt_ids
+from drafterforge.runtime.engine import Engine
+from drafterforge.schema import TargetConfig
+from drafterforge.target.load import load_target
+from tests.pipelines.conftest import TRAIN
+
+SETTINGS = ("domain=sql", "experiment=smoke")
+
+
+def report_of(folder) -> dict:
+    return json.loads((folder / "report.json").read_text())
+
+
+def test_prepare_data_writes_answers_and_features_once(bench):
+    done = bench("prepare-data", *SETTINGS)
+    assert done.code == 0
+    assert bench.finished() == ["tiny/answers/sql", "tiny/features/sql"]
+    assert str(bench.artifact("answers")) in done.out and "drafterforge train-drafter domain=sql" in done.out
+    before = {path: path.stat().st_mtime_ns for path in bench.runs.rglob("*") if path.is_file()}
+    again = bench("prepare-data", *SETTINGS)
+    assert again.code == 0 and "(made before)" in again.err
+    assert before == {path: path.stat().st_mtime_ns for path in bench.runs.rglob("*") if path.is_file()}
+
+
+def test_prepare_data_online_writes_no_features(bench):
+    assert bench("prepare-data", *SETTINGS, "data.features=online").code == 0
+    assert bench.finished() == ["tiny/answers/sql"]
+
+
+def test_answers_are_the_targets_own(trained):
+    target = load_target(TargetConfig(source="hf", model=str(trained.target)))
+    answers = AnswerSet.open(trained.artifact("answers"), target.fingerprint)
+    for row in answers.rows("test"):
+        prompt = row.input_ids[: row.prompt_tokens]
+        assert Engine(target).generate(prompt, 8).tokens == row.input_ids[row.prompt_tokens :]
+
+
+def test_train_drafter_leaves_a_drafter_and_a_report_without_mismatches(trained):
+    manifest = open_artifact(trained.artifact("drafters"), "drafters")
+    assert [parent["kind"] for parent in manifest.parents] == ["answers"]
+    assert {"config.json", "model.safetensors", "curves.json", "logs/csv/metrics.csv"} <= manifest.files.keys()
+    assert manifest.metrics.keys() == {"val_accept_length", "best_step", "steps", "draft_vocab_coverage"}
+    curve = json.loads((trained.artifact("drafters") / "curves.json").read_text())
+    assert [point["step"] for point in curve] == [2, 4]
+    open_artifact(trained.artifact("reports"), "reports")
+    report = report_of(trained.artifact("reports"))
+    assert report["rows"][0]["method"] == "autoregressive"
+    assert len(report["rows"]) == 3 and {row["num_prompts"] for row in report["rows"]} == {2}
+    assert [row["mismatches"] for row in report["rows"]] == [0, 0, 0]
+    assert report["curves"]["mismatches"] == []
+    assert not list(trained.runs.rglob(".*.partial"))
+
+
+def test_train_drafter_again_trains_nothing_and_decodes_anew(trained):
+    before = (trained.artifact("drafters") / "manifest.json").read_bytes()
+    done = trained(*TRAIN)
+    assert done.code == 0 and "was trained before" in done.err and "step " not in done.err
+    assert (trained.artifact("drafters") / "manifest.json").read_bytes() == before
+    assert "drafterforge generate drafter=sql" in done.out and str(trained.target) in done.out
+
+
+def test_what_train_drafter_tells_to_type_next_works(trained):
+    typed = trained(*TRAIN).out.splitlines()[-1].partition("next: drafterforge ")[2]
+    assert trained(*typed.split(), "max_new_tokens=3").code == 0
+
+
+def test_the_table_is_whole_in_a_pipe(trained):
+    table = trained(*TRAIN).out
+    assert "…" not in table and "mismatches" in table and "eagle3 chain 3/2/1" in table
+
+
+def test_two_trainings_give_equal_weights(trained, bench):
+    first = (trained.artifact("drafters") / "model.safetensors").read_bytes()
+    assert trained(*TRAIN, "name=again").code == 0
+    assert (trained.artifact("drafters", "again") / "model.safetensors").read_bytes() == first
+
+
+def test_other_settings_are_refused_unless_overwritten(trained):
+    line = trained(*TRAIN, "trainer.lr=0.5").one_line()
+    assert "trainer.lr" in line and "overwrite=true" in line and "name=OTHER" in line
+    assert trained(*TRAIN, "trainer.lr=0.01", "overwrite=true").code == 0
+    assert open_artifact(trained.artifact("drafters"), "drafters").config["trainer"]["lr"] == 0.01
+
+
+def test_a_drafter_that_starts_from_another_keeps_its_vocabulary_map(trained):
+    done = trained("train-drafter", "domain=math", "experiment=smoke", "drafter.init=sql", "drafter.draft_vocab_size=9")
+    assert done.code == 0
+    old, new = (load_file(trained.artifact("drafters", name) / "model.safetensors") for name in ("sql", "math"))
+    assert torch.equal(old["d2t"], new["d2t"]) and torch.equal(old["t2d"], new["t2d"])
+    assert not torch.equal(old["lm_head.weight"], new["lm_head.weight"])
+    parents = open_artifact(trained.artifact("drafters", "math"), "drafters").parents
+    assert [(parent["kind"], parent["name"]) for parent in parents] == [("answers", "math"), ("drafters", "sql")]
+
+
+def test_a_scratch_drafter_learns_from_online_features_and_named_answers(trained):
+    done = trained(
+        *TRAIN, "drafter.init=scratch", "data.features=online", "answers=sql", "name=other", "trainer.max_steps=2"
+    )
+    assert done.code == 0
+    assert "tiny/answers/other" not in trained.finished() and "tiny/drafters/other" in trained.finished()
+
+
+def test_general_mixes_the_domains(bench):
+    assert bench("prepare-data", "domain=general", "experiment=smoke", "data.features=online").code == 0
+    stats = json.loads((bench.artifact("answers", "general") / "stats.json").read_text())
+    assert len(stats["domains"]) > 1
+
+
+def test_data_from_a_jsonl_file(bench):
+    path = bench.folder / "mine.jsonl"
+    lines = [{"messages": [{"role": "user", "content": f"question {i}?"}]} for i in range(12)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    done = bench("prepare-data", "domain=medical", "data=jsonl", f"path={path}", "experiment=smoke")
+    assert done.code == 0 and bench.finished() == ["tiny/answers/medical", "tiny/features/medical"]
+
+
+@pytest.mark.parametrize("given", ["argument", "stdin"])
+def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trained, given, monkeypatch):
+    prompt = "Show {all} users=active, \u00fcber 'quoted'"
+    target = load_target(TargetConfig(source="hf", model=str(trained.target)))
+    wanted = Engine(target).generate(prompt_ids(target.tokenizer, [{"role": "user", "content": prompt}]), 40).tokens
+    wanted = target.tokenizer.decode(wanted, skip_special_tokens=True)
+
+    def generate(*arguments: str):
+        monkeypatch.setattr("sys.stdin", io.StringIO(prompt))
+        typed = [f"prompt={prompt}"] if given == "argument" else []
+        return trained("generate", "max_new_tokens=40", *arguments, *typed)
+
+    for arguments in ((), ("drafter=sql",), ("drafter=sql", "runtime.num_tokens=9", "runtime.depth=3")):
+        done = generate(*arguments)
+        assert done.code == 0
+        assert done.out == wanted + "\n"
+        assert "tokens/s" in done.err and done.err.count("\n") == 1
+
+
+def test_quickstart_leaves_its_report(bench):
+    done = bench("quickstart", "experiment=smoke", "trainer.max_steps=2")
+    assert done.code == 0
+    report = json.loads((bench.runs / "quickstart" / "report.json").read_text())
+    assert report == report_of(bench.artifact("reports", "quickstart"))
+    assert [row["mismatches"] for row in report["rows"]] == [0, 0, 0]
+    assert str(bench.runs / "quickstart" / "report.json") in done.out
+
+
+def test_bfloat16_decoding_is_also_checked_in_float32(trained):
+    assert trained(*TRAIN, "target.dtype=bfloat16", "name=half", "trainer.max_steps=2").code == 0
+    report = report_of(trained.artifact("reports", "half"))
+    assert report["dtype"] == "bfloat16"
+    assert [row["dtype"] for row in report["rows"]] == ["bfloat16"] * 3 + ["float32"] * 3
+    assert [row["mismatches"] for row in report["rows"][3:]] == [0, 0, 0]
+
+
+def test_doctor_names_the_target_and_what_is_there(trained):
+    done = trained("doctor")
+    assert done.code == 0
+    assert str(trained.target) in done.out.replace("\n", "") and "fingerprint" in done.out
+    rows = {line.split()[0]: line for line in done.out.splitlines() if line.split()}
+    assert "sql" in rows["drafters"] and "sql" in rows["answers"]
+
+
+def test_doctor_changes_nothing(bench, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(bench.folder / "cache"))
+    assert bench("doctor").code == 0
+    assert not list(bench.folder.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["answers", "features", "drafters", "reports"])
+def test_inspect_shows_every_kind(trained, kind, capsys):
+    from drafterforge.cli import main
+
+    capsys.readouterr()
+    assert main(["inspect", str(trained.artifact(kind))]) == 0
+    shown = capsys.readouterr().out
+    assert f"{kind} sql: every file whole" in shown and "tiny" in shown

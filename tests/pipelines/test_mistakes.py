@@ -1,0 +1,252 @@
+"""A mistake, a full disk or Ctrl-C: one line, exit code 2, nothing half-written, and the next run finishes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from drafterforge.data import features
+from drafterforge.drafter import checkpoint
+from drafterforge.target.answer import BatchAnswerer
+from drafterforge.target.fingerprint import fingerprint
+from drafterforge.training import keeper, resume
+from drafterforge.training.module import DistillModule
+from tests.pipelines.conftest import TRAIN
+
+PREPARE = ("prepare-data", "domain=sql", "experiment=smoke")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ((*PREPARE, "domain=sqq"), "no domain named 'sqq'"),
+        ((*PREPARE, "data.num_trian=3"), "did you mean data.num_train?"),
+        ((*PREPARE, "data.num_train=many"), "data.num_train must be a whole number"),
+        ((*PREPARE, "target.dtype=int4"), "target.dtype must be one of"),
+        ((*PREPARE, "target.device=abacus"), "target.device='abacus' is no device"),
+        ((*PREPARE, "domain=medical"), "domain=medical has no prompt grammar"),
+        ((*PREPARE, "name=a/b"), "name must be a plain folder name"),
+        ((*PREPARE, "data.answers=given"), "a grammar has no answers"),
+        ((*PREPARE, "data.max_prompt_tokens=1"), "prompts are longer than 1 tokens"),
+        ((*TRAIN, "answers=nowhere"), "no answers named 'nowhere'"),
+        ((*TRAIN, "drafter.init=nowhere"), "no drafters named 'nowhere'"),
+        ((*TRAIN, "eval.num_prompts=0"), "eval.num_prompts must be >= 1"),
+        (("generate", "drafter=nowhere", "prompt=x"), "no drafters named 'nowhere'"),
+        (("generate", "prompt= "), "generate needs a prompt"),
+        (("generate", f"prompt={'x' * 3000}"), "this target reads 1 to 2047"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(bench, arguments, wanted):
+    done = bench(*arguments)
+    assert wanted in done.one_line()
+    assert done.out == "" and bench.finished() in ([], ["tiny/answers/sql"])
+    if arguments[0] != "train-drafter":
+        assert done.err.count("\n") == 1
+
+
+# The target.
+
+
+def damaged(bench, name: str, content: bytes | None):
+    folder = shutil.copytree(bench.target, bench.folder / "damaged")
+    (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
+    return folder
+
+
+def test_a_missing_target_folder(bench):
+    done = bench(*PREPARE, target=bench.folder / "nowhere")
+    assert "is no folder" in done.one_line() and done.err.count("\n") == 1 and bench.finished() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wanted"),
+    [
+        ("config.json", None, "holds no config.json"),
+        ("config.json", b"{", "cannot be loaded"),
+        ("config.json", b'{"model_type": "abacus"}', "cannot be loaded"),
+        ("model.safetensors", None, "holds no *.safetensors"),
+        ("model.safetensors", b"", "cannot be loaded"),
+        ("model.safetensors", b"x" * 999, "cannot be loaded"),
+        ("tokenizer.json", None, "cannot be loaded"),
+        ("tokenizer.json", b"{}", "cannot be loaded"),
+    ],
+)
+def test_a_corrupt_target_file(bench, name, content, wanted):
+    folder = damaged(bench, name, content)
+    done = bench(*PREPARE, target=folder)
+    assert wanted in done.one_line() and str(folder) in done.one_line()
+    assert done.err.count("\n") == 1 and bench.finished() == []
+
+
+def test_a_truncated_weight_file(bench):
+    whole = (bench.target / "model.safetensors").read_bytes()
+    done = bench(*PREPARE, target=damaged(bench, "model.safetensors", whole[: len(whole) // 2]))
+    assert "cannot be loaded" in done.one_line() and done.err.count("\n") == 1 and bench.finished() == []
+
+
+def test_a_weight_file_that_lacks_a_tensor(bench):
+    from safetensors.torch import load_file
+
+    folder = damaged(bench, "model.safetensors", b"")
+    tensors = load_file(bench.target / "model.safetensors")
+    del tensors["model.layers.2.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    done = bench(*PREPARE, target=folder)
+    assert "model.layers.2.mlp.up_proj.weight" in done.one_line() and bench.finished() == []
+
+
+def test_a_drafter_for_another_target_names_both_fingerprints(trained, other_folder):
+    ours, other = fingerprint(trained.target), fingerprint(other_folder)
+    commands = [("generate", "drafter=sql", "prompt=x"), (*TRAIN, "name=new", "drafter.init=sql"), TRAIN]
+    before = trained.finished()
+    for command in commands:
+        line = trained(*command, target=other_folder).one_line()
+        assert ours in line and other in line
+    assert [name for name in trained.finished() if name not in before] == ["tiny/answers/new"]
+
+
+def test_a_damaged_drafter(trained):
+    path = trained.artifact("drafters") / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    assert "is damaged" in trained("generate", "drafter=sql", "prompt=x").one_line()
+    assert "is damaged" in trained(*TRAIN).one_line()
+
+
+# Data.
+
+
+@pytest.mark.parametrize(
+    ("lines", "number", "wanted"),
+    [
+        (["{ok}", "{ok}", "not json"], 3, "found no JSON"),
+        (["{ok}", '{"text": "hello"}'], 2, "no messages"),
+        (["", "{ok}", '{"messages": "hello"}'], 3, "wanted a list"),
+        (['["a"]'], 1, "wanted an object"),
+        (['{"messages": [{"role": "robot", "content": "x"}]}'], 1, "the role 'robot'"),
+    ],
+)
+def test_a_bad_jsonl_line_is_named_by_file_and_number(bench, lines, number, wanted):
+    path = bench.folder / "mine.jsonl"
+    ok = json.dumps({"messages": [{"role": "user", "content": "question"}]})
+    path.write_text("\n".join(line.replace("{ok}", ok) for line in lines))
+    done = bench(*PREPARE, "data=jsonl", f"path={path}")
+    assert f"{path}, line {number}: " in done.one_line() and wanted in done.one_line()
+    assert done.err.count("\n") == 1 and bench.finished() == []
+
+
+@pytest.mark.parametrize("content", ["", "\n\n \n"])
+@pytest.mark.parametrize("command", [PREPARE, TRAIN])
+def test_an_empty_data_set(bench, content, command):
+    path = bench.folder / "empty.jsonl"
+    path.write_text(content)
+    done = bench(*command, "data=jsonl", f"path={path}")
+    assert f"{path} has no prompts" in done.one_line() and bench.finished() == []
+
+
+def test_a_missing_data_file(bench):
+    done = bench(*PREPARE, "data=jsonl", "path=nowhere.jsonl")
+    assert "cannot read nowhere.jsonl" in done.one_line() and done.err.count("\n") == 1
+
+
+# A full disk, in every place that writes.
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+FULL_IN_RUST = SafetensorError('Error while serializing: IoError(Os { code: 28, message: "No space left on device" })')
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "call", "error"),
+    [
+        (os, "fsync", 2, FULL),  # staging of answers
+        (os, "fsync", 14, FULL),  # the artifact of answers
+        (os, "link", 3, FULL),
+        (features, "save_file", 1, FULL_IN_RUST),
+        (keeper, "save_file", 1, FULL_IN_RUST),
+        (resume, "save_file", 2, FULL_IN_RUST),
+        (checkpoint, "save_file", 1, FULL_IN_RUST),
+        (os, "mkdir", 1, FULL),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value))[:20],
+)
+def test_a_full_disk_is_one_line_and_the_next_run_finishes(
+    bench, trained_runs, monkeypatch, interrupt_again, module, name, call, error
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, interrupt_again(getattr(module, name), call, error))
+        done = bench(*TRAIN)
+        if (module, name) == (os, "link"):  # copied instead
+            assert done.code == 0
+            return
+    assert "the disk is full" in done.one_line()
+    assert "tiny/drafters/sql" not in bench.finished() and "tiny/reports/sql" not in bench.finished()
+    assert not [path for path in bench.runs.rglob("*.tmp-*") if path.is_dir()]
+    assert bench(*TRAIN).code == 0
+    equal_drafters(bench, trained_runs)
+
+
+def equal_drafters(bench, trained_runs) -> None:
+    """The drafter is the one that an undisturbed run makes."""
+    name = "tiny/drafters/sql/{}"
+    for file in ("model.safetensors", "config.json", "curves.json", "logs/csv/metrics.csv"):
+        assert (bench.runs / name.format(file)).read_bytes() == (trained_runs / name.format(file)).read_bytes(), file
+    assert not list(bench.runs.rglob(".*.partial"))
+
+
+# Ctrl-C and kills.
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "whole"),
+    [
+        (BatchAnswerer, "_step", 5, []),
+        (BatchAnswerer, "_step", 20, []),
+        (features, "save_file", 2, ["tiny/answers/sql"]),
+        (DistillModule, "training_step", 1, ["tiny/answers/sql", "tiny/features/sql"]),
+        (DistillModule, "training_step", 4, ["tiny/answers/sql", "tiny/features/sql"]),
+        (DistillModule, "validation_step", 2, ["tiny/answers/sql", "tiny/features/sql"]),
+        (checkpoint, "save_file", 1, ["tiny/answers/sql", "tiny/features/sql"]),
+    ],
+)
+def test_ctrl_c_is_one_line_and_the_next_run_gives_the_same_drafter(
+    bench, trained_runs, monkeypatch, interrupt_again, owner, name, call, whole
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupt_again(getattr(owner, name), call))
+        done = bench(*TRAIN)
+    assert "interrupted; what was finished is kept" in done.one_line()
+    assert bench.finished() == whole
+    assert bench(*TRAIN).code == 0
+    equal_drafters(bench, trained_runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("moment", ["answers:", "step 2/4", "drafter:"])
+def test_a_process_killed_at_a_moment_and_started_again_gives_the_same_drafter(
+    bench, trained_runs, moment, signal_number
+):
+    hf = ["target=hf", f"target.model={bench.target}", "target.name=tiny", f"runs_dir={bench.runs}"]
+    command = [sys.executable, "-m", "drafterforge", *TRAIN, *hf]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        for line in process.stderr:
+            if line.startswith(moment):
+                process.send_signal(signal_number)
+                break
+        rest = process.stderr.read()
+    if signal_number == signal.SIGINT:
+        assert process.returncode == 2 and rest.splitlines()[-1].startswith("drafterforge: interrupted")
+    else:
+        assert process.returncode == -signal.SIGKILL
+    assert bench(*TRAIN).code == 0
+    equal_drafters(bench, trained_runs)

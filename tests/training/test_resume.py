@@ -1,0 +1,84 @@
+"""Training checkpoints are safetensors, hold what Lightning keeps, and are whole or refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from drafterforge.errors import ArtifactError
+from drafterforge.training.resume import SafetensorsCheckpointIO
+
+STATE = {
+    "epoch": 0,
+    "lr": 1e-3,
+    "infinite": float("-inf"),
+    "none": None,
+    "flags": [True, False],
+    "betas": (0.9, 0.95),
+    "empty": {"list": [], "tuple": (), "dict": {}},
+    "by index": {0: {"exp_avg": torch.randn(3, 2), "step": torch.tensor(4.0)}, 1: {}},
+    "half": torch.randn(5).bfloat16(),
+    "ids": torch.arange(4),
+    "view": torch.arange(12).view(3, 4).T,
+    "none at all": torch.empty(0, 3),
+}
+
+
+def equal(one: object, other: object) -> bool:
+    """Equal in structure, types and bits."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one == other
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path):
+    path = tmp_path / "last.ckpt"
+    SafetensorsCheckpointIO().save_checkpoint(STATE, path)
+    assert equal(SafetensorsCheckpointIO().load_checkpoint(path), STATE)
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+    with safe_open(path, "pt") as file:  # readable by anyone, and no pickle
+        assert len(list(file.keys())) == 6
+    assert path.read_bytes()[:2] != b"\x80\x04"
+
+
+def test_tensors_that_share_storage_come_back_apart(tmp_path):
+    shared = torch.randn(4)
+    SafetensorsCheckpointIO().save_checkpoint({"one": shared, "two": shared, "part": shared[:2]}, tmp_path / "x")
+    back = SafetensorsCheckpointIO().load_checkpoint(tmp_path / "x")
+    assert equal(back, {"one": shared, "two": shared, "part": shared[:2]})
+
+
+def test_what_is_no_plain_value_is_refused_rather_than_pickled(tmp_path):
+    with pytest.raises(TypeError, match="a set cannot be kept"):
+        SafetensorsCheckpointIO().save_checkpoint({"x": {1, 2}}, tmp_path / "x")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "other"])
+def test_a_damaged_checkpoint_is_one_clear_error(tmp_path, damage):
+    path = tmp_path / "last.ckpt"
+    SafetensorsCheckpointIO().save_checkpoint(STATE, path)
+    content = {"truncated": path.read_bytes()[:-9], "empty": b"", "other": b"PK\x03\x04 something else"}[damage]
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"last\.ckpt is no training checkpoint .*delete it to start again"):
+        SafetensorsCheckpointIO().load_checkpoint(path)
+
+
+def test_a_failed_write_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
+    path = tmp_path / "last.ckpt"
+    SafetensorsCheckpointIO().save_checkpoint({"step": 1}, path)
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("drafterforge.training.resume.save_file", full)
+    with pytest.raises(OSError):
+        SafetensorsCheckpointIO().save_checkpoint({"step": 2}, path)
+    assert SafetensorsCheckpointIO().load_checkpoint(path) == {"step": 1}
