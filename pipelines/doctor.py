@@ -6,7 +6,6 @@ import importlib.metadata
 import platform
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -60,4 +59,4 @@ def _target_state(cfg: Config) -> str:
             return f"{cfg.target.model or 'no target.model given'}; looked up on the hub when first used"
         if not (folder / "config.json").is_file():
             return f"{folder} holds no config.json"
-    return f"{folder}, fingerprint {fingerprint(folder)}, torch sees {torch.get_num_threads()} threads"
+    return f"{folder}, fingerprint {fingerprint(folder)}"

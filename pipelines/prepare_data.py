@@ -56,14 +56,17 @@ def answer_prompts(cfg: Config, target: Target, prompts: dict) -> AnswerSet:
             tokens += new_tokens
             progress.advance(new_answers, f"{tokens / (time.perf_counter() - started):.0f} tokens/s")
 
-        def shard_done(_: int, done: int, __: int) -> None:
-            spool.flush()
-            progress.reach(done)
+        answerer = BatchAnswerer(target, data.batch_size, data.temperature, answered, keep)
+
+        def answer_shard(prompts: list[list[int]], max_new_tokens: int, seed: int) -> list[list[int]]:
+            found = answerer(prompts, max_new_tokens, seed)
+            spool.flush()  # before the shard counts as done: a run killed in between would lack its captures
+            return found
 
         answers = prepare_answers(
             prompts,
             tokenizer=target.tokenizer,
-            generate=BatchAnswerer(target, data.batch_size, data.temperature, answered, keep),
+            generate=answer_shard,
             data=data,
             path=artifact_dir(cfg.runs_dir, target.name, "answers", name),
             target_name=target.name,
@@ -76,7 +79,7 @@ def answer_prompts(cfg: Config, target: Target, prompts: dict) -> AnswerSet:
             },
             seed=cfg.seed,
             eos_ids=target.eos_ids,
-            progress=shard_done,
+            progress=lambda _, done, __: progress.reach(done),
             overwrite=cfg.overwrite,
         )
     counts = answers.manifest.metrics["splits"]["train"]

@@ -62,7 +62,7 @@ def scale(quick: bool) -> Scale:
         spec = DrafterSpec(64, 64, 128, 4, 2, 16, 512, 256, 1e-5, rope, 512, (1, 2, 3))
         return Scale(spec, ttt_steps=3, tokens=256, prompt=(16, 24), answer=(18, 26), repeats=2)
     spec = DrafterSpec(576, 576, 1536, 9, 3, 64, 49152, 16384, 1e-5, rope, 8192, (1, 14, 26))
-    return Scale(spec, ttt_steps=7, tokens=2048, prompt=(80, 120), answer=(90, 130), repeats=5)
+    return Scale(spec, ttt_steps=7, tokens=2048, prompt=(80, 120), answer=(90, 130), repeats=3)
 
 
 def synthetic_batch(size: Scale, head: Tensor, token_ids: Tensor, generator: torch.Generator) -> PackedBatch:
@@ -107,7 +107,7 @@ def synthetic_module(size: Scale, config: TrainerConfig, generator: torch.Genera
     width = spec.hidden_size
     head = torch.randn(spec.vocab_size, width, generator=generator) * (2.5 * width**-0.5)
     drafter = Eagle3Drafter(spec, torch.randn(spec.vocab_size, width, generator=generator) * 0.1)
-    scratch_init(drafter)
+    scratch_init(drafter, std=0.2 * width**-0.5)
     drafter.set_vocabulary(torch.randperm(spec.vocab_size, generator=generator)[: spec.draft_vocab_size].sort().values)
     drafter.fc.weight[:, -width:] += torch.eye(width)
     drafter.lm_head.weight.copy_(head[drafter.token_ids])
@@ -129,7 +129,7 @@ class Ours:
         """changes: of the trainer's configuration."""
         self.module, self.batch, self.train_head = module, batch, train_head
         self.config = replace(module.config, **changes)
-        self.ttt_steps = self.config.ttt_steps
+        self.ttt_steps, self.recompute = self.config.ttt_steps, self.config.checkpoint_steps
 
     def step(self) -> StepCounts:
         """Forward and backward."""
@@ -153,7 +153,7 @@ class Ours:
 class Theirs:
     """The step of speculators' Eagle3DraftModel with the same weights, on the same batch."""
 
-    train_head = False  # it never trains its head
+    train_head = recompute = False  # it never trains its head, and keeps every step's intermediate values
 
     def __init__(self, module: DistillModule, batch: PackedBatch) -> None:
         from speculators.losses import resolve_loss_config
@@ -239,7 +239,7 @@ class Theirs:
 
 
 def measure(runners: dict[str, Any], repeats: int, device: torch.device) -> dict[str, float]:
-    """Median seconds of a step of each, the repeats interleaved."""
+    """Median seconds of a step of each, the repeats interleaved; every runner has run once before."""
 
     def seconds(step: Callable[[], Any]) -> float:
         begin = time.perf_counter()
@@ -248,8 +248,6 @@ def measure(runners: dict[str, Any], repeats: int, device: torch.device) -> dict
             torch.cuda.synchronize()
         return time.perf_counter() - begin
 
-    for runner in runners.values():
-        runner.step()
     times: dict[str, list[float]] = {name: [] for name in runners}
     names = list(runners)
     for repeat in range(repeats):
@@ -274,6 +272,7 @@ def run(quick: bool) -> dict[str, Any]:
     }
     if find_spec(SPECULATORS):
         runners[SPECULATORS] = Theirs(module, batch)
+    agreements = {name: runner.agreement() for name, runner in runners.items()}  # also warms each up
     times = measure(runners, size.repeats, device)
     answer_tokens = int(batch.loss_mask.sum())
     rows = [
@@ -282,6 +281,7 @@ def run(quick: bool) -> dict[str, Any]:
             "method": name,
             "ttt_steps": runners[name].ttt_steps,
             "head_trained": runners[name].train_head,
+            "recompute": runners[name].recompute,
             "num_tokens": batch.tokens.numel(),
             "num_answer_tokens": answer_tokens,
             "step_s": times[name],
@@ -295,7 +295,7 @@ def run(quick: bool) -> dict[str, Any]:
         "answer_tokens_per_s_one_ttt_step": speed["drafterforge, one TTT step"],
     }
     if SPECULATORS in runners:
-        agreement = compare(runners["drafterforge"].agreement(), runners[SPECULATORS].agreement())
+        agreement = compare(agreements["drafterforge"], agreements[SPECULATORS])
         figures |= {
             "ratio_to_speculators": speed["drafterforge, head frozen"] / speed[SPECULATORS],
             "ratio_to_speculators_head_trained": speed["drafterforge"] / speed[SPECULATORS],
@@ -330,18 +330,20 @@ def compare(ours: Agreement, theirs: Agreement) -> list[dict[str, Any]]:
 
 def print_report(report: dict[str, Any], console: Console) -> None:
     """The same numbers for people."""
-    console.print(f"device: {report['device']}, {report['dtype']}")
-    table = Table(title="one training step, forward and backward", title_justify="left")
-    for heading in ("method", "TTT steps", "answer tokens", "seconds", "answer tokens/s", "over speculators"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
     timed = [row for row in report["rows"] if row["table"] == "time"]
+    sizes = f"{timed[0]['num_tokens']} tokens, {timed[0]['num_answer_tokens']} of them of answers"
+    console.print(f"device: {report['device']}, {report['dtype']}; one pack of {sizes}", soft_wrap=True)
+    table = Table(title="one training step, forward and backward", title_justify="left")
+    for heading in ("", "TTT steps", "head", "recompute", "seconds", "answer tokens/s", "over speculators"):
+        table.add_column(heading, justify="left" if heading in ("", "head", "recompute") else "right")
     peer = next((row for row in timed if row["method"] == SPECULATORS), None)
     for row in timed:
         comparable = peer is not None and row["ttt_steps"] == peer["ttt_steps"]
         table.add_row(
-            row["method"],
+            row["method"].split(",")[0],
             str(row["ttt_steps"]),
-            str(row["num_answer_tokens"]),
+            "trained" if row["head_trained"] else "frozen",
+            "yes" if row["recompute"] else "no",
             f"{row['step_s']:.3f}",
             f"{row['answer_tokens_per_s']:.1f}",
             f"{row['answer_tokens_per_s'] / peer['answer_tokens_per_s']:.2f}x" if comparable else "",

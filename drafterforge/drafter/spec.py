@@ -111,6 +111,8 @@ class DrafterSpec:
     @staticmethod
     def from_config(config: dict[str, Any], source: str) -> DrafterSpec:
         """Read a `config.json`; `source` names it in errors."""
+        if not isinstance(config, dict):
+            raise ArtifactError(f"{source} is no JSON object; wanted the config of an EAGLE-3 drafter")
         try:
             architecture = (config.get("architectures") or ["?"])[0]
             if architecture != ARCHITECTURE:

@@ -22,7 +22,7 @@ class RopeTable:
         if self.inv_freq.device != positions.device:
             self.inv_freq, self.cos = self.inv_freq.to(positions.device), self.cos[:0]
         if positions.device.type == "cpu":
-            self.grow(int(positions.max()) + 1)
+            self.grow(int(positions.max()) + 1 if positions.numel() else 0)
             cos, sin = self.cos[positions], self.sin[positions]
         else:  # looking up the largest position would stop the device
             cos, sin = self._angles(positions)

@@ -117,13 +117,22 @@ def load_target(config: TargetConfig) -> Target:
                 f"{folder} holds no {wanted}; wanted a Hugging Face model folder with safetensors weights"
             )
     logging_of_transformers.disable_progress_bar()
+    verbosity = logging_of_transformers.get_verbosity()
+    logging_of_transformers.set_verbosity_error()  # its report of missing tensors becomes our error below
     try:
         model_config = AutoConfig.from_pretrained(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True, config=model_config)
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, config=model_config, output_loading_info=True
+        )
     except Exception as error:  # safetensors, json, tokenizers and transformers each have their own
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise ArtifactError(f"{folder} cannot be loaded as a causal language model ({reason})") from error
+    finally:
+        logging_of_transformers.set_verbosity(verbosity)
+    if missing := sorted(found["missing_keys"]):  # transformers would go on with random values
+        more = f" and {len(missing) - 1} more tensors" if missing[1:] else ""
+        raise ArtifactError(f"{folder} lacks {missing[0]}{more}; wanted the whole weights of the model")
     model = model.to(device).eval().requires_grad_(False)
     return wrap_model(model, tokenizer, name=name, folder=folder, revision=config.revision, forward=config.forward)
 

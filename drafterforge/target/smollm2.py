@@ -41,9 +41,10 @@ def is_present(folder: Path) -> bool:
     """Whether a conversion into `folder` was finished and its files are all there, at the sizes it noted."""
     if not all((folder / name).is_file() for name in FILES):
         return False
-    noted = dict(line.rsplit(" ", 1) for line in (folder / "COMPLETE").read_text().splitlines())
+    lines = (folder / "COMPLETE").read_text(errors="replace").splitlines()
+    noted = {name: size for name, _, size in (line.rpartition(" ") for line in lines)}
     return set(FILES) <= {*noted, "COMPLETE"} and all(
-        (folder / name).is_file() and (folder / name).stat().st_size == int(size) for name, size in noted.items()
+        (folder / name).is_file() and str((folder / name).stat().st_size) == size for name, size in noted.items()
     )
 
 

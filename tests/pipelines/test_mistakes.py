@@ -101,7 +101,7 @@ def test_a_weight_file_that_lacks_a_tensor(bench):
     del tensors["model.layers.2.mlp.up_proj.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     done = bench(*PREPARE, target=folder)
-    assert "model.layers.2.mlp.up_proj.weight" in done.one_line() and bench.finished() == []
+    assert "lacks model.layers.2.mlp.up_proj.weight" in done.one_line() and done.err.count("\n") == 1
 
 
 def test_a_drafter_for_another_target_names_both_fingerprints(trained, other_folder):

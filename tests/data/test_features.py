@@ -1,0 +1,186 @@
+"""Cached features are what the target says, kept in half precision, and resumable; online ones are asked anew."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from drafterforge.artifacts.staging import drop_staging, staging_folder
+from drafterforge.data import features
+from drafterforge.data.answering import prepare_answers
+from drafterforge.data.answers import AnswerSet
+from drafterforge.data.features import FeatureSet, OnlineFeatures, prepare_features
+from drafterforge.data.prompts import Prompt
+from drafterforge.errors import ArtifactError
+from drafterforge.schema import DataConfig
+from drafterforge.target.answer import BatchAnswerer
+from drafterforge.target.capture import FeatureCapture
+from tests.conftest import tiny_target
+
+COUNTS = {"train": 9, "val": 3, "test": 2}
+CONFIG = {"taps": [2, 2, 2]}
+
+
+class Killed(BaseException):
+    """Like a signal: nobody catches it."""
+
+
+@pytest.fixture(scope="module")
+def target(chatml):
+    ids = {"eos_token_id": chatml.eos_token_id, "bos_token_id": None, "pad_token_id": None}
+    return tiny_target(vocab_size=len(chatml), **ids)
+
+
+@pytest.fixture(scope="module")
+def answers(chatml, target, tmp_path_factory) -> AnswerSet:
+    def prompt(split: str, i: int) -> Prompt:
+        said = {"role": "user", "content": f"{split} {'x' * (i * 5 % 13)} {i}"}
+        return Prompt(f"sql-{split}-{i}", "sql", f"task {i}", (said,), "grammar")
+
+    return prepare_answers(
+        {split: [prompt(split, i) for i in range(count)] for split, count in COUNTS.items()},
+        tokenizer=chatml,
+        generate=BatchAnswerer(target, 4),
+        data=DataConfig(max_new_tokens=8, shard_size=4),
+        path=tmp_path_factory.mktemp("answers") / "sql",
+        target_name="tiny",
+        target_fingerprint="f00d",
+        config={},
+        seed=0,
+        eos_ids=target.eos_ids,
+    )
+
+
+class Capture:
+    """The target's view of answers; `kill_at`: which call is the last."""
+
+    def __init__(self, target, kill_at: int | None = None) -> None:
+        self.capture, self.kill_at, self.calls = FeatureCapture(target), kill_at, 0
+
+    def __call__(self, rows):
+        self.calls += 1
+        if self.calls == self.kill_at:
+            raise Killed
+        return self.capture([row.input_ids for row in rows])
+
+
+@pytest.fixture
+def prepare(answers, target, tmp_path):
+    def run(capture: Capture | None = None, name: str = "sql", **options) -> FeatureSet:
+        settings = {"target_name": "tiny", "target_fingerprint": "f00d", "config": CONFIG, "shard_rows": 4, **options}
+        return prepare_features(answers, capture or Capture(target), path=tmp_path / name, **settings)
+
+    yield run
+    for name in os.listdir(tmp_path):
+        drop_staging(tmp_path / name.removeprefix(".").removesuffix(".partial"))
+
+
+def content(found: FeatureSet) -> dict[str, bytes]:
+    return {name: (found.path / name).read_bytes() for name in found.manifest.files}
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_the_cache_holds_what_the_target_says_in_bfloat16(answers, target, prepare, split):
+    read = prepare().reader(split)
+    rows = answers.rows(split)
+    order = [*range(len(rows))][::-1]
+    wanted = FeatureCapture(target)([rows[i].input_ids for i in order])
+    for found, exact in zip(read(order), wanted, strict=True):
+        assert found.features.dtype == found.states.dtype == torch.bfloat16 and found.argmax.dtype == torch.int64
+        # the passes differ in their padding, so a value may round to the neighbour
+        torch.testing.assert_close(found.features.float(), exact.features, rtol=2**-7, atol=1e-5)
+        torch.testing.assert_close(found.states.float(), exact.states, rtol=2**-7, atol=1e-5)
+        assert torch.equal(found.argmax, exact.argmax)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_online_features_equal_cached_ones_up_to_bfloat16(answers, target, prepare, split):
+    cached = prepare().reader(split)([2, 0])
+    online = OnlineFeatures(answers, FeatureCapture(target)).reader(split)([2, 0])
+    for one, other in zip(cached, online, strict=True):
+        torch.testing.assert_close(one.features.float(), other.features, rtol=2**-7, atol=1e-5)
+        torch.testing.assert_close(one.states.float(), other.states, rtol=2**-7, atol=1e-5)
+        assert torch.equal(one.argmax, other.argmax)
+
+
+def test_shards_hold_their_rows_and_test_prompts_are_left_out(prepare, answers):
+    done = []
+    found = prepare(progress=lambda *numbers: done.append(numbers))
+    shards = ["train-00000", "train-00001", "train-00002", "val-00000"]
+    assert sorted(found.manifest.files) == ["index.json", *(f"{shard}.safetensors" for shard in shards)]
+    assert [[len(shard) for shard in found.index[split]["lengths"]] for split in ("train", "val")] == [[4, 4, 1], [3]]
+    total = sum(int(answers.rows(split).lengths.sum()) for split in ("train", "val"))
+    assert done[-1] == (total, total) and found.manifest.metrics == {"tokens": total}
+    assert found.manifest.parents == [answers.manifest.as_parent()]
+
+
+@pytest.mark.parametrize("kill_at", [1, 2, 4])
+def test_a_killed_capture_goes_on_where_its_shards_end(prepare, target, kill_at, tmp_path):
+    whole = content(prepare(name="whole"))
+    with pytest.raises(Killed):
+        prepare(Capture(target, kill_at))
+    assert not (tmp_path / "sql").exists()
+    rest = Capture(target)
+    assert content(prepare(rest)) == whole
+    assert rest.calls == 4 - (kill_at - 1)
+    assert not staging_folder(tmp_path / "sql").exists()
+
+
+@pytest.mark.parametrize("damage", [0, 20, -3])
+def test_a_shard_cut_off_by_a_kill_is_captured_anew(prepare, target, tmp_path, damage):
+    whole = content(prepare(name="whole"))
+    with pytest.raises(Killed):
+        prepare(Capture(target, 3))
+    shard = staging_folder(tmp_path / "sql") / "train-00001.safetensors"
+    shard.write_bytes(shard.read_bytes()[:damage])
+    assert content(prepare()) == whole
+
+
+def test_a_shard_is_written_whole_or_not_at_all(prepare, monkeypatch, tmp_path):
+    real = features.save_file
+
+    def cut(tensors, path, **options):
+        real(tensors, path, **options)
+        path.write_bytes(path.read_bytes()[:50])
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(features, "save_file", cut)
+        prepare()
+    assert not list(staging_folder(tmp_path / "sql").glob("[!.]*.safetensors"))
+    assert content(prepare()) == content(prepare(name="whole"))
+
+
+def test_features_made_before_are_taken_as_they_are(prepare, target):
+    prepare()
+    again = Capture(target)
+    prepare(again)
+    assert again.calls == 0
+
+
+def test_features_of_another_target_are_refused(prepare):
+    found = prepare()
+    with pytest.raises(ArtifactError, match=r"fingerprint f00d, but target 'tiny' has fingerprint beef"):
+        FeatureSet.open(found.path, "beef")
+    with pytest.raises(ArtifactError, match=r"fingerprint f00d, .* has fingerprint beef"):
+        prepare(target_fingerprint="beef")
+
+
+def test_features_of_other_settings_are_refused_unless_overwritten(prepare, target):
+    prepare()
+    with pytest.raises(ArtifactError, match=r"made with other settings \(taps: .*overwrite=true"):
+        prepare(config={"taps": [2, 3, 4]})
+    capture = Capture(target)
+    prepare(capture, config={"taps": [2, 3, 4]}, overwrite=True)
+    assert capture.calls == 4
+
+
+def test_a_full_disk_is_one_line(prepare, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(features, "save_file", full)
+    with pytest.raises(ArtifactError, match=r"the disk is full: cannot write .*train-00000\.safetensors"):
+        prepare()

@@ -1,0 +1,228 @@
+"""Reports: the keys that other tools read, figures recomputed by hand, and mismatches that are told from near ties."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.evaluation.lossless import compare, counted, first_difference, top2_margin
+from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
+from drafterforge.evaluation.report import (
+    build_report,
+    build_row,
+    paired_p,
+    print_table,
+    speedup_interval,
+    tokens_per_s,
+)
+from drafterforge.runtime.engine import Cycle, Engine, Generation
+from drafterforge.tree.grow import TreeShape
+from tests.conftest import tiny_drafter, tiny_target
+
+# DESIGN 6, which other tools read
+ROW = """
+    method selector scheduler drafters domain temperature batch_size num_prompts num_tokens num_cycles mat accept_rate
+    tokens_per_s speedup speedup_ci95 wilcoxon_p mismatches dtype numerics regret_cycles regret_tokens time_s
+"""
+TIMES = {"prefill", "draft", "verify", "select", "schedule", "host", "total"}
+REPORT = "schema created drafterforge_version target device dtype numerics seed suite rows curves"
+PROMPTS = [[3, 14, 15], [9, 26, 5, 35], [8, 9], [7, 9, 3, 2, 38], [4, 6], [26, 4, 33], [8, 3]]
+
+
+def generation(tokens: int, seconds: float, accepts: list[int] = (), depth: int = 3) -> Generation:
+    """An answer of given length and time."""
+    cycles = [Cycle(depth, 8, accept) for accept in accepts]
+    times = {"prefill": 0.1, "draft": 0.0, "verify": 0.0, "host": 0.0, "total": seconds}
+    return Generation([1], list(range(tokens)), cycles, "length", times)
+
+
+def row(name: str, found: list[Generation], baseline: list[Generation], **method: object) -> dict:
+    options = {"domain": "sql", "mismatches": 0, "dtype": "float32"}
+    return build_row(Method(name, None, **method), found, baseline, **options)
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[list[Method], dict[str, list[Generation]], object]:
+    """Three methods on real prompts of a tiny target."""
+    target = tiny_target()
+    drafter = FusedDrafter(tiny_drafter(target), target.backbone.embedding)
+    methods = [
+        Method(AUTOREGRESSIVE, Engine(target)),
+        Method("chain", Engine(target, drafter, TreeShape(4, 3, 1)), "static", "static", ["sql"]),
+        Method("tree", Engine(target, drafter, TreeShape(9, 3, 3)), "static", "static", ["sql"]),
+    ]
+    return methods, measure(methods, PROMPTS, 12), target
+
+
+def report_of(measured) -> dict:
+    methods, found, _ = measured
+    rows = [row(m.name, found[m.name], found[AUTOREGRESSIVE], **{
+        "selector": m.selector, "scheduler": m.scheduler, "drafters": m.drafters
+    }) for m in methods]  # fmt: skip
+    options = {"device": "cpu", "dtype": "float32", "seed": 0, "suite": "sql, held out", "curves": {}}
+    return build_report(rows, target={"name": "tiny", "fingerprint": "f00d", "revision": None}, **options)
+
+
+def test_a_report_has_exactly_the_keys_that_other_tools_read(measured):
+    report = report_of(measured)
+    assert report.keys() == set(REPORT.split())
+    for one in report["rows"]:
+        assert one.keys() == set(ROW.split()) and one["time_s"].keys() == TIMES
+    assert report["schema"] == 1 and json.loads(json.dumps(report)) == report
+
+
+def test_a_row_adds_up(measured):
+    methods, found, _ = measured
+    for method in methods:
+        one = row(method.name, found[method.name], found[AUTOREGRESSIVE], selector=method.selector)
+        assert one["num_prompts"] == len(PROMPTS)
+        assert one["num_tokens"] == sum(len(g.tokens) for g in found[method.name])
+        # the prefill emits one token without a cycle
+        assert one["num_tokens"] - one["num_prompts"] == round(one["mat"] * one["num_cycles"])
+        parts = sum(one["time_s"][part] for part in TIMES - {"total"})
+        assert parts <= one["time_s"]["total"] * 1.01 + 0.01
+
+
+def test_figures_equal_those_by_hand():
+    baseline = [generation(10, 2.0, [1] * 9, 0), generation(6, 1.0, [1] * 5, 0)]
+    found = [generation(10, 1.0, [4, 4, 1]), generation(6, 0.5, [3, 2])]
+    one = row("tree", found, baseline, selector="static")
+    assert one["tokens_per_s"] == round(16 / 1.5, 3) and one["speedup"] == 2.0
+    assert (one["num_tokens"], one["num_cycles"], one["mat"]) == (16, 5, 2.8)
+    assert one["accept_rate"] == round((14 - 5) / 15, 4)
+    assert one["regret_cycles"] == one["regret_tokens"] == 0.0
+    base = row(AUTOREGRESSIVE, baseline, baseline)
+    assert (base["speedup"], base["mat"], base["accept_rate"]) == (1.0, 1.0, None)
+    assert base["speedup_ci95"] is base["wilcoxon_p"] is base["regret_cycles"] is None
+
+
+def test_equal_timings_are_a_speedup_of_one():
+    many = [generation(n, 0.1 * n) for n in (5, 9, 3, 12, 7, 8, 4)]
+    one = row("tree", many, many)
+    assert one["speedup"] == 1.0 and one["speedup_ci95"] == [1.0, 1.0] and one["wilcoxon_p"] is None
+
+
+def test_the_interval_holds_the_ratio_and_narrows_with_prompts():
+    random = np.random.default_rng(1)
+    widths = []
+    for count in (12, 300):
+        tokens = random.integers(20, 60, count)
+        baseline = [generation(n, n * s) for n, s in zip(tokens, random.uniform(0.8, 1.2, count), strict=True)]
+        found = [generation(n, n * s) for n, s in zip(tokens, random.uniform(0.4, 0.6, count), strict=True)]
+        low, high = speedup_interval(found, baseline)
+        assert low < tokens_per_s(found) / tokens_per_s(baseline) < high
+        assert [low, high] == speedup_interval(found, baseline)
+        widths.append(high - low)
+    assert widths[1] < widths[0] / 2
+
+
+def test_the_test_of_pairs_sees_a_difference_and_its_absence():
+    baseline = [generation(10, 1.0 + 0.01 * i) for i in range(12)]
+    faster = [generation(10, 0.5 + 0.013 * i) for i in range(12)]
+    alike = [generation(10, 1.0 + 0.01 * i + (-1) ** i * 0.003) for i in range(12)]
+    assert paired_p(faster, baseline) < 0.01 < 0.2 < paired_p(alike, baseline)
+    assert paired_p(faster[:5], baseline[:5]) is None
+
+
+def test_methods_take_turns_at_being_first():
+    class Recorder:
+        def __init__(self, name: str, log: list[str]) -> None:
+            self.name, self.log = name, log
+
+        def generate(self, prompt: list[int], count: int) -> Generation:
+            self.log.append(self.name)
+            return generation(count, 1.0)
+
+    log: list[str] = []
+    methods = [Method(name, Recorder(name, log)) for name in "abc"]
+    found = measure(methods, [[1]] * 4, 5)
+    assert log[:3] == list("abc")  # warming up
+    assert log[3:] == list("abc" + "bca" + "cab" + "abc")
+    assert all(len(found[name]) == 4 for name in "abc")
+    assert measure(methods, [], 5) == {"a": [], "b": [], "c": []}
+
+
+def test_the_table_shows_every_row(measured):
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    print_table(report_of(measured), console)
+    shown = console.export_text()
+    assert all(name in shown for name in (AUTOREGRESSIVE, "chain", "tree", "1.00x", "sql, held out: tiny on cpu"))
+
+
+# Mismatches.
+
+
+def test_first_differences():
+    assert first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert first_difference([1, 2, 3], [1, 5, 3]) == 1
+    assert first_difference([1, 2], [1, 2, 3]) == 2
+    assert first_difference([], [1]) == 0
+
+
+def test_lossless_methods_have_no_mismatches(measured):
+    _, found, target = measured
+    for name in ("chain", "tree"):
+        assert compare(name, target, found[name], found[AUTOREGRESSIVE]) == []
+
+
+def changed(wanted: list[Generation], prompt: int, position: int) -> list[Generation]:
+    """Answers of which one goes astray."""
+    found = [Generation(g.prompt, [*g.tokens]) for g in wanted]
+    found[prompt].tokens[position] += 1
+    return found
+
+
+def test_a_mismatch_is_found_with_its_place_and_margin(measured):
+    _, result, target = measured
+    wanted = result[AUTOREGRESSIVE]
+    (found,) = compare("tree", target, changed(wanted, 3, 4), wanted, lambda: pytest.fail("no near tie"))
+    ids = torch.tensor([[*wanted[3].prompt, *wanted[3].tokens[:4]]])
+    logits = target.logits(target.forward(ids, torch.arange(ids.shape[1])[None], None)[0])[0, -1]
+    best = logits.topk(2)
+    assert int(best.indices[0]) == wanted[3].tokens[4]
+    margin = float(best.values[0] - best.values[1])
+    assert found.as_dict() == {
+        "method": "tree", "prompt": 3, "position": 4, "margin": pytest.approx(margin, rel=1e-4), "rerun": False,
+    }  # fmt: skip
+    assert counted([found]) == 1
+
+
+class Answers:
+    """An engine that answers what it is told."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens, self.asked = tokens, []
+
+    def generate(self, prompt: list[int], count: int) -> Generation:
+        self.asked.append((prompt, count))
+        return Generation(prompt, self.tokens[:count])
+
+
+@pytest.mark.parametrize(("equal", "counts"), [(True, 0), (False, 1)])
+def test_a_near_tie_is_run_again_in_float64_and_counts_if_it_stays(measured, monkeypatch, equal, counts):
+    _, result, target = measured
+    monkeypatch.setattr("drafterforge.evaluation.lossless.top2_margin", lambda *args: 5e-5)
+    wanted = result[AUTOREGRESSIVE]
+    fast, plain = Answers([1] * 99), Answers([1 if equal else 2] * 99)
+    found = compare("tree", target, changed(wanted, 2, 1), wanted, lambda: (fast, plain))
+    assert [one.rerun for one in found] == [equal] and counted(found) == counts
+    assert fast.asked == plain.asked == [(wanted[2].prompt, len(wanted[2].tokens))]
+
+
+def test_a_near_tie_without_float64_counts(measured, monkeypatch):
+    _, result, target = measured
+    monkeypatch.setattr("drafterforge.evaluation.lossless.top2_margin", lambda *args: 0.0)
+    wanted = result[AUTOREGRESSIVE]
+    assert counted(compare("tree", target, changed(wanted, 0, 0), wanted)) == 1
+
+
+def test_the_margin_of_tied_logits_is_zero():
+    target = tiny_target()
+    assert top2_margin(target, [3, 4, 5]) > 0
+    target.backbone.logits = lambda states: torch.zeros(*states.shape[:-1], 61)
+    assert top2_margin(target, [3, 4, 5]) == 0

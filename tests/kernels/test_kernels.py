@@ -1,0 +1,197 @@
+"""Fast building blocks equal their slow definitions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from drafterforge.kernels import linear
+from drafterforge.kernels.attention import additive, grouped_attention
+from drafterforge.kernels.cache import BLOCK, KeyValueCache
+from drafterforge.kernels.linear import FrozenLinear
+from drafterforge.kernels.rope import RopeTable, apply_rope
+
+# Linear.
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 24), (2, 24), (7, 24), (3, 5, 24), (24,)])
+def test_a_frozen_linear_equals_the_plain_one(shape, bias, pack):
+    weight, offset = torch.randn(40, 24), torch.randn(40) if bias else None
+    layer = FrozenLinear(weight, offset, pack=pack)
+    x = torch.randn(shape)
+    torch.testing.assert_close(layer(x), F.linear(x, weight, offset), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 17])
+def test_a_packed_bfloat16_linear_equals_the_plain_one(rows, monkeypatch):
+    monkeypatch.setattr(linear, "computes_bfloat16", lambda kind: True)
+    weight, bias, x = (torch.randn(*size).bfloat16() for size in ((64, 48), (64,), (rows, 48)))
+    layer = FrozenLinear(weight, bias)
+    wanted = F.linear(x.float(), weight.float(), bias.float())
+    out = layer(x)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.float(), wanted, rtol=1e-2, atol=5e-2)
+
+
+def test_an_input_that_is_not_contiguous_gives_the_same():
+    weight, x = torch.randn(40, 24), torch.randn(24, 6).T
+    torch.testing.assert_close(FrozenLinear(weight)(x), F.linear(x, weight), rtol=1e-5, atol=1e-5)
+
+
+def test_each_row_is_computed_alike_in_every_batch_that_is_packed():
+    layer, x = FrozenLinear(torch.randn(40, 24)), torch.randn(9, 24)
+    torch.testing.assert_close(torch.stack([layer(row[None])[0] for row in x]), layer(x), rtol=1e-5, atol=1e-5)
+
+
+# Attention.
+
+
+def slow_attention(q, k, v, allowed):
+    """Keys repeated for each query head, scores masked; [B, T, Hq, D]."""
+    group = q.shape[2] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = q.transpose(1, 2) @ k.transpose(2, 3) / q.shape[-1] ** 0.5
+    return (scores.masked_fill(~allowed[:, None], -torch.inf).softmax(-1) @ v).transpose(1, 2)
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2), (3, 1)])
+@pytest.mark.parametrize("masks", [1, 2])
+@pytest.mark.parametrize("queries", [1, 5])
+def test_grouped_attention_equals_repeated_keys_under_a_mask(heads, masks, queries):
+    q, k, v = torch.randn(2, queries, heads[0], 8), torch.randn(2, heads[1], 9, 8), torch.randn(2, heads[1], 9, 8)
+    allowed = torch.rand(masks, queries, 9) < 0.6
+    allowed[..., 0] = True
+    found = grouped_attention(q, k, v, additive(allowed, q.dtype))
+    torch.testing.assert_close(found, slow_attention(q, k, v, allowed.expand(2, -1, -1)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2)])
+@pytest.mark.parametrize("length", [1, 7])
+def test_grouped_attention_without_a_mask_is_causal(heads, length):
+    q, k, v = (torch.randn(2, length, heads[0], 8), *torch.randn(2, 2, heads[1], length, 8))
+    causal = torch.ones(2, length, length).tril().bool()
+    found = grouped_attention(q, k, v, None)
+    torch.testing.assert_close(found, slow_attention(q, k, v, causal), rtol=1e-5, atol=1e-5)
+
+
+def test_one_query_without_a_mask_reads_every_key():
+    q, k, v = torch.randn(1, 1, 4, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
+    every = torch.ones(1, 1, 6, dtype=torch.bool)
+    torch.testing.assert_close(grouped_attention(q, k, v, None), slow_attention(q, k, v, every), rtol=1e-5, atol=1e-5)
+
+
+# Cache.
+
+
+def filled(batch: int, slots: int) -> KeyValueCache:
+    cache = KeyValueCache(2, batch, 3, 4, torch.float32, "cpu")
+    cache.place(0, slots)
+    for layer in range(2):
+        cache.write(layer, torch.randn(batch, slots, 3, 4), torch.randn(batch, slots, 3, 4))
+    return cache
+
+
+def test_what_is_written_is_read_in_place_also_after_growing():
+    cache = KeyValueCache(1, 2, 3, 4, torch.float32, "cpu")
+    k, v = torch.randn(2, 2, 2 * BLOCK + 5, 3, 4)
+    for start, end in ((0, 7), (7, 8), (8, BLOCK), (BLOCK, BLOCK + 3), (BLOCK + 3, 2 * BLOCK + 5)):
+        cache.place(start, end - start)
+        keys, values = cache.write(0, k[:, start:end], v[:, start:end])
+        assert torch.equal(keys, k[:, :end].transpose(1, 2)) and torch.equal(values, v[:, :end].transpose(1, 2))
+    assert cache.data.shape[4] == 3 * BLOCK
+
+
+def test_rows_of_different_lengths_are_written_where_they_end():
+    cache = filled(3, 6)
+    before = cache.data.clone()
+    slots = torch.tensor([[2], [6], [4]])
+    cache.place_ragged(slots, 7)
+    k, v = torch.randn(2, 3, 1, 3, 4)
+    keys, values = cache.write(1, k, v)
+    for row, slot in enumerate((2, 6, 4)):
+        assert torch.equal(keys[row, :, slot], k[row, 0]) and torch.equal(values[row, :, slot], v[row, 0])
+        others = [i for i in range(6) if i != slot]
+        assert torch.equal(keys[row][:, others], before[1, 0, row][:, others])
+    assert torch.equal(cache.data[0], before[0])
+
+
+@pytest.mark.parametrize("sources", [[3], [3, 5, 8], [4, 5, 6], [3, 4, 5], [9, 4]])
+def test_moving_slots_equals_gathering_first(sources):
+    cache = filled(2, 10)
+    wanted = cache.data.clone()
+    wanted[:, :, :, :, 3 : 3 + len(sources)] = wanted[:, :, :, :, sources].clone()
+    cache.move(torch.tensor(sources), 3)
+    assert torch.equal(cache.data, wanted)
+
+
+def test_keeping_rows_keeps_them_in_order():
+    cache = filled(4, 5)
+    wanted = cache.data[:, :, [2, 0]].clone()
+    cache.keep_rows(torch.tensor([2, 0]))
+    assert torch.equal(cache.data, wanted)
+
+
+@pytest.mark.parametrize("places", [[], [1], [2, 0], [0, 1, 2]])
+@pytest.mark.parametrize("slots", [5, BLOCK + 5])
+def test_rows_are_put_into_free_places_and_behind(places, slots):
+    cache, other = filled(3, 7), filled(3, slots)
+    old, new = cache.data.clone(), other.data.clone()
+    cache.put_rows(other, places)
+    assert cache.data.shape[2] == 3 + 3 - len(places)
+    rows = [*range(3), *[None] * (3 - len(places))]
+    for row in range(cache.data.shape[2]):
+        if row in places:
+            wanted = new[:, :, places.index(row), :, :slots]
+        elif rows[row] is None:
+            wanted = new[:, :, len(places) + row - 3, :, :slots]
+        else:
+            wanted = old[:, :, row, :, :7]
+        assert torch.equal(cache.data[:, :, row, :, : wanted.shape[3]], wanted), row
+
+
+def test_rows_put_into_an_empty_cache_are_its_rows():
+    cache, other = KeyValueCache(2, 0, 3, 4, torch.float32, "cpu"), filled(2, 6)
+    cache.put_rows(other, [])
+    assert torch.equal(cache.data, other.data)
+
+
+# Rope.
+
+ROPES = {
+    "plain": {"rope_type": "default", "rope_theta": 10000.0},
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 256},
+}
+
+
+@pytest.mark.parametrize("rope", ROPES.values(), ids=ROPES)
+def test_rope_equals_transformers(rope):
+    config = LlamaConfig(
+        hidden_size=32, num_attention_heads=4, head_dim=8, max_position_embeddings=1024, rope_parameters=rope
+    )
+    module = LlamaRotaryEmbedding(config)
+    table = RopeTable(module.inv_freq, module.attention_scaling)
+    q, k = torch.randn(2, 2, 4, 9, 8)
+    positions = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8], [90, 5, 5, 300, 1000, 1023, 2, 0, 77]])
+    wanted_q, wanted_k = apply_rotary_pos_emb(q, k, *module(q, positions))
+    cos, sin = table(positions, torch.float32)
+    torch.testing.assert_close(apply_rope(q.transpose(1, 2), cos, sin), wanted_q.transpose(1, 2))
+    torch.testing.assert_close(apply_rope(k.transpose(1, 2), cos, sin), wanted_k.transpose(1, 2))
+
+
+def test_the_table_grows_to_any_position_without_changing():
+    table = RopeTable(torch.tensor([1.0, 0.1, 0.01]))
+    early, _ = table(torch.arange(5), torch.float32)
+    far, _ = table(torch.tensor([5000]), torch.float32)
+    torch.testing.assert_close(far[0, 0], (5000 * torch.tensor([1.0, 0.1, 0.01])).cos())
+    assert torch.equal(table(torch.arange(5), torch.float32)[0], early)
+
+
+def test_no_positions_give_no_angles():
+    cos, sin = RopeTable(torch.ones(3))(torch.empty(0, dtype=torch.long), torch.float32)
+    assert cos.shape == sin.shape == (0, 1, 3)
