@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -59,3 +61,18 @@ def test_every_direct_dependency_is_pinned():
 def test_scripts_are_executable(script):
     assert (ROOT / script).stat().st_mode & 0o111
     assert (ROOT / script).read_text().startswith("#!/usr/bin/env bash")
+
+
+def test_every_import_is_a_declared_dependency():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.match(r"[\w-]+", line)[0].lower().replace("-", "_") for line in project["dependencies"]}
+    declared |= {"drafterforge", "yaml"}  # pyyaml
+    declared |= {"hydra"}  # hydra-core
+    imported = set()
+    for path in (*(ROOT / "drafterforge").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(node.module.split(".")[0])
+    assert imported - declared - sys.stdlib_module_names == set()

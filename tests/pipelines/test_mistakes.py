@@ -23,6 +23,7 @@ from drafterforge.training.module import DistillModule
 from tests.pipelines.conftest import TRAIN
 
 PREPARE = ("prepare-data", "domain=sql", "experiment=smoke")
+BRIEF = (*TRAIN, "eval.num_prompts=1", "eval.max_new_tokens=2")  # trains as TRAIN does
 
 
 @pytest.mark.parametrize(
@@ -168,8 +169,8 @@ FULL_IN_RUST = SafetensorError('Error while serializing: IoError(Os { code: 28, 
 @pytest.mark.parametrize(
     ("module", "name", "call", "error"),
     [
-        (os, "fsync", 2, FULL),  # staging of answers
-        (os, "fsync", 14, FULL),  # the artifact of answers
+        pytest.param(os, "fsync", 2, FULL, marks=pytest.mark.slow),  # the first shard of answers
+        (os, "fsync", 14, FULL),  # a later one
         (os, "link", 3, FULL),
         (features, "save_file", 1, FULL_IN_RUST),
         (keeper, "save_file", 1, FULL_IN_RUST),
@@ -184,14 +185,14 @@ def test_a_full_disk_is_one_line_and_the_next_run_finishes(
 ):
     with monkeypatch.context() as patch:
         patch.setattr(module, name, interrupt_again(getattr(module, name), call, error))
-        done = bench(*TRAIN)
+        done = bench(*BRIEF)
         if (module, name) == (os, "link"):  # copied instead
             assert done.code == 0
             return
     assert "the disk is full" in done.one_line()
     assert "tiny/drafters/sql" not in bench.finished() and "tiny/reports/sql" not in bench.finished()
     assert not [path for path in bench.runs.rglob("*.tmp-*") if path.is_dir()]
-    assert bench(*TRAIN).code == 0
+    assert bench(*BRIEF).code == 0
     equal_drafters(bench, trained_runs)
 
 
@@ -210,9 +211,11 @@ def equal_drafters(bench, trained_runs) -> None:
     ("owner", "name", "call", "whole"),
     [
         (BatchAnswerer, "_step", 5, []),
-        (BatchAnswerer, "_step", 20, []),
+        pytest.param(BatchAnswerer, "_step", 20, [], marks=pytest.mark.slow),
         (features, "save_file", 2, ["tiny/answers/sql"]),
-        (DistillModule, "training_step", 1, ["tiny/answers/sql", "tiny/features/sql"]),
+        pytest.param(
+            DistillModule, "training_step", 1, ["tiny/answers/sql", "tiny/features/sql"], marks=pytest.mark.slow
+        ),
         (DistillModule, "training_step", 4, ["tiny/answers/sql", "tiny/features/sql"]),
         (DistillModule, "validation_step", 2, ["tiny/answers/sql", "tiny/features/sql"]),
         (checkpoint, "save_file", 1, ["tiny/answers/sql", "tiny/features/sql"]),
@@ -223,10 +226,10 @@ def test_ctrl_c_is_one_line_and_the_next_run_gives_the_same_drafter(
 ):
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupt_again(getattr(owner, name), call))
-        done = bench(*TRAIN)
+        done = bench(*BRIEF)
     assert "interrupted; what was finished is kept" in done.one_line()
     assert bench.finished() == whole
-    assert bench(*TRAIN).code == 0
+    assert bench(*BRIEF).code == 0
     equal_drafters(bench, trained_runs)
 
 
@@ -248,5 +251,5 @@ def test_a_process_killed_at_a_moment_and_started_again_gives_the_same_drafter(
         assert process.returncode == 2 and rest.splitlines()[-1].startswith("drafterforge: interrupted")
     else:
         assert process.returncode == -signal.SIGKILL
-    assert bench(*TRAIN).code == 0
+    assert bench(*BRIEF).code == 0
     equal_drafters(bench, trained_runs)

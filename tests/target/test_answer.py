@@ -24,19 +24,20 @@ def prompts() -> list[list[int]]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_answers_equal_hf_generate(family, forward):
     model, target = tiny_model(family), tiny_target(family, forward)
-    answers = BatchAnswerer(target, 4)(prompts(), 12, seed=0)
-    for prompt, answer in zip(prompts(), answers, strict=True):
+    asked = prompts()[:6]
+    answers = BatchAnswerer(target, 4)(asked, 8, seed=0)
+    for prompt, answer in zip(asked, answers, strict=True):
         ids = torch.tensor([prompt])
-        wanted = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+        wanted = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
         assert answer == wanted[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 8, 64])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_batch_size_changes_nothing(batch_size, temperature):
+def test_the_batch_size_changes_nothing(temperature):
     target = tiny_target()
-    alone = BatchAnswerer(target, 1, temperature)(prompts(), 20, seed=3)
-    assert BatchAnswerer(target, batch_size, temperature)(prompts(), 20, seed=3) == alone
+    alone = BatchAnswerer(target, 1, temperature)(prompts(), 15, seed=3)
+    for batch_size in (2, 3, 8, 64):
+        assert BatchAnswerer(target, batch_size, temperature)(prompts(), 15, seed=3) == alone, batch_size
 
 
 def test_greedy_answers_equal_the_engines():

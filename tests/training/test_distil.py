@@ -117,7 +117,7 @@ def test_two_runs_are_equal(tmp_path, whole):
 
 
 # 10 steps and 3 validations of one batch: a run looks 13 times or once more, since batches are fetched ahead
-@pytest.mark.parametrize("kill_at", [1, 3, 5, 8, 9, 11, 13])
+@pytest.mark.parametrize("kill_at", [1, 5, 8, 9, 13])
 def test_a_killed_run_started_again_yields_the_same_curve_and_weights(tmp_path, whole, kill_at):
     run = Run(tmp_path)
     with pytest.raises(Killed):
@@ -230,7 +230,7 @@ def test_a_run_that_stopped_early_trains_no_further_when_started_again(tmp_path,
 
 
 def test_overfitting_a_tiny_set_lowers_the_loss_and_lengthens_what_is_accepted(tmp_path):
-    run = Run(tmp_path, replace(SHORT, max_steps=60, val_every=20, lr=2e-2, patience=99), num_rows=2)
+    run = Run(tmp_path, replace(SHORT, max_steps=40, val_every=20, lr=2e-2, patience=99), num_rows=2)
     run.rows["val"] = run.rows["train"]
     drafter = tiny_drafter(run.target)
     drafter.set_vocabulary(torch.arange(40))
