@@ -47,6 +47,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
     """The `drafters` artifact of this configuration, trained or found."""
     name = cfg.name or cfg.domain.name
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", name)
+    parent = parent_drafter(cfg, target)
     settings = {
         "config": {
             "drafter": to_dict(cfg.drafter),
@@ -54,6 +55,8 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
             "domain": cfg.domain.name,
             "seed": cfg.seed,
             "answers": answers.manifest.digest,
+            "features": cfg.data.features,
+            "parent": parent[1].digest if parent else None,
         },
         "target": target.name,
         "target_fingerprint": target.fingerprint,
@@ -62,7 +65,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
         say(f"drafter: {path} was trained before with these settings")
         return path
 
-    drafter, parent = start_drafter(cfg, target, answers)
+    drafter = start_drafter(cfg, target, answers, parent[0] if parent else None)
     features = open_features(cfg, target, answers)
     module = DistillModule(drafter, target.head_weight, cfg.trainer)
     train_rows, val_rows = answers.rows("train"), answers.rows("val")
@@ -85,7 +88,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
         "steps": keeper.curve[-1]["step"],
         "draft_vocab_coverage": round(covered, 4),
     }
-    parents = [answers.manifest, *([parent] if parent else [])]
+    parents = [answers.manifest, *([parent[1]] if parent else [])]
     with write_artifact(
         path,
         kind="drafters",
@@ -104,21 +107,27 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
     return path
 
 
-def start_drafter(cfg: Config, target: Target, answers: AnswerSet) -> tuple[Eagle3Drafter, Manifest | None]:
-    """A drafter to train, fp32, and the manifest of the drafter it starts from, if any."""
-    init, config = cfg.drafter.init, target.config
-    embedding = target.backbone.embedding.float()
-    if init not in ("scratch", "warm"):
-        hint = f"drafterforge train-drafter domain={init}"
-        folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=hint)
-        manifest = open_drafter(folder, target)
-        return load_drafter(folder, embedding), manifest  # its vocabulary map stays: a new one would scramble its head
+def parent_drafter(cfg: Config, target: Target) -> tuple[Path, Manifest] | None:
+    """Folder and manifest of the drafter that drafter.init names, if it names one."""
+    init = cfg.drafter.init
+    if init in ("scratch", "warm"):
+        return None
+    hint = f"drafterforge train-drafter domain={init}"
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=hint)
+    return folder, open_drafter(folder, target)
+
+
+def start_drafter(cfg: Config, target: Target, answers: AnswerSet, parent: Path | None) -> Eagle3Drafter:
+    """A drafter to train, fp32: the parent's weights, or a new one."""
+    config, embedding = target.config, target.backbone.embedding.float()
+    if parent is not None:
+        return load_drafter(parent, embedding)  # its vocabulary map stays: a new one would scramble its head
     spec = DrafterSpec.for_target(config, target.backbone.taps, cfg.drafter.draft_vocab_size)
     drafter = Eagle3Drafter(spec, embedding)
     drafter.set_vocabulary(draft_token_ids(answers.token_counts(config.vocab_size), spec.draft_vocab_size))
     torch.manual_seed(cfg.seed)
-    if init == "warm":
+    if cfg.drafter.init == "warm":
         warm_init(drafter, TargetWeights(target.folder), config.num_hidden_layers)
     else:
         scratch_init(drafter)
-    return drafter.to(target.device), None
+    return drafter.to(target.device)

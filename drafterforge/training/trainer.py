@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import platform
+import signal
 import warnings
 from pathlib import Path
 
@@ -86,10 +88,14 @@ def distil(
     trainer = build_trainer(config, folder, device, keeper, build_loggers(config, folder, first_step))
     train.first_batch = lambda: trainer.global_step * config.accumulate
     loaders = [DataLoader(data, batch_size=None) for data in (train, val)]
+    handler = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit(module, *loaders, ckpt_path=resume, weights_only=False)
     except SystemExit:
         raise KeyboardInterrupt from None  # lightning turns Ctrl-C into exit(1)
+    finally:
+        with contextlib.suppress(ValueError):  # only the main thread sets handlers
+            signal.signal(signal.SIGINT, handler)  # lightning leaves Ctrl-C ignored
     if trainer.interrupted:
         raise KeyboardInterrupt
     keeper.load_best(module)
