@@ -19,10 +19,10 @@ rooms:  ## Import contracts, on an installed snapshot so that pipelines/ lies in
 	cd build/rooms && PYTHONPATH=. lint-imports --config ../../pyproject.toml --no-cache
 
 unit:  ## The tests that take seconds
-	python -m pytest -q -m "not slow and not external and not gpu"
+	python -m pytest -q -n 2 -m "not slow and not external and not gpu"
 
 test:  ## Every test
-	python -m pytest
+	python -m pytest -n 2
 
 quickstart:  ## Train and measure a small sql drafter on the embedded target
 	drafterforge quickstart

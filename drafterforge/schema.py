@@ -47,6 +47,9 @@ class TargetConfig:
     def __post_init__(self) -> None:
         """Check the values that do not depend on the machine."""
         _one_of("target.source", self.source, ("wheel", "hf"))
+        for key in ("model", "revision"):
+            given = getattr(self, key) and self.source == "wheel"
+            _require(not given, f"target.{key}= is read by target=hf only; type target=hf target.model=...")
         _one_of("target.dtype", self.dtype, ("auto", "float32", "bfloat16", "float16", "float64"))
         _one_of("target.forward", self.forward, ("auto", "lean", "modules"))
 
@@ -95,6 +98,9 @@ class DataConfig:
             _require(bool(self.path), "data=jsonl needs a file: type path=FILE.jsonl")
         else:
             _require(not self.path, f"path= is read by data=jsonl only, not by data={self.source}")
+        for key in ("dataset", "dataset_config", "dataset_split", "column"):
+            given = getattr(self, key) and self.source != "hf"
+            _require(not given, f"{key}= is read by data=hf only, not by data={self.source}")
         _counts(self, "data", "num_train num_val num_test batch_size shard_size")
         _counts(self, "data", "max_prompt_tokens max_new_tokens")
         _at_least("data.temperature", self.temperature, 0.0)
@@ -144,7 +150,11 @@ class TrainerConfig:
         _require(self.step_decay > 0, f"trainer.step_decay must be > 0, got {self.step_decay}")
         _share("trainer.min_lr_ratio", self.min_lr_ratio)
         _share("trainer.warmup_ratio", self.warmup_ratio)
+        _at_least("trainer.weight_decay", self.weight_decay, 0.0)
+        _at_least("trainer.grad_clip", self.grad_clip, 0.0)
         _require(len(self.betas) == 2, f"trainer.betas must be two numbers, got {list(self.betas)}")
+        for beta in self.betas:
+            _require(0.0 <= beta < 1.0, f"trainer.betas must lie in [0, 1), got {list(self.betas)}")
         _one_of("trainer.precision", self.precision, ("auto", "bf16-mixed", "32-true"))
         for name in self.loggers:
             _one_of("trainer.loggers", name, ("csv", "tensorboard"))
@@ -191,6 +201,10 @@ class PrepareDataConfig:
     runs_dir: str = "runs"  # where artifacts are looked up and written
     seed: int = 0  # of prompts, sampling and training
     overwrite: bool = False  # replace an artifact that was made with other settings
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _require(0 <= self.seed < 2**32, f"seed must lie in [0, 2**32), got {self.seed}")
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from drafterforge.compose import to_dict
 from drafterforge.data.answers import AnswerSet
 from drafterforge.drafter.checkpoint import load_drafter
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
 from drafterforge.evaluation.report import build_report, build_row
-from drafterforge.pipelines.console import bar
+from drafterforge.pipelines.console import bar, say
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schema import TrainDrafterConfig
@@ -36,7 +37,13 @@ def open_drafter(folder: Path, target: Target) -> Manifest:
 def engine_for(folder: Path, target: Target, shape: TreeShape) -> Engine:
     """An engine with the drafter in `folder`."""
     embedding = target.backbone.embedding
-    return Engine(target, FusedDrafter(load_drafter(folder, embedding), embedding), shape)
+    drafter = load_drafter(folder, embedding)
+    if drafter.spec.tap_layers != target.backbone.taps:
+        raise ArtifactError(
+            f"{folder} reads the inputs of layers {drafter.spec.tap_layers}; this target is tapped at "
+            f"{target.backbone.taps}; train a drafter for it"
+        )
+    return Engine(target, FusedDrafter(drafter, embedding), shape)
 
 
 def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: AnswerSet, drafter: Path) -> dict:
@@ -46,9 +53,12 @@ def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: AnswerSet,
     prompts = [row.input_ids[: row.prompt_tokens] for row in rows]
     report_rows, details = _measure(cfg, target, drafter, prompts)
     if cfg.eval.check_float32 and target.dtype != torch.float32:
-        checked = load_target(dataclasses.replace(cfg.target, dtype="float32"))
-        more_rows, more = _measure(cfg, checked, drafter, prompts)
-        report_rows, details = report_rows + more_rows, details + more
+        try:
+            checked = load_target(dataclasses.replace(cfg.target, dtype="float32"))
+            more_rows, more = _measure(cfg, checked, drafter, prompts)
+            report_rows, details = report_rows + more_rows, details + more
+        except (torch.OutOfMemoryError, MemoryError):
+            say("the float32 check does not fit in memory and was left out; type eval.check_float32=false to skip it")
     report = build_report(
         report_rows,
         target={

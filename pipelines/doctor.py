@@ -14,6 +14,7 @@ from drafterforge.artifacts.locate import list_artifacts
 from drafterforge.schema import DoctorConfig
 from drafterforge.target.device import choose_device, choose_dtype, describe_device
 from drafterforge.target.fingerprint import fingerprint
+from drafterforge.target.load import target_name
 from drafterforge.target.smollm2 import cache_dir, is_present, smollm2_dir
 
 Config = DoctorConfig
@@ -41,7 +42,8 @@ def checks(cfg: Config) -> list[tuple[str, str]]:
         ("cache", str(cache_dir())),
     ]
     for kind in ("answers", "features", "drafters", "reports"):
-        names = list_artifacts(cfg.runs_dir, cfg.target.name, kind) if cfg.target.name else []
+        name = target_name(cfg.target)
+        names = list_artifacts(cfg.runs_dir, name, kind) if name else []
         rows.append((kind, ", ".join(names) or f"none in {cfg.runs_dir}"))
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from drafterforge.data.answers import AnswerSet
 from drafterforge.data.features import FeatureSet, OnlineFeatures, prepare_features
 from drafterforge.data.prompts import load_prompts
 from drafterforge.data.spool import CaptureSpool
+from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import bar, same_target, say
-from drafterforge.schema import PrepareDataConfig, TrainDrafterConfig
+from drafterforge.schema import DataConfig, PrepareDataConfig, TrainDrafterConfig
 from drafterforge.target.answer import BatchAnswerer
 from drafterforge.target.capture import FeatureCapture
 from drafterforge.target.load import Target, load_target
@@ -28,23 +30,23 @@ def run(cfg: Config) -> Path:
     answers = answer_prompts(cfg, target, prompts)
     if cfg.data.features == "cached":
         open_features(cfg, target, answers)
-    domain = f"domain={cfg.domain.name}" + (f" answers={answers.path.name}" if cfg.name else "")
-    print(f"wrote {answers.path}; next: drafterforge train-drafter {domain}{same_target(cfg)}")
+    found = f"domain={cfg.domain.name} answers={answers.path.name}"
+    print(f"wrote {answers.path}; next: drafterforge train-drafter {found}{same_target(cfg)}")
     return answers.path
 
 
-def find_answers(cfg: TrainDrafterConfig, target: Target) -> AnswerSet:
+def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None = None) -> AnswerSet:
     """The answers to learn from: those named by answers=, else prepared now unless they are there."""
     if cfg.answers:
         hint = f"drafterforge prepare-data domain={cfg.domain.name} name={cfg.answers}"
         path = find_artifact(cfg.runs_dir, target.name, "answers", cfg.answers, hint=hint)
         return AnswerSet.open(path, target.fingerprint)
-    return answer_prompts(cfg, target, load_prompts(cfg.data, cfg.domain, cfg.seed))
+    return answer_prompts(cfg, target, prompts or load_prompts(cfg.data, cfg.domain, cfg.seed))
 
 
 def answer_prompts(cfg: Config, target: Target, prompts: dict) -> AnswerSet:
     """The `answers` artifact of these prompts, made or found."""
-    data, total = cfg.data, sum(map(len, prompts.values()))
+    data, total = within_context(cfg.data, target), sum(map(len, prompts.values()))
     name = cfg.name or cfg.domain.name
     spool = open_spool(cfg, target, name)
     keep = spool.keep if data.features == "cached" else None
@@ -88,6 +90,17 @@ def answer_prompts(cfg: Config, target: Target, prompts: dict) -> AnswerSet:
     return answers
 
 
+def within_context(data: DataConfig, target: Target) -> DataConfig:
+    """The limits of `data`, cut so that prompt and answer fit what the target reads."""
+    room = target.max_positions - data.max_new_tokens
+    if room < 1:
+        raise ConfigError(
+            f"data.max_new_tokens={data.max_new_tokens} leaves no room for a prompt: the target reads "
+            f"{target.max_positions} tokens; type data.max_new_tokens={target.max_positions // 2}"
+        )
+    return dataclasses.replace(data, max_prompt_tokens=min(data.max_prompt_tokens, room))
+
+
 def _content(cfg: Config) -> dict:
     """The data settings that decide the answers' content, not how they are worked through."""
     ignored = {"batch_size", "shard_size", "features", "streaming"}
@@ -97,10 +110,11 @@ def _content(cfg: Config) -> dict:
 def open_features(cfg: Config, target: Target, answers: AnswerSet) -> FeatureSet | OnlineFeatures:
     """Features of the answers: cached on disk, or recomputed at every step."""
     capture = FeatureCapture(target)
-    if cfg.data.features == "online":
-        return OnlineFeatures(answers, capture)
     name = answers.path.name
     spool = open_spool(cfg, target, name)
+    if cfg.data.features == "online":
+        spool.drop()
+        return OnlineFeatures(answers, capture)
     with bar("capturing features", 1) as progress:
         features = prepare_features(
             answers,
@@ -119,4 +133,6 @@ def open_features(cfg: Config, target: Target, answers: AnswerSet) -> FeatureSet
 def open_spool(cfg: Config, target: Target, name: str) -> CaptureSpool:
     """Where answering leaves the captures that features are made from."""
     features = artifact_dir(cfg.runs_dir, target.name, "features", name)
-    return CaptureSpool(features.with_name(f".{name}.spool-{target.fingerprint[:8]}"))
+    return CaptureSpool(
+        features.with_name(f".{name}.spool-{target.fingerprint[:8]}-{str(target.dtype).removeprefix('torch.')}")
+    )

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.data.prompts import load_prompts
 from drafterforge.evaluation.report import print_table
 from drafterforge.pipelines.console import same_target, say, table_console
 from drafterforge.pipelines.decode import decode_held_out
@@ -20,9 +21,10 @@ Config = QuickstartConfig
 def run(cfg: Config) -> Path:
     """Prepare, train, decode, report."""
     started = time.perf_counter()
+    prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)  # bad input should not wait
     target = load_target(cfg.target)
     say(f"target: {target.name}, {target.dtype} on {target.device}")
-    answers = find_answers(cfg, target)
+    answers = find_answers(cfg, target, prompts)
     drafter = train(cfg, target, answers)
     report = decode_held_out(cfg, target, answers, drafter)
     print_table(report, table_console())

@@ -14,6 +14,7 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.compose import to_dict
 from drafterforge.data.answers import AnswerSet
+from drafterforge.data.prompts import load_prompts
 from drafterforge.drafter.checkpoint import load_drafter, save_drafter
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.init import TargetWeights, scratch_init, warm_init
@@ -34,8 +35,9 @@ Config = TrainDrafterConfig
 
 def run(cfg: Config) -> Path:
     """Distil the drafter of a domain, then decode held-out prompts with it."""
+    prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)  # bad input should not wait
     target = load_target(cfg.target)
-    answers = find_answers(cfg, target)
+    answers = find_answers(cfg, target, prompts)
     path = train(cfg, target, answers)
     report = decode_held_out(cfg, target, answers, path)
     print_table(report, table_console())

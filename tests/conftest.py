@@ -32,7 +32,7 @@ TINY = {
     "vocab_size": 61,
     "hidden_size": 32,
     "intermediate_size": 48,
-    "num_hidden_layers": 5,
+    "num_hidden_layers": 7,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 8,

@@ -148,3 +148,17 @@ def test_a_typo_in_a_yaml_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(load, "_compose", lambda *_: {"trainer": {"max_stepz": 3}})
     with pytest.raises(ConfigError, match=r"trainer\.max_stepz.*did you mean trainer\.max_steps"):
         _compose("train-drafter")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found"),
+    [
+        (["target.model=./mine"], "target.model= is read by target=hf only"),
+        (["target.revision=v1"], "target.revision= is read by target=hf only"),
+        (["dataset=a/b"], "dataset= is read by data=hf only"),
+        (["seed=-1"], r"seed must lie in \[0, 2\*\*32\), got -1"),
+    ],
+)
+def test_a_key_that_would_be_ignored_is_refused(overrides, found):
+    with pytest.raises(ConfigError, match=found):
+        _compose("prepare-data", "domain=sql", *overrides)

@@ -34,7 +34,7 @@ MADE_BY = {
     "policies": "train-policy",
     "latency": "calibrate",
     "bundles": "export",
-    "reports": "eval",
+    "reports": "train-drafter",
 }
 
 

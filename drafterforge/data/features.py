@@ -156,13 +156,13 @@ def _save_shard(path: Path, captures: Sequence[Captured]) -> None:
     """Write a shard whole or not at all; float32 features are kept in bfloat16."""
 
     def half(parts: list[Tensor]) -> Tensor:
-        joined = torch.cat(parts).cpu()
+        joined = torch.cat([part.cpu() for part in parts])
         return joined.to(torch.bfloat16) if joined.dtype in (torch.float32, torch.float64) else joined
 
     tensors = {
         "features": half([one.features for one in captures]),
         "states": half([one.states for one in captures]),
-        "argmax": torch.cat([one.argmax for one in captures]).cpu().to(torch.int32),
+        "argmax": torch.cat([one.argmax.cpu() for one in captures]).to(torch.int32),
     }
     temporary = path.with_name(f".{path.name}.tmp-0")
     with one_line(path):

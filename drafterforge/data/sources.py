@@ -169,7 +169,7 @@ def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
         for number, record in enumerate(rows.shuffle(seed=seed, **more)):
             column = column or _column(wanted, record, name)
             try:
-                messages = parse_messages(record.get(column))
+                messages = parse_messages(_cell(record, column))
             except ValueError as error:
                 skipped += 1
                 log.debug("row %d of %s left out: found %s", number, name, error)
@@ -184,8 +184,17 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
+def _cell(record: dict[str, Any], column: str) -> Any:
+    """The value of a column; a dotted one reaches into nested records, as in `translation.de`."""
+    if column in record:
+        return record[column]
+    for part in column.split("."):
+        record = record.get(part) if isinstance(record, dict) else None
+    return record
+
+
 def _column(wanted: str, record: dict[str, Any], name: str) -> str:
-    if wanted in record:
+    if wanted in record or (wanted and _cell(record, wanted) is not None):
         return wanted
     found = ", ".join(record)
     if wanted:

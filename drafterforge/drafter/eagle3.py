@@ -30,7 +30,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis."""
-        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
+        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps).to(x.dtype)  # CUDA autocast widens it
 
 
 class Attention(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -69,7 +69,10 @@ class DrafterSpec:
         return rotary.inv_freq, rotary.attention_scaling
 
     def to_config(self, dtype: str) -> dict[str, Any]:
-        """The `config.json`: every key explicit, both spellings of rope, layer ids at the top and in `eagle_config`."""
+        """The `config.json`: every key explicit, both spellings of rope.
+
+        Layer ids at the top are vLLM's (input of layer j), those in `eagle_config` SGLang's, which adds one.
+        """
         scaling = {key: value for key, value in self.rope_parameters.items() if key != "rope_theta"}
         plain = scaling.get("rope_type", "default") == "default"
         taps = list(self.tap_layers)
@@ -104,7 +107,7 @@ class DrafterSpec:
             "eagle_aux_hidden_state_layer_ids": taps,
             "eagle_config": {
                 "use_aux_hidden_state": True,
-                "eagle_aux_hidden_state_layer_ids": taps,
+                "eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in taps],
             },
         }
 
@@ -121,7 +124,7 @@ class DrafterSpec:
                 raise ArtifactError(
                     f"{source} sets norm_before_residual, norm_output or fc_norm, which this version does not run"
                 )
-            taps = tuple(config["eagle_config"]["eagle_aux_hidden_state_layer_ids"])
+            taps = tuple(config["eagle_aux_hidden_state_layer_ids"])
             return DrafterSpec(
                 hidden_size=config["hidden_size"],
                 target_hidden_size=config["target_hidden_size"],
@@ -141,7 +144,3 @@ class DrafterSpec:
             )
         except KeyError as error:
             raise ArtifactError(f"{source} lacks the key {error}; wanted the config of an EAGLE-3 drafter") from None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)

@@ -13,7 +13,7 @@ from torch import Tensor
 def computes_bfloat16(device_type: str) -> bool:
     """Whether the device multiplies bfloat16 matrices in hardware (AMX or AVX512-BF16 on a CPU)."""
     if device_type == "cuda":
-        return torch.cuda.is_bf16_supported()
+        return torch.cuda.is_bf16_supported(including_emulation=False)
     if device_type != "cpu":
         return False
     amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)

@@ -6,7 +6,7 @@ Autoregressive decoding is the same engine with a tree of one node.  Axes: T tre
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -72,7 +72,7 @@ class Engine:
         limit = min(max_new_tokens, room)
         answer = Generation(list(prompt))
         began = self._now()
-        state = _Sequence(self.target, self.drafter)
+        state = _Sequence(self.target, self.drafter, self._now)
         mark = self._now()
         state.prefill(prompt)
         answer.time_s["prefill"] = self._now() - mark
@@ -120,15 +120,17 @@ class Engine:
     def _now(self) -> float:
         """Seconds; waits for the GPU, so that a step is charged what it costs."""
         if self.target.device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self.target.device)
         return time.perf_counter()
 
 
 class _Sequence:
     """Caches and root of one sequence: all before the root is committed, the root's own key is not yet computed."""
 
-    def __init__(self, target: Target, drafter: FusedDrafter | None) -> None:
-        self.target = target
+    def __init__(
+        self, target: Target, drafter: FusedDrafter | None, now: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.target, self.now = target, now
         self.cache = target.new_cache()
         self.proposer = None if drafter is None else Eagle3Proposer(drafter)
         self.length = 0  # committed tokens, the root not included
@@ -168,8 +170,8 @@ class _Sequence:
         self.cache.move(self.length + path, self.length)
         self.length += path.numel()
         self.root = tokens[-1]
-        began = time.perf_counter()
+        began = self.now()
         if self.proposer is not None:
             self.proposer.refresh(tokens, features[path])
-        self.refresh_s = time.perf_counter() - began
+        self.refresh_s = self.now() - began
         return tokens.tolist()

@@ -25,6 +25,8 @@ def choose_device(device: str) -> torch.device:
         raise ConfigError(f"target.device={device!r} is no device; type auto, cpu, cuda or cuda:0") from None
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"target.device={device} was asked for, but torch {torch.__version__} sees no GPU; type cpu")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"target.device={device} was asked for, but there are {torch.cuda.device_count()} GPUs")
     return chosen
 
 

@@ -73,8 +73,40 @@ class Target:
 
     @property
     def max_positions(self) -> int:
-        """Longest sequence the model was made for."""
-        return self.config.max_position_embeddings
+        """Longest sequence that is decoded as the model was made to: within its window, if it attends in one."""
+        return longest_sequence(self.config)
+
+
+def target_name(config: TargetConfig) -> str:
+    """The folder name of a target's artifacts: as configured, else the last part of its model."""
+    return config.name or Path(config.model).name.lower()
+
+
+def longest_sequence(config: PretrainedConfig) -> int:
+    """Positions of the model, or its sliding window where any layer has one: masks here are plain causal."""
+    window = getattr(config, "sliding_window", None)
+    types = getattr(config, "layer_types", None)
+    slides = config.model_type == "mistral" if types is None else "sliding_attention" in types
+    return min(config.max_position_embeddings, window) if window and slides else config.max_position_embeddings
+
+
+def require_supported(config: PretrainedConfig, folder: Path) -> None:
+    """Refuse a model whose shape the drafter and the caches cannot follow."""
+    wanted = (
+        "num_key_value_heads",
+        "num_attention_heads",
+        "rms_norm_eps",
+        "max_position_embeddings",
+        "intermediate_size",
+    )
+    if lacking := [name for name in wanted if getattr(config, name, None) is None]:
+        raise ConfigError(
+            f"{folder} is a {config.model_type!r} model without {', '.join(lacking)}; wanted a decoder of the Llama "
+            "kind (RMS norm, rotary positions, grouped keys), such as Llama, Mistral, Qwen2 or Qwen3"
+        )
+    scaled = ("logit_scale", "logits_scaling", "final_logit_softcapping")
+    if found := [name for name in scaled if getattr(config, name, None) not in (None, 1, 1.0)]:
+        raise ConfigError(f"{folder} is a {config.model_type!r} model with {found[0]}, which is not supported yet")
 
 
 def locate_target(config: TargetConfig) -> tuple[str, Path]:
@@ -83,7 +115,7 @@ def locate_target(config: TargetConfig) -> tuple[str, Path]:
         return config.name, ensure_smollm2()
     if not config.model:
         raise ConfigError("target=hf needs a model: type target.model=HUB_ID or target.model=FOLDER")
-    name = config.name or Path(config.model).name.lower()
+    name = target_name(config)
     folder = Path(config.model).expanduser()
     if folder.is_dir():
         return name, folder
@@ -133,6 +165,7 @@ def load_target(config: TargetConfig) -> Target:
     if missing := sorted(found["missing_keys"]):  # transformers would go on with random values
         more = f" and {len(missing) - 1} more tensors" if missing[1:] else ""
         raise ArtifactError(f"{folder} lacks {missing[0]}{more}; wanted the whole weights of the model")
+    require_supported(model.config.get_text_config(), folder)
     model = model.to(device).eval().requires_grad_(False)
     return wrap_model(model, tokenizer, name=name, folder=folder, revision=config.revision, forward=config.forward)
 

@@ -58,7 +58,12 @@ def _probabilities(q: Tensor, k: Tensor, diagonal: Tensor, allowed: Tensor) -> T
 
 class _TttAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, later_k, later_v, row_slots, spans):
+    def forward(ctx, q, *rest):
+        with torch.autocast(q.device.type, enabled=False):  # scores and probabilities stay in fp32
+            return _TttAttention._forward(ctx, q, *rest)
+
+    @staticmethod
+    def _forward(ctx, q, k, v, later_k, later_v, row_slots, spans):
         slots = row_slots.tolist()
         ctx.spans, ctx.slots = spans, slots
         out = torch.empty_like(q)

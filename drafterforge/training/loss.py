@@ -49,7 +49,12 @@ class StepCounts:
 
 class _ChunkedSoftCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, teacher, slots, step_decay, token_ids, chunk):
+    def forward(ctx, hidden, *rest):
+        with torch.autocast(hidden.device.type, enabled=False):  # dtypes are chosen here, operation by operation
+            return _ChunkedSoftCrossEntropy._forward(ctx, hidden, *rest)
+
+    @staticmethod
+    def _forward(ctx, hidden, weight, teacher, slots, step_decay, token_ids, chunk):
         steps, num_slots, _ = hidden.shape
         device, dtype = hidden.device, hidden.dtype
         valid = slots >= 0

@@ -43,7 +43,7 @@ def build_trainer(
         precision = "bf16-mixed" if computes_bfloat16(device.type) else "32-true"
     return Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
-        devices=1,
+        devices=[device.index or 0] if device.type == "cuda" else 1,
         max_steps=config.max_steps,
         max_epochs=-1,
         precision=precision,

@@ -300,3 +300,13 @@ def test_a_missing_column_data_set_or_split_is_one_line(folders, monkeypatch):
     with pytest.raises(ArtifactError, match="'org/set': Couldn't reach the hub; check") as error:
         load_hf("org/set")
     assert "\n" not in str(error.value)
+
+
+def test_a_dotted_column_reaches_into_a_record(tmp_path):
+    pytest.importorskip("datasets")
+    rows = [{"translation": {"de": f"sage {i}", "en": f"say {i}"}} for i in range(30)]
+    write_lines(tmp_path / "train.jsonl", rows)
+    prompts = load_hf(tmp_path, column="translation.de")
+    assert sorted(text for split in texts(prompts).values() for text in split) == sorted(f"sage {i}" for i in range(30))
+    with pytest.raises(ArtifactError, match=r"no column 'translation\.fr'"):
+        load_hf(tmp_path, column="translation.fr")

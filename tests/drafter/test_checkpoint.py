@@ -15,6 +15,7 @@ from drafterforge.errors import ArtifactError
 from tests.conftest import FAMILIES, tiny_drafter, tiny_target
 
 # /shared reference: keys and tensors that vLLM, OpenVINO, speculators and llama.cpp's converter loaded
+TAPS = "eagle_aux_hidden_state_layer_ids"
 CONFIG_KEYS = [
     "architectures",
     "model_type",
@@ -127,10 +128,10 @@ def test_the_config_has_every_key_that_other_programs_read(drafter, saved):
     assert config["architectures"] == ["LlamaForCausalLMEagle3"] and config["model_type"] == "llama"
     assert (config["num_hidden_layers"], config["tie_word_embeddings"]) == (1, False)
     assert (config["vocab_size"], config["draft_vocab_size"], config["target_hidden_size"]) == (61, 40, 32)
-    assert config["eagle_aux_hidden_state_layer_ids"] == list(drafter.spec.tap_layers) == [2, 2, 2]
+    assert config["eagle_aux_hidden_state_layer_ids"] == list(drafter.spec.tap_layers) == [2, 3, 4]
     assert config["eagle_config"] == {
         "use_aux_hidden_state": True,
-        "eagle_aux_hidden_state_layer_ids": list(drafter.spec.tap_layers),
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
     }
     assert config["norm_before_residual"] is False and config["torch_dtype"] == "bfloat16"
     assert config["rope_scaling"] is None and config["rope_theta"] == 10000.0
@@ -204,7 +205,9 @@ def test_another_architecture_is_named(drafter, saved, architecture):
     assert f"describes a {architecture!r}, wanted 'LlamaForCausalLMEagle3'" in refused(saved, drafter.embedding)
 
 
-@pytest.mark.parametrize("key", ["hidden_size", "draft_vocab_size", "eagle_config", "rope_parameters"])
+@pytest.mark.parametrize(
+    "key", ["hidden_size", "draft_vocab_size", "eagle_aux_hidden_state_layer_ids", "rope_parameters"]
+)
 def test_a_missing_key_is_named(drafter, saved, key):
     edit(saved, **{key: ...})
     assert f"lacks the key {key!r}" in refused(saved, drafter.embedding)

@@ -122,7 +122,7 @@ def warm(folder) -> tuple[Eagle3Drafter, dict, torch.Tensor]:
 def test_a_warm_start_copies_the_last_layer_and_the_heads_rows(folder):
     drafter, weights, head = warm(folder)
     last = {
-        name.removeprefix("model.layers.4."): w for name, w in weights.items() if name.startswith("model.layers.4.")
+        name.removeprefix("model.layers.6."): w for name, w in weights.items() if name.startswith("model.layers.6.")
     }
     layer = drafter.midlayer
     for name in ("q_proj", "k_proj", "v_proj"):

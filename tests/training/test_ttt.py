@@ -145,3 +145,32 @@ def test_a_batch_without_answers_gives_no_loss():
     batch, _, _ = packed([[0, 0, 0, 0], [0, 0]])
     layout = lay_out(batch, STEPS)
     assert layout.rows.numel() == 0 and layout.slots.shape[1] == 0
+
+
+def test_a_norm_that_autocast_widens_to_float32_does_not_stop_training(monkeypatch):
+    """CUDA's autocast computes rms_norm in float32; here that is imitated, since CPU autocast does not."""
+    import torch.nn.functional as F
+
+    plain = F.rms_norm
+    monkeypatch.setattr(F, "rms_norm", lambda x, shape, weight, eps: plain(x.float(), shape, weight.float(), eps))
+    batch, teacher, drafter = packed(MASKS["packed"])
+    layout = lay_out(batch, STEPS)
+    exact = ttt_loss(
+        unroll(drafter, batch, layout, STEPS, False),
+        drafter.lm_head.weight,
+        teacher,
+        layout.slots,
+        DECAY,
+        drafter.token_ids,
+        8,
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = unroll(drafter, batch, layout, STEPS, True)
+        loss, counts = ttt_loss(outputs, drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, 8)
+        assert outputs.dtype == torch.bfloat16
+        wide = ttt_loss(outputs.float(), drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, 8)
+    loss.backward()
+    assert loss.dtype == torch.float32 and counts.loss.dtype == torch.float32
+    torch.testing.assert_close(loss, exact[0], rtol=0.02, atol=0.02)
+    torch.testing.assert_close(loss, wide[0], rtol=0.01, atol=0.01)
+    assert all(torch.isfinite(parameter.grad).all() for parameter in drafter.parameters())

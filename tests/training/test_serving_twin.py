@@ -1,0 +1,93 @@
+"""What training unrolls is what decoding drafts: the same chain at every root of a greedy text."""
+
+from __future__ import annotations
+
+import torch
+
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.propose import Eagle3Proposer
+from drafterforge.target.capture import FeatureCapture
+from drafterforge.training.ttt import PackedBatch, lay_out, unroll
+from drafterforge.tree.grow import TreeShape
+from tests.conftest import tiny_drafter, tiny_target
+
+PROMPT, STEPS = [3, 14, 15, 9, 26, 5], 4
+
+
+def test_unrolled_chains_equal_drafted_chains():
+    target = tiny_target(eos_token_id=None)
+    drafter = tiny_drafter(target)
+    text = PROMPT + Engine(target).generate(PROMPT, 24).tokens
+    (seen,) = FeatureCapture(target)([text])
+    tokens = torch.tensor(text)
+    batch = PackedBatch(
+        tokens=tokens,
+        positions=torch.arange(len(text)),
+        loss_mask=torch.arange(len(text)) >= len(PROMPT),
+        lengths=[len(text)],
+        features=seen.features.clone(),
+        states=seen.states.clone(),
+        argmax=seen.argmax.clone(),
+    )
+    layout = lay_out(batch, STEPS)
+    with torch.no_grad():
+        unrolled = drafter.token_ids[drafter.lm_head(unroll(drafter, batch, layout, STEPS, False)).argmax(-1)]
+    compared = 0
+    for row, slot in enumerate(layout.rows.tolist()):
+        root = slot + 1  # the token of this slot; a cycle that starts here has committed text[:root]
+        proposer = Eagle3Proposer(FusedDrafter(drafter, target.backbone.embedding))
+        with torch.inference_mode():
+            proposer.refresh(tokens[1 : root + 1], seen.features[:root])
+            drafted = proposer.draft(tokens[root], TreeShape(STEPS + 1, STEPS, 1)).tokens[1:].tolist()
+        # step i of training is fed the text, a chain its own tokens: they agree while the chain follows the text
+        for step, token in enumerate(drafted):
+            assert unrolled[step, row] == token, (row, step)
+            compared += 1
+            if root + 1 + step >= len(text) or text[root + 1 + step] != token:
+                break
+    assert compared >= layout.rows.numel() > 15
+
+
+def test_unrolled_later_steps_equal_a_drafter_fed_the_text():
+    target = tiny_target(eos_token_id=None)
+    drafter = tiny_drafter(target)
+    text = PROMPT + Engine(target).generate(PROMPT, 16).tokens
+    (seen,) = FeatureCapture(target)([text])
+    tokens = torch.tensor(text)
+    mask = torch.arange(len(text)) >= len(PROMPT)
+    batch = PackedBatch(
+        tokens,
+        torch.arange(len(text)),
+        mask,
+        [len(text)],
+        seen.features.clone(),
+        seen.states.clone(),
+        seen.argmax.clone(),
+    )
+    layout = lay_out(batch, STEPS)
+    with torch.no_grad():
+        outputs = unroll(drafter, batch, layout, STEPS, False)
+
+    class Forced(FusedDrafter):
+        """Proposes the text itself, so that the chain's inputs are those of training."""
+
+        def logits(self, hidden):
+            self.outputs.append(self._norm(hidden, self.norm))
+            out = torch.zeros(1, self.spec.draft_vocab_size)
+            out[0, (self.token_ids == self.text[len(self.outputs) - 1]).nonzero()[0]] = 9.0
+            return out
+
+    whole = tiny_drafter(target, draft_vocab_size=61)
+    whole.load_state_dict(
+        {k: v for k, v in drafter.state_dict().items() if k not in ("lm_head.weight", "d2t", "t2d")}, strict=False
+    )
+    forced = Forced(whole, target.backbone.embedding)
+    for row, slot in enumerate(layout.rows.tolist()[:-STEPS]):
+        root = slot + 1
+        forced.outputs, forced.text = [], text[root + 1 :]
+        proposer = Eagle3Proposer(forced)
+        with torch.inference_mode():
+            proposer.refresh(tokens[1 : root + 1], seen.features[:root])
+            proposer.draft(tokens[root], TreeShape(STEPS + 1, STEPS, 1))
+        torch.testing.assert_close(torch.cat(forced.outputs), outputs[:, row], rtol=1e-4, atol=1e-5)
