@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from safetensors import SafetensorError
@@ -241,7 +242,10 @@ def test_a_process_killed_at_a_moment_and_started_again_gives_the_same_drafter(
 ):
     hf = ["target=hf", f"target.model={bench.target}", "target.name=tiny", f"runs_dir={bench.runs}"]
     command = [sys.executable, "-m", "drafterforge", *TRAIN, *hf]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    # a shell starts background jobs with SIGINT ignored, and children inherit that
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, preexec_fn=listen, **pipes) as process:
         for line in process.stderr:
             if line.startswith(moment):
                 process.send_signal(signal_number)
