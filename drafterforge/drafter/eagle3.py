@@ -81,7 +81,7 @@ class DrafterLayer(nn.Module):
     ) -> Tensor:
         """Outputs [N', H] of the slots `rows` (all when None), before the final norm.
 
-        embeddings, hidden: [N, H].  rope: cos, sin, [N, 1, D/2].  attend(q [N', heads, D], k, v [N, key heads, D])
+        embeddings, hidden: [N, H].  rope: from `RopeTable`.  attend(q [N', heads, D], k, v [N, key heads, D])
         gives [N', heads, D]; every slot's key and value is computed, but only the queries asked for.
         """
         spec = self.spec

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from drafterforge.drafter.eagle3 import Attend, Eagle3Drafter
 from drafterforge.kernels.linear import FrozenLinear
+from drafterforge.kernels.norm import rms_norm
 from drafterforge.kernels.rope import apply_rope
 
 
@@ -44,7 +45,7 @@ class FusedDrafter:
         self.rope = drafter.rope
 
     def _norm(self, x: Tensor, gain: Tensor) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:], gain, self.spec.rms_norm_eps)
+        return rms_norm(x, gain, self.spec.rms_norm_eps)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Target embeddings [N, H]."""

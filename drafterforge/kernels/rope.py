@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class RopeTable:
-    """cos and sin of positions; on a CPU from a table that grows on demand.
+    """Rotations of positions; on a CPU from a table that grows on demand.
 
     inv_freq: [D/2], fp32, as `transformers` computes it from the rope parameters; scaling: its attention factor.
     """
@@ -15,32 +15,30 @@ class RopeTable:
     def __init__(self, inv_freq: Tensor, scaling: float = 1.0) -> None:
         self.inv_freq = inv_freq.detach().float()
         self.scaling = scaling
-        self.cos = self.sin = inv_freq.new_empty(0, inv_freq.numel(), dtype=torch.float32)
+        self.tables: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos, sin of positions [...], each [..., 1, D/2] to broadcast over heads."""
-        if self.inv_freq.device != positions.device:
-            self.inv_freq, self.cos = self.inv_freq.to(positions.device), self.cos[:0]
-        if positions.device.type == "cpu":
-            self.grow(int(positions.max()) + 1 if positions.numel() else 0)
-            cos, sin = self.cos[positions], self.sin[positions]
-        else:  # looking up the largest position would stop the device
-            cos, sin = self._angles(positions)
-        return cos.to(dtype).unsqueeze(-2), sin.to(dtype).unsqueeze(-2)
+        """cos [..., 1, 1, D/2] and (-sin, sin) [..., 1, 2, D/2] of positions [...], as `apply_rope` takes them."""
+        if positions.device.type != "cpu":  # looking up the largest position would stop the device
+            return self._rotations(positions, dtype)
+        cos, sin = self._table(int(positions.max()) + 1 if positions.numel() else 0, dtype)
+        return cos[positions], sin[positions]
 
-    def grow(self, length: int) -> None:
-        """Make the table hold at least `length` positions."""
-        if length > self.cos.shape[0]:
-            rounded = -(-length // 1024) * 1024
-            self.cos, self.sin = self._angles(torch.arange(rounded, device=self.inv_freq.device))
+    def _table(self, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Rotations of at least the first `length` positions."""
+        if dtype not in self.tables or self.tables[dtype][0].shape[0] < length:
+            rounded = -(-max(length, 1) // 1024) * 1024
+            self.tables[dtype] = self._rotations(torch.arange(rounded), dtype)
+        return self.tables[dtype]
 
-    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """fp32 cos and sin, [..., D/2]."""
+    def _rotations(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        self.inv_freq = self.inv_freq.to(positions.device)
         angles = positions[..., None].float() * self.inv_freq
-        return angles.cos() * self.scaling, angles.sin() * self.scaling
+        cos, sin = (angles.cos() * self.scaling).to(dtype), (angles.sin() * self.scaling).to(dtype)
+        return cos[..., None, None, :], torch.stack((-sin, sin), dim=-2).unsqueeze(-3)
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x [..., heads, D] by cos, sin [..., 1, D/2]."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    """Rotate x [..., heads, D] by what `RopeTable` gives: halves (a, b) become (a cos - b sin, b cos + a sin)."""
+    halves = x.view(*x.shape[:-1], 2, x.shape[-1] // 2) if x.is_contiguous() else x.unflatten(-1, (2, -1))
+    return torch.addcmul(halves * cos, halves.flip(-2), sin).flatten(-2)

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from drafterforge.kernels.attention import grouped_attention
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.linear import FrozenLinear
+from drafterforge.kernels.norm import rms_norm
 from drafterforge.kernels.rope import RopeTable, apply_rope
 from drafterforge.target.taps import tap_layers
 
@@ -116,12 +117,12 @@ class LeanBackbone:
         for index, layer in enumerate(self.layers):
             if index in self.taps:
                 tapped[index] = x
-            qkv = layer.qkv(F.rms_norm(x, x.shape[-1:], layer.input_norm, self.eps))
+            qkv = layer.qkv(rms_norm(x, layer.input_norm, self.eps))
             qkv = qkv.view(batch * length, num_rotated + self.num_key_heads, self.width)
             rotated, v = qkv[:, :num_rotated], qkv[:, num_rotated:]
             if layer.q_norm is not None:
-                q = F.rms_norm(rotated[:, : self.num_heads], (self.width,), layer.q_norm, self.eps)
-                k = F.rms_norm(rotated[:, self.num_heads :], (self.width,), layer.k_norm, self.eps)
+                q = rms_norm(rotated[:, : self.num_heads], layer.q_norm, self.eps)
+                k = rms_norm(rotated[:, self.num_heads :], layer.k_norm, self.eps)
                 rotated = torch.cat((q, k), dim=1)
             rotated = apply_rope(rotated, cos, sin).view(batch, length, num_rotated, self.width)
             q, k = rotated[:, :, : self.num_heads], rotated[:, :, self.num_heads :]
@@ -129,10 +130,10 @@ class LeanBackbone:
             keys, values = (k.transpose(1, 2), v.transpose(1, 2)) if cache is None else cache.write(index, k, v)
             attended = grouped_attention(q, keys, values, mask)
             x = x + layer.out(attended.reshape(batch * length, -1))
-            gate, up = layer.gate_up(F.rms_norm(x, x.shape[-1:], layer.post_norm, self.eps)).chunk(2, dim=-1)
+            gate, up = layer.gate_up(rms_norm(x, layer.post_norm, self.eps)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
         features = torch.cat([tapped[index] for index in self.taps], dim=-1)
-        final = F.rms_norm(x, x.shape[-1:], self.norm, self.eps)
+        final = rms_norm(x, self.norm, self.eps)
         return final.view(batch, length, -1), features.view(batch, length, -1)
 
     def logits(self, states: Tensor) -> Tensor:

@@ -50,8 +50,9 @@ def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     width = logits.shape[-1]
     count = min(count, width)
     logits = logits.float()
-    lse = logits.logsumexp(dim=-1, keepdim=True)
     values, ids = logits.topk(min(count + 1, width), dim=-1)
+    best = values[:, :1]
+    lse = (logits - best).exp_().sum(dim=-1, keepdim=True).log_() + best  # logsumexp, which takes longer
     if count < width and bool((values[:, count - 1] == values[:, count]).any()):
         ids = ordered(logits)[:, :count]
     else:

@@ -12,6 +12,7 @@ from drafterforge.kernels import linear
 from drafterforge.kernels.attention import additive, grouped_attention
 from drafterforge.kernels.cache import BLOCK, KeyValueCache
 from drafterforge.kernels.linear import FrozenLinear
+from drafterforge.kernels.norm import rms_norm
 from drafterforge.kernels.rope import RopeTable, apply_rope
 
 # Linear.
@@ -188,10 +189,24 @@ def test_the_table_grows_to_any_position_without_changing():
     table = RopeTable(torch.tensor([1.0, 0.1, 0.01]))
     early, _ = table(torch.arange(5), torch.float32)
     far, _ = table(torch.tensor([5000]), torch.float32)
-    torch.testing.assert_close(far[0, 0], (5000 * torch.tensor([1.0, 0.1, 0.01])).cos())
+    torch.testing.assert_close(far[0, 0, 0], (5000 * torch.tensor([1.0, 0.1, 0.01])).cos())
     assert torch.equal(table(torch.arange(5), torch.float32)[0], early)
 
 
 def test_no_positions_give_no_angles():
     cos, sin = RopeTable(torch.ones(3))(torch.empty(0, dtype=torch.long), torch.float32)
-    assert cos.shape == sin.shape == (0, 1, 3)
+    assert cos.shape == (0, 1, 1, 3)
+    assert sin.shape == (0, 1, 2, 3)
+
+
+# RMS norm.
+
+
+@pytest.mark.parametrize("shape", [(1, 16), (5, 16), (4, 3, 16)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_the_lean_norm_equals_the_library_s(shape, dtype):
+    x, gain = torch.randn(shape).to(dtype) * 50, torch.rand(16).to(dtype)
+    with torch.inference_mode():
+        torch.testing.assert_close(rms_norm(x, gain, 1e-5), F.rms_norm(x, (16,), gain, 1e-5))
+        rotated = torch.randn(4, 5, 16).to(dtype)[:, :3]  # not contiguous, as the queries of a fused projection
+        torch.testing.assert_close(rms_norm(rotated, gain, 1e-5), F.rms_norm(rotated, (16,), gain, 1e-5))
