@@ -162,14 +162,16 @@ class TrainerConfig:
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """Shape of the draft tree; null: the device's own default."""
+    """Shape of the draft tree (null: the device's own default), and numerics."""
 
     num_tokens: int | None = None  # nodes verified per cycle, root included
     depth: int | None = None  # drafted levels
     top_k: int | None = None  # beam and children per node
+    numerics: str = "auto"  # invariant: half precision decodes as its autoregressive self | fast | auto: if it can
 
     def __post_init__(self) -> None:
         """Check ranges."""
+        _one_of("runtime.numerics", self.numerics, ("auto", "fast", "invariant"))
         _at_least("runtime.num_tokens", self.num_tokens, 1)
         _at_least("runtime.depth", self.depth, 0)
         _at_least("runtime.top_k", self.top_k, 1)
@@ -224,14 +226,23 @@ class GenerateConfig:
 
     target: TargetConfig = field(default_factory=TargetConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    drafter: str = ""  # name or folder of a drafter; empty: autoregressive decoding
+    drafter: str = ""  # a drafter's name or folder | retrieval | a small LM's folder; empty: autoregressive
     prompt: str = ""  # taken verbatim; empty: read from standard input
     max_new_tokens: int = 256  # length limit of the answer
+    temperature: float = 0.0  # 0: the most probable token each time
+    top_k: int = 0  # sample among the k most probable tokens; 0: all
+    top_p: float = 1.0  # sample among the fewest tokens that hold this probability
+    min_p: float = 0.0  # sample among tokens at least this times as probable as the best
+    repetition_penalty: float = 1.0  # above 1: tokens of the text so far become less probable
+    stop: list[str] = field(default_factory=list)  # strings that end the answer, left out of it
+    seed: int = 0  # of sampling: the same prompt and seed give the same text, with any drafter
+    colour: str = "auto"  # drafted tokens in green: auto (on a terminal) | always | never
     runs_dir: str = "runs"  # where the drafter is looked up
 
     def __post_init__(self) -> None:
         """Check ranges."""
         _at_least("max_new_tokens", self.max_new_tokens, 1)
+        _one_of("colour", self.colour, ("auto", "always", "never"))
 
 
 @dataclass(frozen=True)

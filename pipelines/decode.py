@@ -10,8 +10,8 @@ import torch
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact, write_artifact
-from drafterforge.artifacts.locate import artifact_dir
-from drafterforge.artifacts.manifest import Manifest
+from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.compose import to_dict
 from drafterforge.data.answers import AnswerSet
 from drafterforge.drafter.checkpoint import load_drafter
@@ -21,9 +21,11 @@ from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
 from drafterforge.evaluation.report import build_report, build_row
 from drafterforge.pipelines.console import bar, say
-from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.engine import Drafter, Engine
+from drafterforge.runtime.numerics import choose_numerics
+from drafterforge.runtime.proposers.retrieval import Retrieval
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.schema import TrainDrafterConfig
+from drafterforge.schema import GenerateConfig, TrainDrafterConfig
 from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
@@ -34,8 +36,23 @@ def open_drafter(folder: Path, target: Target) -> Manifest:
     return open_artifact(folder, "drafters", target_fingerprint=target.fingerprint, target=target.name)
 
 
-def engine_for(folder: Path, target: Target, shape: TreeShape) -> Engine:
-    """An engine with the drafter in `folder`."""
+def load_any_drafter(cfg: GenerateConfig, target: Target) -> Drafter | None:
+    """The drafter that `drafter=` names: a trained one, retrieval, or a small language model's folder."""
+    if not cfg.drafter:
+        return None
+    if cfg.drafter == "retrieval":
+        return Retrieval()
+    folder = Path(cfg.drafter).expanduser()
+    if (folder / "config.json").is_file() and not (folder / MANIFEST).is_file():
+        return load_target(dataclasses.replace(cfg.target, source="hf", model=str(folder), revision=None, name=""))
+    hint = f"drafterforge train-drafter domain={cfg.drafter}"
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter, hint=hint)
+    open_drafter(folder, target)
+    return fused_drafter(folder, target)
+
+
+def fused_drafter(folder: Path, target: Target) -> FusedDrafter:
+    """The EAGLE-3 drafter in `folder`, ready to decode."""
     embedding = target.backbone.embedding
     drafter = load_drafter(folder, embedding)
     if drafter.spec.tap_layers != target.backbone.taps:
@@ -43,7 +60,12 @@ def engine_for(folder: Path, target: Target, shape: TreeShape) -> Engine:
             f"{folder} reads the inputs of layers {drafter.spec.tap_layers}; this target is tapped at "
             f"{target.backbone.taps}; train a drafter for it"
         )
-    return Engine(target, FusedDrafter(drafter, embedding), shape)
+    return FusedDrafter(drafter, embedding)
+
+
+def engine_for(folder: Path, target: Target, shape: TreeShape, numerics: str = "fast") -> Engine:
+    """An engine with the drafter in `folder`."""
+    return Engine(target, fused_drafter(folder, target), shape, numerics=numerics)
 
 
 def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: AnswerSet, drafter: Path) -> dict:
@@ -68,6 +90,7 @@ def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: AnswerSet,
         },
         device=describe_device(target.device),
         dtype=str(target.dtype).removeprefix("torch."),
+        numerics=choose_numerics(cfg.runtime.numerics, target),
         seed=cfg.seed,
         suite=f"{cfg.domain.name}, held out",
         curves={"mismatches": details},
@@ -99,12 +122,17 @@ def _measure(
     tree = choose_shape(cfg.runtime, target.device, target.dtype)
     chain = TreeShape(num_tokens=tree.depth + 1, depth=tree.depth, top_k=1)
     described = {"chain": chain, "tree": tree} if cfg.eval.chain else {"tree": tree}
-    methods = [Method(AUTOREGRESSIVE, Engine(target))]
+    numerics = choose_numerics(cfg.runtime.numerics, target)
+    methods = [Method(AUTOREGRESSIVE, Engine(target))]  # the fastest, which speed-ups are over
+    same_as = AUTOREGRESSIVE
+    if numerics == "invariant":
+        same_as = f"{AUTOREGRESSIVE}, invariant"
+        methods.append(Method(same_as, Engine(target, numerics=numerics)))
     for name, shape in described.items():
         methods.append(
             Method(
                 f"eagle3 {name} {shape.num_tokens}/{shape.depth}/{shape.top_k}",
-                engine_for(drafter, target, shape),
+                engine_for(drafter, target, shape, numerics),
                 selector="static",
                 scheduler="static",
                 drafters=[drafter.name],
@@ -120,12 +148,13 @@ def _measure(
     rows, details = [], []
     for method in methods:
         exact = None
+        text = AUTOREGRESSIVE if method.name == AUTOREGRESSIVE else same_as
         if target.dtype == torch.float32:
 
             def exact(method: Method = method) -> tuple[Engine, Engine]:
                 return engine_for(drafter, exact_target(), method.engine.shape), Engine(exact_target())
 
-        mismatches = compare(method.name, target, found[method.name], found[AUTOREGRESSIVE], exact)
+        mismatches = compare(method.name, target, found[method.name], found[text], exact)
         details += [{"dtype": dtype, **one.as_dict()} for one in mismatches]
         rows.append(
             build_row(
@@ -135,6 +164,7 @@ def _measure(
                 domain=cfg.domain.name,
                 mismatches=counted(mismatches),
                 dtype=dtype,
+                numerics=method.engine.numerics,
             )
         )
     return rows, details

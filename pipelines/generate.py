@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from itertools import groupby
 
-from drafterforge.artifacts.locate import find_artifact
-from drafterforge.data.chat import prompt_ids
+from rich.text import Text
+
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.console import say
-from drafterforge.pipelines.decode import engine_for, open_drafter
+from drafterforge.pipelines.console import console, table_console
+from drafterforge.pipelines.decode import load_any_drafter
+from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import choose_shape
+from drafterforge.runtime.stopping import TextStream
 from drafterforge.schema import GenerateConfig
 from drafterforge.target.load import load_target
 
@@ -22,25 +26,65 @@ def run(cfg: Config) -> str:
     prompt = cfg.prompt or sys.stdin.read()
     if not prompt.strip():
         raise ConfigError('generate needs a prompt: type prompt="..." or pipe text into it')
+    filters = {name: getattr(cfg, name) for name in ("top_k", "top_p", "min_p", "repetition_penalty")}
+    sampling = Sampling(temperature=cfg.temperature, seed=cfg.seed, **filters)
     target = load_target(cfg.target)
-    engine = Engine(target)
-    if cfg.drafter:
-        hint = f"drafterforge train-drafter domain={cfg.drafter}"
-        folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter, hint=hint)
-        open_drafter(folder, target)
-        engine = engine_for(folder, target, choose_shape(cfg.runtime, target.device, target.dtype))
-    shown = ""
-    for answer in engine.stream(
-        prompt_ids(target.tokenizer, [{"role": "user", "content": prompt}]), cfg.max_new_tokens
-    ):
-        text = target.tokenizer.decode(answer.tokens, skip_special_tokens=True)
-        if not text.endswith("\N{REPLACEMENT CHARACTER}"):  # a character may span tokens
-            print(text[len(shown) :], end="", flush=True)
-            shown = text
-    print(text[len(shown) :])
-    rate = len(answer.tokens) / answer.time_s["total"]
-    say(
-        f"{len(answer.tokens)} tokens, {len(answer.cycles)} cycles, {answer.mat:.2f} tokens a cycle, "
-        f"{rate:.1f} tokens/s, stopped at {answer.stop_reason}"
+    drafter = load_any_drafter(cfg, target)
+    shape = None if drafter is None else choose_shape(cfg.runtime, target.device, target.dtype)
+    printer = Printer(target.tokenizer, cfg.colour == "always" or (cfg.colour == "auto" and sys.stdout.isatty()))
+    message = {"role": "user", "content": prompt}
+    for answer in Engine(target, drafter, shape).stream([message], cfg.max_new_tokens, sampling, cfg.stop):
+        printer.show(answer)
+    print(flush=True)
+    console.print(summary(answer), soft_wrap=True, markup=False)
+    return answer.text
+
+
+class Printer:
+    """Prints what is new of a growing answer; drafted tokens in green."""
+
+    def __init__(self, tokenizer: object, colour: bool) -> None:
+        self.colour, self.stream = colour, TextStream(tokenizer)
+        self.console = table_console(force_terminal=True) if colour else None
+        self.num_tokens = self.num_cycles = 0
+        self.drafted: list[bool] = [False]  # of every token; the first comes from the prefill
+        self.origin: list[bool] = []  # of every character
+        self.shown = 0
+
+    def show(self, answer: Generation) -> None:
+        """Print the text that has come since the last call."""
+        new = answer.text[self.shown :]
+        if not self.colour:
+            print(new, end="", flush=True)
+        else:
+            self._trace(answer)
+            origin = self.origin[self.shown :] + [False] * len(new)
+            for drafted, part in groupby(zip(new, origin, strict=False), key=lambda pair: pair[1]):
+                text = Text("".join(char for char, _ in part), style="green" if drafted else "")
+                self.console.print(text, end="", soft_wrap=True)
+            self.console.file.flush()
+        self.shown = len(answer.text)
+
+    def _trace(self, answer: Generation) -> None:
+        """Note of every character whether it was drafted."""
+        for cycle in answer.cycles[self.num_cycles :]:
+            self.drafted += [place < cycle.accepted for place in range(cycle.accept_length)]
+        self.num_cycles = len(answer.cycles)
+        for token, drafted in list(zip(answer.tokens, self.drafted, strict=True))[self.num_tokens :]:
+            self.origin += [drafted] * len(self.stream.append(token))
+        self.num_tokens = len(answer.tokens)
+
+
+def summary(answer: Generation) -> str:
+    """One line of figures."""
+    total = answer.time_s["total"]
+    accepted = sum(cycle.accepted for cycle in answer.cycles)
+    drafted = sum(cycle.num_nodes - 1 for cycle in answer.cycles)
+    steps = ", ".join(
+        f"{name} {answer.time_s[name] / total:.0%}" for name in ("prefill", "draft", "verify", "host") if total
     )
-    return text
+    found = f", {accepted} of {drafted} drafted nodes accepted" if drafted else ""
+    return (
+        f"{len(answer.tokens)} tokens in {total:.2f} s ({len(answer.tokens) / total:.1f}/s), "
+        f"{len(answer.cycles)} cycles, {answer.mat:.2f} tokens a cycle{found}; {steps}; stopped at {answer.stop_reason}"
+    )

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from drafterforge.runtime.engine import Engine, Generation
+from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.engine import Engine
 from drafterforge.target.load import Target
 
 NEAR_TIE = 1e-4  # a float32 difference at a smaller margin is decided by rounding, and rerun in float64
@@ -67,7 +68,7 @@ def compare(
         margin = top2_margin(target, [*other.prompt, *other.tokens[:position]])
         rerun = False
         if exact is not None and margin < NEAR_TIE:
-            fast, plain = (engine.generate(other.prompt, len(other.tokens)) for engine in exact())
+            fast, plain = (engine.generate([other.prompt], len(other.tokens))[0] for engine in exact())
             rerun = fast.tokens == plain.tokens
         mismatches.append(Mismatch(method, index, position, margin, rerun))
     return mismatches

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from drafterforge.runtime.engine import Engine, Generation
+from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.engine import Engine
 
 AUTOREGRESSIVE = "autoregressive"
 
@@ -29,11 +30,11 @@ def measure(
 ) -> dict[str, list[Generation]]:
     """Generations of every method, in the order of `prompts`; each method is warmed up on the first prompt."""
     for method in methods if prompts else ():
-        method.engine.generate(prompts[0], min(max_new_tokens, 8))
+        method.engine.generate([prompts[0]], min(max_new_tokens, 8))
     found: dict[str, list[Generation]] = {method.name: [] for method in methods}
     for index, prompt in enumerate(prompts):
         turn = index % len(methods)
         for method in (*methods[turn:], *methods[:turn]):
-            found[method.name].append(method.engine.generate(prompt, max_new_tokens))
+            found[method.name] += method.engine.generate([prompt], max_new_tokens)
             progress()
     return found

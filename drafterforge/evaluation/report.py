@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import wilcoxon
 
 from drafterforge import __version__
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method
-from drafterforge.runtime.engine import Generation
+from drafterforge.evaluation.statistics import bootstrap_ratio
+from drafterforge.runtime.batch import Generation
 
 SCHEMA = 1
 STEPS = ("prefill", "draft", "verify", "select", "schedule", "host", "total")
@@ -24,16 +24,13 @@ def tokens_per_s(generations: Sequence[Generation]) -> float:
     return sum(len(one.tokens) for one in generations) / sum(one.time_s["total"] for one in generations)
 
 
-def speedup_interval(found: Sequence[Generation], baseline: Sequence[Generation], draws: int = 2000) -> list[float]:
+def speedup_interval(found: Sequence[Generation], baseline: Sequence[Generation]) -> list[float]:
     """95 % bootstrap interval of the ratio of totals, prompts resampled in pairs."""
-    pick = np.random.default_rng(0).integers(0, len(found), size=(draws, len(found)))
-
-    def rate(generations: Sequence[Generation]) -> np.ndarray:
-        tokens = np.array([len(one.tokens) for one in generations])
-        seconds = np.array([one.time_s["total"] for one in generations])
-        return tokens[pick].sum(axis=1) / seconds[pick].sum(axis=1)
-
-    return [round(float(bound), 4) for bound in np.percentile(rate(found) / rate(baseline), [2.5, 97.5])]
+    pairs = [
+        (len(one.tokens), one.time_s["total"], len(base.tokens), base.time_s["total"])
+        for one, base in zip(found, baseline, strict=True)
+    ]
+    return [round(bound, 4) for bound in bootstrap_ratio(pairs)]
 
 
 def paired_p(found: Sequence[Generation], baseline: Sequence[Generation]) -> float | None:
@@ -93,6 +90,7 @@ def build_report(
     target: dict[str, Any],
     device: str,
     dtype: str,
+    numerics: str,
     seed: int,
     suite: str,
     curves: dict[str, Any],
@@ -105,7 +103,7 @@ def build_report(
         "target": target,
         "device": device,
         "dtype": dtype,
-        "numerics": "fast",
+        "numerics": numerics,
         "seed": seed,
         "suite": suite,
         "rows": rows,

@@ -63,6 +63,11 @@ class KeyValueCache:
         """Copy slots `sources` [A] to [start, start + A) in every row and layer; gathered first, so overlap is safe."""
         self.data[:, :, :, :, start : start + sources.numel()] = self.data[:, :, :, :, sources]
 
+    def move_rows(self, rows: list[int], sources: list[int], destinations: list[int]) -> None:
+        """Copy slot sources[i] of row rows[i] to destinations[i] in every layer; gathered first, so overlap is safe."""
+        at, of, to = (torch.tensor(part, device=self.data.device) for part in (rows, sources, destinations))
+        self.data[:, :, at, :, to] = self.data[:, :, at, :, of]
+
     def keep_rows(self, rows: Tensor) -> None:
         """Keep only the given rows of the batch, [B']."""
         self.data = self.data[:, :, rows]

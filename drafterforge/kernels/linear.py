@@ -8,6 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from drafterforge.kernels.invariant import MAX_ROWS, RowPlan, find_plan, telling_data
+
+PLANS: dict[tuple, RowPlan] = {}  # by shape, dtype, device and kernel of a linear layer
+
 
 @functools.cache
 def computes_bfloat16(device_type: str) -> bool:
@@ -21,18 +25,19 @@ def computes_bfloat16(device_type: str) -> bool:
     return bool(amx() or avx512())
 
 
-def _pack_from(weight: Tensor) -> int | None:
-    """Fewest rows for which a packed weight beats `F.linear`; None if it never does.
+def _packing(weight: Tensor) -> tuple[int, torch.dtype] | None:
+    """Fewest rows for which a packed weight beats `F.linear`, and the dtype to pack it in; None if it never does.
 
     Measured on two CPUs: with AMX a plain bfloat16 `F.linear` reorders its weight at every call, so packing always
     wins; in float32 one row is a matrix-vector product that streams the plain weight faster, and packing wins from
-    two rows on.
+    two rows on.  A CPU without bfloat16 widens the numbers of every call, so they are widened once, and products
+    rounded back: 16 rows then take a third of the time.
     """
     if weight.device.type != "cpu" or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return None
     if weight.dtype == torch.bfloat16 and computes_bfloat16("cpu"):
-        return 1
-    return 2 if weight.dtype == torch.float32 else None
+        return 1, torch.bfloat16
+    return (2, torch.float32) if weight.dtype in (torch.float32, torch.bfloat16, torch.float16) else None
 
 
 class FrozenLinear:
@@ -41,15 +46,35 @@ class FrozenLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> None:
         self.weight = weight.detach()
         self.bias = None if bias is None else bias.detach()
-        self.pack_from = _pack_from(self.weight) if pack else None
-        if self.pack_from is not None:
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), None)
+        self.packing = _packing(self.weight) if pack else None
+        if self.packing is not None:
+            dtype = self.packing[1]
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.to(dtype).contiguous(), None)
+            self.packed_bias = None if self.bias is None else self.bias.to(dtype)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Apply to [..., in]; flattened first, since a non-contiguous 3-D input would copy the weight per row."""
+    def __call__(self, x: Tensor, invariant: bool = False) -> Tensor:
+        """Apply to [..., in]; flattened first, since a non-contiguous 3-D input would copy the weight per row.
+
+        invariant: a row's result does not depend on how many others there are.
+        """
         flat = x.reshape(-1, x.shape[-1]).contiguous()
-        if self.pack_from is None or flat.shape[0] < self.pack_from:
-            out = F.linear(flat, self.weight, self.bias)
-        else:
-            out = torch.ops.mkldnn._linear_pointwise(flat, self.packed, self.bias, "none", [], "")
+        out = self.plan.apply(self._apply, flat) if invariant else self._apply(flat)
         return out.view(*x.shape[:-1], out.shape[-1])
+
+    @property
+    def plan(self) -> RowPlan:
+        """Row counts that give bit-equal rows, found once for all layers of one shape."""
+        weight = self.weight
+        key = (weight.shape, weight.dtype, weight.device, self.packing, self.bias is None)
+        if key not in PLANS:
+            trial, x = telling_data(MAX_ROWS, *weight.shape, weight.dtype, weight.device)
+            bias = None if self.bias is None else torch.zeros_like(self.bias)  # another would hide what is left
+            PLANS[key] = find_plan(FrozenLinear(trial, bias, pack=self.packing is not None)._apply, x)
+        return PLANS[key]
+
+    def _apply(self, flat: Tensor) -> Tensor:
+        if self.packing is None or flat.shape[0] < self.packing[0]:
+            return F.linear(flat, self.weight, self.bias)
+        dtype = self.packing[1]
+        out = torch.ops.mkldnn._linear_pointwise(flat.to(dtype), self.packed, self.packed_bias, "none", [], "")
+        return out.to(flat.dtype)

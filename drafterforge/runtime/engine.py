@@ -1,177 +1,134 @@
-"""Lossless decoding of one sequence: draft a tree, verify it in one target forward, commit the confirmed walk.
+"""Lossless decoding of prompts with a target and, optionally, a drafter.
 
-Autoregressive decoding is the same engine with a tree of one node.  Axes: T tree nodes, A accepted, V vocabulary.
+Autoregressive decoding is the same engine with trees of one node.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import Tensor
 
+from drafterforge.data.chat import prompt_ids
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.errors import DrafterforgeError
-from drafterforge.kernels.attention import additive
-from drafterforge.runtime.propose import Eagle3Proposer
+from drafterforge.runtime.batch import Batch, Generation
+from drafterforge.runtime.numerics import choose_numerics
+from drafterforge.runtime.proposers.base import Proposer
+from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
+from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
+from drafterforge.runtime.proposers.retrieval import Retrieval, RetrievalProposer
+from drafterforge.runtime.sampling import GREEDY, Sampling
+from drafterforge.runtime.stopping import StopRule, TextStream
 from drafterforge.target.load import Target
-from drafterforge.tree.accept import accepted_path
-from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, root_only
+from drafterforge.tree.grow import TreeShape
+
+Prompt = str | Sequence[int] | Sequence[dict[str, str]]  # text as it is, token ids, or messages of a chat
+Drafter = FusedDrafter | Retrieval | Target
+PROPOSERS: dict[type, Callable[..., Proposer]] = {
+    FusedDrafter: Eagle3Proposer,
+    Retrieval: RetrievalProposer,
+    Target: CausalLMProposer,
+}
 
 
-@dataclass(frozen=True)
-class Cycle:
-    """One draft and verification."""
-
-    depth: int  # drafted levels asked for
-    num_nodes: int  # nodes verified, root included
-    accept_length: int  # tokens emitted, bonus included, cut at the end of the answer
-
-
-@dataclass
-class Generation:
-    """A finished or running answer."""
-
-    prompt: list[int]
-    tokens: list[int] = field(default_factory=list)  # cut at the end token, which is kept, and at max_new_tokens
-    cycles: list[Cycle] = field(default_factory=list)
-    stop_reason: str = ""  # eos | length | context
-    time_s: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("prefill", "draft", "verify", "host", "total"), 0.0)
-    )
-
-    @property
-    def mat(self) -> float:
-        """Mean accept length of the cycles; 1 without any."""
-        return sum(cycle.accept_length for cycle in self.cycles) / len(self.cycles) if self.cycles else 1.0
+def proposer_of(drafter: Drafter) -> Proposer:
+    """The drafter at work, with no rows yet."""
+    for kind, proposer in PROPOSERS.items():
+        if isinstance(drafter, kind):
+            return proposer(drafter)
+    raise TypeError(f"no way to draft with a {type(drafter).__name__}")
 
 
 class Engine:
-    """Decodes prompts with a target and, optionally, a drafter."""
-
-    def __init__(self, target: Target, drafter: FusedDrafter | None = None, shape: TreeShape | None = None) -> None:
-        self.target, self.drafter = target, drafter
-        self.shape = shape or TreeShape(num_tokens=1, depth=0, top_k=1)
-
-    def generate(self, prompt: list[int], max_new_tokens: int) -> Generation:
-        """The whole answer to one prompt of token ids."""
-        *_, answer = self.stream(prompt, max_new_tokens)
-        return answer
-
-    @torch.inference_mode()
-    def stream(self, prompt: list[int], max_new_tokens: int) -> Iterator[Generation]:
-        """Yields the growing answer after the prefill and after every cycle."""
-        room = self.target.max_positions - len(prompt)
-        if not prompt or room < 1:
-            raise DrafterforgeError(
-                f"the prompt has {len(prompt)} tokens; this target reads 1 to {self.target.max_positions - 1}"
-            )
-        limit = min(max_new_tokens, room)
-        answer = Generation(list(prompt))
-        began = self._now()
-        state = _Sequence(self.target, self.drafter, self._now)
-        mark = self._now()
-        state.prefill(prompt)
-        answer.time_s["prefill"] = self._now() - mark
-        answer.tokens.append(int(state.root))
-        while True:
-            self._stop(answer, limit, "length" if limit == max_new_tokens else "context")
-            answer.time_s["total"] = self._now() - began
-            yield answer
-            if answer.stop_reason:
-                return
-            self._cycle(state, answer, limit)
-
-    def _cycle(self, state: _Sequence, answer: Generation, limit: int) -> None:
-        """Draft, verify, commit; appends what was confirmed."""
-        shape, marks = self.shape, [self._now()]
-        depth = min(shape.depth, limit - len(answer.tokens) - 1)  # deeper levels could only be cut off again
-        tree = state.draft(TreeShape(shape.num_tokens, depth, shape.top_k))
-        marks.append(self._now())
-        chosen, features = state.verify(tree, depth)
-        marks.append(self._now())
-        confirmed = state.commit(tree, chosen, features)
-        marks.append(self._now())
-        emitted = self._cut(confirmed, limit - len(answer.tokens))
-        answer.tokens.extend(emitted)
-        answer.cycles.append(Cycle(depth, tree.tokens.numel(), len(emitted)))
-        marks.append(self._now())
-        spent = [after - before for before, after in pairwise(marks)]
-        answer.time_s["draft"] += spent[0] + state.refresh_s
-        answer.time_s["verify"] += spent[1]
-        answer.time_s["host"] += spent[2] - state.refresh_s + spent[3]
-
-    def _cut(self, tokens: list[int], room: int) -> list[int]:
-        """Tokens up to and including the first end token, at most `room`."""
-        for place, token in enumerate(tokens[:room]):
-            if token in self.target.eos_ids:
-                return tokens[: place + 1]
-        return tokens[:room]
-
-    def _stop(self, answer: Generation, limit: int, reason: str) -> None:
-        if answer.tokens[-1] in self.target.eos_ids:
-            answer.stop_reason = "eos"
-        elif len(answer.tokens) >= limit:
-            answer.stop_reason = reason
-
-    def _now(self) -> float:
-        """Seconds; waits for the GPU, so that a step is charged what it costs."""
-        if self.target.device.type == "cuda":
-            torch.cuda.synchronize(self.target.device)
-        return time.perf_counter()
-
-
-class _Sequence:
-    """Caches and root of one sequence: all before the root is committed, the root's own key is not yet computed."""
+    """Decodes prompts; the output is the target's own, only the speed is the drafter's."""
 
     def __init__(
-        self, target: Target, drafter: FusedDrafter | None, now: Callable[[], float] = time.perf_counter
+        self,
+        target: Target,
+        drafter: Drafter | None = None,
+        shape: TreeShape | None = None,
+        max_batch: int = 8,
+        numerics: str = "fast",
     ) -> None:
-        self.target, self.now = target, now
-        self.cache = target.new_cache()
-        self.proposer = None if drafter is None else Eagle3Proposer(drafter)
-        self.length = 0  # committed tokens, the root not included
-        self.refresh_s = 0.0
+        """max_batch: most prompts decoded together by `generate`.  numerics: see `runtime.numerics`."""
+        self.target, self.drafter, self.max_batch = target, drafter, max_batch
+        self.numerics = choose_numerics(numerics, target)
+        self.shape = shape or TreeShape(num_tokens=1, depth=0, top_k=1)
+        if isinstance(drafter, Target) and drafter.config.vocab_size != target.config.vocab_size:
+            raise DrafterforgeError(
+                f"{drafter.name} has {drafter.config.vocab_size} token ids, {target.name} has "
+                f"{target.config.vocab_size}; a causal LM drafts for a target with the same tokenizer"
+            )
 
-    def prefill(self, prompt: list[int]) -> None:
-        """Read the prompt; its most probable continuation becomes the root."""
-        tokens = torch.tensor(prompt, device=self.target.device)
-        positions = torch.arange(len(prompt), device=tokens.device)
-        self.cache.place(0, len(prompt))
-        states, features = self.target.forward(tokens[None], positions[None], self.cache)
-        self.root = self.target.logits(states[0, -1:]).argmax(dim=-1)[0]
-        self.length = len(prompt)
-        if self.proposer is not None:
-            self.proposer.refresh(torch.cat((tokens[1:], self.root[None])), features[0])
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        max_new_tokens: int = 256,
+        sampling: Sampling | Sequence[Sampling] = GREEDY,
+        stop: Sequence[str] = (),
+    ) -> list[Generation]:
+        """Answers in the order of `prompts`, decoded together; each is what the prompt alone would have given.
 
-    def draft(self, shape: TreeShape) -> Tree:
-        """The tree to verify."""
-        return root_only(self.root) if self.proposer is None else self.proposer.draft(self.root, shape)
+        sampling: one for all, or one for each.  stop: strings that end an answer and are not part of its text.
+        """
+        samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
+        if len(samplings) != len(prompts):
+            raise DrafterforgeError(f"{len(samplings)} samplings for {len(prompts)} prompts; give one, or one for each")
+        read = [self.read(prompt, max_new_tokens, stop, stream=False) for prompt in prompts]
+        answers = []
+        with torch.inference_mode():
+            batch = self.open_batch()
+            for (tokens, rule), chosen in zip(read, samplings, strict=True):
+                answers.append(batch.admit(tokens, rule, chosen).answer)
+                while len(batch.rows) >= self.max_batch:
+                    batch.cycle(self.shape)
+            while batch.rows:
+                batch.cycle(self.shape)
+        if self.target.tokenizer is not None and not stop:
+            for answer in answers:
+                answer.text = self.target.tokenizer.decode(answer.tokens, skip_special_tokens=True)
+        return answers
 
-    def verify(self, tree: Tree, depth: int) -> tuple[Tensor, Tensor]:
-        """The target's token after each node, [T], and the nodes' features, [T, 3H]."""
-        count = tree.tokens.numel()
-        self.cache.place(self.length, count)
-        self.ancestors = ancestor_mask(tree.parents, depth)
-        mask = None
-        if count > 1:
-            past = torch.ones(count, self.length, dtype=torch.bool, device=self.root.device)
-            mask = additive(torch.cat((past, self.ancestors), dim=1), self.target.dtype)[None]
-        states, features = self.target.forward(tree.tokens[None], (self.length + tree.levels)[None], self.cache, mask)
-        return self.target.logits(states[0]).argmax(dim=-1), features[0]
+    def stream(
+        self, prompt: Prompt, max_new_tokens: int = 256, sampling: Sampling = GREEDY, stop: Sequence[str] = ()
+    ) -> Iterator[Generation]:
+        """Yields the growing answer after the prefill and after every cycle; its text only ever grows."""
+        tokens, rule = self.read(prompt, max_new_tokens, stop, stream=True)
+        with torch.inference_mode():
+            batch = self.open_batch()
+            row = batch.admit(tokens, rule, sampling)
+        yield row.answer
+        while batch.rows:
+            with torch.inference_mode():
+                batch.cycle(self.shape)
+            yield row.answer
 
-    def commit(self, tree: Tree, chosen: Tensor, features: Tensor) -> list[int]:
-        """Keep the accepted walk; returns its tokens below the root and the bonus, which becomes the root."""
-        path = accepted_path(tree, chosen, self.ancestors)
-        tokens = torch.cat((tree.tokens[path[1:]], chosen[path[-1:]]))
-        self.cache.move(self.length + path, self.length)
-        self.length += path.numel()
-        self.root = tokens[-1]
-        began = self.now()
-        if self.proposer is not None:
-            self.proposer.refresh(tokens, features[path])
-        self.refresh_s = self.now() - began
-        return tokens.tolist()
+    def open_batch(self) -> Batch:
+        """No rows yet; rows are admitted and cycled by the caller."""
+        proposer = None if self.drafter is None else proposer_of(self.drafter)
+        return Batch(self.target, proposer, invariant=self.numerics == "invariant")
+
+    def read(
+        self, prompt: Prompt, max_new_tokens: int, stop: Sequence[str] = (), stream: bool = False
+    ) -> tuple[list[int], StopRule]:
+        """Token ids of a prompt, and where its answer ends.  stream: keep its text up to date, token by token."""
+        tokens = self._ids(prompt)
+        room = self.target.max_positions - len(tokens)
+        if not tokens or room < 1:
+            raise DrafterforgeError(
+                f"the prompt has {len(tokens)} tokens; this target reads 1 to {self.target.max_positions - 1}"
+            )
+        if max_new_tokens < 1:
+            raise DrafterforgeError(f"max_new_tokens must be >= 1, got {max_new_tokens}")
+        tokenizer = self.target.tokenizer
+        text = TextStream(tokenizer) if tokenizer is not None and (stream or stop) else None
+        reason = "length" if max_new_tokens <= room else "context"
+        return tokens, StopRule(self.target.eos_ids, min(max_new_tokens, room), reason, stop, text)
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return self.target.tokenizer(prompt).input_ids
+        if prompt and isinstance(prompt[0], dict):
+            return prompt_ids(self.target.tokenizer, list(prompt))
+        return list(prompt)

@@ -9,12 +9,14 @@ from drafterforge.schema import RuntimeConfig
 from drafterforge.tree.grow import TreeShape
 
 
-def default_shape(device: torch.device, dtype: torch.dtype) -> TreeShape:
+def default_shape(device: torch.device, dtype: torch.dtype, kind: str = "eagle3") -> TreeShape:
     """A static shape for the device: how many rows cost about as much as one decides the width.
 
     EAGLE-3's 60/8/10 on a GPU; a CPU that multiplies bfloat16 in hardware verifies 16 nodes at 1.2 times one token;
     in float32 without it every row and every level costs: of six shapes measured on held-out sql, 10/3/4 was fastest.
     """
+    if kind == "retrieval":  # levels cost nothing
+        return TreeShape(num_tokens=32 if device.type == "cuda" or computes_bfloat16("cpu") else 12, depth=10, top_k=4)
     if device.type == "cuda":
         return TreeShape(num_tokens=60, depth=8, top_k=10)
     if dtype == torch.bfloat16 and computes_bfloat16("cpu"):
@@ -22,8 +24,8 @@ def default_shape(device: torch.device, dtype: torch.dtype) -> TreeShape:
     return TreeShape(num_tokens=10, depth=3, top_k=4)
 
 
-def choose_shape(config: RuntimeConfig, device: torch.device, dtype: torch.dtype) -> TreeShape:
-    """The configured shape; what is null comes from the device's default."""
-    default = default_shape(device, dtype)
+def choose_shape(config: RuntimeConfig, device: torch.device, dtype: torch.dtype, kind: str = "eagle3") -> TreeShape:
+    """The configured shape; what is null comes from the default for the device and the kind of drafter."""
+    default = default_shape(device, dtype, kind)
     chosen = {key: getattr(config, key) for key in ("num_tokens", "depth", "top_k")}
     return TreeShape(**{key: getattr(default, key) if value is None else value for key, value in chosen.items()})

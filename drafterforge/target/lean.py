@@ -102,12 +102,18 @@ class LeanBackbone:
 
     @torch.inference_mode()
     def __call__(
-        self, tokens: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Tensor | None
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: KeyValueCache | None,
+        mask: Tensor | None,
+        invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Final normed states [B, T, H] and features low|mid|high [B, T, 3H] of tokens [B, T].
 
         positions: [B, T].  cache: where keys go and come from (None: attend within `tokens` only).
         mask: additive [B or 1, T, S], or None for causal attention of a sequence that starts at slot 0.
+        invariant: a token's numbers do not depend on what else is in the pass, bit for bit.
         """
         batch, length = tokens.shape
         x = F.embedding(tokens, self.embedding).view(batch * length, -1)
@@ -117,7 +123,7 @@ class LeanBackbone:
         for index, layer in enumerate(self.layers):
             if index in self.taps:
                 tapped[index] = x
-            qkv = layer.qkv(rms_norm(x, layer.input_norm, self.eps))
+            qkv = layer.qkv(rms_norm(x, layer.input_norm, self.eps), invariant)
             qkv = qkv.view(batch * length, num_rotated + self.num_key_heads, self.width)
             rotated, v = qkv[:, :num_rotated], qkv[:, num_rotated:]
             if layer.q_norm is not None:
@@ -128,15 +134,15 @@ class LeanBackbone:
             q, k = rotated[:, :, : self.num_heads], rotated[:, :, self.num_heads :]
             v = v.reshape(batch, length, self.num_key_heads, self.width)
             keys, values = (k.transpose(1, 2), v.transpose(1, 2)) if cache is None else cache.write(index, k, v)
-            attended = grouped_attention(q, keys, values, mask)
-            x = x + layer.out(attended.reshape(batch * length, -1))
-            gate, up = layer.gate_up(rms_norm(x, layer.post_norm, self.eps)).chunk(2, dim=-1)
-            x = x + layer.down(F.silu(gate) * up)
+            attended = grouped_attention(q, keys, values, mask, invariant)
+            x = x + layer.out(attended.reshape(batch * length, -1), invariant)
+            gate, up = layer.gate_up(rms_norm(x, layer.post_norm, self.eps), invariant).chunk(2, dim=-1)
+            x = x + layer.down(F.silu(gate) * up, invariant)
         features = torch.cat([tapped[index] for index in self.taps], dim=-1)
         final = rms_norm(x, self.norm, self.eps)
         return final.view(batch, length, -1), features.view(batch, length, -1)
 
-    def logits(self, states: Tensor) -> Tensor:
+    def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
         """Vocabulary logits [..., V] of final normed states [..., H]."""
         with torch.inference_mode():
-            return self.head(states)
+            return self.head(states, invariant)

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 class Target:
     """A loaded target.
 
-    `forward(tokens, positions, cache, mask) -> (states [B, T, H], features [B, T, 3H])` and
-    `logits(states) -> [..., V]` are those of its backbone.
+    `forward(tokens, positions, cache, mask, invariant) -> (states [B, T, H], features [B, T, 3H])` and
+    `logits(states, invariant) -> [..., V]` are those of its backbone.
     """
 
     name: str
@@ -54,13 +54,14 @@ class Target:
         positions: Tensor,
         cache: KeyValueCache | None,
         mask: Tensor | None = None,
+        invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Final states and features; see `LeanBackbone.__call__`."""
-        return self.backbone(tokens, positions, cache, mask)
+        return self.backbone(tokens, positions, cache, mask, invariant)
 
-    def logits(self, states: Tensor) -> Tensor:
+    def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
         """Vocabulary logits of final states."""
-        return self.backbone.logits(states)
+        return self.backbone.logits(states, invariant)
 
     def new_cache(self, batch: int = 1) -> KeyValueCache:
         """An empty key-value cache."""

@@ -90,9 +90,14 @@ class ModulesBackbone:
 
     @torch.inference_mode()
     def __call__(
-        self, tokens: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Tensor | None
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: KeyValueCache | None,
+        mask: Tensor | None,
+        invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """As `LeanBackbone.__call__`."""
+        """As `LeanBackbone.__call__`, but never invariant: the model's own operations are what they are."""
         length = tokens.shape[1]
         if mask is None:
             causal = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
@@ -109,7 +114,7 @@ class ModulesBackbone:
         self._tapped.clear()
         return states, features
 
-    def logits(self, states: Tensor) -> Tensor:
+    def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
         """Vocabulary logits [..., V] of final normed states [..., H]."""
         with torch.inference_mode():
             return self.model.get_output_embeddings()(states)

@@ -1,6 +1,11 @@
-"""Which drafted nodes the target confirms."""
+"""Which drafted nodes the target confirms.
+
+Axes: B rows, T tree nodes, D drafted levels, V vocabulary.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -8,15 +13,50 @@ from torch import Tensor
 from drafterforge.tree.grow import Tree
 
 
-def accepted_path(tree: Tree, chosen: Tensor, ancestors: Tensor) -> Tensor:
-    """Nodes of the accepted walk from the root, [A + 1], in order.
+def accepted_path(tree: Tree, chosen: Tensor, ancestors: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+    """Nodes of each row's accepted walk from the root, [B, D + 1], of which the first counts [B] are valid.
 
-    chosen: the target's token after each node, [T].  ancestors: [T, T] from `ancestor_mask`.  A node is confirmed when
-    it is the token chosen after its parent and its ancestors are confirmed; siblings differ, so at most one walk
-    exists.
+    chosen: the target's token after each node, [B, T].  ancestors: [B, T, T] from `ancestor_mask`.  A node is
+    confirmed when it is the token chosen after its parent and its ancestors are confirmed; siblings differ, so at most
+    one walk exists.
     """
-    matches = tree.tokens == chosen[tree.parents]
-    matches[0] = True
-    confirmed = (matches[None, :] | ~ancestors).all(dim=1)
-    deepest = torch.where(confirmed, tree.levels, -1).argmax()
-    return ancestors[deepest].nonzero()[:, 0]
+    batch, count = tree.tokens.shape
+    index = torch.arange(count, device=tree.tokens.device).expand(batch, -1)
+    matches = (tree.tokens == chosen.gather(1, tree.parents)) & (tree.parents != index)
+    matches[:, 0] = True
+    confirmed = (matches[:, None, :] | ~ancestors).all(dim=2)
+    deepest = torch.where(confirmed, tree.levels, -1).argmax(dim=1, keepdim=True)
+    on_walk = ancestors.gather(1, deepest[:, :, None].expand(-1, -1, count))[:, 0]
+    path = torch.zeros(batch, depth + 2, dtype=torch.long, device=tree.tokens.device)
+    path.scatter_(1, torch.where(on_walk, tree.levels, depth + 1), index)
+    return path[:, : depth + 1], tree.levels.gather(1, deepest)[:, 0] + 1
+
+
+def sampled_path(
+    tree: Tree, logits: Tensor, depth: int, pick: Callable[[int, Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Walks as in `accepted_path`, and the tokens chosen along them, [B, D + 1]: one more than drafted ones confirmed.
+
+    logits: [B, T, V].  pick(level, logits [B, V] of the walk's node, walking [B]) chooses the token after it, [B]; what
+    it gives for rows whose walk has ended is dropped.  Only nodes on a walk are ever asked about.
+    """
+    batch, count = tree.tokens.shape
+    rows, index = torch.arange(batch, device=logits.device), torch.arange(count, device=logits.device)
+    at = torch.zeros(batch, dtype=torch.long, device=logits.device)
+    walking = torch.ones(batch, dtype=torch.bool, device=logits.device)
+    path, tokens, length = [], [], torch.zeros_like(at)
+    for level in range(depth + 1):
+        token = pick(level, logits[rows, at], walking)
+        path.append(at)
+        tokens.append(token)
+        length = length + walking
+        child = (tree.parents == at[:, None]) & (tree.tokens == token[:, None]) & (index > at[:, None])
+        child &= tree.parents != index
+        walking = walking & child.any(dim=1)
+        at = torch.where(walking, child.long().argmax(dim=1), at)
+        if logits.device.type == "cpu" and not bool(walking.any()):
+            break
+    missing = depth + 1 - len(path)
+    path += [torch.zeros_like(at)] * missing
+    tokens += [torch.zeros_like(at)] * missing
+    return torch.stack(path, dim=1), length, torch.stack(tokens, dim=1)

@@ -3,7 +3,7 @@
 Scores are cumulative log-probabilities in fp32.  Every choice follows one total order: score descending, level
 ascending, then index ascending; with log-probabilities <= 0 a parent then always precedes its children, also under
 ties, so that the best n candidates are closed under ancestors.
-Axes: K beam nodes, k children of each, P pool candidates (level order), T tree nodes (root first).
+Axes: B rows (sequences), P pool candidates (level order), T tree nodes (root first), W draft vocabulary.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class TreeShape:
 
 @dataclass(frozen=True)
 class Tree:
-    """Nodes to verify, in level order; parents precede children."""
+    """Nodes to verify, in level order; parents precede children.  Rows may be padded: padding is its own parent."""
 
-    tokens: Tensor  # [T] target ids; the root first
-    parents: Tensor  # [T] index of the parent; the root's is itself
-    levels: Tensor  # [T] 0 for the root
+    tokens: Tensor  # [B, T] target ids; the root first
+    parents: Tensor  # [B, T] index of the parent; the root's is itself
+    levels: Tensor  # [B, T] 0 for the root and for padding
 
 
 def ordered(scores: Tensor) -> Tensor:
@@ -43,53 +43,65 @@ def ordered(scores: Tensor) -> Tensor:
 
 
 def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and draft ids of the `count` best children, each [K, count], of logits [K, W].
+    """Log-probabilities and draft ids of the `count` best children, each [..., count], of logits [..., W].
 
     Equal logits are ordered by id, also across the cut.
     """
-    width = logits.shape[-1]
-    count = min(count, width)
+    count = min(count, logits.shape[-1])
     logits = logits.float()
-    values, ids = logits.topk(min(count + 1, width), dim=-1)
-    best = values[:, :1]
+    ids = _best_ids(logits, count)
+    values = logits.gather(-1, ids)
+    best = values[..., :1]
     lse = (logits - best).exp_().sum(dim=-1, keepdim=True).log_() + best  # logsumexp, which takes longer
-    if count < width and bool((values[:, count - 1] == values[:, count]).any()):
-        ids = ordered(logits)[:, :count]
-    else:
-        ids = ids[:, :count].sort(dim=-1).values
-        ids = ids.gather(-1, ordered(logits.gather(-1, ids)))
     # a probability of one rounds to a log of +1e-7 at times, which would lift a child above its parent
-    return (logits.gather(-1, ids) - lse).clamp_(max=0.0), ids
+    return (values - lse).clamp_(max=0.0), ids
+
+
+def _best_ids(logits: Tensor, count: int) -> Tensor:
+    """Ids of the largest `count` of [..., W] in the order (logit descending, id ascending)."""
+    width = logits.shape[-1]
+    if logits.device.type != "cpu":  # looking for ties would stop the device: make every key different instead
+        bits = logits.view(torch.int32).long()
+        bits = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)  # integers in the order of the floats
+        ids = torch.arange(width, device=logits.device)
+        return width - 1 - ((bits * width + (width - 1 - ids)).topk(count, dim=-1).values % width)
+    values, ids = logits.topk(min(count + 1, width), dim=-1)
+    if count < width and bool((values[..., count - 1] == values[..., count]).any()):
+        return ordered(logits)[..., :count]
+    ids = ids[..., :count].sort(dim=-1).values
+    return ids.gather(-1, ordered(logits.gather(-1, ids)))
 
 
 def cut_tree(root: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, levels: Tensor, num_tokens: int) -> Tree:
-    """The root and the best num_tokens - 1 candidates of a pool.
+    """The root and the best num_tokens - 1 candidates of each row's pool.
 
-    root: [] target id.  tokens, scores, levels: [P].  parents: [P], pool index of the parent, -1 for the root's
-    children.
+    root: [B] target ids.  tokens, scores: [B, P].  parents: [B, P], pool index of the parent, -1 for the root's
+    children.  levels: [B, P] or [P].
     """
-    keep = ordered(scores)[: max(num_tokens - 1, 0)].sort().values
-    place = torch.zeros(tokens.numel() + 1, dtype=torch.long, device=tokens.device)
-    place[keep + 1] = torch.arange(1, keep.numel() + 1, device=tokens.device)
-    zero = torch.zeros(1, dtype=torch.long, device=tokens.device)
+    keep = ordered(scores)[:, : max(num_tokens - 1, 0)].sort(dim=-1).values
+    batch, count = keep.shape
+    place = torch.zeros(batch, tokens.shape[1] + 1, dtype=torch.long, device=tokens.device)
+    place.scatter_(1, keep + 1, torch.arange(1, count + 1, device=tokens.device).expand(batch, -1))
+    zero = torch.zeros(batch, 1, dtype=torch.long, device=tokens.device)
     return Tree(
-        tokens=torch.cat((root.view(1), tokens[keep])),
-        parents=torch.cat((zero, place[parents[keep] + 1])),
-        levels=torch.cat((zero, levels[keep])),
+        tokens=torch.cat((root[:, None], tokens.gather(1, keep)), dim=1),
+        parents=torch.cat((zero, place.gather(1, parents.gather(1, keep) + 1)), dim=1),
+        levels=torch.cat((zero, levels.expand(batch, -1).gather(1, keep)), dim=1),
     )
 
 
 def root_only(root: Tensor) -> Tree:
-    """A tree that drafts nothing."""
-    zero = torch.zeros(1, dtype=torch.long, device=root.device)
-    return Tree(root.view(1), zero, zero)
+    """Trees that draft nothing, of roots [B]."""
+    zero = torch.zeros(root.numel(), 1, dtype=torch.long, device=root.device)
+    return Tree(root[:, None], zero, zero)
 
 
 def ancestor_mask(parents: Tensor, depth: int) -> Tensor:
-    """Whether node j is node i or an ancestor of it, [T, T]; `depth` is at least the deepest level."""
-    mask = torch.eye(parents.numel(), dtype=torch.bool, device=parents.device)
+    """Whether node j is node i or an ancestor of it, [B, T, T]; `depth` is at least the deepest level."""
+    batch, count = parents.shape
+    mask = torch.eye(count, dtype=torch.bool, device=parents.device).repeat(batch, 1, 1)
     ancestor = parents
     for _ in range(depth):
-        mask.scatter_(1, ancestor[:, None], True)
-        ancestor = parents[ancestor]
+        mask.scatter_(2, ancestor[:, :, None], True)
+        ancestor = parents.gather(1, ancestor)
     return mask

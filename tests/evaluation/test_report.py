@@ -20,7 +20,8 @@ from drafterforge.evaluation.report import (
     speedup_interval,
     tokens_per_s,
 )
-from drafterforge.runtime.engine import Cycle, Engine, Generation
+from drafterforge.runtime.batch import Cycle, Generation
+from drafterforge.runtime.engine import Engine
 from drafterforge.tree.grow import TreeShape
 from tests.conftest import tiny_drafter, tiny_target
 
@@ -38,7 +39,7 @@ def generation(tokens: int, seconds: float, accepts: list[int] = (), depth: int 
     """An answer of given length and time."""
     cycles = [Cycle(depth, 8, accept) for accept in accepts]
     times = {"prefill": 0.1, "draft": 0.0, "verify": 0.0, "host": 0.0, "total": seconds}
-    return Generation([1], list(range(tokens)), cycles, "length", times)
+    return Generation([1], list(range(tokens)), cycles=cycles, stop_reason="length", time_s=times)
 
 
 def row(name: str, found: list[Generation], baseline: list[Generation], **method: object) -> dict:
@@ -64,7 +65,14 @@ def report_of(measured) -> dict:
     rows = [row(m.name, found[m.name], found[AUTOREGRESSIVE], **{
         "selector": m.selector, "scheduler": m.scheduler, "drafters": m.drafters
     }) for m in methods]  # fmt: skip
-    options = {"device": "cpu", "dtype": "float32", "seed": 0, "suite": "sql, held out", "curves": {}}
+    options = {
+        "device": "cpu",
+        "dtype": "float32",
+        "numerics": "fast",
+        "seed": 0,
+        "suite": "sql, held out",
+        "curves": {},
+    }
     return build_report(rows, target={"name": "tiny", "fingerprint": "f00d", "revision": None}, **options)
 
 
@@ -134,9 +142,9 @@ def test_methods_take_turns_at_being_first():
         def __init__(self, name: str, log: list[str]) -> None:
             self.name, self.log = name, log
 
-        def generate(self, prompt: list[int], count: int) -> Generation:
+        def generate(self, prompts: list[list[int]], count: int) -> list[Generation]:
             self.log.append(self.name)
-            return generation(count, 1.0)
+            return [generation(count, 1.0) for _ in prompts]
 
     log: list[str] = []
     methods = [Method(name, Recorder(name, log)) for name in "abc"]
@@ -198,9 +206,9 @@ class Answers:
     def __init__(self, tokens: list[int]) -> None:
         self.tokens, self.asked = tokens, []
 
-    def generate(self, prompt: list[int], count: int) -> Generation:
-        self.asked.append((prompt, count))
-        return Generation(prompt, self.tokens[:count])
+    def generate(self, prompts: list[list[int]], count: int) -> list[Generation]:
+        self.asked += [(prompt, count) for prompt in prompts]
+        return [Generation(prompt, self.tokens[:count]) for prompt in prompts]
 
 
 @pytest.mark.parametrize(("equal", "counts"), [(True, 0), (False, 1)])
@@ -224,5 +232,5 @@ def test_a_near_tie_without_float64_counts(measured, monkeypatch):
 def test_the_margin_of_tied_logits_is_zero():
     target = tiny_target()
     assert top2_margin(target, [3, 4, 5]) > 0
-    target.backbone.logits = lambda states: torch.zeros(*states.shape[:-1], 61)
+    target.backbone.logits = lambda states, invariant=False: torch.zeros(*states.shape[:-1], 61)
     assert top2_margin(target, [3, 4, 5]) == 0

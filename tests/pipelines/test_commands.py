@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.data.answers import AnswerSet
-from drafterforge.data.chat import prompt_ids
 from drafterforge.runtime.engine import Engine
 from drafterforge.schema import TargetConfig
 from drafterforge.target.load import load_target
@@ -45,7 +44,7 @@ def test_answers_are_the_targets_own(trained):
     answers = AnswerSet.open(trained.artifact("answers"), target.fingerprint)
     for row in answers.rows("test"):
         prompt = row.input_ids[: row.prompt_tokens]
-        assert Engine(target).generate(prompt, 8).tokens == row.input_ids[row.prompt_tokens :]
+        assert Engine(target).generate([prompt], 8)[0].tokens == row.input_ids[row.prompt_tokens :]
 
 
 def test_train_drafter_leaves_a_drafter_and_a_report_without_mismatches(trained):
@@ -120,7 +119,7 @@ def test_data_from_a_jsonl_file(bench):
 def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trained, given, monkeypatch):
     prompt = "Show {all} users=active, \u00fcber 'quoted'"
     target = load_target(TargetConfig(source="hf", model=str(trained.target)))
-    wanted = Engine(target).generate(prompt_ids(target.tokenizer, [{"role": "user", "content": prompt}]), 40).tokens
+    wanted = Engine(target).generate([[{"role": "user", "content": prompt}]], 40)[0].tokens
     wanted = target.tokenizer.decode(wanted, skip_special_tokens=True)
 
     def generate(*arguments: str):
@@ -132,7 +131,7 @@ def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trai
         done = generate(*arguments)
         assert done.code == 0
         assert done.out == wanted + "\n"
-        assert "tokens/s" in done.err and done.err.count("\n") == 1
+        assert "40 tokens in " in done.err and done.err.count("\n") == 1
 
 
 def test_quickstart_leaves_its_report(bench):

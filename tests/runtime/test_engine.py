@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.errors import DrafterforgeError
-from drafterforge.runtime.engine import Engine, _Sequence
+from drafterforge.runtime.batch import Batch
+from drafterforge.runtime.engine import Engine, proposer_of
+from drafterforge.runtime.sampling import Sampling
+from drafterforge.runtime.stopping import StopRule
 from drafterforge.tree.grow import TreeShape
 from tests.conftest import FAMILIES, tiny_drafter, tiny_model, tiny_target
 
@@ -24,7 +27,7 @@ def fused(target) -> FusedDrafter:
 
 def autoregressive(target, prompt: list[int], count: int) -> list[int]:
     """Greedy decoding by the engine without a drafter."""
-    return Engine(target).generate(prompt, count).tokens
+    return Engine(target).generate([prompt], count)[0].tokens
 
 
 @pytest.mark.parametrize("forward", ["lean", "modules"])
@@ -37,7 +40,7 @@ def test_greedy_output_equals_hf_generate(family, forward):
     wanted = wanted[0, len(PROMPT) :].tolist()
     assert autoregressive(target, PROMPT, 24) == wanted
     for shape in SHAPES:
-        answer = Engine(target, fused(target), TreeShape(*shape)).generate(PROMPT, 24)
+        answer = Engine(target, fused(target), TreeShape(*shape)).generate([PROMPT], 24)[0]
         assert answer.tokens == wanted, shape
 
 
@@ -51,7 +54,7 @@ def test_greedy_output_equals_hf_generate(family, forward):
 )
 def test_every_tree_shape_is_lossless(prompt, num_tokens, depth, top_k, count):
     target = tiny_target()
-    answer = Engine(target, fused(target), TreeShape(num_tokens, depth, top_k)).generate(prompt, count)
+    answer = Engine(target, fused(target), TreeShape(num_tokens, depth, top_k)).generate([prompt], count)[0]
     assert answer.tokens == autoregressive(target, prompt, count)
 
 
@@ -84,7 +87,7 @@ def test_a_drafter_that_is_always_right_accepts_every_level():
     wanted = autoregressive(target, PROMPT, 41)
     text = PROMPT + wanted
     oracle = Oracle(target, lambda place: text[place] if place < len(text) else 3)
-    answer = Engine(target, oracle, TreeShape(6, 4, 2)).generate(PROMPT, 41)
+    answer = Engine(target, oracle, TreeShape(6, 4, 2)).generate([PROMPT], 41)[0]
     assert answer.tokens == wanted
     assert [cycle.accept_length for cycle in answer.cycles] == [5] * 8
     assert answer.mat == 5
@@ -95,7 +98,7 @@ def test_a_drafter_that_is_always_wrong_emits_the_bonus_alone():
     wanted = autoregressive(target, PROMPT, 20)
     text = PROMPT + wanted
     wrong = Oracle(target, lambda place: (text[place] + 1) % 61 if place < len(text) else 3)
-    answer = Engine(target, wrong, TreeShape(4, 3, 1)).generate(PROMPT, 20)
+    answer = Engine(target, wrong, TreeShape(4, 3, 1)).generate([PROMPT], 20)[0]
     assert answer.tokens == wanted and answer.mat == 1
 
 
@@ -103,7 +106,9 @@ def test_a_drafter_that_is_always_wrong_emits_the_bonus_alone():
 def test_a_drafter_full_of_ties_stays_lossless(shape):
     target = tiny_target()
     ties = Oracle(target, lambda place: None)
-    assert Engine(target, ties, TreeShape(*shape)).generate(PROMPT, 30).tokens == autoregressive(target, PROMPT, 30)
+    assert Engine(target, ties, TreeShape(*shape)).generate([PROMPT], 30)[0].tokens == autoregressive(
+        target, PROMPT, 30
+    )
 
 
 @pytest.mark.parametrize("count", range(1, 12))
@@ -111,7 +116,7 @@ def test_max_new_tokens_cuts_inside_an_accepted_walk(count):
     target = tiny_target(eos_token_id=None)
     text = PROMPT + autoregressive(target, PROMPT, 40)
     oracle = Oracle(target, lambda place: text[place] if place < len(text) else 3)
-    answer = Engine(target, oracle, TreeShape(6, 5, 1)).generate(PROMPT, count)
+    answer = Engine(target, oracle, TreeShape(6, 5, 1)).generate([PROMPT], count)[0]
     assert answer.tokens == text[len(PROMPT) : len(PROMPT) + count]
     assert answer.stop_reason == "length"
 
@@ -126,44 +131,43 @@ def test_an_end_token_inside_an_accepted_walk_ends_the_answer():
     )
     target = tiny_target(eos_token_id=end)
     oracle = Oracle(target, lambda place: text[place] if place < len(text) else 3)
-    answer = Engine(target, oracle, TreeShape(8, 6, 1)).generate(PROMPT, 20)
+    answer = Engine(target, oracle, TreeShape(8, 6, 1)).generate([PROMPT], 20)[0]
     assert answer.tokens == text[len(PROMPT) : text.index(end, len(PROMPT)) + 1]
     assert answer.stop_reason == "eos"
 
 
 def test_the_end_of_the_context_is_a_stop_reason():
     target = tiny_target(eos_token_id=None, max_position_embeddings=32)
-    answer = Engine(target, fused(target), TreeShape(12, 4, 3)).generate(PROMPT, 100)
+    answer = Engine(target, fused(target), TreeShape(12, 4, 3)).generate([PROMPT], 100)[0]
     assert len(PROMPT) + len(answer.tokens) == 32 and answer.stop_reason == "context"
     assert answer.tokens == autoregressive(target, PROMPT, 100)
     with pytest.raises(DrafterforgeError, match="the prompt has 32 tokens"):
-        Engine(target).generate([3] * 32, 1)
+        Engine(target).generate([[3] * 32], 1)
 
 
 def test_drafter_state_equals_one_teacher_forced_pass():
     target = tiny_target(eos_token_id=None)
     drafter = fused(target)
-    state = _Sequence(target, drafter)
+    prompts = [PROMPT, [7, 9], [5] * 11]
     with torch.inference_mode():
-        state.prefill(PROMPT)
-        text = [*PROMPT]
+        batch = Batch(target, proposer_of(drafter))
+        rows = [batch.admit(prompt, StopRule(frozenset(), 100, "length"), Sampling()) for prompt in prompts]
         for _ in range(6):
-            tree = state.draft(TreeShape(10, 3, 3))
-            text.append(int(state.root))
-            text.extend(state.commit(tree, *state.verify(tree, 3))[:-1])
-            tokens = torch.tensor(text)
-            _, features = target.forward(tokens[None], torch.arange(len(text))[None], None)
-            fresh = _Sequence(target, drafter).proposer
-            fresh.refresh(torch.cat((tokens[1:], state.root[None])), features[0])
-            stable = state.proposer.stable
-            assert stable == fresh.stable == len(text)
-            torch.testing.assert_close(
-                state.proposer.cache.data[..., :stable, :],
-                fresh.cache.data[..., :stable, :],
-                rtol=1e-4,
-                atol=1e-5,
-            )
-            torch.testing.assert_close(state.proposer.last, fresh.last, rtol=1e-4, atol=1e-5)
+            batch.cycle(TreeShape(10, 3, 3))
+            for place, row in enumerate(rows):
+                text = torch.tensor(row.answer.prompt + row.answer.tokens)
+                before = text.numel() - 1
+                assert row.length == batch.proposer.stable[place] == before and batch.root[place] == text[-1]
+                _, features = target.forward(text[None, :-1], torch.arange(before)[None], None)
+                fresh = proposer_of(drafter)
+                fresh.admit(text, features[0])
+                torch.testing.assert_close(
+                    batch.proposer.cache.data[:, :, place, :, :before],
+                    fresh.cache.data[:, :, 0, :, :before],
+                    rtol=1e-4,
+                    atol=1e-5,
+                )
+                torch.testing.assert_close(batch.proposer.last[place], fresh.last[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_sliding_window_ends_the_context_before_the_target_would_forget():
@@ -172,5 +176,5 @@ def test_a_sliding_window_ends_the_context_before_the_target_would_forget():
     assert target.max_positions == 16
     prompt = torch.tensor([PROMPT])
     wanted = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=10, do_sample=False)
-    answer = Engine(target, fused(target), TreeShape(8, 3, 2)).generate(PROMPT, 40)
+    answer = Engine(target, fused(target), TreeShape(8, 3, 2)).generate([PROMPT], 40)[0]
     assert answer.tokens == wanted[0, len(PROMPT) :].tolist() and answer.stop_reason == "context"

@@ -43,7 +43,7 @@ def test_the_batch_size_changes_nothing(temperature):
 def test_greedy_answers_equal_the_engines():
     target = tiny_target(eos_token_id=None)
     answers = BatchAnswerer(target, 3)(prompts(), 15, seed=0)
-    assert answers == [Engine(target).generate(prompt, 15).tokens for prompt in prompts()]
+    assert answers == [answer.tokens for answer in Engine(target).generate(prompts(), 15)]
 
 
 def test_prompts_that_fill_more_than_one_prefill_pass(monkeypatch):

@@ -40,7 +40,7 @@ def prompts(real) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def plain(real, prompts) -> list[list[int]]:
     """Autoregressive answers of the engine."""
-    return [Engine(real).generate(prompt, COUNT).tokens for prompt in prompts]
+    return [Engine(real).generate([prompt], COUNT)[0].tokens for prompt in prompts]
 
 
 def test_autoregressive_answers_equal_hf_generate(real, prompts, plain):
@@ -57,6 +57,6 @@ def test_tree_decoding_with_a_warm_drafter_equals_autoregressive_decoding(real, 
     drafter.set_vocabulary(torch.arange(spec.draft_vocab_size))
     warm_init(drafter, TargetWeights(real.folder), real.config.num_hidden_layers)
     engine = Engine(real, FusedDrafter(drafter, real.backbone.embedding), TreeShape(12, 4, 3))
-    answers = [engine.generate(prompt, COUNT) for prompt in prompts]
+    answers = [engine.generate([prompt], COUNT)[0] for prompt in prompts]
     assert [answer.tokens for answer in answers] == plain
     assert max(answer.mat for answer in answers) > 1

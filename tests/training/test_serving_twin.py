@@ -6,7 +6,7 @@ import torch
 
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.runtime.engine import Engine
-from drafterforge.runtime.propose import Eagle3Proposer
+from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
 from drafterforge.target.capture import FeatureCapture
 from drafterforge.training.ttt import PackedBatch, lay_out, unroll
 from drafterforge.tree.grow import TreeShape
@@ -18,7 +18,7 @@ PROMPT, STEPS = [3, 14, 15, 9, 26, 5], 4
 def test_unrolled_chains_equal_drafted_chains():
     target = tiny_target(eos_token_id=None)
     drafter = tiny_drafter(target)
-    text = PROMPT + Engine(target).generate(PROMPT, 24).tokens
+    text = PROMPT + Engine(target).generate([PROMPT], 24)[0].tokens
     (seen,) = FeatureCapture(target)([text])
     tokens = torch.tensor(text)
     batch = PackedBatch(
@@ -38,8 +38,8 @@ def test_unrolled_chains_equal_drafted_chains():
         root = slot + 1  # the token of this slot; a cycle that starts here has committed text[:root]
         proposer = Eagle3Proposer(FusedDrafter(drafter, target.backbone.embedding))
         with torch.inference_mode():
-            proposer.refresh(tokens[1 : root + 1], seen.features[:root])
-            drafted = proposer.draft(tokens[root], TreeShape(STEPS + 1, STEPS, 1)).tokens[1:].tolist()
+            proposer.admit(tokens[: root + 1], seen.features[:root])
+            drafted = proposer.draft(tokens[root : root + 1], TreeShape(STEPS + 1, STEPS, 1)).tokens[0, 1:].tolist()
         # step i of training is fed the text, a chain its own tokens: they agree while the chain follows the text
         for step, token in enumerate(drafted):
             assert unrolled[step, row] == token, (row, step)
@@ -52,7 +52,7 @@ def test_unrolled_chains_equal_drafted_chains():
 def test_unrolled_later_steps_equal_a_drafter_fed_the_text():
     target = tiny_target(eos_token_id=None)
     drafter = tiny_drafter(target)
-    text = PROMPT + Engine(target).generate(PROMPT, 16).tokens
+    text = PROMPT + Engine(target).generate([PROMPT], 16)[0].tokens
     (seen,) = FeatureCapture(target)([text])
     tokens = torch.tensor(text)
     mask = torch.arange(len(text)) >= len(PROMPT)
@@ -88,6 +88,6 @@ def test_unrolled_later_steps_equal_a_drafter_fed_the_text():
         forced.outputs, forced.text = [], text[root + 1 :]
         proposer = Eagle3Proposer(forced)
         with torch.inference_mode():
-            proposer.refresh(tokens[1 : root + 1], seen.features[:root])
-            proposer.draft(tokens[root], TreeShape(STEPS + 1, STEPS, 1))
+            proposer.admit(tokens[: root + 1], seen.features[:root])
+            proposer.draft(tokens[root : root + 1], TreeShape(STEPS + 1, STEPS, 1))
         torch.testing.assert_close(torch.cat(forced.outputs), outputs[:, row], rtol=1e-4, atol=1e-5)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafterforge.tree.accept import accepted_path
+from drafterforge.tree.accept import accepted_path, sampled_path
+from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, cut_tree, root_only, top_children
+
+
+def one(tree: Tree) -> Tree:
+    """The only row of a batch."""
+    return Tree(tree.tokens[0], tree.parents[0], tree.levels[0])
 
 
 def random_pool(seed: int, k: int, depth: int, step: float):
@@ -39,7 +46,7 @@ def random_pool(seed: int, k: int, depth: int, step: float):
 )
 def test_a_cut_tree_is_closed_under_ancestors_even_with_ties(seed, k, depth, budget, step):
     tokens, scores, parents, levels = random_pool(seed, k, depth, step)
-    tree = cut_tree(torch.tensor(7), tokens, scores, parents, levels, budget)
+    tree = one(cut_tree(torch.tensor([7]), tokens[None], scores[None], parents[None], levels, budget))
     size = TreeShape(budget, depth, k).pool_size
     assert tokens.numel() == size
     assert tree.tokens.numel() == min(budget, size + 1)
@@ -58,15 +65,16 @@ def test_a_cut_tree_is_closed_under_ancestors_even_with_ties(seed, k, depth, bud
 @given(seed=st.integers(0, 10**6), k=st.integers(1, 4), depth=st.integers(1, 5))
 def test_larger_trees_contain_smaller_ones(seed, k, depth):
     pool = random_pool(seed, k, depth, 0.5)
-    sizes = [set(cut_tree(torch.tensor(7), *pool, budget).tokens.tolist()) for budget in range(1, pool[0].numel() + 2)]
+    rows = [part[None] for part in pool]
+    sizes = [set(cut_tree(torch.tensor([7]), *rows, n).tokens[0].tolist()) for n in range(1, pool[0].numel() + 2)]
     assert all(small < large for small, large in pairwise(sizes))
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), budget=st.integers(1, 30))
 def test_ancestor_mask_equals_walking_up(seed, budget):
-    tree = cut_tree(torch.tensor(7), *random_pool(seed, 3, 4, 0.5), budget)
-    mask = ancestor_mask(tree.parents, 4)
+    trees = cut_tree(torch.tensor([7]), *(part[None] for part in random_pool(seed, 3, 4, 0.5)), budget)
+    mask, tree = ancestor_mask(trees.parents, 4)[0], one(trees)
     for node in range(tree.tokens.numel()):
         walk, at = {node}, node
         while at:
@@ -75,18 +83,72 @@ def test_ancestor_mask_equals_walking_up(seed, budget):
         assert set(mask[node].nonzero()[:, 0].tolist()) == walk
 
 
-def test_accepted_path_follows_the_targets_choices():
-    tree = Tree(
-        torch.tensor([5, 8, 9, 8, 7, 3]),
-        torch.tensor([0, 0, 0, 1, 2, 4]),
-        torch.tensor([0, 1, 1, 2, 2, 3]),
-    )
-    mask = ancestor_mask(tree.parents, 3)
-    assert accepted_path(tree, torch.tensor([9, 8, 7, 0, 3, 1]), mask).tolist() == [0, 2, 4, 5]
-    assert accepted_path(tree, torch.tensor([9, 8, 6, 0, 3, 1]), mask).tolist() == [0, 2]
-    assert accepted_path(tree, torch.tensor([1, 8, 7, 0, 3, 1]), mask).tolist() == [0]
-    only = root_only(torch.tensor(4))
-    assert accepted_path(only, torch.tensor([1]), ancestor_mask(only.parents, 0)).tolist() == [0]
+# Node 5 hangs below 4, 4 below 2, 3 below 1; the second row is a chain of three with padding behind it.
+TREES = Tree(
+    torch.tensor([[5, 8, 9, 8, 7, 3], [6, 1, 2, 0, 0, 0]]),
+    torch.tensor([[0, 0, 0, 1, 2, 4], [0, 0, 1, 3, 4, 5]]),
+    torch.tensor([[0, 1, 1, 2, 2, 3], [0, 1, 2, 0, 0, 0]]),
+)
+CHOSEN = {  # the target's token after each node, and the walks it confirms
+    (9, 8, 7, 0, 3, 1): [0, 2, 4, 5],
+    (9, 8, 6, 0, 3, 1): [0, 2],
+    (1, 8, 7, 0, 3, 1): [0],
+}
+CHAIN = {(1, 2, 9, 0, 0, 0): [0, 1, 2], (1, 9, 9, 0, 0, 0): [0, 1], (0, 0, 0, 0, 0, 0): [0]}
+
+
+@pytest.mark.parametrize("first", CHOSEN)
+@pytest.mark.parametrize("second", CHAIN)
+def test_accepted_paths_follow_the_targets_choices(first, second):
+    chosen = torch.tensor([first, second])
+    path, counts = accepted_path(TREES, chosen, ancestor_mask(TREES.parents, 3), 3)
+    assert path[0, : counts[0]].tolist() == CHOSEN[first]
+    assert path[1, : counts[1]].tolist() == CHAIN[second]
+
+
+@pytest.mark.parametrize("first", CHOSEN)
+@pytest.mark.parametrize("second", CHAIN)
+def test_picking_token_by_token_walks_the_same_paths_and_asks_about_no_other_node(first, second):
+    chosen, asked = torch.tensor([first, second]), [[], []]
+    logits = torch.nn.functional.one_hot(chosen, 10).float()
+    logits = torch.cat((logits, torch.arange(6.0).expand(2, -1)[:, :, None]), dim=2)  # the node's own number behind
+
+    def pick(level, rows, walking):
+        for row in walking.nonzero()[:, 0].tolist():
+            asked[row].append(int(rows[row, -1]))
+        return rows[:, :-1].argmax(dim=-1)
+
+    path, counts, tokens = sampled_path(TREES, logits, 3, pick)
+    for row, walk in enumerate((CHOSEN[first], CHAIN[second])):
+        assert path[row, : counts[row]].tolist() == asked[row] == walk
+        assert tokens[row, : counts[row]].tolist() == chosen[row, walk].tolist()
+
+
+def test_a_tree_that_drafts_nothing_confirms_its_root_alone():
+    only = root_only(torch.tensor([4, 5]))
+    path, counts = accepted_path(only, torch.tensor([[4], [1]]), ancestor_mask(only.parents, 0), 0)
+    assert path.tolist() == [[0], [0]] and counts.tolist() == [1, 1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), shape=st.tuples(st.integers(1, 30), st.integers(0, 4), st.integers(1, 4)))
+def test_trees_drafted_together_equal_trees_drafted_alone(seed, shape):
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randint(0, 4, (12, 12), generator=generator).float()  # few values: ties abound
+    first = table[torch.randint(0, 12, (3,), generator=generator)]
+
+    def step(level, tokens, origin, reads):
+        assert reads[..., -tokens.shape[1] :].equal(
+            torch.eye(tokens.shape[1], dtype=torch.bool).expand_as(reads[..., -tokens.shape[1] :])
+        )
+        return table[tokens]
+
+    roots = torch.tensor([7, 8, 9])
+    together = expand(roots, first, TreeShape(*shape), step)
+    for row in range(3):
+        alone = expand(roots[row : row + 1], first[row : row + 1], TreeShape(*shape), step)
+        for name in ("tokens", "parents", "levels"):
+            assert getattr(together, name)[row].equal(getattr(alone, name)[0])
 
 
 def test_children_are_ordered_by_probability_then_id():

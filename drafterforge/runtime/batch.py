@@ -1,0 +1,244 @@
+"""Sequences that are decoded together: draft a tree for each, verify all in one target forward, commit the walks.
+
+All before a row's root is committed; the root's own key is computed by the next verification.  Tree slots of all rows
+begin behind the longest text, so that rows of different lengths share a pass; what lies between is never read.
+Axes: B rows, T tree nodes, A accepted tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from drafterforge.kernels.attention import additive
+from drafterforge.runtime.proposers.base import Proposer
+from drafterforge.runtime.proposers.levels import past_and
+from drafterforge.runtime.sampling import GREEDY, Picker, Sampling
+from drafterforge.runtime.stopping import StopRule
+from drafterforge.target.load import Target
+from drafterforge.tree.accept import accepted_path, sampled_path
+from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, root_only
+
+STEPS = ("prefill", "draft", "verify", "host", "total")
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One draft and verification of one row; seconds are those of the whole batch."""
+
+    depth: int  # drafted levels asked for
+    num_nodes: int  # nodes verified, root included
+    accept_length: int  # tokens emitted, bonus included, cut at the end of the answer
+    accepted: int = 0  # drafted tokens among them
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    host_s: float = 0.0  # acceptance, commit and bookkeeping
+
+
+@dataclass
+class Generation:
+    """A finished or running answer."""
+
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)  # cut at the end token, which is kept, and at max_new_tokens
+    text: str = ""  # of the tokens, without special ones, and cut before a stop string; empty without a tokenizer
+    cycles: list[Cycle] = field(default_factory=list)
+    stop_reason: str = ""  # eos | stop | length | context
+    time_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STEPS, 0.0))
+
+    @property
+    def mat(self) -> float:
+        """Mean accept length of the cycles; 1 without any."""
+        return sum(cycle.accept_length for cycle in self.cycles) / len(self.cycles) if self.cycles else 1.0
+
+
+@dataclass
+class Row:
+    """One sequence being decoded."""
+
+    answer: Generation
+    rule: StopRule
+    sampling: Sampling
+    began: float
+    length: int = 0  # committed tokens, the root not included
+
+    def take(self, tokens: list[int]) -> list[int]:
+        """Append what of the confirmed tokens belongs to the answer."""
+        taken = self.rule.take(tokens)
+        self.answer.tokens.extend(taken)
+        self.answer.stop_reason = self.rule.stop_reason
+        if self.rule.stream is not None:
+            self.answer.text = self.rule.text
+        return taken
+
+
+class Batch:
+    """Rows, their caches and their drafter; rows join and leave between cycles."""
+
+    def __init__(self, target: Target, proposer: Proposer | None = None, invariant: bool = False) -> None:
+        """invariant: verify with numbers that do not depend on the tree or on the other rows, bit for bit."""
+        self.target, self.proposer, self.invariant = target, proposer, invariant
+        self.cache = target.new_cache(0)
+        self.rows: list[Row] = []
+        self.root = torch.empty(0, dtype=torch.long, device=target.device)
+        self.seen: Tensor | None = None  # [B, V] tokens of each text, where a repetition penalty asks for them
+        self.picker: Picker | None = None
+
+    def now(self) -> float:
+        """Seconds; waits for the GPU, so that a step is charged what it costs."""
+        if self.target.device.type == "cuda":
+            torch.cuda.synchronize(self.target.device)
+        return time.perf_counter()
+
+    def admit(self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY) -> Row:
+        """Read a prompt, choose the first token of its answer, and add the row unless that ends it."""
+        row = Row(Generation(list(prompt)), rule, sampling, began=self.now(), length=len(prompt))
+        tokens = torch.tensor(prompt, device=self.target.device)
+        cache = self.target.new_cache()
+        cache.place(0, len(prompt))
+        states, features = self.target.forward(
+            tokens[None], torch.arange(len(prompt), device=tokens.device)[None], cache
+        )
+        picker = self._picker([row])
+        seen = None
+        if picker.penalised:
+            seen = torch.zeros(1, picker.vocab_size, dtype=torch.bool, device=tokens.device)
+            seen[0, tokens] = True
+        root = picker(self.target.logits(states[:, -1]), picker.noise([len(prompt)], 1)[:, 0], seen)
+        row.take(root.tolist())
+        read = self.now()
+        row.answer.time_s["prefill"] = read - row.began
+        if not row.answer.stop_reason:
+            if self.proposer is not None:
+                self.proposer.admit(torch.cat((tokens, root)), features[0])
+            if self.rows:
+                self.cache.put_rows(cache, [])
+            else:
+                self.cache = cache
+            self.root = torch.cat((self.root, root))
+            self._see(seen, root)
+            self.rows.append(row)
+            self.picker = self._picker(self.rows)
+        done = self.now()
+        row.answer.time_s["draft"] = done - read
+        row.answer.time_s["total"] = done - row.began
+        return row
+
+    def _picker(self, rows: list[Row]) -> Picker:
+        vocab_size = self.target.head_weight.shape[0]
+        return Picker([row.sampling for row in rows], vocab_size, self.target.device)
+
+    def _see(self, seen: Tensor | None, root: Tensor) -> None:
+        """Add the tokens of a new row, once any row is penalised."""
+        if seen is None and self.seen is None:
+            return
+        blank = lambda rows: torch.zeros(  # noqa: E731
+            rows, self.target.head_weight.shape[0], dtype=torch.bool, device=root.device
+        )
+        seen = blank(1) if seen is None else seen.scatter(1, root[:, None], True)
+        self.seen = torch.cat((blank(len(self.rows)) if self.seen is None else self.seen, seen))
+
+    def cycle(self, shape: TreeShape) -> list[Row]:
+        """Draft, verify and commit for every row; returns the rows that ended, which are no longer here."""
+        marks = [self.now()]
+        depth = max(0, min(shape.depth, max(row.rule.room for row in self.rows) - 1))  # the rest could only be cut off
+        shape = TreeShape(shape.num_tokens, depth, shape.top_k)
+        tree = root_only(self.root) if self.proposer is None else self.proposer.draft(self.root, shape)
+        marks.append(self.now())
+        logits, features = self.verify(tree, depth)
+        path, counts, tokens = self.accept(tree, logits, depth)
+        marks.append(self.now())
+        sizes = (tree.parents != torch.arange(tree.parents.shape[1], device=tree.parents.device)).sum(dim=1) + 1
+        packed = torch.cat(
+            (sizes[:, None], counts[:, None], path, tokens), dim=1
+        ).tolist()  # the one stop of the device
+        sizes, counts = [row[0] for row in packed], [row[1] for row in packed]
+        self._commit(path, [row[2 : 3 + depth] for row in packed], counts)
+        confirmed = [row[3 + depth : 3 + depth + count] for row, count in zip(packed, counts, strict=True)]
+        self.root = tokens.gather(1, torch.tensor(counts, device=tokens.device)[:, None] - 1)[:, 0]
+        emitted = [row.take(found) for row, found in zip(self.rows, confirmed, strict=True)]
+        marks.append(self.now())
+        self._refresh(tokens, features, path, counts)
+        marks.append(self.now())
+        draft_s, verify_s, host_s, refresh_s = (after - before for before, after in pairwise(marks))
+        for row, size, count, taken in zip(self.rows, sizes, counts, emitted, strict=True):
+            seconds = {"draft": draft_s + refresh_s, "verify": verify_s, "host": host_s}
+            for step, spent in seconds.items():
+                row.answer.time_s[step] += spent
+            accepted = min(count - 1, len(taken))
+            row.answer.cycles.append(Cycle(depth, size, len(taken), accepted, draft_s + refresh_s, verify_s, host_s))
+            row.answer.time_s["total"] = marks[-1] - row.began
+        ended = [row for row in self.rows if row.answer.stop_reason]
+        if ended:
+            self.keep([place for place, row in enumerate(self.rows) if not row.answer.stop_reason])
+        return ended
+
+    def verify(self, tree: Tree, depth: int) -> tuple[Tensor, Tensor]:
+        """The target's logits after each node, [B, T, V], and the nodes' features, [B, T, 3H]."""
+        batch, count = tree.tokens.shape
+        lengths = torch.tensor([[row.length] for row in self.rows], device=self.root.device)
+        self.base = max(row.length for row in self.rows)
+        self.cache.place(self.base, count)
+        self.ancestors = ancestor_mask(tree.parents, depth)
+        mask = None
+        if batch > 1 or count > 1:
+            mask = additive(past_and(self.ancestors, lengths, self.base), self.target.dtype)
+        states, features = self.target.forward(tree.tokens, lengths + tree.levels, self.cache, mask, self.invariant)
+        return self.target.logits(states, self.invariant), features
+
+    def accept(self, tree: Tree, logits: Tensor, depth: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Accepted walks [B, D + 1], their lengths [B], and the tokens chosen after their nodes, [B, D + 1]."""
+        picker = self.picker
+        if picker.plain:
+            chosen = logits.argmax(dim=-1)
+            path, counts = accepted_path(tree, chosen, self.ancestors, depth)
+            return path, counts, chosen.gather(1, path)
+        uniform = picker.noise([row.length + 1 for row in self.rows], depth + 1)
+
+        def pick(level: int, logits: Tensor, walking: Tensor) -> Tensor:
+            token = picker(logits, uniform[:, level], self.seen)
+            if self.seen is not None:
+                self.seen |= walking[:, None] & torch.zeros_like(self.seen).scatter_(1, token[:, None], True)
+            return token
+
+        return sampled_path(tree, logits, depth, pick)
+
+    def _commit(self, path: Tensor, walks: list[list[int]], counts: list[int]) -> None:
+        """Move the keys of the accepted nodes behind each row's text."""
+        if len(self.rows) == 1:
+            self.cache.move(self.base + path[0, : counts[0]], self.rows[0].length)
+        else:
+            rows, sources, destinations = [], [], []
+            for place, (row, walk, count) in enumerate(zip(self.rows, walks, counts, strict=True)):
+                rows += [place] * count
+                sources += [self.base + node for node in walk[:count]]
+                destinations += range(row.length, row.length + count)
+            self.cache.move_rows(rows, sources, destinations)
+        for row, count in zip(self.rows, counts, strict=True):
+            row.length += count
+
+    def _refresh(self, tokens: Tensor, features: Tensor, path: Tensor, counts: list[int]) -> None:
+        """Let the drafter read what was committed, unless every row has ended."""
+        if self.proposer is None or all(row.answer.stop_reason for row in self.rows):
+            return
+        width = max(counts)
+        path = path[:, :width, None].expand(-1, -1, features.shape[2])
+        self.proposer.refresh(tokens[:, :width], features.gather(1, path), counts)
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.root.device)
+        self.rows = [self.rows[row] for row in rows]
+        if not rows:
+            self.cache = self.target.new_cache(0)
+        else:
+            self.cache.keep_rows(index)
+            self.picker = self._picker(self.rows)
+        self.root = self.root[index]
+        self.seen = None if self.seen is None or not rows else self.seen[index]
+        if self.proposer is not None:
+            self.proposer.keep(rows)

@@ -1,0 +1,111 @@
+"""Whether speculative output in half precision can be trusted to be the autoregressive one, token for token.
+
+`fast` computes each pass in the shapes it has, so that near ties in half precision may fall differently in a tree and
+in a single step.  `invariant` computes every token's numbers in an order that does not depend on what else is in the
+pass: matrix products in row counts that share one order (`kernels.invariant`), attention summed in float64.  Here this
+is tried on the loaded target itself before it is relied upon.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from drafterforge.errors import ConfigError
+from drafterforge.kernels.attention import additive, grouped_attention
+from drafterforge.kernels.norm import rms_norm
+from drafterforge.target.lean import LeanBackbone
+from drafterforge.target.load import Target
+
+NUMERICS = ("auto", "fast", "invariant")
+HALF = (torch.bfloat16, torch.float16)
+PREFIX, STEPS = 37, 6  # tokens read before, and decoded in, the trial
+_FOUND: WeakKeyDictionary[LeanBackbone, str | None] = WeakKeyDictionary()  # obstacle of each backbone tried
+
+
+def choose_numerics(wanted: str, target: Target) -> str:
+    """`fast` or `invariant`; auto is invariant in half precision where it is bit-exact, else fast."""
+    if wanted not in NUMERICS:
+        raise ConfigError(f"runtime.numerics must be one of {', '.join(NUMERICS)}, got {wanted!r}")
+    if wanted == "fast" or (wanted == "auto" and target.dtype not in HALF):
+        return "fast"
+    obstacle = invariance_obstacle(target)
+    if obstacle and wanted == "invariant":
+        raise ConfigError(f"runtime.numerics=invariant does not hold here: {obstacle}; type runtime.numerics=fast")
+    return "fast" if obstacle else "invariant"
+
+
+def invariance_obstacle(target: Target) -> str | None:
+    """The operation that makes a tree's numbers differ from a single token's on this device, or None."""
+    backbone = target.backbone
+    if not isinstance(backbone, LeanBackbone):
+        return f"{target.name} runs through its own modules, whose operations cannot be replaced"
+    if backbone not in _FOUND:
+        with torch.inference_mode():
+            _FOUND[backbone] = _try_operations(backbone) or _try_decoding(target)
+    return _FOUND[backbone]
+
+
+def _try_operations(backbone: LeanBackbone) -> str | None:
+    """Compare rows computed together with rows computed alone, operation by operation."""
+    weight = backbone.embedding
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(device=weight.device, dtype=weight.dtype)
+
+    layer, count = backbone.layers[0], 45
+    linears = {name: getattr(layer, name) for name in ("qkv", "out", "gate_up", "down")} | {"head": backbone.head}
+    for name, linear in linears.items():
+        x = draw(count, linear.weight.shape[1])
+        if not linear(x, True).equal(torch.cat([linear(row[None], True) for row in x])):
+            return f"the {name} product {tuple(linear.weight.shape)} in {weight.dtype}"
+    x = draw(count, weight.shape[1])
+    if not rms_norm(x, layer.input_norm, backbone.eps).equal(
+        torch.cat([rms_norm(row[None], layer.input_norm, backbone.eps) for row in x])
+    ):
+        return f"RMS norm in {weight.dtype}"
+    q, slots = draw(1, count, backbone.num_heads, backbone.width), PREFIX + count
+    k, v = draw(2, 1, backbone.num_key_heads, slots, backbone.width)
+    reads = torch.rand(count, slots, generator=generator) < 0.7
+    reads[:, 0] = True
+    reads = reads.to(weight.device)
+    together = grouped_attention(q, k, v, additive(reads, weight.dtype)[None], exact=True)
+    alone = [
+        grouped_attention(q[:, row : row + 1], k[:, :, keys], v[:, :, keys], None, exact=True)
+        for row, keys in enumerate(reads)
+    ]
+    return None if together.equal(torch.cat(alone, dim=1)) else f"attention summed in float64 for {weight.dtype}"
+
+
+def _try_decoding(target: Target) -> str | None:
+    """Compare the logits of tokens fed one by one with those of the same tokens inside a tree."""
+    generator = torch.Generator().manual_seed(2)
+    text = torch.randint(0, target.config.vocab_size, (PREFIX + STEPS,), generator=generator).to(target.device)
+    positions = torch.arange(PREFIX + STEPS, device=target.device)
+
+    def prefilled():
+        cache = target.new_cache()
+        cache.place(0, PREFIX)
+        target.forward(text[None, :PREFIX], positions[None, :PREFIX], cache)
+        return cache
+
+    cache, wanted = prefilled(), []
+    for place in range(PREFIX, PREFIX + STEPS):
+        cache.place(place, 1)
+        states, _ = target.forward(text[None, place : place + 1], positions[None, place : place + 1], cache, None, True)
+        wanted.append(target.logits(states[0], True))
+    cache = prefilled()
+    # every second node belongs to the text, the others branch off
+    nodes = text[PREFIX:].repeat_interleave(2)
+    nodes[1::2] = nodes[1::2].flip(0)
+    steps = torch.arange(2 * STEPS, device=target.device)
+    reads = (steps[None] <= steps[:, None]) & ((steps[None] % 2 == 0) | (steps[None] == steps[:, None]))
+    past = torch.ones(2 * STEPS, PREFIX, dtype=torch.bool, device=target.device)
+    cache.place(PREFIX, 2 * STEPS)
+    mask = additive(torch.cat((past, reads), dim=1), target.dtype)[None]
+    states, _ = target.forward(nodes[None], (PREFIX + steps // 2)[None], cache, mask, True)
+    same = target.logits(states[0], True)[::2].equal(torch.cat(wanted))
+    return None if same else "a whole pass, though each of its operations does"

@@ -1,0 +1,91 @@
+"""A small independent language model at work: reads the text alone, with its own key-value cache.
+
+Axes: B rows, A committed tokens, K beam nodes, L level slots, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from drafterforge.kernels.attention import additive
+from drafterforge.runtime.proposers.levels import past_and
+from drafterforge.target.load import Target
+from drafterforge.tree.expand import expand
+from drafterforge.tree.grow import Tree, TreeShape, root_only
+
+
+class CausalLMProposer:
+    """A causal LM with the target's tokenizer; the cache holds [text | this cycle's levels]."""
+
+    def __init__(self, model: Target) -> None:
+        self.model = model
+        self.cache = model.new_cache(0)
+        self.stable: list[int] = []
+        self.logits = torch.empty(0, model.config.vocab_size, dtype=model.dtype, device=model.device)  # after the roots
+        self.full = False  # a text outgrew the model's context: nothing is drafted from then on
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        """Add a row, see `Proposer`; features are not read."""
+        fresh = CausalLMProposer(self.model)
+        fresh.cache, fresh.stable = self.model.new_cache(1), [0]
+        fresh.refresh(text[None], features, [text.numel()])
+        self.full |= fresh.full
+        if self.stable:
+            self.cache.put_rows(fresh.cache, [])
+        else:
+            self.cache = fresh.cache
+        if not self.full:
+            self.logits = torch.cat((self.logits, fresh.logits))
+        self.stable += fresh.stable
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.model.device)
+        self.cache.keep_rows(index)
+        self.stable = [self.stable[row] for row in rows]
+        if not self.full:
+            self.logits = self.logits[index]
+
+    def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
+        """Read the committed tokens, roots included; features are not read."""
+        batch, width = tokens.shape
+        device = tokens.device
+        steps = torch.arange(width, device=device)
+        lengths = torch.tensor(self.stable, device=device)[:, None]
+        slots = lengths + steps
+        used = max(self.stable) + width
+        self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
+        if used > self.model.max_positions:
+            self.full = True
+            return
+        mask = None
+        if batch == 1:
+            start = used - width
+            self.cache.place(start, width)
+            if start and width > 1:
+                mask = additive(torch.arange(used, device=device) <= slots[:, :, None], self.model.dtype)
+        else:
+            self.cache.place_ragged(slots, used)
+            mask = additive(torch.arange(used, device=device) <= slots[:, :, None], self.model.dtype)
+        states, _ = self.model.forward(tokens, slots, self.cache, mask)
+        last = torch.tensor(counts, device=device) - 1
+        self.logits = self.model.logits(states[torch.arange(batch, device=device), last])
+
+    def draft(self, root: Tensor, shape: TreeShape) -> Tree:
+        """Trees below the roots [B], which the model has read."""
+        base = max(self.stable)
+        depth = min(shape.depth, self.model.max_positions - base)
+        if self.full or depth < 1:
+            return root_only(root)
+        lengths = torch.tensor(self.stable, device=root.device)[:, None]
+
+        def step(level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
+            count = tokens.shape[1]
+            self.cache.place(base + reads.shape[2] - count, count)
+            mask = additive(past_and(reads, lengths, base), self.model.dtype)
+            positions = (lengths + level - 1).expand(-1, count)
+            states, _ = self.model.forward(tokens, positions, self.cache, mask)
+            return self.model.logits(states)
+
+        return expand(root, self.logits, TreeShape(shape.num_tokens, depth, shape.top_k), step)

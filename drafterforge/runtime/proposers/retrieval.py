@@ -1,0 +1,84 @@
+"""Retrieval at work: drafts what followed earlier occurrences of the text's end, at no model's cost.
+
+Axes: B rows, A committed tokens, T tree nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from drafterforge.drafter.retrieval import ContextIndex, Datastore, RetrievalSpec, grow_candidates
+from drafterforge.tree.grow import Tree, TreeShape, root_only
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """What drafts by lookup: the text so far and, optionally, answers of a domain."""
+
+    spec: RetrievalSpec = field(default_factory=RetrievalSpec)
+    datastore: Datastore | None = None
+    min_probability: float = 0.03  # candidates less likely than this are not verified
+    min_expected: float = 0.3  # nor is a tree of which fewer tokens than this are expected to be confirmed
+
+
+class RetrievalProposer:
+    """One index of the text for each row; the datastore, if any, is shared."""
+
+    def __init__(self, drafter: Retrieval) -> None:
+        self.drafter = drafter
+        self.rows: list[ContextIndex] = []
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        """Add a row, see `Proposer`; features are not read."""
+        index = ContextIndex(self.drafter.spec)
+        index.append(text.tolist())
+        self.rows.append(index)
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        self.rows = [self.rows[row] for row in rows]
+
+    def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
+        """Index the committed tokens, see `Proposer`."""
+        for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
+            index.append(committed[:count])
+
+    def draft(self, root: Tensor, shape: TreeShape) -> Tree:
+        """Trees of different sizes, the smaller ones padded; nothing where little is expected."""
+        if shape.depth == 0 or shape.num_tokens <= 1:
+            return root_only(root)
+        drafted = [self._candidates(index, shape) for index in self.rows]
+        size = 1 + max(len(tokens) for tokens, _, _ in drafted)
+        padding = [list(range(1 + len(tokens), size)) for tokens, _, _ in drafted]
+        roots, zero = root.tolist(), [0]
+        rows = zip(roots, drafted, padding, strict=True)
+        tokens, parents, levels = zip(
+            *(
+                (
+                    [token, *found[0], *zero * len(pad)],
+                    [0, *(parent + 1 for parent in found[1]), *pad],
+                    [0, *found[2], *zero * len(pad)],
+                )
+                for token, found, pad in rows
+            ),
+            strict=True,
+        )
+        return Tree(*(torch.tensor(part, device=root.device) for part in (tokens, parents, levels)))
+
+    def _candidates(self, index: ContextIndex, shape: TreeShape) -> tuple[list[int], list[int], list[int]]:
+        """Tokens, parents and levels worth verifying."""
+        drafter = self.drafter
+        found = grow_candidates(index, drafter.datastore, shape.num_tokens, shape.depth, shape.top_k)
+        worth = [place for place, score in enumerate(found.scores) if score >= math.log(drafter.min_probability)]
+        if sum(math.exp(found.scores[place]) for place in worth) < drafter.min_expected:
+            return [], [], []
+        new = {place: at for at, place in enumerate(worth)} | {-1: -1}  # a child never outscores its parent
+        return (
+            [found.tokens[place] for place in worth],
+            [new[found.parents[place]] for place in worth],
+            [found.levels[place] for place in worth],
+        )

@@ -1,0 +1,122 @@
+"""Sampling whose outcome is a function of (prompt, seed) alone: noise belongs to positions, not to draws.
+
+A token is the inverse of the filtered distribution's cumulative sum, taken in float64 and token-id order, at the noise
+of its absolute position.  Whether a drafted token is confirmed is whether it equals that token (sample and match), so
+that trees, drafters and batches change nothing.  Axes: B rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drafterforge.errors import ConfigError
+
+IDLE = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # values that filter nothing
+NUCLEUS_GUESS = 512  # most probable tokens looked at before a whole row is sorted
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the token after a text is chosen; the filters act in this order, as in `transformers`."""
+
+    repetition_penalty: float = 1.0  # logits of tokens in the text: divided if positive, else multiplied
+    temperature: float = 0.0  # 0: the most probable token
+    top_k: int = 0  # keep the k most probable tokens, and those that tie with the last; 0: all
+    top_p: float = 1.0  # keep the fewest most probable tokens that hold this mass, and those that tie with the last
+    min_p: float = 0.0  # keep tokens at least this times as probable as the best
+    seed: int = 0  # of the noise
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for name, sound, wanted in (
+            ("repetition_penalty", self.repetition_penalty > 0, "> 0"),
+            ("temperature", self.temperature >= 0, ">= 0"),
+            ("top_k", self.top_k >= 0, ">= 0"),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
+            ("min_p", 0 <= self.min_p <= 1, "in [0, 1]"),
+            ("seed", 0 <= self.seed < 2**64, "in [0, 2**64)"),
+        ):
+            if not sound:
+                raise ConfigError(f"{name} must be {wanted}, got {getattr(self, name)}")
+
+    @property
+    def plain(self) -> bool:
+        """Whether the most probable token is always taken, whatever the text before."""
+        return self.temperature == 0 and self.repetition_penalty == 1
+
+
+GREEDY = Sampling()
+
+
+def noise(seed: int, position: int, count: int) -> np.ndarray:
+    """Uniform numbers in [0, 1) of `count` absolute positions from `position` on, float64: Philox keyed by the seed."""
+    words = np.random.Philox(key=seed, counter=position).random_raw(4 * count)[::4]
+    return (words >> np.uint64(11)) * 2.0**-53
+
+
+class Picker:
+    """Chooses the next token of every row, each by its own `Sampling`."""
+
+    def __init__(self, rows: Sequence[Sampling], vocab_size: int, device: torch.device) -> None:
+        self.rows, self.device = list(rows), device
+        column = lambda name: torch.tensor([[getattr(row, name)] for row in rows], dtype=torch.float64, device=device)  # noqa: E731
+        self.temperature, self.top_k, self.top_p = column("temperature"), column("top_k").long(), column("top_p")
+        self.min_p, self.penalty = column("min_p"), column("repetition_penalty")
+        self.plain = all(row.plain for row in rows)
+        self.greedy = all(row.temperature == 0 for row in rows)
+        self.penalised = any(row.repetition_penalty != 1 for row in rows)
+        self.filters = {name for name, idle in IDLE.items() if any(getattr(row, name) != idle for row in rows)}
+        self.vocab_size = vocab_size
+
+    def noise(self, positions: Sequence[int], count: int) -> Tensor:
+        """Noise of `count` positions from each row's on, [B, count]."""
+        drawn = [noise(row.seed, position, count) for row, position in zip(self.rows, positions, strict=True)]
+        return torch.from_numpy(np.stack(drawn)).to(self.device)
+
+    def __call__(self, logits: Tensor, uniform: Tensor, seen: Tensor | None) -> Tensor:
+        """Tokens [B] from logits [B, V] at noise [B]; seen [B, V]: tokens that the penalty applies to."""
+        logits = logits.double()
+        if self.penalised:
+            logits = torch.where(seen, torch.where(logits < 0, logits * self.penalty, logits / self.penalty), logits)
+        best = logits.argmax(dim=-1)
+        if self.greedy:
+            return best
+        logits = logits / torch.where(self.temperature > 0, self.temperature, 1.0)
+        probs = self._filtered(logits).softmax(dim=-1)
+        cumulative = probs.cumsum(dim=-1)
+        drawn = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)[:, 0]
+        # noise close to one may round to the whole mass: then the last token that has any
+        last = self.vocab_size - 1 - (probs > 0).flip(-1).long().argmax(dim=-1)
+        return torch.where(self.temperature[:, 0] > 0, torch.minimum(drawn, last), best)
+
+    def _filtered(self, logits: Tensor) -> Tensor:
+        """Logits [B, V] with -inf for what the filters take away."""
+        if "top_k" in self.filters:
+            count = min(max(row.top_k for row in self.rows), self.vocab_size)
+            values = logits.topk(count, dim=-1).values
+            least = values.gather(-1, (self.top_k.clamp(max=self.vocab_size) - 1).clamp(min=0))
+            logits = logits.masked_fill((logits < least) & (self.top_k > 0), float("-inf"))
+        if "top_p" in self.filters:
+            least = self._nucleus(logits)
+            logits = logits.masked_fill((logits < least) & (self.top_p < 1), float("-inf"))
+        if "min_p" in self.filters:
+            least = logits.amax(dim=-1, keepdim=True) + self.min_p.log()
+            logits = logits.masked_fill(logits < least, float("-inf"))
+        return logits
+
+    def _nucleus(self, logits: Tensor) -> Tensor:
+        """The smallest logit inside each row's nucleus, [B, 1]."""
+        total = logits.logsumexp(dim=-1, keepdim=True)
+        guess = min(NUCLEUS_GUESS, self.vocab_size) if logits.device.type == "cpu" else self.vocab_size
+        for count in (guess, self.vocab_size):  # asking whether the guess suffices would stop another device
+            values = logits.topk(count, dim=-1).values
+            mass = (values - total).exp().cumsum(dim=-1)
+            if count == self.vocab_size or bool(((mass[:, -1:] >= self.top_p) | (self.top_p == 1)).all()):
+                break
+        inside = (mass < self.top_p).sum(dim=-1, keepdim=True).clamp(max=values.shape[1] - 1)
+        return values.gather(-1, inside)

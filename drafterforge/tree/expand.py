@@ -1,0 +1,52 @@
+"""Level-by-level drafting: EAGLE-2's beam over any model that can score children of beam nodes.
+
+Axes: B rows, K beam nodes, k children of each, L level slots written so far, W draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from drafterforge.tree.grow import Tree, TreeShape, cut_tree, ordered, root_only, top_children
+
+# step(level, tokens [B, K], origin [B, K], reads [B, K, L]) -> logits [B, K, W]
+Step = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+def expand(root: Tensor, logits: Tensor, shape: TreeShape, step: Step, token_ids: Tensor | None = None) -> Tree:
+    """Draft a tree below each root [B] from the logits [B, W] of its children.
+
+    step: reads the beam of a level and scores its children.  `origin` is each node's parent in the beam before;
+    `reads` tells which level slots a node may read (its drafted ancestors and itself, the newest K slots being the
+    beam's own).  token_ids: target id of each draft id, [W]; None: the same.
+    """
+    if shape.depth == 0 or shape.num_tokens <= 1:
+        return root_only(root)
+    batch, device = root.numel(), root.device
+    scores, ids = top_children(logits, shape.top_k)
+    tokens = ids if token_ids is None else token_ids[ids]
+    count = tokens.shape[1]
+    pool = torch.arange(count, device=device).expand(batch, -1)  # pool index of each beam node
+    pools = [(tokens, scores, torch.full_like(pool, -1))]
+    levels, size = [torch.ones(count, dtype=torch.long, device=device)], count
+    reads = torch.empty(batch, count, 0, dtype=torch.bool, device=device)
+    origin = torch.zeros_like(pool)
+    for level in range(1, shape.depth):
+        own = torch.eye(count, dtype=torch.bool, device=device).expand(batch, -1, -1)
+        reads = torch.cat((reads.gather(1, origin[:, :, None].expand(-1, -1, reads.shape[2])), own), dim=2)
+        logp, ids = top_children(step(level, tokens, origin, reads), shape.top_k)
+        cumulative = (scores[:, :, None] + logp).flatten(1)
+        ids = ids.flatten(1)
+        children = ids if token_ids is None else token_ids[ids]
+        width = logp.shape[2]
+        pools.append((children, cumulative, pool.repeat_interleave(width, dim=1)))
+        levels.append(torch.full((cumulative.shape[1],), level + 1, device=device))
+        beam = ordered(cumulative)[:, : shape.top_k]
+        tokens, scores, origin = children.gather(1, beam), cumulative.gather(1, beam), beam // width
+        count, pool = beam.shape[1], size + beam
+        size += cumulative.shape[1]
+    drafted, cumulative, parents = (torch.cat(parts, dim=1) for parts in zip(*pools, strict=True))
+    return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), shape.num_tokens)

@@ -1,0 +1,234 @@
+"""Prompts decoded together, where answers end, and drafters of other kinds: never another text."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.proposers.retrieval import Retrieval
+from drafterforge.runtime.sampling import GREEDY, Sampling
+from drafterforge.runtime.stopping import StopRule, TextStream
+from drafterforge.target.load import wrap_model
+from drafterforge.tree.grow import TreeShape
+from tests.conftest import FAMILIES, tiny_drafter, tiny_model, tiny_target
+from tests.tiny import build_tokenizer
+
+PROMPT = [3, 14, 15, 9, 26, 5]
+PROMPTS = [PROMPT, [7], [4] * 17, [9, 8, 7], [5, 6, 7, 8, 9, 10, 11]]
+
+
+def eagle3(target) -> FusedDrafter:
+    """A random drafter."""
+    return FusedDrafter(tiny_drafter(target), target.backbone.embedding)
+
+
+def small_model(**changes):
+    """Another, smaller language model with the same token ids."""
+    return tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24, **changes)
+
+
+DRAFTERS = {
+    "none": lambda target: None,
+    "eagle3": eagle3,
+    "causal_lm": lambda target: small_model(),
+    "retrieval": lambda target: Retrieval(min_probability=1e-3, min_expected=0.0),
+}
+
+
+def same_alone_and_together(target, drafter, sampling: Sampling) -> None:
+    """Decode the prompts together in batches of two sizes, and compare with each alone."""
+    wanted = [Engine(target).generate([prompt], 16, sampling)[0] for prompt in PROMPTS]
+    for max_batch in (2, 5):
+        answers = Engine(target, drafter, TreeShape(10, 3, 3), max_batch=max_batch).generate(PROMPTS, 16, sampling)
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in wanted]
+        assert [answer.stop_reason for answer in answers] == [answer.stop_reason for answer in wanted]
+
+
+@pytest.mark.parametrize("forward", ["lean", "modules"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prompts_decoded_together_give_what_each_gives_alone(family, forward):
+    target = tiny_target(family, forward)
+    same_alone_and_together(target, eagle3(target), GREEDY)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.0, repetition_penalty=1.2, seed=3)], ids=str)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_drafters_of_every_kind_may_serve_a_batch(drafter, sampling):
+    target = tiny_target()
+    same_alone_and_together(target, DRAFTERS[drafter](target), sampling)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    prompts=st.lists(st.lists(st.integers(3, 60), min_size=1, max_size=12), min_size=1, max_size=5),
+    shape=st.tuples(st.integers(1, 20), st.integers(0, 4), st.integers(1, 4)),
+    drafter=st.sampled_from(sorted(DRAFTERS)),
+    seeds=st.lists(st.integers(0, 9), min_size=5, max_size=5),
+)
+def test_a_batch_may_mix_samplings_and_lengths(prompts, shape, drafter, seeds):
+    target = tiny_target()
+    samplings = [Sampling(temperature=float(seed % 3), seed=seed) for seed in seeds[: len(prompts)]]
+    pairs = zip(prompts, samplings, strict=True)
+    wanted = [Engine(target).generate([prompt], 12, sampling)[0].tokens for prompt, sampling in pairs]
+    engine = Engine(target, DRAFTERS[drafter](target), TreeShape(*shape), max_batch=3)
+    assert [answer.tokens for answer in engine.generate(prompts, 12, samplings)] == wanted
+
+
+def test_a_model_that_drafts_for_itself_is_always_right():
+    target = tiny_target(eos_token_id=None)
+    answer = Engine(target, tiny_target(eos_token_id=None), TreeShape(5, 4, 1)).generate([PROMPT], 26)[0]
+    assert answer.tokens == Engine(target).generate([PROMPT], 26)[0].tokens
+    assert [cycle.accept_length for cycle in answer.cycles] == [5] * 5
+
+
+def test_a_drafting_model_with_a_shorter_context_stops_drafting_and_the_answer_goes_on():
+    target = tiny_target(eos_token_id=None)
+    small = small_model(max_position_embeddings=16)
+    engine = Engine(target, small, TreeShape(6, 3, 2))
+    wanted = Engine(target).generate([PROMPT, [5] * 30], 30)
+    answers = engine.generate([PROMPT, [5] * 30], 30)
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in wanted]
+    assert answers[0].cycles[-1].num_nodes == 1
+
+
+def test_a_drafting_model_with_other_token_ids_is_refused():
+    with pytest.raises(DrafterforgeError, match="tiny-llama has 40 token ids, tiny-llama has 61"):
+        Engine(tiny_target(), tiny_target(vocab_size=40))
+
+
+def test_samplings_must_be_one_for_all_or_one_for_each():
+    with pytest.raises(DrafterforgeError, match="1 samplings for 2 prompts"):
+        Engine(tiny_target()).generate([PROMPT, PROMPT], 2, [GREEDY])
+
+
+# Text and where it stops.
+
+
+@pytest.fixture(scope="module")
+def speaking():
+    """A tiny target with a byte-level tokenizer."""
+    tokenizer = build_tokenizer()
+    model = tiny_model(vocab_size=len(tokenizer), eos_token_id=None)
+    return wrap_model(model, tokenizer, name="speaking", folder=Path("nowhere"))
+
+
+class Alphabet:
+    """A tokenizer of one letter a token."""
+
+    def decode(self, ids, **_):
+        """Letters of the ids."""
+        return "".join(chr(ord("a") + token % 26) for token in ids)
+
+
+@pytest.mark.parametrize("shape", [None, (8, 5, 2)])
+def test_a_stop_string_ends_the_answer_where_decoding_token_by_token_would(shape):
+    model = tiny_model(eos_token_id=None)
+    speaking = wrap_model(model, Alphabet(), name="letters", folder=Path("nowhere"))
+    engine = Engine(speaking, eagle3(speaking) if shape else None, TreeShape(*shape) if shape else None)
+    for start in range(0, 12, 3):
+        whole = Engine(speaking).generate([PROMPT], 40)[0]
+        text = speaking.tokenizer.decode(whole.tokens)
+        stop = text[start : start + 3]
+        answer = engine.generate([PROMPT], 40, stop=[stop, "never to be found"])[0]
+        assert answer.text == text[: text.index(stop)]
+        assert answer.stop_reason == "stop"
+        assert stop in speaking.tokenizer.decode(answer.tokens)
+        assert stop not in speaking.tokenizer.decode(answer.tokens[:-1])
+        assert answer.tokens == whole.tokens[: len(answer.tokens)]
+
+
+@pytest.mark.parametrize("stop", [(), ("Z!",)])
+def test_streamed_text_only_grows_and_ends_as_the_whole_text(speaking, stop):
+    engine = Engine(speaking, eagle3(speaking), TreeShape(6, 3, 2))
+    texts = [answer.text for answer in engine.stream("query", 50, stop=stop)]
+    assert all(late.startswith(early) for early, late in pairwise(texts))
+    whole = engine.generate(["query"], 50, stop=stop)[0].text
+    assert texts[-1] == whole and len(set(texts)) > 3
+
+
+class Letters:
+    """A tokenizer whose ids are bytes of UTF-8."""
+
+    def decode(self, ids, **_):
+        """Bytes to text, as tokenizers do."""
+        return bytes(ids).decode(errors="replace")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    text=st.text(alphabet="abé🙂", max_size=12),
+    stops=st.lists(st.text(alphabet="abé🙂", min_size=1, max_size=3), max_size=3),
+    cuts=st.lists(st.integers(1, 5), min_size=20, max_size=20),
+)
+def test_the_first_stop_string_wins_however_tokens_arrive(text, stops, cuts):
+    data = list(text.encode())
+    rule = StopRule(frozenset(), 1000, "length", stops, TextStream(Letters()))
+    taken, shown, at = [], "", 0
+    for cut in cuts:
+        if rule.stop_reason or at >= len(data):
+            break
+        taken += rule.take(data[at : at + cut])
+        assert rule.text.startswith(shown)  # nothing shown is ever taken back
+        shown, at = rule.text, at + cut
+    if at < len(data) and not rule.stop_reason:
+        return
+    found = [(text.index(stop) + len(stop), text.index(stop)) for stop in stops if stop in text]
+    if not found:
+        assert not rule.stop_reason and taken == data
+        return
+    end = min(end for end, _ in found)  # the first to be complete
+    assert rule.stop_reason == "stop" and bytes(taken).decode() == text[:end]
+    assert rule.text == text[: min(start for stop_end, start in found if stop_end == end)]
+
+
+def test_an_end_token_wins_over_what_follows_it():
+    rule = StopRule(frozenset({0}), 10, "length")
+    assert rule.take([5, 6, 0, 7]) == [5, 6, 0] and rule.stop_reason == "eos"
+    rule = StopRule(frozenset({0}), 3, "context")
+    assert rule.take([5, 6]) == [5, 6] and rule.room == 1
+    assert rule.take([7, 0]) == [7] and rule.stop_reason == "context"
+
+
+def test_prompts_may_be_text_ids_or_messages(speaking):
+    engine = Engine(speaking)
+    text, ids, chat = engine.generate(
+        ["hello", speaking.tokenizer("hello").input_ids, [{"role": "user", "content": "hello"}]], 6
+    )
+    assert text.tokens == ids.tokens and text.prompt == ids.prompt
+    assert "<|im_start|>user\nhello" in speaking.tokenizer.decode(chat.prompt)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens must be >= 1, got 0"),
+        ({"max_new_tokens": 3, "stop": [""]}, "a stop string must not be empty"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(speaking, arguments, message):
+    with pytest.raises(DrafterforgeError, match=message):
+        Engine(speaking).generate(["hello"], **arguments)
+    with pytest.raises(ConfigError, match="stop strings need a tokenizer"):
+        Engine(tiny_target()).generate([PROMPT], 3, stop=["a"])
+
+
+def test_seconds_of_the_steps_add_up_to_no_more_than_the_whole():
+    target = tiny_target()
+    for answer in Engine(target, eagle3(target), TreeShape(8, 3, 2)).generate([PROMPT], 20):
+        steps = sum(answer.time_s[name] for name in ("prefill", "draft", "verify", "host"))
+        assert 0 < steps <= answer.time_s["total"]
+        assert sum(cycle.verify_s for cycle in answer.cycles) == pytest.approx(answer.time_s["verify"])
+        assert sum(cycle.accept_length for cycle in answer.cycles) == len(answer.tokens) - 1
+
+
+def test_no_prompts_give_no_answers():
+    assert Engine(tiny_target()).generate([], 5) == []
+    assert torch.is_inference_mode_enabled() is False
