@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from drafterforge.errors import ArtifactError
 
 KIND = "retrieval"
 REMEDY = "build the datastore again from its answers"
@@ -37,7 +40,7 @@ class RetrievalSpec:
     length_weight: float = 2.0  # an occurrence that matches one token more counts this much more
     recency: float = 0.9  # weight of an occurrence in the context over that of the next more recent one of its length
     datastore_weight: float = 0.2  # of an occurrence in the datastore over one in the context
-    doubt: float = 4.0  # weight of "none of these"; an occurrence in the context that matches one token has 1
+    doubt: float = 4.0  # weight of "none of these", where a context occurrence that matches one token has 1; > 0
 
 
 class Candidates(NamedTuple):
@@ -94,7 +97,7 @@ class Datastore:
     def __init__(self, text: np.ndarray, order: np.ndarray) -> None:
         """text: sequences with separators around them, [N] int32.  order: [M] int32, see `reading_back`."""
         self._arrays = {"text": text, "order": order}
-        self.text, self._order = memoryview(text), memoryview(order)  # gives plain integers, quickly
+        self.text, self.order = memoryview(text), memoryview(order)  # gives plain integers, quickly
         before = text[order - 1]
         starts = np.flatnonzero(np.diff(before, prepend=SEPARATOR))
         bounds = pairwise([*starts.tolist(), len(order)])
@@ -115,7 +118,7 @@ class Datastore:
 
         Where only some places of a length have room, they are spread evenly over all of them.
         """
-        order = self._order
+        order = self.order
         inner_low = inner_high = 0  # places in between match longer and are named already
         found: list[Match] = []
         room = spec.max_matches
@@ -138,7 +141,7 @@ class Datastore:
 
     def _ranges(self, backwards: Sequence[int]) -> list[tuple[int, int]]:
         """Ranges of `order` whose places follow the first 1, 2, ... of these tokens, as long as there are any."""
-        text, order = self.text, self._order
+        text, order = self.text, self.order
         ranges: list[tuple[int, int]] = []
         low, high = self._starts.get(backwards[0], (0, 0)) if backwards else (0, 0)
         for length, token in enumerate(backwards[1:], start=2):
@@ -175,7 +178,8 @@ class Datastore:
         try:
             config = json.loads((folder / "config.json").read_text())
             arrays = load_file(path)
-        except (OSError, ValueError, SafetensorError) as error:  # ValueError: no JSON, no UTF-8
+        except (OSError, ValueError, SafetensorError, TypeError, AttributeError) as error:
+            # ValueError: no JSON or UTF-8; TypeError, AttributeError: half precision that NumPy does not know
             raise ArtifactError(
                 f"{folder} is no readable datastore ({error}); wanted config.json and {path.name}; {REMEDY}"
             ) from None
@@ -189,7 +193,7 @@ class Datastore:
                 raise ArtifactError(
                     f"{path}: {name} is {array.dtype} {list(array.shape)}, wanted int32 of one axis; {REMEDY}"
                 )
-        if not _is_order_of(arrays["order"], arrays["text"]):
+        if not may_order(arrays["order"], arrays["text"]):
             raise ArtifactError(f"{path}: order is no sorted list of the places of text; {REMEDY}")
         store = Datastore(arrays["text"], arrays["order"])
         if config != store._config():
@@ -221,7 +225,7 @@ def inside(text: np.ndarray) -> np.ndarray:
 
 
 def may_order(order: np.ndarray, text: np.ndarray) -> bool:
-    """Whether `order` can be what `reading_back` made of `text`; of the sorting, the two nearest tokens are looked at."""
+    """Whether `order` may be what `reading_back` makes of `text`; its sorting is checked by two tokens."""
     if len(text) == 0 or text[0] != SEPARATOR or text[-1] != SEPARATOR or text.min() < SEPARATOR:
         return False
     if not np.array_equal(np.sort(order), inside(text)):
@@ -260,8 +264,8 @@ def grow_candidates(
             total = sum(shares.values()) + doubt / length_weight**level
             tokens = sorted(shares, key=shares.__getitem__, reverse=True)[:top_k] if len(shares) > 1 else shares
             for token in tokens:
-                entry = (-min(math.log(shares[token] / total), 0.0) - score, level + 1, found, token, parent)
-                heappush(frontier, (*entry, behind[token]))
+                cost = -score - math.log(shares[token] / total)
+                heappush(frontier, (cost, level + 1, found, token, parent, behind[token]))
                 found += 1
         if not frontier or len(nodes) >= num_tokens - 1:
             break
