@@ -16,6 +16,7 @@ from drafterforge.compose import to_dict
 from drafterforge.data.answers import AnswerSet
 from drafterforge.drafter.checkpoint import load_drafter
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
@@ -23,7 +24,6 @@ from drafterforge.evaluation.report import build_report, build_row
 from drafterforge.pipelines.console import bar, say
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.numerics import choose_numerics
-from drafterforge.runtime.proposers.retrieval import Retrieval
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schema import GenerateConfig, TrainDrafterConfig
 from drafterforge.target.device import describe_device

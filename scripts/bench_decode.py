@@ -29,12 +29,12 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.evaluation.statistics import bootstrap_ratio
 from drafterforge.kernels.attention import additive
 from drafterforge.pipelines.decode import fused_drafter
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Drafter, Engine
-from drafterforge.runtime.proposers.retrieval import Retrieval
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.schema import DataConfig, DomainConfig, TargetConfig
 from drafterforge.target.device import describe_device

@@ -70,10 +70,11 @@ def tiny_target(
     family: str = "llama",
     forward: str = "auto",
     dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
     **changes: object,
 ) -> Target:
     """A `Target` around a tiny model, without files or tokenizer."""
-    model = tiny_model(family, dtype, **changes)
+    model = tiny_model(family, dtype, **changes).to(device)
     return wrap_model(model, None, name=f"tiny-{family}", folder=Path("nowhere"), forward=forward)
 
 

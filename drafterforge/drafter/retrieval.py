@@ -11,7 +11,7 @@ import json
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import pairwise
 from pathlib import Path
@@ -199,6 +199,16 @@ class Datastore:
         if config != store._config():
             raise ArtifactError(f"{folder / 'config.json'} says {config}, wanted {store._config()}; {REMEDY}")
         return store
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """What drafts by lookup: the text so far and, optionally, answers of a domain."""
+
+    spec: RetrievalSpec = field(default_factory=RetrievalSpec)
+    datastore: Datastore | None = None
+    min_probability: float = 0.03  # candidates less likely than this are not verified
+    min_expected: float = 0.3  # nor is a tree of which fewer tokens than this are expected to be confirmed
 
 
 def reading_back(text: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.kernels.attention import additive
+from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.proposers.base import Proposer
 from drafterforge.runtime.proposers.levels import past_and
 from drafterforge.runtime.sampling import GREEDY, Picker, Sampling
@@ -76,6 +77,33 @@ class Row:
         return taken
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a cycle confirmed, on the host."""
+
+    sizes: list[int]  # nodes of each tree, padding left out
+    counts: list[int]  # tokens confirmed, bonus included
+    paths: list[list[int]]  # nodes of the walks, padded
+    confirmed: list[list[int]]  # tokens after them
+
+    @staticmethod
+    def read(packed: Tensor) -> Found:
+        """From `pack`: the one time in a cycle that the host waits for the device."""
+        rows, width = packed.tolist(), packed.shape[1] // 2
+        return Found(
+            sizes=[row[0] for row in rows],
+            counts=[row[1] for row in rows],
+            paths=[row[2 : 1 + width] for row in rows],
+            confirmed=[row[1 + width : 1 + width + row[1]] for row in rows],
+        )
+
+
+def pack(tree: Tree, path: Tensor, counts: Tensor, tokens: Tensor) -> Tensor:
+    """Sizes, counts [B], walks and tokens [B, D + 1] in one tensor."""
+    sizes = (tree.parents != torch.arange(tree.parents.shape[1], device=path.device)).sum(dim=1) + 1
+    return torch.cat((sizes[:, None], counts[:, None], path, tokens), dim=1)
+
+
 class Batch:
     """Rows, their caches and their drafter; rows join and leave between cycles."""
 
@@ -108,25 +136,30 @@ class Batch:
         if picker.penalised:
             seen = torch.zeros(1, picker.vocab_size, dtype=torch.bool, device=tokens.device)
             seen[0, tokens] = True
-        root = picker(self.target.logits(states[:, -1]), picker.noise([len(prompt)], 1)[:, 0], seen)
+        uniform = picker.noise([len(prompt)], 1)
+        root = picker(self.target.logits(states[:, -1]), None if uniform is None else uniform[:, 0], seen)
         row.take(root.tolist())
         read = self.now()
         row.answer.time_s["prefill"] = read - row.began
         if not row.answer.stop_reason:
-            if self.proposer is not None:
-                self.proposer.admit(torch.cat((tokens, root)), features[0])
-            if self.rows:
-                self.cache.put_rows(cache, [])
-            else:
-                self.cache = cache
-            self.root = torch.cat((self.root, root))
-            self._see(seen, root)
             self.rows.append(row)
             self.picker = self._picker(self.rows)
+            self._see(seen, root)
+            self._join(cache, torch.cat((tokens, root)), features[0])
         done = self.now()
         row.answer.time_s["draft"] = done - read
         row.answer.time_s["total"] = done - row.began
         return row
+
+    def _join(self, cache: KeyValueCache, text: Tensor, features: Tensor) -> None:
+        """Take over the keys of a new row's prompt; text: [P + 1], root included, features: [P, 3H]."""
+        if self.proposer is not None:
+            self.proposer.admit(text, features)
+        if len(self.rows) > 1:
+            self.cache.put_rows(cache, [])
+        else:
+            self.cache = cache
+        self.root = torch.cat((self.root, text[-1:]))
 
     def _picker(self, rows: list[Row]) -> Picker:
         vocab_size = self.target.head_weight.shape[0]
@@ -140,7 +173,7 @@ class Batch:
             rows, self.target.head_weight.shape[0], dtype=torch.bool, device=root.device
         )
         seen = blank(1) if seen is None else seen.scatter(1, root[:, None], True)
-        self.seen = torch.cat((blank(len(self.rows)) if self.seen is None else self.seen, seen))
+        self.seen = torch.cat((blank(len(self.rows) - 1) if self.seen is None else self.seen, seen))
 
     def cycle(self, shape: TreeShape) -> list[Row]:
         """Draft, verify and commit for every row; returns the rows that ended, which are no longer here."""
@@ -150,28 +183,35 @@ class Batch:
         tree = root_only(self.root) if self.proposer is None else self.proposer.draft(self.root, shape)
         marks.append(self.now())
         logits, features = self.verify(tree, depth)
-        path, counts, tokens = self.accept(tree, logits, depth)
+        uniform = self.picker.noise([row.length + 1 for row in self.rows], depth + 1)
+        path, counts, tokens = accept(tree, logits, self.ancestors, depth, self.picker, uniform, self.seen)
         marks.append(self.now())
-        sizes = (tree.parents != torch.arange(tree.parents.shape[1], device=tree.parents.device)).sum(dim=1) + 1
-        packed = torch.cat(
-            (sizes[:, None], counts[:, None], path, tokens), dim=1
-        ).tolist()  # the one stop of the device
-        sizes, counts = [row[0] for row in packed], [row[1] for row in packed]
-        self._commit(path, [row[2 : 3 + depth] for row in packed], counts)
-        confirmed = [row[3 + depth : 3 + depth + count] for row, count in zip(packed, counts, strict=True)]
+        found = Found.read(pack(tree, path, counts, tokens))
+        counts = found.counts
+        self._commit(path, found.paths, counts)
         self.root = tokens.gather(1, torch.tensor(counts, device=tokens.device)[:, None] - 1)[:, 0]
-        emitted = [row.take(found) for row, found in zip(self.rows, confirmed, strict=True)]
+        emitted = [row.take(confirmed) for row, confirmed in zip(self.rows, found.confirmed, strict=True)]
         marks.append(self.now())
         self._refresh(tokens, features, path, counts)
         marks.append(self.now())
         draft_s, verify_s, host_s, refresh_s = (after - before for before, after in pairwise(marks))
-        for row, size, count, taken in zip(self.rows, sizes, counts, emitted, strict=True):
-            seconds = {"draft": draft_s + refresh_s, "verify": verify_s, "host": host_s}
-            for step, spent in seconds.items():
+        self._note(depth, found, emitted, draft_s + refresh_s, verify_s, host_s)
+        return self._leave()
+
+    def _note(
+        self, depth: int, found: Found, emitted: list[list[int]], draft_s: float, verify_s: float, host_s: float
+    ) -> None:
+        """Add a cycle to every row's statistics."""
+        now = time.perf_counter()
+        for row, size, count, taken in zip(self.rows, found.sizes, found.counts, emitted, strict=True):
+            for step, spent in (("draft", draft_s), ("verify", verify_s), ("host", host_s)):
                 row.answer.time_s[step] += spent
             accepted = min(count - 1, len(taken))
-            row.answer.cycles.append(Cycle(depth, size, len(taken), accepted, draft_s + refresh_s, verify_s, host_s))
-            row.answer.time_s["total"] = marks[-1] - row.began
+            row.answer.cycles.append(Cycle(depth, size, len(taken), accepted, draft_s, verify_s, host_s))
+            row.answer.time_s["total"] = now - row.began
+
+    def _leave(self) -> list[Row]:
+        """Let the rows that ended go."""
         ended = [row for row in self.rows if row.answer.stop_reason]
         if ended:
             self.keep([place for place, row in enumerate(self.rows) if not row.answer.stop_reason])
@@ -189,23 +229,6 @@ class Batch:
             mask = additive(past_and(self.ancestors, lengths, self.base), self.target.dtype)
         states, features = self.target.forward(tree.tokens, lengths + tree.levels, self.cache, mask, self.invariant)
         return self.target.logits(states, self.invariant), features
-
-    def accept(self, tree: Tree, logits: Tensor, depth: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Accepted walks [B, D + 1], their lengths [B], and the tokens chosen after their nodes, [B, D + 1]."""
-        picker = self.picker
-        if picker.plain:
-            chosen = logits.argmax(dim=-1)
-            path, counts = accepted_path(tree, chosen, self.ancestors, depth)
-            return path, counts, chosen.gather(1, path)
-        uniform = picker.noise([row.length + 1 for row in self.rows], depth + 1)
-
-        def pick(level: int, logits: Tensor, walking: Tensor) -> Tensor:
-            token = picker(logits, uniform[:, level], self.seen)
-            if self.seen is not None:
-                self.seen |= walking[:, None] & torch.zeros_like(self.seen).scatter_(1, token[:, None], True)
-            return token
-
-        return sampled_path(tree, logits, depth, pick)
 
     def _commit(self, path: Tensor, walks: list[list[int]], counts: list[int]) -> None:
         """Move the keys of the accepted nodes behind each row's text."""
@@ -242,3 +265,31 @@ class Batch:
         self.seen = None if self.seen is None or not rows else self.seen[index]
         if self.proposer is not None:
             self.proposer.keep(rows)
+
+
+def accept(
+    tree: Tree,
+    logits: Tensor,
+    ancestors: Tensor,
+    depth: int,
+    picker: Picker,
+    uniform: Tensor | None,
+    seen: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Accepted walks [B, D + 1], their lengths [B], and the tokens chosen after their nodes, [B, D + 1].
+
+    logits: [B, T, V].  uniform: noise of the positions after the root's, [B, D + 1].  seen: [B, V], the tokens of the
+    walks are added.
+    """
+    if picker.plain:
+        chosen = logits.argmax(dim=-1)
+        path, counts = accepted_path(tree, chosen, ancestors, depth)
+        return path, counts, chosen.gather(1, path)
+
+    def pick(level: int, logits: Tensor, walking: Tensor) -> Tensor:
+        token = picker(logits, None if uniform is None else uniform[:, level], seen)
+        if seen is not None:
+            seen.logical_or_(walking[:, None] & torch.zeros_like(seen).scatter_(1, token[:, None], True))
+        return token
+
+    return sampled_path(tree, logits, depth, pick)

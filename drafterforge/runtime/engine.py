@@ -11,15 +11,18 @@ import torch
 
 from drafterforge.data.chat import prompt_ids
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime.batch import Batch, Generation
+from drafterforge.runtime.graphs import StaticBatch
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.proposers.base import Proposer
 from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
 from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
-from drafterforge.runtime.proposers.retrieval import Retrieval, RetrievalProposer
+from drafterforge.runtime.proposers.retrieval import RetrievalProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.stopping import StopRule, TextStream
+from drafterforge.target.lean import LeanBackbone
 from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape
 
@@ -50,11 +53,20 @@ class Engine:
         shape: TreeShape | None = None,
         max_batch: int = 8,
         numerics: str = "fast",
+        graphs: bool | None = None,
     ) -> None:
-        """max_batch: most prompts decoded together by `generate`.  numerics: see `runtime.numerics`."""
+        """max_batch: most prompts decoded together by `generate`.  numerics: see `runtime.numerics`.
+
+        graphs: cycles of fixed shapes, captured as CUDA graphs on a GPU; None: there, if the target and the drafter
+        can.
+        """
         self.target, self.drafter, self.max_batch = target, drafter, max_batch
         self.numerics = choose_numerics(numerics, target)
         self.shape = shape or TreeShape(num_tokens=1, depth=0, top_k=1)
+        static = drafter is None or isinstance(drafter, FusedDrafter)
+        self.graphs = static and (target.device.type == "cuda" if graphs is None else graphs)
+        self.graphs &= isinstance(target.backbone, LeanBackbone)
+        self.pool: dict = {}  # buffers of fixed shapes, and their graphs
         if isinstance(drafter, Target) and drafter.config.vocab_size != target.config.vocab_size:
             raise DrafterforgeError(
                 f"{drafter.name} has {drafter.config.vocab_size} token ids, {target.name} has "
@@ -106,6 +118,8 @@ class Engine:
 
     def open_batch(self) -> Batch:
         """No rows yet; rows are admitted and cycled by the caller."""
+        if self.graphs:
+            return StaticBatch(self.target, self.drafter, self.pool, self.shape, self.numerics == "invariant")
         proposer = None if self.drafter is None else proposer_of(self.drafter)
         return Batch(self.target, proposer, invariant=self.numerics == "invariant")
 

@@ -73,12 +73,14 @@ class Picker:
         self.filters = {name for name, idle in IDLE.items() if any(getattr(row, name) != idle for row in rows)}
         self.vocab_size = vocab_size
 
-    def noise(self, positions: Sequence[int], count: int) -> Tensor:
-        """Noise of `count` positions from each row's on, [B, count]."""
+    def noise(self, positions: Sequence[int], count: int) -> Tensor | None:
+        """Noise of `count` positions from each row's on, [B, count]; None where no row samples."""
+        if self.greedy:
+            return None
         drawn = [noise(row.seed, position, count) for row, position in zip(self.rows, positions, strict=True)]
         return torch.from_numpy(np.stack(drawn)).to(self.device)
 
-    def __call__(self, logits: Tensor, uniform: Tensor, seen: Tensor | None) -> Tensor:
+    def __call__(self, logits: Tensor, uniform: Tensor | None, seen: Tensor | None) -> Tensor:
         """Tokens [B] from logits [B, V] at noise [B]; seen [B, V]: tokens that the penalty applies to."""
         logits = logits.double()
         if self.penalised:

@@ -160,6 +160,12 @@ def test_a_childs_probability_is_its_share_of_the_weight_and_of_doubt():
     assert tree.scores == pytest.approx([math.log(weight / 6.5) for weight in (3, 1, 0.5)])
 
 
+def test_equal_nodes_come_most_recent_first_and_the_cut_keeps_them():
+    index = index_of([2, 6, 5, 2, 7, 5, 2, 8, 5, 2], RetrievalSpec(recency=1.0))
+    assert grow_candidates(index, None, 4, 1, 4).tokens == [8, 7, 6]
+    assert grow_candidates(index, None, 3, 1, 4).tokens == grow_candidates(index, None, 4, 1, 2).tokens == [8, 7]
+
+
 def test_a_longer_match_leaves_less_doubt():
     short = grow_candidates(index_of([1, 2, 5, 6, 7, 3, 2]), None, 4, 3, 1)
     long = grow_candidates(index_of([3, 2, 5, 6, 7, 3, 2]), None, 4, 3, 1)

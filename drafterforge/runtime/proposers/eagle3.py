@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from drafterforge.drafter.eagle3 import Attend
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.kernels.attention import additive, grouped_attention
 from drafterforge.kernels.cache import KeyValueCache
@@ -25,18 +26,14 @@ class Eagle3Proposer:
 
     def __init__(self, drafter: FusedDrafter) -> None:
         self.drafter = drafter
-        self.cache = self._new_cache(0)
+        self.cache = new_draft_cache(drafter, 0)
         self.stable: list[int] = []  # stable slots of each row
         self.last = drafter.embedding.new_empty(0, drafter.embedding.shape[1])  # output of the newest of them, [B, H]
-
-    def _new_cache(self, batch: int) -> KeyValueCache:
-        spec, embedding = self.drafter.spec, self.drafter.embedding
-        return KeyValueCache(1, batch, spec.num_key_heads, spec.head_dim, embedding.dtype, embedding.device)
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
         fresh = Eagle3Proposer(self.drafter)
-        fresh.cache, fresh.stable = fresh._new_cache(1), [0]
+        fresh.cache, fresh.stable = new_draft_cache(self.drafter, 1), [0]
         fresh.refresh(text[None, 1:], features[None], [text.numel() - 1])
         if self.stable:
             self.cache.put_rows(fresh.cache, [])
@@ -53,56 +50,84 @@ class Eagle3Proposer:
 
     def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
         """Append slots that pair tokens with the target's features one position before."""
-        batch, width = tokens.shape
-        steps = torch.arange(width, device=tokens.device)
-        if batch == 1:
-            start = self.stable[0]
-            positions = start + steps
+        if tokens.shape[0] == 1:  # no padding, no mask
+            start, width = self.stable[0], tokens.shape[1]
             self.cache.place(start, width)
-            rows, mask = slice(width - 1, width), None  # the newest slot alone is drafted from, and reads every slot
+            self.last = self.drafter.layer(
+                self.drafter.embed(tokens[0]),
+                self.drafter.fuse(features[0]),
+                start + torch.arange(width, device=tokens.device),
+                attend_to(self.cache, 1, None),
+                rows=slice(width - 1, width),  # the newest slot alone is drafted from, and reads every slot
+            )
         else:
-            stable = torch.tensor(self.stable, device=tokens.device)
-            slots = stable[:, None] + steps
-            used = max(self.stable) + width
-            self.cache.place_ragged(slots, used)
-            last = torch.tensor(counts, device=tokens.device) - 1
-            rows = torch.arange(batch, device=tokens.device) * width + last
-            allowed = torch.arange(used, device=tokens.device) <= (stable + last)[:, None]
-            positions, mask = slots.flatten(), additive(allowed, features.dtype)[:, None]
-        drafter = self.drafter
-        self.last = drafter.layer(
-            drafter.embed(tokens.flatten()),
-            drafter.fuse(features.flatten(0, 1)),
-            positions,
-            self._attend(batch, mask),
-            rows=rows,
-        )
+            stable, added = (torch.tensor(part, device=tokens.device) for part in (self.stable, counts))
+            used = max(self.stable) + tokens.shape[1]
+            self.last = append_slots(self.drafter, self.cache, tokens, features, stable, added, used)
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
-
-    def _attend(self, batch: int, mask: Tensor | None):
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self.cache.write(0, k.unflatten(0, (batch, -1)), v.unflatten(0, (batch, -1)))
-            return grouped_attention(q.unflatten(0, (batch, -1)), keys, values, mask).flatten(0, 1)
-
-        return attend
 
     def draft(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees below the roots [B], which are the tokens of the newest stable slots."""
-        drafter, batch, base = self.drafter, root.numel(), max(self.stable)
-        stable = torch.tensor(self.stable, device=root.device)[:, None]
-        hidden = self.last[:, None]
+        stable = torch.tensor(self.stable, device=root.device)
+        return draft_levels(self.drafter, self.cache, self.last, root, stable, max(self.stable), shape)
 
-        def step(level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
-            nonlocal hidden
-            count = tokens.shape[1]
-            hidden = hidden.gather(1, origin[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
-            self.cache.place(base + reads.shape[2] - count, count)
-            mask = additive(past_and(reads, stable, base), hidden.dtype)
-            positions = (stable + level - 1).expand(-1, count).flatten()
-            embedded = drafter.embed(tokens.flatten())
-            hidden = drafter.layer(embedded, hidden, positions, self._attend(batch, mask))
-            logits = drafter.logits(hidden).unflatten(0, (batch, count))
-            hidden = hidden.unflatten(0, (batch, count))
-            return logits
 
-        return expand(root, drafter.logits(self.last), shape, step, drafter.token_ids)
+def new_draft_cache(drafter: FusedDrafter, batch: int) -> KeyValueCache:
+    """An empty cache of the drafter's one layer."""
+    spec, embedding = drafter.spec, drafter.embedding
+    return KeyValueCache(1, batch, spec.num_key_heads, spec.head_dim, embedding.dtype, embedding.device)
+
+
+def attend_to(cache: KeyValueCache, batch: int, mask: Tensor | None) -> Attend:
+    """Attention of flattened rows over a one-layer cache, to which their keys are added."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = cache.write(0, k.unflatten(0, (batch, -1)), v.unflatten(0, (batch, -1)))
+        return grouped_attention(q.unflatten(0, (batch, -1)), keys, values, mask).flatten(0, 1)
+
+    return attend
+
+
+def append_slots(
+    drafter: FusedDrafter,
+    cache: KeyValueCache,
+    tokens: Tensor,
+    features: Tensor,
+    stable: Tensor,
+    counts: Tensor,
+    used: int,
+) -> Tensor:
+    """Make counts [B] of tokens [B, A] stable slots behind `stable` [B]; returns the newest slots' outputs, [B, H].
+
+    features: [B, A, 3H].  used: slots that are read, at least every row's stable ones and A more.
+    """
+    batch, width = tokens.shape
+    slots = stable[:, None] + torch.arange(width, device=tokens.device)
+    cache.place_ragged(slots, used)
+    rows = torch.arange(batch, device=tokens.device) * width + counts - 1
+    allowed = torch.arange(used, device=tokens.device) < (stable + counts)[:, None]
+    attend = attend_to(cache, batch, additive(allowed, features.dtype)[:, None])
+    embedded, fused = drafter.embed(tokens.flatten()), drafter.fuse(features.flatten(0, 1))
+    return drafter.layer(embedded, fused, slots.flatten(), attend, rows=rows)
+
+
+def draft_levels(
+    drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, root: Tensor, stable: Tensor, base: int, shape: TreeShape
+) -> Tree:
+    """Trees below the roots [B] from the outputs `last` [B, H]; levels are written from slot `base` on."""
+    batch = root.numel()
+    hidden = last[:, None]
+
+    def step(level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
+        nonlocal hidden
+        count = tokens.shape[1]
+        hidden = hidden.gather(1, origin[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
+        cache.place(base + reads.shape[2] - count, count)
+        mask = additive(past_and(reads, stable[:, None], base), hidden.dtype)
+        positions = (stable + level - 1)[:, None].expand(-1, count).flatten()
+        hidden = drafter.layer(drafter.embed(tokens.flatten()), hidden, positions, attend_to(cache, batch, mask))
+        logits = drafter.logits(hidden).unflatten(0, (batch, count))
+        hidden = hidden.unflatten(0, (batch, count))
+        return logits
+
+    return expand(root, drafter.logits(last), shape, step, drafter.token_ids)

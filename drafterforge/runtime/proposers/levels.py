@@ -12,11 +12,7 @@ from torch import Tensor
 def past_and(reads: Tensor, lengths: Tensor, base: int) -> Tensor:
     """`reads` [B, K, L] behind each row's own text: [B, K, S + L], S = base.
 
-    lengths: [B, 1] slots of each row's text; slots between them and `base` belong to longer rows.
+    lengths: [B, 1] slots of each row's text; slots between them and `base` are not read.
     """
-    batch, count, _ = reads.shape
-    if batch == 1:
-        past = torch.ones(1, count, base, dtype=torch.bool, device=reads.device)
-    else:
-        past = (torch.arange(base, device=reads.device) < lengths)[:, None].expand(-1, count, -1)
-    return torch.cat((past, reads), dim=2)
+    past = torch.arange(base, device=reads.device) < lengths
+    return torch.cat((past[:, None].expand(-1, reads.shape[1], -1), reads), dim=2)

@@ -6,23 +6,12 @@ Axes: B rows, A committed tokens, T tree nodes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from drafterforge.drafter.retrieval import ContextIndex, Datastore, RetrievalSpec, grow_candidates
+from drafterforge.drafter.retrieval import ContextIndex, Retrieval, grow_candidates
 from drafterforge.tree.grow import Tree, TreeShape, root_only
-
-
-@dataclass(frozen=True)
-class Retrieval:
-    """What drafts by lookup: the text so far and, optionally, answers of a domain."""
-
-    spec: RetrievalSpec = field(default_factory=RetrievalSpec)
-    datastore: Datastore | None = None
-    min_probability: float = 0.03  # candidates less likely than this are not verified
-    min_expected: float = 0.3  # nor is a tree of which fewer tokens than this are expected to be confirmed
 
 
 class RetrievalProposer:

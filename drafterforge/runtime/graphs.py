@@ -1,0 +1,273 @@
+"""Cycles of fixed shapes, which a GPU replays from two graphs: draft, and verify with commit.
+
+Nothing between them looks at a result: lengths, roots and what was committed stay on the device, and the host reads
+one small tensor at the end of a cycle.  Shapes are fixed by giving every buffer room: the target's cache of S slots
+holds [text | one spare | tree], the drafter's [text | levels]; what lies between a row's text and the end is never
+read.  A buffer that becomes too small is replaced by one of twice the size.  Without a GPU the same cycles run as they
+are, which is how they are tested.
+Axes: B rows, T tree nodes, D drafted levels, A = D + 1 committed tokens at most, H hidden.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.kernels.attention import additive
+from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.runtime.batch import Batch, Found, Row, accept, pack
+from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer, append_slots, draft_levels, new_draft_cache
+from drafterforge.runtime.proposers.levels import past_and
+from drafterforge.target.load import Target
+from drafterforge.tree.grow import TreeShape, ancestor_mask, root_only
+
+log = logging.getLogger(__name__)
+
+FIRST_SLOTS = 512  # of the smallest buffers; larger ones double
+WARM_UPS = 2  # runs before a capture, which may choose kernels and allocate
+
+
+class Captured:
+    """A function without arguments or result, captured as a CUDA graph when first called, and replayed."""
+
+    def __init__(self, function: Callable[[], None], state: list[Tensor], capture: bool) -> None:
+        """state: what the function changes and reads again; its runs before the capture are undone there."""
+        self.function, self.state, self.capture = function, state, capture
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        """Run it once."""
+        if self.capture and self.graph is None:
+            self._capture()
+        if self.graph is None:
+            self.function()
+        else:
+            self.graph.replay()
+
+    def _capture(self) -> None:
+        before = [tensor.clone() for tensor in self.state]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UPS):
+                    self.function()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.function()
+            self.graph = graph
+        except RuntimeError as error:
+            log.warning("decoding goes on without CUDA graphs: %s", str(error).strip().splitlines()[0])
+            self.capture = False
+        for tensor, kept in zip(self.state, before, strict=True):
+            tensor.copy_(kept)
+
+
+class StaticRows:
+    """State of B rows in buffers that never move."""
+
+    def __init__(self, target: Target, drafter: FusedDrafter | None, batch: int, slots: int, max_depth: int) -> None:
+        device, dtype = target.device, target.dtype
+        self.target, self.drafter, self.batch, self.slots, self.max_depth = target, drafter, batch, slots, max_depth
+        zeros = lambda *shape, kind=torch.long: torch.zeros(*shape, dtype=kind, device=device)  # noqa: E731
+        width, hidden = max_depth + 1, target.head_weight.shape[1]
+        self.cache = target.new_cache(batch)
+        self.cache.reserve(slots)
+        self.lengths, self.root = zeros(batch), zeros(batch)
+        self.tokens, self.counts = zeros(batch, width), zeros(batch) + 1  # committed by the last cycle
+        self.features = zeros(batch, width, 3 * hidden, kind=dtype)
+        self.uniform = zeros(batch, width, kind=torch.float64)
+        self.stable = zeros(batch)
+        self.pending = zeros(batch, 1, kind=torch.bool)  # rows whose last commit the drafter has not read
+        self.seen = zeros(batch, target.head_weight.shape[0], kind=torch.bool)  # tokens that are penalised
+        if drafter is not None:
+            self.draft_cache = new_draft_cache(drafter, batch)
+            self.draft_cache.reserve(slots)
+            self.last = zeros(batch, drafter.embedding.shape[1], kind=drafter.embedding.dtype)
+        self.cycles: dict[tuple, StaticCycle] = {}
+
+    def state(self) -> list[Tensor]:
+        """What a cycle changes and reads again; keys behind a row's text are written again before they are read."""
+        drafts = [] if self.drafter is None else [self.last]
+        fixed = [self.lengths, self.root, self.tokens, self.counts, self.features, self.stable, self.pending]
+        fixed.append(self.seen)
+        return fixed + drafts
+
+    def take(self, place: int, other: StaticRows, row: int) -> None:
+        """Copy a row of other buffers to `place`."""
+        for mine, theirs in zip(self.state(), other.state(), strict=True):
+            mine[place] = theirs[row]
+        self._keep(self.cache, place, other.cache.data[:, :, row])
+        if self.drafter is not None:
+            self._keep(self.draft_cache, place, other.draft_cache.data[:, :, row])
+
+    @staticmethod
+    def _keep(cache: KeyValueCache, place: int, keys: Tensor) -> None:
+        slots = min(keys.shape[3], cache.data.shape[4])
+        cache.data[:, :, place, :, :slots] = keys[:, :, :, :slots]
+
+
+class StaticCycle:
+    """Draft, verify and commit for all rows with one tree shape."""
+
+    def __init__(self, rows: StaticRows, shape: TreeShape, batch: Batch, capture: bool) -> None:
+        self.rows, self.shape, self.picker, self.invariant = rows, shape, batch.picker, batch.invariant
+        self.draft = Captured(self._draft, rows.state(), capture)
+        self.verify = Captured(self._verify, rows.state(), capture)
+        self.capture = capture
+
+    def __call__(self) -> tuple[Found, float, float]:
+        """What was confirmed, and the seconds of drafting and of verifying."""
+        if not self.capture:
+            began = time.perf_counter()
+            self.draft()
+            drafted = time.perf_counter()
+            self.verify()
+            found = Found.read(self.packed)
+            return found, drafted - began, time.perf_counter() - drafted
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+        marks[0].record()
+        self.draft()
+        marks[1].record()
+        self.verify()
+        marks[2].record()
+        found = Found.read(self.packed)  # waits, so that the marks have been passed
+        return found, marks[0].elapsed_time(marks[1]) / 1e3, marks[1].elapsed_time(marks[2]) / 1e3
+
+    def _draft(self) -> None:
+        rows, shape = self.rows, self.shape
+        if rows.drafter is None:
+            self.tree = root_only(rows.root)
+            return
+        levels = shape.top_k * max(shape.depth - 1, 0)
+        base = rows.slots - levels
+        last = append_slots(
+            rows.drafter, rows.draft_cache, rows.tokens, rows.features, rows.stable, rows.counts, rows.slots
+        )
+        rows.last.copy_(torch.where(rows.pending, last, rows.last))
+        rows.stable.add_(rows.counts * rows.pending[:, 0])
+        rows.pending.zero_()
+        self.tree = draft_levels(rows.drafter, rows.draft_cache, rows.last, rows.root, rows.stable, base, shape)
+
+    def _verify(self) -> None:
+        rows, tree, depth = self.rows, self.tree, self.shape.depth
+        count = tree.tokens.shape[1]
+        base = rows.slots - count
+        ancestors = ancestor_mask(tree.parents, depth)
+        rows.cache.place(base, count)
+        mask = additive(past_and(ancestors, rows.lengths[:, None], base), rows.target.dtype)
+        positions = rows.lengths[:, None] + tree.levels
+        states, features = rows.target.forward(tree.tokens, positions, rows.cache, mask, self.invariant)
+        logits = rows.target.logits(states, self.invariant)
+        seen = rows.seen if self.picker.penalised else None
+        path, counts, tokens = accept(tree, logits, ancestors, depth, self.picker, rows.uniform, seen)
+        self.packed = pack(tree, path, counts, tokens)
+        steps = torch.arange(depth + 1, device=path.device)
+        kept = steps < counts[:, None]
+        # what is not kept goes to the spare slot in front of the tree
+        destinations = torch.where(kept, rows.lengths[:, None] + steps, base - 1)
+        each = torch.arange(rows.batch, device=path.device)[:, None]
+        rows.cache.data[:, :, each, :, destinations] = rows.cache.data[:, :, each, :, base + path]
+        rows.lengths.add_(counts)
+        rows.root.copy_(tokens.gather(1, counts[:, None] - 1)[:, 0])
+        rows.tokens[:, : depth + 1] = tokens
+        rows.features[:, : depth + 1] = features.gather(1, path[:, :, None].expand(-1, -1, features.shape[2]))
+        rows.counts.copy_(counts)
+        rows.pending.fill_(True)
+
+
+class StaticBatch(Batch):
+    """A `Batch` whose cycles have fixed shapes, for an EAGLE-3 drafter or none."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: FusedDrafter | None,
+        pool: dict[tuple, StaticRows],
+        shape: TreeShape,
+        invariant: bool = False,
+    ) -> None:
+        """pool: buffers of earlier batches, whose graphs are used again.  shape: the largest that is asked for."""
+        super().__init__(target, None, invariant)
+        self.drafter, self.pool, self.largest = drafter, pool, shape
+        self.static: StaticRows | None = None
+        self.fresh_seen: Tensor | None = None
+
+    def _see(self, seen: Tensor | None, root: Tensor) -> None:
+        """Remember the tokens of the row that is about to join."""
+        self.fresh_seen = None if seen is None else seen.scatter(1, root[:, None], True)
+
+    def _join(self, cache: KeyValueCache, text: Tensor, features: Tensor) -> None:
+        """Copy a new row's prompt into the buffers."""
+        fresh = StaticRows(self.target, self.drafter, 1, self._slots(text.numel()), self.largest.depth)
+        fresh._keep(fresh.cache, 0, cache.data[:, :, 0])
+        fresh.lengths.fill_(text.numel() - 1)
+        fresh.root.copy_(text[-1:])
+        if self.fresh_seen is not None:
+            fresh.seen.copy_(self.fresh_seen)
+        if self.drafter is not None:
+            proposer = Eagle3Proposer(self.drafter)
+            proposer.admit(text, features)
+            fresh._keep(fresh.draft_cache, 0, proposer.cache.data[:, :, 0])
+            fresh.stable.fill_(proposer.stable[0])
+            fresh.last.copy_(proposer.last)
+        others = [] if self.static is None else [(self.static, row) for row in range(self.static.batch)]
+        self._gather([*others, (fresh, 0)])
+
+    def _slots(self, length: int) -> int:
+        """Slots that hold a text of this length, what a cycle adds, a tree and the levels."""
+        shape, slots = self.largest, FIRST_SLOTS
+        needed = length + 2 * (shape.depth + 2) + max(shape.num_tokens, shape.top_k * shape.depth) + 1
+        while slots < needed:
+            slots *= 2
+        return slots
+
+    def _gather(self, sources: list[tuple[StaticRows, int]]) -> None:
+        """Bring rows of other buffers together in buffers of the right size."""
+        slots = self._slots(max(row.length for row in self.rows))
+        key = (len(sources), slots, self.largest, self.drafter is None)
+        free = [rows for name, rows in self.pool.items() if name[:4] == key and all(rows is not s for s, _ in sources)]
+        if not free:
+            rows = StaticRows(self.target, self.drafter, len(sources), slots, self.largest.depth)
+            self.pool[(*key, len(self.pool))] = rows
+            free = [rows]
+        for place, (rows, row) in enumerate(sources):
+            free[0].take(place, rows, row)
+        self.static = free[0]
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        self.rows = [self.rows[row] for row in rows]
+        if rows:
+            self.picker = self._picker(self.rows)
+            self._gather([(self.static, row) for row in rows])
+        else:
+            self.static = None
+
+    def cycle(self, shape: TreeShape) -> list[Row]:
+        """Draft, verify and commit for every row; returns the rows that ended, which are no longer here."""
+        began = time.perf_counter()
+        if self._slots(max(row.length for row in self.rows)) > self.static.slots:
+            self._gather([(self.static, row) for row in range(self.static.batch)])
+        if self.drafter is None:
+            shape = TreeShape(1, 0, 1)
+        uniform = self.picker.noise([row.length + 1 for row in self.rows], shape.depth + 1)
+        if uniform is not None:
+            self.static.uniform[:, : shape.depth + 1] = uniform
+        key = (shape, self.invariant, tuple(replace(row.sampling, seed=0) for row in self.rows))
+        if key not in self.static.cycles:
+            self.static.cycles[key] = StaticCycle(self.static, shape, self, self.target.device.type == "cuda")
+        found, draft_s, verify_s = self.static.cycles[key]()
+        emitted = [row.take(confirmed) for row, confirmed in zip(self.rows, found.confirmed, strict=True)]
+        for row, count in zip(self.rows, found.counts, strict=True):
+            row.length += count
+        host_s = time.perf_counter() - began - draft_s - verify_s
+        self._note(shape.depth, found, emitted, draft_s, verify_s, host_s)
+        return self._leave()
