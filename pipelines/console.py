@@ -22,9 +22,9 @@ TABLE_WIDTH = 120  # of tables in a file or a pipe, where rich would assume 80 c
 console = Console(stderr=True, highlight=False)
 
 
-def table_console(force_terminal: bool | None = None) -> Console:
+def table_console() -> Console:
     """Where tables of results go: stdout, at the terminal's width or wide enough."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else TABLE_WIDTH, force_terminal=force_terminal)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else TABLE_WIDTH)
 
 
 class Bar:

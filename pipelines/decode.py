@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.compose import to_dict
 from drafterforge.data.answers import AnswerSet
+from drafterforge.data.chat import prompt_ids
+from drafterforge.data.prompts import load_prompts
 from drafterforge.drafter.checkpoint import load_drafter
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.retrieval import Retrieval
@@ -25,10 +28,12 @@ from drafterforge.pipelines.console import bar, say
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.schema import GenerateConfig, TrainDrafterConfig
+from drafterforge.schema import DataConfig, DomainConfig, GenerateConfig, TrainDrafterConfig
 from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
+
+GRAMMARS = ("sql", "python", "math", "chat")  # domains with a prompt grammar of their own
 
 
 def open_drafter(folder: Path, target: Target) -> Manifest:
@@ -66,6 +71,14 @@ def fused_drafter(folder: Path, target: Target) -> FusedDrafter:
 def engine_for(folder: Path, target: Target, shape: TreeShape, numerics: str = "fast") -> Engine:
     """An engine with the drafter in `folder`."""
     return Engine(target, fused_drafter(folder, target), shape, numerics=numerics)
+
+
+def held_out_prompts(target: Target, count: int, domains: Sequence[str] = GRAMMARS) -> list[list[int]]:
+    """Test prompts of the built-in grammars, the domains taking turns."""
+    data = DataConfig(num_train=1, num_val=1, num_test=-(-count // len(domains)))
+    drawn = [load_prompts(data, DomainConfig(name=name), seed=0)["test"] for name in domains]
+    mixed = [prompt for group in zip(*drawn, strict=True) for prompt in group][:count]
+    return [prompt_ids(target.tokenizer, prompt.messages) for prompt in mixed]
 
 
 def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: AnswerSet, drafter: Path) -> dict:

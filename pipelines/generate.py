@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
-from rich.text import Text
-
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.console import console, table_console
+from drafterforge.pipelines.console import console
 from drafterforge.pipelines.decode import load_any_drafter
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
@@ -19,6 +17,7 @@ from drafterforge.schema import GenerateConfig
 from drafterforge.target.load import load_target
 
 Config = GenerateConfig
+GREEN, RESET = "\x1b[32m", "\x1b[0m"
 
 
 def run(cfg: Config) -> str:
@@ -45,7 +44,6 @@ class Printer:
 
     def __init__(self, tokenizer: object, colour: bool) -> None:
         self.colour, self.stream = colour, TextStream(tokenizer)
-        self.console = table_console(force_terminal=True) if colour else None
         self.num_tokens = self.num_cycles = 0
         self.drafted: list[bool] = [False]  # of every token; the first comes from the prefill
         self.origin: list[bool] = []  # of every character
@@ -60,9 +58,8 @@ class Printer:
             self._trace(answer)
             origin = self.origin[self.shown :] + [False] * len(new)
             for drafted, part in groupby(zip(new, origin, strict=False), key=lambda pair: pair[1]):
-                text = Text("".join(char for char, _ in part), style="green" if drafted else "")
-                self.console.print(text, end="", soft_wrap=True)
-            self.console.file.flush()
+                text = "".join(char for char, _ in part)
+                print(f"{GREEN}{text}{RESET}" if drafted else text, end="", flush=True)
         self.shown = len(answer.text)
 
     def _trace(self, answer: Generation) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,24 +27,21 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.data.chat import prompt_ids
-from drafterforge.data.prompts import load_prompts
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.evaluation.statistics import bootstrap_ratio
 from drafterforge.kernels.attention import additive
-from drafterforge.pipelines.decode import fused_drafter
+from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.shapes import default_shape
-from drafterforge.schema import DataConfig, DomainConfig, TargetConfig
+from drafterforge.schema import TargetConfig
 from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
-DOMAINS = ("sql", "python", "math", "chat")
 AUTOREGRESSIVE, HF, HF_LOOKUP, RETRIEVAL = "autoregressive", "HF generate", "HF prompt lookup (10)", "retrieval"
-console = Console(highlight=False)
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 @dataclass
@@ -114,15 +112,6 @@ def openvino(target: Target, folder: Path) -> Callable[[list[int], int], Result]
         return Result(tokens, time.perf_counter() - began)
 
     return decode
-
-
-def held_out_prompts(target: Target, count: int) -> list[list[int]]:
-    """Test prompts of the built-in grammars, the domains taking turns."""
-    each = -(-count // len(DOMAINS))
-    data = DataConfig(num_train=1, num_val=1, num_test=each)
-    drawn = [load_prompts(data, DomainConfig(name=name), seed=0)["test"] for name in DOMAINS]
-    mixed = [prompt for group in zip(*drawn, strict=True) for prompt in group][:count]
-    return [prompt_ids(target.tokenizer, prompt.messages) for prompt in mixed]
 
 
 def take_turns(contestants: Sequence[Contestant], prompts: Sequence[list[int]], count: int) -> None:
@@ -225,7 +214,7 @@ class Recorder:
 
     def __init__(self, target: Target, drafter: FusedDrafter) -> None:
         self.calls: list[Callable[[], Any]] = []
-        self.recording = False
+        self.recording, self.seconds = False, 0.0
         self.caches: list[Any] = []
         for owner, names in ((target, ("forward", "logits")), (drafter, ("layer", "logits", "fuse"))):
             for name in names:
@@ -242,33 +231,39 @@ class Recorder:
                     function(*args, **kwargs)
 
                 self.calls.append(again)
-            return function(*args, **kwargs)
+            began = time.perf_counter()
+            result = function(*args, **kwargs)
+            self.seconds += time.perf_counter() - began
+            return result
 
         return noting
 
 
-def forwards_alone(target: Target, drafter: FusedDrafter, shape: TreeShape, prompt: list[int], cycles: int) -> float:
-    """A cycle's time over the time of its forward passes run alone, the median over repeats."""
+def forwards_alone(
+    target: Target, drafter: FusedDrafter, shape: TreeShape, prompt: list[int], cycles: int
+) -> dict[str, float]:
+    """A cycle's time over that of its forward passes run alone, and the share of a cycle outside them; medians."""
     engine, recorder = Engine(target, drafter, shape), Recorder(target, drafter)
-    ratios = []
+    ratios, shares = [], []
     with torch.inference_mode():
         for _ in range(5):
             batch = engine.open_batch()
             batch.admit(*engine.read(prompt, 4 * cycles * (shape.depth + 1)))
             recorder.caches = [batch.cache, batch.proposer.cache]
             batch.cycle(shape)
-            recorder.calls, recorder.recording = [], True
+            recorder.calls, recorder.recording, recorder.seconds = [], True, 0.0
             began = time.perf_counter()
             for _ in range(cycles):
                 if batch.rows:
                     batch.cycle(shape)
             whole = time.perf_counter() - began
             recorder.recording = False
+            shares.append(1 - recorder.seconds / whole)
             began = time.perf_counter()
             for call in recorder.calls:
                 call()
             ratios.append(whole / (time.perf_counter() - began))
-    return statistics.median(ratios)
+    return {"host_share": statistics.median(shares), "cycle_over_forwards": statistics.median(ratios)}
 
 
 def verification_costs(target: Target, context: int, repeats: int) -> dict[int, float]:
@@ -308,11 +303,11 @@ def invariance(
     table = Table(title="bfloat16: invariant beside fast", title_justify="left")
     for heading in (
         "method",
-        "fast ms/token",
-        "invariant ms/token",
+        "fast, ms/cycle",
+        "invariant, ms/cycle",
         "ratio",
-        "fast mismatches",
-        "invariant mismatches",
+        "mismatches",
+        "mismatches, invariant",
     ):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     worst, wrong = 0.0, 0
@@ -324,7 +319,7 @@ def invariance(
             )
             for c in (a, b)
         ]
-        differ = [
+        differ = [  # from autoregressive decoding in the same numerics
             sum(r.tokens != w.tokens for r, w in zip(c.results, base.results, strict=True))
             for c, base in ((a, fast[0]), (b, exact[0]))
         ]
@@ -374,12 +369,10 @@ def main() -> None:
         figures["ar_over_hf_generate"] = ratio(named[AUTOREGRESSIVE], named[HF])[0]
         figures["best_over_hf_generate"] = ratio(best, named[HF])[0]
         figures["retrieval_over_prompt_lookup"] = ratio(named[RETRIEVAL], named[HF_LOOKUP])[0]
-    widest = steps[2] if drafter is not None else steps[-1]
-    figures["host_share"] = widest["host_ms"] / sum(widest[f"{step}_ms"] for step in STEPS)
     if drafter is not None:
         again = load_target(replace(TargetConfig(), dtype=args.dtype))
         few = 2 if args.quick else 10
-        figures["cycle_over_forwards"] = forwards_alone(again, fused_drafter(folder, again), tree, prompts[0], few)
+        figures |= forwards_alone(again, fused_drafter(folder, again), tree, prompts[0], few)
     costs = verification_costs(target, 256, 3 if args.quick else 15)
     figures["verify16_over_one"] = costs[16] / costs[1]
     table = Table(title="one target pass by nodes, 256 tokens before", title_justify="left")

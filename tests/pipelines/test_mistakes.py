@@ -167,6 +167,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 FULL_IN_RUST = SafetensorError('Error while serializing: IoError(Os { code: 28, message: "No space left on device" })')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "name", "call", "error"),
     [
@@ -208,6 +209,7 @@ def equal_drafters(bench, trained_runs) -> None:
 # Ctrl-C and kills.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "call", "whole"),
     [

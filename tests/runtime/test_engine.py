@@ -17,7 +17,7 @@ from drafterforge.tree.grow import TreeShape
 from tests.conftest import FAMILIES, tiny_drafter, tiny_model, tiny_target
 
 PROMPT = [3, 14, 15, 9, 26, 5]
-SHAPES = [(1, 0, 1), (5, 4, 1), (8, 3, 2), (16, 4, 4), (40, 3, 3), (64, 6, 8), (2, 5, 3)]
+SHAPES = [(1, 0, 1), (5, 4, 1), (16, 4, 4), (64, 6, 8), (2, 5, 3)]
 
 
 def fused(target) -> FusedDrafter:
@@ -30,8 +30,9 @@ def autoregressive(target, prompt: list[int], count: int) -> list[int]:
     return Engine(target).generate([prompt], count)[0].tokens
 
 
-@pytest.mark.parametrize("forward", ["lean", "modules"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "forward"), [*((family, "lean") for family in FAMILIES), ("llama", "modules"), ("mistral", "modules")]
+)
 def test_greedy_output_equals_hf_generate(family, forward):
     model = tiny_model(family)
     target = tiny_target(family, forward)
@@ -44,7 +45,7 @@ def test_greedy_output_equals_hf_generate(family, forward):
         assert answer.tokens == wanted, shape
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     prompt=st.lists(st.integers(3, 60), min_size=1, max_size=20),
     num_tokens=st.integers(1, 30),

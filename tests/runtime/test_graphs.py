@@ -10,10 +10,10 @@ from drafterforge.runtime import graphs
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.tree.grow import TreeShape
-from tests.conftest import FAMILIES, tiny_drafter, tiny_target
+from tests.conftest import tiny_drafter, tiny_target
 
-PROMPTS = [[3, 14, 15, 9, 26, 5], [7], [4] * 17, [9, 8, 7], [5, 6, 7, 8, 9, 10, 11]]
-SHAPES = [(1, 0, 1), (5, 4, 1), (16, 4, 4), (40, 3, 6)]
+PROMPTS = [[3, 14, 15, 9, 26, 5], [7], [4] * 17]
+SHAPES = [(1, 0, 1), (5, 4, 1), (24, 3, 4)]
 
 
 def fused(target) -> FusedDrafter:
@@ -26,18 +26,18 @@ def cycles_of(answer) -> list[tuple[int, int]]:
     return [(cycle.num_nodes, cycle.accept_length) for cycle in answer.cycles]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_fixed_shapes_change_nothing(family):
     target = tiny_target(family)
-    wanted, drafter = [answer.tokens for answer in Engine(target).generate(PROMPTS, 24)], fused(target)
+    wanted, drafter = [answer.tokens for answer in Engine(target).generate(PROMPTS, 18)], fused(target)
     for shape in SHAPES:
-        growing = Engine(target, drafter, TreeShape(*shape)).generate(PROMPTS, 24)
-        static = Engine(target, drafter, TreeShape(*shape), graphs=True).generate(PROMPTS, 24)
+        growing = Engine(target, drafter, TreeShape(*shape)).generate(PROMPTS, 18)
+        static = Engine(target, drafter, TreeShape(*shape), graphs=True).generate(PROMPTS, 18)
         assert [answer.tokens for answer in static] == [answer.tokens for answer in growing] == wanted
         # the same trees, but for the last cycles, whose depth is cut when shapes may change
         for one, other in zip(static, growing, strict=True):
             assert cycles_of(one)[: -shape[1] - 2] == cycles_of(other)[: -shape[1] - 2]
-    assert [answer.tokens for answer in Engine(target, graphs=True).generate(PROMPTS, 24)] == wanted
+    assert [answer.tokens for answer in Engine(target, graphs=True).generate(PROMPTS, 18)] == wanted
 
 
 @pytest.mark.parametrize(
@@ -45,26 +45,26 @@ def test_fixed_shapes_change_nothing(family):
     [Sampling(temperature=1.0, seed=3), Sampling(temperature=0.8, top_p=0.9, repetition_penalty=1.3, seed=4)],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16], ids=str)
 def test_fixed_shapes_sample_alike_and_can_be_invariant(sampling, dtype):
     target = tiny_target(dtype=dtype)
-    mixed = [sampling, GREEDY, Sampling(temperature=1.0, seed=9), sampling, GREEDY]
-    wanted = Engine(target, numerics="invariant").generate(PROMPTS, 20, mixed)
-    static = Engine(target, fused(target), TreeShape(12, 3, 3), max_batch=3, numerics="invariant", graphs=True)
-    assert [answer.tokens for answer in static.generate(PROMPTS, 20, mixed)] == [answer.tokens for answer in wanted]
+    mixed = [sampling, GREEDY, Sampling(temperature=1.0, seed=9)]
+    wanted = Engine(target, numerics="invariant").generate(PROMPTS, 14, mixed)
+    static = Engine(target, fused(target), TreeShape(12, 3, 3), max_batch=2, numerics="invariant", graphs=True)
+    assert [answer.tokens for answer in static.generate(PROMPTS, 14, mixed)] == [answer.tokens for answer in wanted]
 
 
 def test_buffers_grow_with_the_text_and_serve_the_next_request(monkeypatch):
-    monkeypatch.setattr(graphs, "FIRST_SLOTS", 64)
+    monkeypatch.setattr(graphs, "FIRST_SLOTS", 32)
     monkeypatch.setattr("drafterforge.kernels.cache.BLOCK", 32)
     target = tiny_target(eos_token_id=None)
     engine = Engine(target, fused(target), TreeShape(10, 3, 3), graphs=True, max_batch=2)
-    wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS[:2], 150)]
-    assert [answer.tokens for answer in engine.generate(PROMPTS[:2], 150)] == wanted
+    wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS[:2], 80)]
+    assert [answer.tokens for answer in engine.generate(PROMPTS[:2], 80)] == wanted
     sizes = {rows.slots for rows in engine.pool.values()}
-    assert sizes == {64, 128, 256}
+    assert sizes == {32, 64, 128}
     buffers = len(engine.pool)
-    assert [answer.tokens for answer in engine.generate(PROMPTS[:2], 150)] == wanted
+    assert [answer.tokens for answer in engine.generate(PROMPTS[:2], 80)] == wanted
     assert len(engine.pool) == buffers
 
 

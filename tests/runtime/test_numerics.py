@@ -32,12 +32,12 @@ HALF = [torch.bfloat16, torch.float16]
 )
 def test_invariant_half_precision_decodes_as_autoregressively(family, dtype, sampling):
     target = tiny_target(family, dtype=dtype, eos_token_id=None)
-    wanted = Engine(target, numerics="invariant").generate(PROMPTS, 24, sampling)
+    wanted = Engine(target, numerics="invariant").generate(PROMPTS, 16, sampling)
     drafter = FusedDrafter(tiny_drafter(target), target.backbone.embedding)
-    for shape in ((5, 4, 1), (16, 4, 4), (50, 3, 6)):
-        answers = Engine(target, drafter, TreeShape(*shape), numerics="invariant").generate(PROMPTS, 24, sampling)
+    for shape in ((5, 4, 1), (50, 3, 6)):
+        answers = Engine(target, drafter, TreeShape(*shape), numerics="invariant").generate(PROMPTS, 16, sampling)
         assert [answer.tokens for answer in answers] == [answer.tokens for answer in wanted]
-    alone = Engine(target, numerics="invariant").generate([PROMPTS[0]], 24, sampling)
+    alone = Engine(target, numerics="invariant").generate([PROMPTS[0]], 16, sampling)
     assert alone[0].tokens == wanted[0].tokens
 
 

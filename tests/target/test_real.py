@@ -10,9 +10,11 @@ from drafterforge.data.chat import prompt_ids
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.init import TargetWeights, warm_init
+from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.drafter.spec import DrafterSpec
 from drafterforge.errors import ArtifactError
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.schema import TargetConfig
 from drafterforge.target.load import Target, load_target
 from drafterforge.target.smollm2 import ensure_smollm2
@@ -60,3 +62,19 @@ def test_tree_decoding_with_a_warm_drafter_equals_autoregressive_decoding(real, 
     answers = [engine.generate([prompt], COUNT)[0] for prompt in prompts]
     assert [answer.tokens for answer in answers] == plain
     assert max(answer.mat for answer in answers) > 1
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, top_p=0.95, seed=5)], ids=str)
+def test_retrieval_in_a_batch_equals_autoregressive_decoding_one_by_one(real, prompts, sampling):
+    wanted = [Engine(real).generate([prompt], COUNT, sampling)[0] for prompt in prompts]
+    engine = Engine(real, Retrieval(min_expected=0.0), TreeShape(12, 8, 3))
+    answers = engine.generate(prompts, COUNT, sampling)
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in wanted]
+    assert [answer.text for answer in answers] == [answer.text for answer in wanted]
+
+
+def test_invariant_bfloat16_decodes_in_trees_and_batches_as_autoregressively(prompts):
+    half = load_target(TargetConfig(dtype="bfloat16"))
+    wanted = [Engine(half, numerics="invariant").generate([prompt], COUNT)[0].tokens for prompt in prompts]
+    engine = Engine(half, Retrieval(min_expected=0.0), TreeShape(12, 8, 3), numerics="invariant")
+    assert [answer.tokens for answer in engine.generate(prompts, COUNT)] == wanted

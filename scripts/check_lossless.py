@@ -1,0 +1,97 @@
+"""Decode many prompts with every kind of drafter and compare each answer with autoregressive decoding.
+
+    python scripts/check_lossless.py drafter=runs/smollm2-135m/drafters/quickstart --prompts 200
+
+Held-out prompts of the built-in grammars, domains mixed, decoded in batches.  In float32 a difference at a near tie is
+decoded again in float64 and counts if it stays; in half precision `numerics=invariant` is checked, where every
+difference counts.  Exit code 1 if any is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.evaluation.lossless import compare, counted
+from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
+from drafterforge.runtime.engine import Drafter, Engine
+from drafterforge.runtime.numerics import choose_numerics
+from drafterforge.runtime.sampling import Sampling
+from drafterforge.runtime.shapes import default_shape
+from drafterforge.schema import TargetConfig
+from drafterforge.target.load import Target, load_target
+
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+def main() -> int:
+    """Print a row for every method; 1 if any answer differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("drafter", nargs="?", help="drafter=FOLDER: an EAGLE-3 drafter beside retrieval")
+    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--max-batch", type=int, default=8)
+    args = parser.parse_args()
+    target = load_target(TargetConfig(dtype=args.dtype))
+    numerics = choose_numerics("fast" if target.dtype == torch.float32 else "invariant", target)
+    folder = None if args.drafter is None else Path(args.drafter.removeprefix("drafter="))
+    prompts = held_out_prompts(target, args.prompts)
+    sampling = Sampling(temperature=args.temperature, seed=1)
+
+    @cache
+    def exact() -> Target:
+        return load_target(TargetConfig(dtype="float64"))
+
+    def drafters(target: Target) -> dict[str, tuple[Drafter, str]]:
+        found: dict[str, tuple[Drafter, str]] = {"retrieval": (Retrieval(), "retrieval")}
+        return found if folder is None else {"eagle3": (fused_drafter(folder, target), "eagle3"), **found}
+
+    def engine(target: Target, name: str | None) -> Engine:
+        if name is None:
+            return Engine(target, numerics=numerics, max_batch=args.max_batch)
+        drafter, kind = drafters(target)[name]
+        shape = default_shape(target.device, target.dtype, kind)
+        return Engine(target, drafter, shape, numerics=numerics, max_batch=args.max_batch)
+
+    table = Table(title=f"{target.name} in {args.dtype}, numerics={numerics}", title_justify="left")
+    for heading in ("method", "prompts", "tokens", "MAT", "seconds", "different", "of them real"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    wanted, wrong = None, 0
+    for name in (None, *drafters(target)):
+        began = time.perf_counter()
+        answers = engine(target, name).generate(prompts, args.max_new_tokens, sampling)
+        seconds = time.perf_counter() - began
+        wanted = wanted or answers
+        again = (
+            (lambda name=name: (engine(exact(), name), engine(exact(), None)))
+            if numerics == "fast" and not args.temperature
+            else None
+        )
+        different = compare(name or "autoregressive", target, answers, wanted, again)
+        cycles = [cycle for answer in answers for cycle in answer.cycles]
+        wrong += counted(different)
+        table.add_row(
+            name or "autoregressive",
+            str(len(prompts)),
+            str(sum(len(answer.tokens) for answer in answers)),
+            f"{sum(cycle.accept_length for cycle in cycles) / len(cycles):.2f}",
+            f"{seconds:.0f}",
+            str(len(different)),
+            str(counted(different)),
+        )
+    console.print(table)
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

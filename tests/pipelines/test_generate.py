@@ -1,0 +1,65 @@
+"""`generate`: any drafter, sampling, stop strings and colour, and the same text whatever drafts it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.tiny import save_tiny_target
+
+ASK = ("generate", "prompt=Which users are active?", "max_new_tokens=30")
+SAMPLE = ("temperature=1.0", "top_p=0.9", "repetition_penalty=1.2", "seed=7")
+GREEN, RESET = "\x1b[32m", "\x1b[0m"
+
+
+@pytest.fixture
+def small_folder(tmp_path):
+    """A smaller language model with the same tokenizer."""
+    return save_tiny_target(tmp_path / "small", num_hidden_layers=5, hidden_size=16, intermediate_size=24)
+
+
+@pytest.mark.parametrize("sampling", [(), SAMPLE])
+def test_every_kind_of_drafter_prints_the_same_text(trained, small_folder, sampling):
+    wanted = trained(*ASK, *sampling).out
+    for drafter in ("sql", "retrieval", str(small_folder)):
+        done = trained(*ASK, *sampling, f"drafter={drafter}")
+        assert done.code == 0 and done.out == wanted
+    assert trained(*ASK, *SAMPLE[:-1], "seed=8").out != wanted
+
+
+def test_a_stop_string_ends_the_text_and_is_left_out(trained):
+    whole = trained(*ASK).out
+    stop = next(text for text in re.findall(r"[^\W_]{1,3}|[!-/]", whole[3:]) if "\ufffd" not in text)
+    for drafter in ((), ("drafter=sql",)):
+        done = trained(*ASK, f"stop=['{stop}']", *drafter)
+        assert done.out == whole[: whole.index(stop)] + "\n" and "stopped at stop" in done.err
+
+
+def test_drafted_tokens_are_green_and_the_text_stays_the_same(trained, small_folder):
+    plain = trained(*ASK, "drafter=retrieval", "colour=never").out
+    assert "\x1b" not in plain
+    coloured = trained(*ASK, f"drafter={trained.target}", "colour=always").out  # a drafter that is always right
+    assert GREEN in coloured and re.sub(r"\x1b\[\d+m", "", coloured) == plain
+    drafted = "".join(re.findall(re.escape(GREEN) + "(.*?)" + re.escape(RESET), coloured, re.DOTALL))
+    assert len(drafted) > len(plain) / 3
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        ("temperature=-1", "temperature must be >= 0"),
+        ("top_p=0", "top_p must be in (0, 1]"),
+        ("colour=blue", "colour must be one of auto, always, never"),
+        ("runtime.numerics=exact", "runtime.numerics must be one of auto, fast, invariant"),
+        ("drafter=nowhere", "nowhere"),
+        ("stop=['']", "a stop string must not be empty"),
+    ],
+)
+def test_a_mistake_is_one_line(trained, typed, wanted):
+    assert wanted in trained(*ASK, typed).one_line()
+
+
+def test_a_small_model_with_other_token_ids_is_refused(trained, tmp_path):
+    other = save_tiny_target(tmp_path / "other", vocab_size=300)
+    assert "causal LM drafts for a target with the same tokenizer" in trained(*ASK, f"drafter={other}").one_line()
