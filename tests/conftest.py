@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from drafterforge.compose import load
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.init import scratch_init
 from drafterforge.drafter.spec import DrafterSpec
@@ -87,6 +89,22 @@ def tiny_drafter(target: Target, draft_vocab_size: int = 40) -> Eagle3Drafter:
     order = torch.cat((ids[ids % 3 != 0], ids[ids % 3 == 0]))
     drafter.set_vocabulary(order[: spec.draft_vocab_size].sort().values)
     return drafter.eval()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def composed_once():
+    """Hydra takes longer than a tiny training: equal choices are composed once."""
+    real, known = load._compose, {}
+
+    def compose(name, config_class, choices):
+        key = (name, *sorted(choices.items()))
+        if key not in known:
+            known[key] = real(name, config_class, choices)
+        return copy.deepcopy(known[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "_compose", compose)
+        yield
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import shutil
 import signal
 from collections.abc import Callable
@@ -13,7 +12,6 @@ import pytest
 
 from drafterforge.artifacts.staging import drop_staging
 from drafterforge.cli import main
-from drafterforge.compose import load
 from tests.tiny import save_tiny_target
 
 TRAIN = ("train-drafter", "domain=sql", "experiment=smoke")
@@ -61,22 +59,6 @@ class Bench:
     def finished(self) -> list[str]:
         """Folders that a command would take for whole artifacts."""
         return sorted(str(path.parent.relative_to(self.runs)) for path in self.runs.glob("*/*/[!.]*/manifest.json"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def composed_once():
-    """Hydra takes longer than a tiny training: equal choices are composed once."""
-    real, known = load._compose, {}
-
-    def compose(name, config_class, choices):
-        key = (name, *sorted(choices.items()))
-        if key not in known:
-            known[key] = real(name, config_class, choices)
-        return copy.deepcopy(known[key])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "_compose", compose)
-        yield
 
 
 @pytest.fixture(scope="session")

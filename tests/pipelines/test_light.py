@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = ("lightning", "pytorch_lightning", "hydra", "omegaconf", "datasets", "peft", "tensorboard")
 SERVING = (
     "drafterforge.runtime.engine",
@@ -17,6 +19,7 @@ SERVING = (
 )
 
 
+@pytest.mark.slow
 def test_serving_imports_stay_light():
     code = f"import sys, {', '.join(SERVING)};print(*(name for name in {HEAVY} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

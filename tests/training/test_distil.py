@@ -116,6 +116,7 @@ def test_two_runs_are_equal(tmp_path, whole):
     assert run.logged() == whole[2]
 
 
+@pytest.mark.slow
 # 10 steps and 3 validations of one batch: a run looks 13 times or once more, since batches are fetched ahead
 @pytest.mark.parametrize("kill_at", [1, 5, 8, 9, 13])
 def test_a_killed_run_started_again_yields_the_same_curve_and_weights(tmp_path, whole, kill_at):
@@ -125,6 +126,7 @@ def test_a_killed_run_started_again_yields_the_same_curve_and_weights(tmp_path, 
     same(run, run(), whole)
 
 
+@pytest.mark.slow
 def test_a_run_killed_again_and_again_yields_the_same_curve_and_weights(tmp_path, whole):
     run = Run(tmp_path)
     for _ in range(2):
@@ -133,6 +135,7 @@ def test_a_run_killed_again_and_again_yields_the_same_curve_and_weights(tmp_path
     same(run, run(), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("renames", range(4))
 def test_a_run_killed_around_a_rename_yields_the_same_curve_and_weights(tmp_path, whole, monkeypatch, renames):
     left = [renames]
