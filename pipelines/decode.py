@@ -13,7 +13,7 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.compose import to_dict
+from drafterforge.compose import catalogue, to_dict
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import load_prompts
@@ -49,15 +49,20 @@ def load_any_drafter(cfg: GenerateConfig, target: Target) -> Drafter | None:
         return Retrieval()
     folder = Path(cfg.drafter).expanduser()
     if (folder / "config.json").is_file() and not (folder / MANIFEST).is_file():
+        if "eagle" in (folder / "config.json").read_text(encoding="utf-8", errors="replace").lower():
+            raise ArtifactError(
+                f"{folder} looks like an EAGLE-3 head without {MANIFEST}; wanted one from `drafterforge train-drafter`"
+            )
         return load_target(dataclasses.replace(cfg.target, source="hf", model=str(folder), revision=None, name=""))
-    hint = f"drafterforge train-drafter domain={cfg.drafter}"
+    known = set(catalogue.group_choices("domain"))
+    hint = f"drafterforge train-drafter domain={cfg.drafter if cfg.drafter in known else 'sql'}"
     folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter, hint=hint)
-    open_drafter(folder, target)
     return fused_drafter(folder, target)
 
 
 def fused_drafter(folder: Path, target: Target) -> FusedDrafter:
-    """The EAGLE-3 drafter in `folder`, ready to decode."""
+    """The EAGLE-3 drafter in `folder`, ready to decode; checked to be whole and trained for this target."""
+    open_drafter(folder, target)
     embedding = target.backbone.embedding
     drafter = load_drafter(folder, embedding)
     if drafter.spec.tap_layers != target.backbone.taps:
@@ -136,7 +141,7 @@ def _measure(
     chain = TreeShape(num_tokens=tree.depth + 1, depth=tree.depth, top_k=1)
     described = {"chain": chain, "tree": tree} if cfg.eval.chain else {"tree": tree}
     numerics = choose_numerics(cfg.runtime.numerics, target)
-    methods = [Method(AUTOREGRESSIVE, Engine(target))]  # the fastest, which speed-ups are over
+    methods = [Method(AUTOREGRESSIVE, Engine(target, numerics="fast"))]  # the fastest, which speed-ups are over
     same_as = AUTOREGRESSIVE
     if numerics == "invariant":
         same_as = f"{AUTOREGRESSIVE}, invariant"

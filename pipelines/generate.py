@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
+from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import console
 from drafterforge.pipelines.decode import load_any_drafter
@@ -22,17 +23,21 @@ GREEN, RESET = "\x1b[32m", "\x1b[0m"
 
 def run(cfg: Config) -> str:
     """Stream the answer to stdout, and a summary to stderr."""
-    prompt = cfg.prompt or sys.stdin.read()
+    if not cfg.prompt and sys.stdin.isatty():
+        console.print("type the prompt, then Ctrl-D", markup=False)
+    prompt = cfg.prompt or sys.stdin.read().rstrip("\n")
     if not prompt.strip():
         raise ConfigError('generate needs a prompt: type prompt="..." or pipe text into it')
     filters = {name: getattr(cfg, name) for name in ("top_k", "top_p", "min_p", "repetition_penalty")}
     sampling = Sampling(temperature=cfg.temperature, seed=cfg.seed, **filters)
     target = load_target(cfg.target)
     drafter = load_any_drafter(cfg, target)
-    shape = None if drafter is None else choose_shape(cfg.runtime, target.device, target.dtype)
+    kind = "retrieval" if isinstance(drafter, Retrieval) else "eagle3"
+    shape = choose_shape(cfg.runtime, target.device, target.dtype, kind)
     printer = Printer(target.tokenizer, cfg.colour == "always" or (cfg.colour == "auto" and sys.stdout.isatty()))
     message = {"role": "user", "content": prompt}
-    for answer in Engine(target, drafter, shape).stream([message], cfg.max_new_tokens, sampling, cfg.stop):
+    engine = Engine(target, drafter, shape, numerics=cfg.runtime.numerics)
+    for answer in engine.stream([message], cfg.max_new_tokens, sampling, cfg.stop):
         printer.show(answer)
     print(flush=True)
     console.print(summary(answer), soft_wrap=True, markup=False)

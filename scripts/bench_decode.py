@@ -243,7 +243,7 @@ def forwards_alone(
     target: Target, drafter: FusedDrafter, shape: TreeShape, prompt: list[int], cycles: int
 ) -> dict[str, float]:
     """A cycle's time over that of its forward passes run alone, and the share of a cycle outside them; medians."""
-    engine, recorder = Engine(target, drafter, shape), Recorder(target, drafter)
+    engine, recorder = Engine(target, drafter, shape, graphs=False), Recorder(target, drafter)
     ratios, shares = [], []
     with torch.inference_mode():
         for _ in range(5):

@@ -14,6 +14,26 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exac
     """softmax(q k^T / sqrt(D) + mask) v, [B, T, Hq, D].
 
     q: [B, T, Hq, D].  k, v: [B, Hk, S, D].  mask: additive, [B or 1, T, S], or None for causal with T == S.
+    exact: see `folded_attention`.
+    """
+    group = q.shape[2] // k.shape[1]
+    if mask is None and q.shape[1] > 1:
+        if exact:
+            return grouped_attention(q.double(), k.double(), v.double(), None).to(q.dtype)
+        out = F.scaled_dot_product_attention(q.transpose(1, 2), k, v, is_causal=True, enable_gqa=group > 1)
+        return out.transpose(1, 2)
+    return folded_attention(q, k, v, None if mask is None else fold_mask(mask, group), exact)
+
+
+def fold_mask(mask: Tensor, group: int) -> Tensor:
+    """Additive mask [B, T, S] for queries of which `group` share a key head, [B, 1, G*T, S]; once for all layers."""
+    batch, count, slots = mask.shape
+    return mask[:, None, None].expand(-1, 1, group, -1, -1).reshape(batch, 1, group * count, slots)
+
+
+def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exact: bool = False) -> Tensor:
+    """As `grouped_attention`, with a mask from `fold_mask`; None: every query reads every key.
+
     exact: sum in float64, where products of half-precision numbers lose nothing that a rounded result could show; so
     neither masked keys, nor the order of the others, nor other queries change it.
     """
@@ -23,14 +43,12 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exac
     batch, num_queries, num_heads, width = q.shape
     num_keys = k.shape[1]
     group = num_heads // num_keys
-    if mask is None and num_queries > 1:
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k, v, is_causal=True, enable_gqa=group > 1)
-        return out.transpose(1, 2).to(dtype)
+    if num_queries == 1:
+        out = F.scaled_dot_product_attention(q.view(batch, num_keys, group, width), k, v, attn_mask=mask)
+        return out.reshape(batch, 1, num_heads, width).to(dtype)
     # [B, T, Hk, G, D] -> [B, Hk, G*T, D]: no copy of k and v per group
     folded = q.view(batch, num_queries, num_keys, group, width).permute(0, 2, 3, 1, 4)
     folded = folded.reshape(batch, num_keys, group * num_queries, width)
-    if mask is not None:
-        mask = mask[:, None, None].expand(-1, 1, group, -1, -1).reshape(mask.shape[0], 1, group * num_queries, -1)
     out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask)
     out = out.view(batch, num_keys, group, num_queries, width).permute(0, 3, 1, 2, 4)
     return out.reshape(batch, num_queries, num_heads, width).to(dtype)

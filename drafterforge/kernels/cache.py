@@ -33,7 +33,8 @@ class KeyValueCache:
         have = self.data.shape[4]
         if slots <= have:
             return
-        grown = self.data.new_zeros(*self.data.shape[:4], -(-slots // BLOCK) * BLOCK, self.data.shape[5])
+        wanted = -(-max(slots, have + have // 2) // BLOCK) * BLOCK
+        grown = self.data.new_zeros(*self.data.shape[:4], wanted, self.data.shape[5])
         grown[:, :, :, :, :have] = self.data
         self.data = grown
 
@@ -49,15 +50,18 @@ class KeyValueCache:
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store k, v [B, T, H, D]; return all used keys and values, [B, H, used, D]."""
-        keys, values = self.data[layer, 0], self.data[layer, 1]
+        return self.write_both(layer, torch.stack((k, v), dim=2))
+
+    def write_both(self, layer: int, keys_values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store [B, T, 2, H, D], keys first; return all used keys and values, [B, H, used, D]."""
+        stored = self.data[layer]
         if self.slots is None:
-            keys[:, :, self.start : self.used] = k.transpose(1, 2)
-            values[:, :, self.start : self.used] = v.transpose(1, 2)
+            stored[:, :, :, self.start : self.used] = keys_values.permute(2, 0, 3, 1, 4)
         else:
-            rows = torch.arange(k.shape[0], device=k.device)[:, None]
-            keys[rows, :, self.slots] = k
-            values[rows, :, self.slots] = v
-        return keys[:, :, : self.used], values[:, :, : self.used]
+            rows = torch.arange(keys_values.shape[0], device=keys_values.device)[:, None]
+            stored[:, rows, :, self.slots] = keys_values
+        used = stored[:, :, :, : self.used]
+        return used[0], used[1]
 
     def move(self, sources: Tensor, start: int) -> None:
         """Copy slots `sources` [A] to [start, start + A) in every row and layer; gathered first, so overlap is safe."""

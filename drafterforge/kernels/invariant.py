@@ -7,7 +7,7 @@ any other count is split into, or padded to, those.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -45,34 +45,47 @@ class RowPlan:
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 
-def telling_data(rows: int, out: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """A weight [out, width] and inputs [rows, width] whose products all but cancel.
+def trial_data(
+    rows: int, out: int, width: int, dtype: torch.dtype, device: torch.device
+) -> list[tuple[Tensor, Tensor]]:
+    """Weights [out, width] and inputs [rows, width] that tell orders of summation apart.
 
-    What is left of a sum is then as small as the error of adding it up, so that another order shows even after
-    rounding to half precision.
+    In the first, products of very different sizes all but cancel: what is left of a sum is then as small as the error
+    of adding it up, so that another order shows even after rounding to half precision.  The second is plain noise.
     """
     generator = torch.Generator().manual_seed(0)
     half = width // 2
-    weight, x = torch.randn(out, width, generator=generator), torch.randn(rows, width, generator=generator)
-    order = torch.randperm(width, generator=generator)
+
+    def draw(count: int) -> Tensor:
+        return torch.randn(count, width, generator=generator)
+
+    weight, x, order = draw(out), draw(rows), torch.randperm(width, generator=generator)
+    x *= 2.0 ** torch.randint(-8, 9, x.shape, generator=generator)
     weight[:, half : 2 * half] = weight[:, :half]
     x[:, half : 2 * half] = -x[:, :half]
-    x[torch.arange(rows), torch.randint(0, width, (rows,), generator=generator)] *= 1 + 2**-6
-    return weight[:, order].to(device=device, dtype=dtype), x[:, order].to(device=device, dtype=dtype)
+    x[torch.arange(rows), x.abs().argmin(dim=1)] *= 1 + 2**-6
+    pairs = [(weight[:, order], x[:, order]), (draw(out), draw(rows))]
+    return [(weight.to(device=device, dtype=dtype), x.to(device=device, dtype=dtype)) for weight, x in pairs]
 
 
-def find_plan(function: Callable[[Tensor], Tensor], x: Tensor) -> RowPlan:
-    """The row counts up to those of x [N, width] for which `function` gives bit-equal rows.
+def find_plan(trials: Sequence[tuple[Callable[[Tensor], Tensor], Tensor]]) -> RowPlan:
+    """The row counts up to N for which products of inputs [N, width] have bit-equal rows in every trial.
 
-    The counts from one on that agree with one row at a time, or, where those are few, the counts up to N that agree
-    with N rows.
+    trials: products, and what to apply them to.  Either the counts from one on that agree with one row at a time or,
+    where those are few, the counts up to N that agree with N rows.
     """
-    count = x.shape[0]
-    alone = torch.cat([function(x[row : row + 1]) for row in range(count)])
-    whole = function(x)
-    moved = function(x.roll(1, dims=0)).roll(-1, dims=0)  # a row's place in a call must not matter either
-    results = {size: function(x[:size].contiguous()) for size in range(1, count + 1)}
-    as_one = list(takewhile(lambda size: results[size].equal(alone[:size]), range(1, count + 1)))
-    as_whole = list(takewhile(lambda size: results[size].equal(whole[:size]), range(count, 0, -1)))[::-1]
-    give_up_one = len(as_one) < ENOUGH_ROWS and len(as_whole) > len(as_one) and moved.equal(whole)
-    return RowPlan(tuple(as_whole if give_up_one else as_one))
+    count = trials[0][1].shape[0]
+    as_one, as_whole, steady = count, count, True  # counts 1 to as_one agree, so do the last as_whole ones
+    for product, x in trials:
+        alone = torch.cat([product(x[row : row + 1]) for row in range(count)])
+        whole = product(x)
+        # a row's place in a call must not matter either
+        steady &= product(x.roll(1, dims=0)).roll(-1, dims=0).equal(whole)
+        results = [product(x[:size].contiguous()) for size in range(1, count + 1)]
+        same = [found.equal(alone[: len(found)]) for found in results]
+        as_one = min(as_one, len(list(takewhile(bool, same))))
+        same = [found.equal(whole[: len(found)]) for found in reversed(results)]
+        as_whole = min(as_whole, len(list(takewhile(bool, same))))
+    if as_one < ENOUGH_ROWS and as_whole > as_one and steady:
+        return RowPlan(tuple(range(count - as_whole + 1, count + 1)))
+    return RowPlan(tuple(range(1, as_one + 1)))

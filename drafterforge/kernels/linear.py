@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafterforge.kernels.invariant import MAX_ROWS, RowPlan, find_plan, telling_data
+from drafterforge.kernels.invariant import MAX_ROWS, RowPlan, find_plan, trial_data
 
 PLANS: dict[tuple, RowPlan] = {}  # by shape, dtype, device and kernel of a linear layer
 
@@ -57,6 +57,8 @@ class FrozenLinear:
 
         invariant: a row's result does not depend on how many others there are.
         """
+        if x.dim() == 2 and not invariant and x.is_contiguous():
+            return self._apply(x)
         flat = x.reshape(-1, x.shape[-1]).contiguous()
         out = self.plan.apply(self._apply, flat) if invariant else self._apply(flat)
         return out.view(*x.shape[:-1], out.shape[-1])
@@ -65,11 +67,12 @@ class FrozenLinear:
     def plan(self) -> RowPlan:
         """Row counts that give bit-equal rows, found once for all layers of one shape."""
         weight = self.weight
-        key = (weight.shape, weight.dtype, weight.device, self.packing, self.bias is None)
+        key = (weight.shape, weight.dtype, weight.device, self.packing, self.bias is None, torch.get_num_threads())
         if key not in PLANS:
-            trial, x = telling_data(MAX_ROWS, *weight.shape, weight.dtype, weight.device)
-            bias = None if self.bias is None else torch.zeros_like(self.bias)  # another would hide what is left
-            PLANS[key] = find_plan(FrozenLinear(trial, bias, pack=self.packing is not None)._apply, x)
+            bias = None if self.bias is None else torch.zeros_like(self.bias)  # another would hide small sums
+            trials = trial_data(MAX_ROWS, *weight.shape, weight.dtype, weight.device)
+            pack = self.packing is not None
+            PLANS[key] = find_plan([(FrozenLinear(trial, bias, pack=pack)._apply, x) for trial, x in trials])
         return PLANS[key]
 
     def _apply(self, flat: Tensor) -> Tensor:

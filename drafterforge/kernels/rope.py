@@ -42,3 +42,12 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate x [..., heads, D] by what `RopeTable` gives: halves (a, b) become (a cos - b sin, b cos + a sin)."""
     halves = x.view(*x.shape[:-1], 2, x.shape[-1] // 2) if x.is_contiguous() else x.unflatten(-1, (2, -1))
     return torch.addcmul(halves * cos, halves.flip(-2), sin).flatten(-2)
+
+
+def beside_values(cos: Tensor, sin: Tensor, rotated: int, plain: int) -> tuple[Tensor, Tensor]:
+    """Rotations [..., heads, 1 or 2, D/2] that leave the last `plain` heads as they are, after `rotated` others."""
+    heads = [-1] * (cos.dim() - 3)
+    cos, sin = cos.expand(*heads, rotated, -1, -1), sin.expand(*heads, rotated, -1, -1)
+    one = torch.ones_like(cos[..., :1, :, :]).expand(*heads, plain, -1, -1)
+    zero = torch.zeros_like(sin[..., :1, :, :]).expand(*heads, plain, -1, -1)
+    return torch.cat((cos, one), dim=-3), torch.cat((sin, zero), dim=-3)

@@ -178,7 +178,8 @@ class Batch:
     def cycle(self, shape: TreeShape) -> list[Row]:
         """Draft, verify and commit for every row; returns the rows that ended, which are no longer here."""
         marks = [self.now()]
-        depth = max(0, min(shape.depth, max(row.rule.room for row in self.rows) - 1))  # the rest could only be cut off
+        depth = max(0, min(shape.depth, max(row.rule.room for row in self.rows) - 1))  # more could only be cut off
+        depth = 0 if self.proposer is None else depth
         shape = TreeShape(shape.num_tokens, depth, shape.top_k)
         tree = root_only(self.root) if self.proposer is None else self.proposer.draft(self.root, shape)
         marks.append(self.now())

@@ -21,6 +21,7 @@ from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
 from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
 from drafterforge.runtime.proposers.retrieval import RetrievalProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
+from drafterforge.runtime.shapes import default_shape
 from drafterforge.runtime.stopping import StopRule, TextStream
 from drafterforge.target.lean import LeanBackbone
 from drafterforge.target.load import Target
@@ -52,20 +53,27 @@ class Engine:
         drafter: Drafter | None = None,
         shape: TreeShape | None = None,
         max_batch: int = 8,
-        numerics: str = "fast",
+        numerics: str = "auto",
         graphs: bool | None = None,
     ) -> None:
-        """max_batch: most prompts decoded together by `generate`.  numerics: see `runtime.numerics`.
+        """shape: trees; None: what suits the device and the drafter.  max_batch: most prompts that `generate` decodes
+        together.  numerics: see `runtime.numerics`.
 
         graphs: cycles of fixed shapes, captured as CUDA graphs on a GPU; None: there, if the target and the drafter
         can.
         """
+        if max_batch < 1:
+            raise DrafterforgeError(f"max_batch must be >= 1, got {max_batch}")
         self.target, self.drafter, self.max_batch = target, drafter, max_batch
         self.numerics = choose_numerics(numerics, target)
-        self.shape = shape or TreeShape(num_tokens=1, depth=0, top_k=1)
-        static = drafter is None or isinstance(drafter, FusedDrafter)
-        self.graphs = static and (target.device.type == "cuda" if graphs is None else graphs)
-        self.graphs &= isinstance(target.backbone, LeanBackbone)
+        kind = "retrieval" if isinstance(drafter, Retrieval) else "eagle3"
+        self.shape = shape or default_shape(target.device, target.dtype, kind)
+        if drafter is None:
+            self.shape = TreeShape(num_tokens=1, depth=0, top_k=1)
+        self.graphs = isinstance(drafter, FusedDrafter | None) and isinstance(target.backbone, LeanBackbone)
+        if graphs and not self.graphs:
+            raise DrafterforgeError("graphs=True needs an EAGLE-3 drafter or none, and a target on the lean path")
+        self.graphs &= target.device.type == "cuda" if graphs is None else graphs
         self.pool: dict = {}  # buffers of fixed shapes, and their graphs
         if isinstance(drafter, Target) and drafter.config.vocab_size != target.config.vocab_size:
             raise DrafterforgeError(
@@ -84,6 +92,8 @@ class Engine:
 
         sampling: one for all, or one for each.  stop: strings that end an answer and are not part of its text.
         """
+        if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int | dict)):
+            raise DrafterforgeError("generate takes a list of prompts; put the one prompt into a list")
         samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
         if len(samplings) != len(prompts):
             raise DrafterforgeError(f"{len(samplings)} samplings for {len(prompts)} prompts; give one, or one for each")
@@ -135,6 +145,7 @@ class Engine:
             )
         if max_new_tokens < 1:
             raise DrafterforgeError(f"max_new_tokens must be >= 1, got {max_new_tokens}")
+        stop = (stop,) if isinstance(stop, str) else tuple(stop)
         tokenizer = self.target.tokenizer
         text = TextStream(tokenizer) if tokenizer is not None and (stream or stop) else None
         reason = "length" if max_new_tokens <= room else "context"
@@ -145,4 +156,7 @@ class Engine:
             return self.target.tokenizer(prompt).input_ids
         if prompt and isinstance(prompt[0], dict):
             return prompt_ids(self.target.tokenizer, list(prompt))
+        vocab_size = self.target.backbone.embedding.shape[0]
+        if wrong := [token for token in prompt if not 0 <= token < vocab_size]:
+            raise DrafterforgeError(f"token id {wrong[0]} is not one of this target's {vocab_size}")
         return list(prompt)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+import weakref
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.batch import Batch, Found, Row, accept, pack
@@ -31,43 +32,6 @@ log = logging.getLogger(__name__)
 
 FIRST_SLOTS = 512  # of the smallest buffers; larger ones double
 WARM_UPS = 2  # runs before a capture, which may choose kernels and allocate
-
-
-class Captured:
-    """A function without arguments or result, captured as a CUDA graph when first called, and replayed."""
-
-    def __init__(self, function: Callable[[], None], state: list[Tensor], capture: bool) -> None:
-        """state: what the function changes and reads again; its runs before the capture are undone there."""
-        self.function, self.state, self.capture = function, state, capture
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self) -> None:
-        """Run it once."""
-        if self.capture and self.graph is None:
-            self._capture()
-        if self.graph is None:
-            self.function()
-        else:
-            self.graph.replay()
-
-    def _capture(self) -> None:
-        before = [tensor.clone() for tensor in self.state]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        try:
-            with torch.cuda.stream(stream):
-                for _ in range(WARM_UPS):
-                    self.function()
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                self.function()
-            self.graph = graph
-        except RuntimeError as error:
-            log.warning("decoding goes on without CUDA graphs: %s", str(error).strip().splitlines()[0])
-            self.capture = False
-        for tensor, kept in zip(self.state, before, strict=True):
-            tensor.copy_(kept)
 
 
 class StaticRows:
@@ -92,6 +56,12 @@ class StaticRows:
             self.draft_cache.reserve(slots)
             self.last = zeros(batch, drafter.embedding.shape[1], kind=drafter.embedding.dtype)
         self.cycles: dict[tuple, StaticCycle] = {}
+        self.owner: weakref.ref[StaticBatch] | None = None  # the batch that decodes in these buffers
+
+    @property
+    def free(self) -> bool:
+        """Whether no living batch uses these buffers."""
+        return self.owner is None or self.owner() is None
 
     def state(self) -> list[Tensor]:
         """What a cycle changes and reads again; keys behind a row's text are written again before they are read."""
@@ -119,27 +89,53 @@ class StaticCycle:
 
     def __init__(self, rows: StaticRows, shape: TreeShape, batch: Batch, capture: bool) -> None:
         self.rows, self.shape, self.picker, self.invariant = rows, shape, batch.picker, batch.invariant
-        self.draft = Captured(self._draft, rows.state(), capture)
-        self.verify = Captured(self._verify, rows.state(), capture)
         self.capture = capture
+        self.graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
 
     def __call__(self) -> tuple[Found, float, float]:
         """What was confirmed, and the seconds of drafting and of verifying."""
-        if not self.capture:
+        if self.rows.target.device.type != "cuda":
             began = time.perf_counter()
-            self.draft()
+            self._draft()
             drafted = time.perf_counter()
-            self.verify()
+            self._verify()
             found = Found.read(self.packed)
             return found, drafted - began, time.perf_counter() - drafted
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
-        marks[0].record()
-        self.draft()
-        marks[1].record()
-        self.verify()
-        marks[2].record()
-        found = Found.read(self.packed)  # waits, so that the marks have been passed
-        return found, marks[0].elapsed_time(marks[1]) / 1e3, marks[1].elapsed_time(marks[2]) / 1e3
+        with torch.cuda.device(self.rows.target.device):
+            if self.capture and self.graphs is None:
+                self._capture()
+            draft, verify = (self._draft, self._verify) if self.graphs is None else (g.replay for g in self.graphs)
+            marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+            marks[0].record()
+            draft()
+            marks[1].record()
+            verify()
+            marks[2].record()
+            found = Found.read(self.packed)  # waits, so that the marks have been passed
+            return found, marks[0].elapsed_time(marks[1]) / 1e3, marks[1].elapsed_time(marks[2]) / 1e3
+
+    def _capture(self) -> None:
+        """Capture both graphs, or neither; what the runs before it changed is put back."""
+        before = [tensor.clone() for tensor in self.rows.state()]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UPS):
+                    self._draft()
+                    self._verify()
+            torch.cuda.current_stream().wait_stream(stream)
+            draft, verify = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(draft):
+                self._draft()
+            with torch.cuda.graph(verify, pool=draft.pool()):
+                self._verify()
+            self.graphs = draft, verify
+        except RuntimeError as error:
+            log.warning("decoding goes on without CUDA graphs: %s", str(error).strip().splitlines()[0])
+            self.capture = False
+        for tensor, kept in zip(self.rows.state(), before, strict=True):
+            tensor.copy_(kept)
 
     def _draft(self) -> None:
         rows, shape = self.rows, self.shape
@@ -233,14 +229,18 @@ class StaticBatch(Batch):
         """Bring rows of other buffers together in buffers of the right size."""
         slots = self._slots(max(row.length for row in self.rows))
         key = (len(sources), slots, self.largest, self.drafter is None)
-        free = [rows for name, rows in self.pool.items() if name[:4] == key and all(rows is not s for s, _ in sources)]
-        if not free:
+        rows = next((rows for name, rows in self.pool.items() if name[:4] == key and rows.free), None)
+        if rows is None:
             rows = StaticRows(self.target, self.drafter, len(sources), slots, self.largest.depth)
             self.pool[(*key, len(self.pool))] = rows
-            free = [rows]
-        for place, (rows, row) in enumerate(sources):
-            free[0].take(place, rows, row)
-        self.static = free[0]
+        for place, (source, row) in enumerate(sources):
+            rows.take(place, source, row)
+        self._release()
+        self.static, rows.owner = rows, weakref.ref(self)
+
+    def _release(self) -> None:
+        if self.static is not None:
+            self.static.owner, self.static = None, None
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""
@@ -249,11 +249,13 @@ class StaticBatch(Batch):
             self.picker = self._picker(self.rows)
             self._gather([(self.static, row) for row in rows])
         else:
-            self.static = None
+            self._release()
 
     def cycle(self, shape: TreeShape) -> list[Row]:
         """Draft, verify and commit for every row; returns the rows that ended, which are no longer here."""
-        began = time.perf_counter()
+        began, largest = time.perf_counter(), self.largest
+        if shape.num_tokens > largest.num_tokens or shape.depth > largest.depth or shape.top_k > largest.top_k:
+            raise DrafterforgeError(f"this batch was opened for trees up to {largest}, got {shape}")
         if self._slots(max(row.length for row in self.rows)) > self.static.slots:
             self._gather([(self.static, row) for row in range(self.static.batch)])
         if self.drafter is None:

@@ -78,7 +78,8 @@ class Picker:
         if self.greedy:
             return None
         drawn = [noise(row.seed, position, count) for row, position in zip(self.rows, positions, strict=True)]
-        return torch.from_numpy(np.stack(drawn)).to(self.device)
+        found = torch.from_numpy(np.stack(drawn))
+        return found if self.device.type == "cpu" else found.pin_memory().to(self.device, non_blocking=True)
 
     def __call__(self, logits: Tensor, uniform: Tensor | None, seen: Tensor | None) -> Tensor:
         """Tokens [B] from logits [B, V] at noise [B]; seen [B, V]: tokens that the penalty applies to."""
@@ -88,6 +89,7 @@ class Picker:
         best = logits.argmax(dim=-1)
         if self.greedy:
             return best
+        logits = logits - logits.gather(-1, best[:, None])  # a temperature next to zero then divides zero by itself
         logits = logits / torch.where(self.temperature > 0, self.temperature, 1.0)
         probs = self._filtered(logits).softmax(dim=-1)
         cumulative = probs.cumsum(dim=-1)
@@ -114,8 +116,9 @@ class Picker:
     def _nucleus(self, logits: Tensor) -> Tensor:
         """The smallest logit inside each row's nucleus, [B, 1]."""
         total = logits.logsumexp(dim=-1, keepdim=True)
-        guess = min(NUCLEUS_GUESS, self.vocab_size) if logits.device.type == "cpu" else self.vocab_size
-        for count in (guess, self.vocab_size):  # asking whether the guess suffices would stop another device
+        guesses = (NUCLEUS_GUESS, 8 * NUCLEUS_GUESS) if logits.device.type == "cpu" else ()
+        for count in sorted({min(guess, self.vocab_size) for guess in (*guesses, self.vocab_size)}):
+            # asking whether a guess suffices would stop another device
             values = logits.topk(count, dim=-1).values
             mass = (values - total).exp().cumsum(dim=-1)
             if count == self.vocab_size or bool(((mass[:, -1:] >= self.top_p) | (self.top_p == 1)).all()):

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from drafterforge.kernels.attention import grouped_attention
+from drafterforge.kernels.attention import fold_mask, folded_attention, grouped_attention
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.norm import rms_norm
-from drafterforge.kernels.rope import RopeTable, apply_rope
+from drafterforge.kernels.rope import RopeTable, apply_rope, beside_values
 from drafterforge.target.taps import tap_layers
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -117,24 +117,31 @@ class LeanBackbone:
         """
         batch, length = tokens.shape
         x = F.embedding(tokens, self.embedding).view(batch * length, -1)
-        cos, sin = self.rope(positions.reshape(-1), x.dtype)
-        num_rotated = self.num_heads + self.num_key_heads
+        num_rotated, group = self.num_heads + self.num_key_heads, self.num_heads // self.num_key_heads
+        # values pass through the rotation unchanged, so that keys and values lie side by side for the cache
+        rotation = beside_values(*self.rope(positions.reshape(-1), x.dtype), num_rotated, self.num_key_heads)
+        folded = None if mask is None else fold_mask(mask, group)
         tapped = {}
         for index, layer in enumerate(self.layers):
             if index in self.taps:
                 tapped[index] = x
             qkv = layer.qkv(rms_norm(x, layer.input_norm, self.eps), invariant)
             qkv = qkv.view(batch * length, num_rotated + self.num_key_heads, self.width)
-            rotated, v = qkv[:, :num_rotated], qkv[:, num_rotated:]
             if layer.q_norm is not None:
-                q = rms_norm(rotated[:, : self.num_heads], layer.q_norm, self.eps)
-                k = rms_norm(rotated[:, self.num_heads :], layer.k_norm, self.eps)
-                rotated = torch.cat((q, k), dim=1)
-            rotated = apply_rope(rotated, cos, sin).view(batch, length, num_rotated, self.width)
-            q, k = rotated[:, :, : self.num_heads], rotated[:, :, self.num_heads :]
-            v = v.reshape(batch, length, self.num_key_heads, self.width)
-            keys, values = (k.transpose(1, 2), v.transpose(1, 2)) if cache is None else cache.write(index, k, v)
-            attended = grouped_attention(q, keys, values, mask, invariant)
+                q = rms_norm(qkv[:, : self.num_heads], layer.q_norm, self.eps)
+                k = rms_norm(qkv[:, self.num_heads : num_rotated], layer.k_norm, self.eps)
+                qkv = torch.cat((q, k, qkv[:, num_rotated:]), dim=1)
+            qkv = apply_rope(qkv, *rotation).view(batch, length, -1, self.width)
+            q = qkv[:, :, : self.num_heads]
+            keys_values = qkv[:, :, self.num_heads :].unflatten(2, (2, self.num_key_heads))
+            if cache is None:
+                keys, values = keys_values.permute(2, 0, 3, 1, 4)
+            else:
+                keys, values = cache.write_both(index, keys_values)
+            if folded is None and length > 1:
+                attended = grouped_attention(q, keys, values, None, invariant)
+            else:
+                attended = folded_attention(q, keys, values, folded, invariant)
             x = x + layer.out(attended.reshape(batch * length, -1), invariant)
             gate, up = layer.gate_up(rms_norm(x, layer.post_norm, self.eps), invariant).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up, invariant)

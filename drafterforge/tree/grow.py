@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from drafterforge.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class TreeShape:
@@ -21,6 +23,11 @@ class TreeShape:
     num_tokens: int
     depth: int
     top_k: int
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if self.num_tokens < 1 or self.depth < 0 or self.top_k < 1:
+            raise ConfigError(f"a tree needs num_tokens >= 1, depth >= 0 and top_k >= 1, got {self}")
 
     @property
     def pool_size(self) -> int:

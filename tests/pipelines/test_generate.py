@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from drafterforge.runtime.engine import Engine
 from tests.tiny import save_tiny_target
 
 ASK = ("generate", "prompt=Which users are active?", "max_new_tokens=30")
@@ -26,6 +27,21 @@ def test_every_kind_of_drafter_prints_the_same_text(trained, small_folder, sampl
         done = trained(*ASK, *sampling, f"drafter={drafter}")
         assert done.code == 0 and done.out == wanted
     assert trained(*ASK, *SAMPLE[:-1], "seed=8").out != wanted
+
+
+def test_numerics_and_the_shape_of_the_drafter_s_kind_reach_the_engine(trained, monkeypatch):
+    seen = []
+
+    class Watched(Engine):
+        def __init__(self, *arguments, **named):
+            super().__init__(*arguments, **named)
+            seen.append((self.numerics, self.shape))
+
+    monkeypatch.setattr("drafterforge.pipelines.generate.Engine", Watched)
+    trained(*ASK, "target.dtype=bfloat16")
+    trained(*ASK, "target.dtype=bfloat16", "runtime.numerics=fast", "drafter=retrieval")
+    assert [numerics for numerics, _ in seen] == ["invariant", "fast"]
+    assert seen[1][1].depth == 10
 
 
 def test_a_stop_string_ends_the_text_and_is_left_out(trained):

@@ -81,11 +81,36 @@ def test_a_batch_may_mix_samplings_and_lengths(prompts, shape, drafter, seeds):
     assert [answer.tokens for answer in engine.generate(prompts, 12, samplings)] == wanted
 
 
-def test_a_model_that_drafts_for_itself_is_always_right():
+@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS[:4]])
+def test_a_model_that_drafts_for_itself_is_always_right(prompts):
     target = tiny_target(eos_token_id=None)
-    answer = Engine(target, tiny_target(eos_token_id=None), TreeShape(5, 4, 1)).generate([PROMPT], 26)[0]
-    assert answer.tokens == Engine(target).generate([PROMPT], 26)[0].tokens
-    assert [cycle.accept_length for cycle in answer.cycles] == [5] * 5
+    engine = Engine(target, tiny_target(eos_token_id=None), TreeShape(5, 4, 1), max_batch=3)
+    wanted = Engine(target).generate(prompts, 26)
+    for answer, plain in zip(engine.generate(prompts, 26), wanted, strict=True):
+        assert answer.tokens == plain.tokens
+        assert [cycle.accept_length for cycle in answer.cycles] == [5] * 5
+
+
+def test_retrieval_confirms_what_a_repeating_text_repeats():
+    model = tiny_model(eos_token_id=None)
+    model.lm_head.weight.data.zero_()  # every logit is equal: the target says token 0 again and again
+    target = wrap_model(model, None, name="stuck", folder=Path("nowhere"))
+    engine = Engine(target, Retrieval(), TreeShape(6, 5, 2))
+    alone, _ = engine.generate([[0] * 9, [5, 6]], 31)
+    assert alone.tokens == [0] * 31 and alone.mat > 5
+    assert max(cycle.num_nodes for cycle in alone.cycles) == 6
+
+
+def test_retrieval_indexes_the_committed_text_and_nothing_else():
+    target = tiny_target(eos_token_id=None)
+    engine = Engine(target, Retrieval(min_probability=1e-3, min_expected=0.0), TreeShape(8, 4, 3))
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        rows = [batch.admit(*engine.read(prompt, 60)) for prompt in PROMPTS[:3]]
+        for _ in range(12):
+            batch.cycle(engine.shape)
+            for index, row in zip(batch.proposer.rows, rows, strict=True):
+                assert index.tokens == row.answer.prompt + row.answer.tokens
 
 
 def test_a_drafting_model_with_a_shorter_context_stops_drafting_and_the_answer_goes_on():
@@ -95,7 +120,8 @@ def test_a_drafting_model_with_a_shorter_context_stops_drafting_and_the_answer_g
     wanted = Engine(target).generate([PROMPT, [5] * 30], 30)
     answers = engine.generate([PROMPT, [5] * 30], 30)
     assert [answer.tokens for answer in answers] == [answer.tokens for answer in wanted]
-    assert answers[0].cycles[-1].num_nodes == 1
+    alone = engine.generate([PROMPT], 30)[0]
+    assert alone.cycles[0].num_nodes > 1 and alone.cycles[-1].num_nodes == 1
 
 
 def test_a_drafting_model_with_other_token_ids_is_refused():
@@ -215,6 +241,22 @@ def test_prompts_may_be_text_ids_or_messages(speaking):
 def test_requests_that_make_no_sense_are_refused(speaking, arguments, message):
     with pytest.raises(DrafterforgeError, match=message):
         Engine(speaking).generate(["hello"], **arguments)
+    for wrong in ("hello", [3, 4], [{"role": "user", "content": "hello"}]):
+        with pytest.raises(DrafterforgeError, match="a list of prompts"):
+            Engine(speaking).generate(wrong, 3)
+    with pytest.raises(DrafterforgeError, match="token id 999 is not one of"):
+        Engine(speaking).generate([[999]], 3)
+    with pytest.raises(DrafterforgeError, match="max_batch must be >= 1, got 0"):
+        Engine(speaking, max_batch=0)
+    with pytest.raises(ConfigError, match="a tree needs"):
+        TreeShape(4, -1, 2)
+    with pytest.raises(DrafterforgeError, match="graphs=True needs"):
+        Engine(speaking, Retrieval(), graphs=True)
+    one, same = (
+        Engine(speaking).generate(["hello"], 20, stop="ab"),
+        Engine(speaking).generate(["hello"], 20, stop=["ab"]),
+    )
+    assert one[0].text == same[0].text
     with pytest.raises(ConfigError, match="stop strings need a tokenizer"):
         Engine(tiny_target()).generate([PROMPT], 3, stop=["a"])
 

@@ -152,10 +152,12 @@ def test_drafter_state_equals_one_teacher_forced_pass():
     prompts = [PROMPT, [7, 9], [5] * 11]
     with torch.inference_mode():
         batch = Batch(target, proposer_of(drafter))
-        rows = [batch.admit(prompt, StopRule(frozenset(), 100, "length"), Sampling()) for prompt in prompts]
+        limits = (100, 4, 100)  # the row in the middle leaves early
+        for prompt, limit in zip(prompts, limits, strict=True):
+            batch.admit(prompt, StopRule(frozenset(), limit, "length"), Sampling())
         for _ in range(6):
             batch.cycle(TreeShape(10, 3, 3))
-            for place, row in enumerate(rows):
+            for place, row in enumerate(batch.rows):
                 text = torch.tensor(row.answer.prompt + row.answer.tokens)
                 before = text.numel() - 1
                 assert row.length == batch.proposer.stable[place] == before and batch.root[place] == text[-1]
@@ -169,6 +171,7 @@ def test_drafter_state_equals_one_teacher_forced_pass():
                     atol=1e-5,
                 )
                 torch.testing.assert_close(batch.proposer.last[place], fresh.last[0], rtol=1e-4, atol=1e-5)
+        assert len(batch.rows) == 2
 
 
 def test_a_sliding_window_ends_the_context_before_the_target_would_forget():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime import graphs
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import GREEDY, Sampling
@@ -66,6 +69,31 @@ def test_buffers_grow_with_the_text_and_serve_the_next_request(monkeypatch):
     buffers = len(engine.pool)
     assert [answer.tokens for answer in engine.generate(PROMPTS[:2], 80)] == wanted
     assert len(engine.pool) == buffers
+
+
+def test_batches_that_live_at_the_same_time_do_not_share_buffers():
+    target = tiny_target(eos_token_id=None)
+    wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS, 20)]
+    for drafter in (None, fused(target)):
+        engine = Engine(target, drafter, TreeShape(8, 3, 2), graphs=True)
+        streams = [engine.stream(prompt, 20) for prompt in PROMPTS]
+        last = [None] * len(PROMPTS)
+        for _ in range(20):
+            for place, stream in enumerate(streams):
+                last[place] = next(stream, last[place])
+        assert [answer.tokens for answer in last] == wanted
+        del streams, stream
+        gc.collect()
+        assert all(rows.free for rows in engine.pool.values())
+
+
+def test_a_tree_larger_than_the_buffers_is_refused():
+    engine = Engine(tiny_target(), fused(tiny_target()), TreeShape(4, 2, 2), graphs=True)
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        batch.admit(*engine.read(PROMPTS[0], 9))
+        with pytest.raises(DrafterforgeError, match="opened for trees up to"):
+            batch.cycle(TreeShape(4, 3, 2))
 
 
 @pytest.mark.gpu

@@ -23,20 +23,17 @@ class CausalLMProposer:
         self.cache = model.new_cache(0)
         self.stable: list[int] = []
         self.logits = torch.empty(0, model.config.vocab_size, dtype=model.dtype, device=model.device)  # after the roots
-        self.full = False  # a text outgrew the model's context: nothing is drafted from then on
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`; features are not read."""
         fresh = CausalLMProposer(self.model)
         fresh.cache, fresh.stable = self.model.new_cache(1), [0]
         fresh.refresh(text[None], features, [text.numel()])
-        self.full |= fresh.full
         if self.stable:
             self.cache.put_rows(fresh.cache, [])
         else:
             self.cache = fresh.cache
-        if not self.full:
-            self.logits = torch.cat((self.logits, fresh.logits))
+        self.logits = torch.cat((self.logits, fresh.logits))
         self.stable += fresh.stable
 
     def keep(self, rows: list[int]) -> None:
@@ -44,8 +41,7 @@ class CausalLMProposer:
         index = torch.tensor(rows, dtype=torch.long, device=self.model.device)
         self.cache.keep_rows(index)
         self.stable = [self.stable[row] for row in rows]
-        if not self.full:
-            self.logits = self.logits[index]
+        self.logits = self.logits[index]
 
     def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
         """Read the committed tokens, roots included; features are not read."""
@@ -56,9 +52,6 @@ class CausalLMProposer:
         slots = lengths + steps
         used = max(self.stable) + width
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
-        if used > self.model.max_positions:
-            self.full = True
-            return
         mask = None
         if batch == 1:
             start = used - width
@@ -75,8 +68,9 @@ class CausalLMProposer:
     def draft(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees below the roots [B], which the model has read."""
         base = max(self.stable)
-        depth = min(shape.depth, self.model.max_positions - base)
-        if self.full or depth < 1:
+        # a text beyond the model's context is drafted for badly; once all are, nothing is
+        depth = min(shape.depth, self.model.max_positions - min(self.stable))
+        if depth < 1:
             return root_only(root)
         lengths = torch.tensor(self.stable, device=root.device)[:, None]
 
