@@ -77,7 +77,11 @@ def main() -> int:
             if numerics == "fast" and not args.temperature
             else None
         )
+        console.print(f"{name or 'autoregressive'}: {len(prompts)} prompts in {seconds:.0f} s")
         different = compare(name or "autoregressive", target, answers, wanted, again)
+        for one in different:
+            near = ", the same in float64" if one.rerun else ""
+            console.print(f"  prompt {one.prompt} differs at token {one.position}, margin {one.margin:.1e}{near}")
         cycles = [cycle for answer in answers for cycle in answer.cycles]
         wrong += counted(different)
         table.add_row(
