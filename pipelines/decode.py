@@ -49,7 +49,7 @@ def load_any_drafter(cfg: GenerateConfig, target: Target) -> Drafter | None:
         return Retrieval()
     folder = Path(cfg.drafter).expanduser()
     if (folder / "config.json").is_file() and not (folder / MANIFEST).is_file():
-        if "eagle" in (folder / "config.json").read_text(encoding="utf-8", errors="replace").lower():
+        if '"eagle_config"' in (text := (folder / "config.json").read_text(errors="replace")) or "Eagle3" in text:
             raise ArtifactError(
                 f"{folder} looks like an EAGLE-3 head without {MANIFEST}; wanted one from `drafterforge train-drafter`"
             )

@@ -169,9 +169,10 @@ class Batch:
         """Add the tokens of a new row, once any row is penalised."""
         if seen is None and self.seen is None:
             return
-        blank = lambda rows: torch.zeros(  # noqa: E731
-            rows, self.target.head_weight.shape[0], dtype=torch.bool, device=root.device
-        )
+
+        def blank(rows: int) -> Tensor:
+            return torch.zeros(rows, self.target.head_weight.shape[0], dtype=torch.bool, device=root.device)
+
         seen = blank(1) if seen is None else seen.scatter(1, root[:, None], True)
         self.seen = torch.cat((blank(len(self.rows) - 1) if self.seen is None else self.seen, seen))
 

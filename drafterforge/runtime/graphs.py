@@ -40,7 +40,10 @@ class StaticRows:
     def __init__(self, target: Target, drafter: FusedDrafter | None, batch: int, slots: int, max_depth: int) -> None:
         device, dtype = target.device, target.dtype
         self.target, self.drafter, self.batch, self.slots, self.max_depth = target, drafter, batch, slots, max_depth
-        zeros = lambda *shape, kind=torch.long: torch.zeros(*shape, dtype=kind, device=device)  # noqa: E731
+
+        def zeros(*shape: int, kind: torch.dtype = torch.long) -> Tensor:
+            return torch.zeros(*shape, dtype=kind, device=device)
+
         width, hidden = max_depth + 1, target.head_weight.shape[1]
         self.cache = target.new_cache(batch)
         self.cache.reserve(slots)
@@ -66,9 +69,8 @@ class StaticRows:
     def state(self) -> list[Tensor]:
         """What a cycle changes and reads again; keys behind a row's text are written again before they are read."""
         drafts = [] if self.drafter is None else [self.last]
-        fixed = [self.lengths, self.root, self.tokens, self.counts, self.features, self.stable, self.pending]
-        fixed.append(self.seen)
-        return fixed + drafts
+        kept = [self.lengths, self.root, self.tokens, self.counts, self.features, self.stable, self.pending, self.seen]
+        return kept + drafts
 
     def take(self, place: int, other: StaticRows, row: int) -> None:
         """Copy a row of other buffers to `place`."""

@@ -64,7 +64,10 @@ class Picker:
 
     def __init__(self, rows: Sequence[Sampling], vocab_size: int, device: torch.device) -> None:
         self.rows, self.device = list(rows), device
-        column = lambda name: torch.tensor([[getattr(row, name)] for row in rows], dtype=torch.float64, device=device)  # noqa: E731
+
+        def column(name: str) -> Tensor:
+            return torch.tensor([[getattr(row, name)] for row in rows], dtype=torch.float64, device=device)
+
         self.temperature, self.top_k, self.top_p = column("temperature"), column("top_k").long(), column("top_p")
         self.min_p, self.penalty = column("min_p"), column("repetition_penalty")
         self.plain = all(row.plain for row in rows)

@@ -52,15 +52,11 @@ class CausalLMProposer:
         slots = lengths + steps
         used = max(self.stable) + width
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
-        mask = None
         if batch == 1:
-            start = used - width
-            self.cache.place(start, width)
-            if start and width > 1:
-                mask = additive(torch.arange(used, device=device) <= slots[:, :, None], self.model.dtype)
+            self.cache.place(used - width, width)
         else:
             self.cache.place_ragged(slots, used)
-            mask = additive(torch.arange(used, device=device) <= slots[:, :, None], self.model.dtype)
+        mask = additive(torch.arange(used, device=device) <= slots[:, :, None], self.model.dtype)
         states, _ = self.model.forward(tokens, slots, self.cache, mask)
         last = torch.tensor(counts, device=device) - 1
         self.logits = self.model.logits(states[torch.arange(batch, device=device), last])
