@@ -42,6 +42,11 @@ COMMANDS = {
         "TrainDrafterConfig",
         "distil a drafter from the answers, and measure it on held-out prompts",
     ),
+    "eval": Command(
+        "drafterforge.pipelines.eval",
+        "EvaluateConfig",
+        "decode a stream of requests with the pool, and compare selectors",
+    ),
     "generate": Command(
         "drafterforge.pipelines.generate",
         "GenerateConfig",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from drafterforge.errors import ConfigError
 
@@ -30,6 +31,9 @@ def _counts(group: object, prefix: str, names: str) -> None:
 
 def _share(key: str, value: float) -> None:
     _require(0.0 <= value <= 1.0, f"{key} must lie in [0, 1], got {value}")
+
+
+LORA_TARGETS = ("fc", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
 
 
 @dataclass(frozen=True)
@@ -107,16 +111,63 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class DrafterConfig:
-    """Architecture and start of an EAGLE-3 drafter."""
+class CausalLMConfig:
+    """Size of a small causal LM of the target's family and vocabulary; null keeps the target's proportions."""
 
-    draft_vocab_size: int = 16384  # most frequent answer tokens the drafter can propose
-    init: str = "warm"  # warm: from the target | scratch: random | a drafter's name or folder
+    num_layers: int = 2  # decoder layers; drafter.init=warm takes them from the target, evenly spaced
+    hidden_size: int | None = None  # width
+    num_heads: int | None = None  # attention heads
+    intermediate_size: int | None = None  # width of the MLP
+    train_embeddings: bool | None = None  # embeddings and head too; null: only where they cannot be the target's
 
     def __post_init__(self) -> None:
         """Check ranges."""
+        _counts(self, "drafter.causal_lm", "num_layers hidden_size num_heads intermediate_size")
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank additions that make an expert of a generalist (drafter.tuning=lora)."""
+
+    rank: int = 16  # inner width of every addition
+    alpha: float = 32.0  # additions are scaled by alpha / rank
+    targets: list[str] = field(default_factory=lambda: list(LORA_TARGETS))  # projections that get one
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _at_least("drafter.lora.rank", self.rank, 1)
+        _require(self.alpha > 0, f"drafter.lora.alpha must be > 0, got {self.alpha}")
+        _require(bool(self.targets), "drafter.lora.targets must name a projection, such as [q_proj]")
+        for name in self.targets:
+            _one_of("drafter.lora.targets", name, LORA_TARGETS)
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """Kind, architecture and start of a drafter."""
+
+    kind: str = "eagle3"  # eagle3 | causal_lm: a small LM, distilled | retrieval: a datastore of the answers
+    draft_vocab_size: int = 16384  # most frequent answer tokens the drafter can propose
+    init: str = "warm"  # warm: from the target | scratch: random | a drafter's name or folder
+    causal_lm: CausalLMConfig = field(default_factory=CausalLMConfig)
+    tuning: str = "full"  # full: every weight | lora: low-rank additions to the drafter that init names
+    lora: LoraConfig = field(default_factory=LoraConfig)
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _one_of("drafter.kind", self.kind, ("eagle3", "causal_lm", "retrieval"))
         _at_least("drafter.draft_vocab_size", self.draft_vocab_size, 2)
         _require(bool(self.init), "drafter.init must be warm, scratch, or a drafter's name or folder")
+        _one_of("drafter.tuning", self.tuning, ("full", "lora"))
+        _require(
+            self.tuning == "full" or self.kind == "eagle3",
+            f"drafter.tuning=lora adds to an EAGLE-3 drafter, got drafter.kind={self.kind}; type drafter.tuning=full",
+        )
+        named = self.init not in ("warm", "scratch")
+        _require(
+            self.tuning == "full" or named,
+            f"drafter.tuning=lora adds to a trained drafter, got drafter.init={self.init}; type drafter.init=general",
+        )
 
 
 @dataclass(frozen=True)
@@ -211,13 +262,82 @@ class PrepareDataConfig:
 
 @dataclass(frozen=True)
 class TrainDrafterConfig(PrepareDataConfig):
-    """`drafterforge train-drafter`; its name is the drafter's, and of the answers it prepares."""
+    """`drafterforge train-drafter`; its name is the drafter's, and of the answers it prepares.
+
+    Without a name the answers are called as the domain, and the drafter so too, with its kind unless it is EAGLE-3.
+    """
 
     answers: str = ""  # name or folder of answers to learn from; empty: prepared under this name
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+
+    def __post_init__(self) -> None:
+        """Check ranges, and that the drafter can be called by its name."""
+        super().__post_init__()
+        _require(self.name != "retrieval", "name=retrieval means the drafter without a datastore; type name=OTHER")
+
+    @property
+    def drafter_name(self) -> str:
+        """What the drafter and its report are called."""
+        kind = self.drafter.kind
+        return self.name or self.domain.name + ("" if kind == "eagle3" else f"-{kind}")
+
+
+@dataclass(frozen=True)
+class SuiteConfig:
+    """What `eval` decodes."""
+
+    name: str = "mixed"  # mixed: a stream of requests over all domains
+    domains: list[str] = field(default_factory=lambda: ["sql", "python", "math", "chat"])  # with a prompt grammar
+    num_prompts: int = 64  # requests of the stream
+    conversations: float = 0.25  # share of requests that go on from an answer of another domain
+    tuning_prompts: int = 32  # further requests, on which constants of bandits are tuned; 0: the defaults
+    timed_prompts: int = 8  # requests decoded one by one for tokens/s, methods taking turns; 0: none
+    max_new_tokens: int = 128  # length limit of an answer
+    batch_size: int = 8  # requests decoded together where nothing is timed
+    selectors: list[str] = field(default_factory=list)  # selectors to replay; empty: all
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _one_of("suite.name", self.name, ("mixed",))
+        _counts(self, "suite", "num_prompts max_new_tokens batch_size")
+        _at_least("suite.tuning_prompts", self.tuning_prompts, 0)
+        _at_least("suite.timed_prompts", self.timed_prompts, 0)
+        _share("suite.conversations", self.conversations)
+        _require(bool(self.domains), "suite.domains must name a domain, such as [sql]")
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """Which drafters decode together, and how one is picked for every cycle."""
+
+    drafters: list[str] = field(default_factory=list)  # names or folders; empty: all of the target, and retrieval
+    selector: str = "normalhedge"  # that of the live runs
+    options: dict[str, Any] = field(default_factory=dict)  # its own, such as {estimator: ratio_rb}
+    every: int = 1  # cycles between passes in which all drafters read what is committed
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _at_least("pool.every", self.every, 1)
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """`drafterforge eval`."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    suite: SuiteConfig = field(default_factory=SuiteConfig)
+    pool: PoolConfig = field(default_factory=PoolConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    name: str = ""  # name of the report; empty: the suite's
+    runs_dir: str = "runs"  # where drafters are looked up and the report is written
+    seed: int = 0  # of the stream and of selectors that draw
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _require(0 <= self.seed < 2**32, f"seed must lie in [0, 2**32), got {self.seed}")
 
 
 @dataclass(frozen=True)

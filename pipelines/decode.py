@@ -18,17 +18,18 @@ from drafterforge.data.answers import AnswerSet
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafter.checkpoint import load_drafter
+from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafter.retrieval import Datastore, Retrieval
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
 from drafterforge.evaluation.report import build_report, build_row
 from drafterforge.pipelines.console import bar, say
-from drafterforge.runtime.engine import Drafter, Engine
+from drafterforge.runtime.engine import Drafter, Engine, kind_of_drafter
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.schema import DataConfig, DomainConfig, GenerateConfig, TrainDrafterConfig
+from drafterforge.schema import DataConfig, DomainConfig, GenerateConfig, TargetConfig, TrainDrafterConfig
 from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
@@ -53,11 +54,46 @@ def load_any_drafter(cfg: GenerateConfig, target: Target) -> Drafter | None:
             raise ArtifactError(
                 f"{folder} looks like an EAGLE-3 head without {MANIFEST}; wanted one from `drafterforge train-drafter`"
             )
-        return load_target(dataclasses.replace(cfg.target, source="hf", model=str(folder), revision=None, name=""))
-    known = set(catalogue.group_choices("domain"))
-    hint = f"drafterforge train-drafter domain={cfg.drafter if cfg.drafter in known else 'sql'}"
-    folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter, hint=hint)
-    return fused_drafter(folder, target)
+        return small_lm(folder, target)
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter, hint=command_for(cfg.drafter))
+    return open_any(folder, target)
+
+
+def command_for(drafter: str) -> str:
+    """The command that makes a drafter of this name: `sql`, or `sql-retrieval`."""
+    domain, _, kind = drafter.partition("-")
+    if domain not in catalogue.group_choices("domain"):
+        domain = "sql"
+    kinds = set(catalogue.group_choices("drafter")) - {"eagle3"}
+    return f"drafterforge train-drafter domain={domain}" + (f" drafter={kind}" if kind in kinds else "")
+
+
+def kind_of(manifest: Manifest) -> str:
+    """eagle3 | causal_lm | retrieval: the kind of a `drafters` artifact."""
+    return manifest.config.get("drafter", {}).get("kind", "eagle3")
+
+
+def open_any(folder: Path, target: Target) -> Drafter:
+    """The drafter of any kind in the `drafters` artifact at `folder`, checked, ready to decode."""
+    kind = kind_of(open_drafter(folder, target))
+    if kind == "retrieval":
+        return Retrieval(datastore=Datastore.open(folder))
+    return small_lm(folder, target) if kind == "causal_lm" else fused_drafter(folder, target)
+
+
+def small_lm(folder: Path, target: Target) -> Target:
+    """The causal LM in `folder`, in the target's dtype and on its device; refused if it reads other token ids."""
+    dtype = str(target.dtype).removeprefix("torch.")
+    config = TargetConfig(name="", source="hf", model=str(folder), dtype=dtype, device=str(target.device))
+    model = load_target(config, tapped=False)
+    ours, theirs = (one.tokenizer.get_vocab() for one in (model, target))
+    for token, wanted in sorted(theirs.items(), key=lambda item: item[1]):
+        if ours.get(token, wanted) != wanted:
+            raise ArtifactError(
+                f"{folder} has another tokenizer than {target.name}: {token!r} is {ours[token]} there and {wanted} "
+                "here; a causal LM drafts for a target with the same tokenizer"
+            )
+    return model
 
 
 def fused_drafter(folder: Path, target: Target) -> FusedDrafter:
@@ -65,17 +101,22 @@ def fused_drafter(folder: Path, target: Target) -> FusedDrafter:
     open_drafter(folder, target)
     embedding = target.backbone.embedding
     drafter = load_drafter(folder, embedding)
+    check_taps(folder, drafter, target)
+    return FusedDrafter(drafter, embedding)
+
+
+def check_taps(folder: Path, drafter: Eagle3Drafter, target: Target) -> None:
+    """Refuse a drafter that reads other layers of the target."""
     if drafter.spec.tap_layers != target.backbone.taps:
         raise ArtifactError(
             f"{folder} reads the inputs of layers {drafter.spec.tap_layers}; this target is tapped at "
             f"{target.backbone.taps}; train a drafter for it"
         )
-    return FusedDrafter(drafter, embedding)
 
 
 def engine_for(folder: Path, target: Target, shape: TreeShape, numerics: str = "fast") -> Engine:
     """An engine with the drafter in `folder`."""
-    return Engine(target, fused_drafter(folder, target), shape, numerics=numerics)
+    return Engine(target, open_any(folder, target), shape, numerics=numerics)
 
 
 def held_out_prompts(target: Target, count: int, domains: Sequence[str] = GRAMMARS) -> list[list[int]]:
@@ -89,7 +130,7 @@ def held_out_prompts(target: Target, count: int, domains: Sequence[str] = GRAMMA
 def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: AnswerSet, drafter: Path) -> dict:
     """Measure the drafter on test prompts of its domain; writes and returns the report."""
     open_drafter(drafter, target)
-    rows = answers.rows("test")[: cfg.eval.num_prompts]
+    rows = answers.rows("test", cfg.domain.name)[: cfg.eval.num_prompts]
     prompts = [row.input_ids[: row.prompt_tokens] for row in rows]
     report_rows, details = _measure(cfg, target, drafter, prompts)
     if cfg.eval.check_float32 and target.dtype != torch.float32:
@@ -113,7 +154,7 @@ def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: AnswerSet,
         suite=f"{cfg.domain.name}, held out",
         curves={"mismatches": details},
     )
-    path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name or cfg.domain.name)
+    path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.drafter_name)
     with write_artifact(
         path,
         kind="reports",
@@ -137,7 +178,9 @@ def _measure(
 ) -> tuple[list[dict], list[dict]]:
     """Rows of autoregressive, chain and tree decoding in the target's dtype, and the mismatches found."""
     dtype = str(target.dtype).removeprefix("torch.")
-    tree = choose_shape(cfg.runtime, target.device, target.dtype)
+    opened = open_any(drafter, target)
+    kind = kind_of_drafter(opened)
+    tree = choose_shape(cfg.runtime, target.device, target.dtype, kind)
     chain = TreeShape(num_tokens=tree.depth + 1, depth=tree.depth, top_k=1)
     described = {"chain": chain, "tree": tree} if cfg.eval.chain else {"tree": tree}
     numerics = choose_numerics(cfg.runtime.numerics, target)
@@ -149,8 +192,8 @@ def _measure(
     for name, shape in described.items():
         methods.append(
             Method(
-                f"eagle3 {name} {shape.num_tokens}/{shape.depth}/{shape.top_k}",
-                engine_for(drafter, target, shape, numerics),
+                f"{kind} {name} {shape.num_tokens}/{shape.depth}/{shape.top_k}",
+                Engine(target, opened, shape, numerics=numerics),
                 selector="static",
                 scheduler="static",
                 drafters=[drafter.name],

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
-from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import console
 from drafterforge.pipelines.decode import load_any_drafter
 from drafterforge.runtime.batch import Generation
-from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.runtime.stopping import TextStream
@@ -32,8 +31,7 @@ def run(cfg: Config) -> str:
     sampling = Sampling(temperature=cfg.temperature, seed=cfg.seed, **filters)
     target = load_target(cfg.target)
     drafter = load_any_drafter(cfg, target)
-    kind = "retrieval" if isinstance(drafter, Retrieval) else "eagle3"
-    shape = choose_shape(cfg.runtime, target.device, target.dtype, kind)
+    shape = choose_shape(cfg.runtime, target.device, target.dtype, kind_of_drafter(drafter))
     printer = Printer(target.tokenizer, cfg.colour == "always" or (cfg.colour == "auto" and sys.stdout.isatty()))
     message = {"role": "user", "content": prompt}
     engine = Engine(target, drafter, shape, numerics=cfg.runtime.numerics)

@@ -19,6 +19,7 @@ from drafterforge.schema import DataConfig, PrepareDataConfig, TrainDrafterConfi
 from drafterforge.target.answer import BatchAnswerer
 from drafterforge.target.capture import FeatureCapture
 from drafterforge.target.load import Target, load_target
+from drafterforge.training.batches import PackedData
 
 Config = PrepareDataConfig
 
@@ -41,6 +42,8 @@ def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None =
         hint = f"drafterforge prepare-data domain={cfg.domain.name} name={cfg.answers}"
         path = find_artifact(cfg.runs_dir, target.name, "answers", cfg.answers, hint=hint)
         return AnswerSet.open(path, target.fingerprint)
+    if cfg.drafter.kind == "retrieval":  # which needs no captures
+        cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, features="online"))
     return answer_prompts(cfg, target, prompts or load_prompts(cfg.data, cfg.domain, cfg.seed))
 
 
@@ -128,6 +131,18 @@ def open_features(cfg: Config, target: Target, answers: AnswerSet) -> FeatureSet
         )
     spool.drop()
     return features
+
+
+def packed(
+    cfg: TrainDrafterConfig,
+    answers: AnswerSet,
+    features: FeatureSet | OnlineFeatures,
+    split: str,
+    seed: int | None = None,
+) -> PackedData:
+    """Batches of a split's answers; of a mixture, those of the drafter's domain."""
+    rows, read = answers.rows(split, cfg.domain.name), features.reader(split)
+    return PackedData(rows, lambda wanted: read(rows.places[wanted].tolist()), cfg.trainer.tokens_per_batch, seed)
 
 
 def open_spool(cfg: Config, target: Target, name: str) -> CaptureSpool:

@@ -18,15 +18,17 @@ from drafterforge.data.prompts import load_prompts
 from drafterforge.drafter.checkpoint import load_drafter, save_drafter
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.init import TargetWeights, scratch_init, warm_init
+from drafterforge.drafter.lora import ADAPTER
 from drafterforge.drafter.spec import DrafterSpec
 from drafterforge.drafter.vocab import coverage, draft_token_ids
 from drafterforge.evaluation.report import print_table
 from drafterforge.pipelines.console import same_target, say, table_console
 from drafterforge.pipelines.decode import decode_held_out, open_drafter
-from drafterforge.pipelines.prepare_data import find_answers, open_features
+from drafterforge.pipelines.prepare_data import find_answers, open_features, packed
+from drafterforge.pipelines.train_specialist import build_retrieval, train_causal_lm
 from drafterforge.schema import TrainDrafterConfig
 from drafterforge.target.load import Target, load_target
-from drafterforge.training.batches import PackedData
+from drafterforge.training.lora import add_adapter, save_adapter
 from drafterforge.training.module import DistillModule
 from drafterforge.training.trainer import distil
 
@@ -47,9 +49,13 @@ def run(cfg: Config) -> Path:
 
 def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
     """The `drafters` artifact of this configuration, trained or found."""
-    name = cfg.name or cfg.domain.name
-    path = artifact_dir(cfg.runs_dir, target.name, "drafters", name)
+    if cfg.drafter.kind == "retrieval":
+        return build_retrieval(cfg, target, answers)
     parent = parent_drafter(cfg, target)
+    if cfg.drafter.kind == "causal_lm":
+        return train_causal_lm(cfg, target, answers, parent)
+    name = cfg.drafter_name
+    path = artifact_dir(cfg.runs_dir, target.name, "drafters", name)
     settings = {
         "config": {
             "drafter": to_dict(cfg.drafter),
@@ -70,20 +76,19 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
     drafter = start_drafter(cfg, target, answers, parent[0] if parent else None)
     features = open_features(cfg, target, answers)
     module = DistillModule(drafter, target.head_weight, cfg.trainer)
-    train_rows, val_rows = answers.rows("train"), answers.rows("val")
-    budget = cfg.trainer.tokens_per_batch
     staging = open_staging(path, settings)
     keeper = distil(
         module,
-        PackedData(train_rows, features.reader("train"), budget, seed=cfg.seed),
-        PackedData(val_rows, features.reader("val"), budget),
+        packed(cfg, answers, features, "train", seed=cfg.seed),
+        packed(cfg, answers, features, "val"),
         cfg.trainer,
         staging,
         target.device,
         cfg.seed,
     )
 
-    covered = coverage(answers.token_counts(target.config.vocab_size, "val"), drafter.token_ids.cpu())
+    emitted = answers.token_counts(target.config.vocab_size, "val", cfg.domain.name)
+    covered = coverage(emitted, drafter.token_ids.cpu())
     metrics = {
         "val_accept_length": keeper.best_score,
         "best_step": keeper.best_step,
@@ -100,7 +105,10 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
         replace=cfg.overwrite,
         **settings,
     ) as folder:
-        save_drafter(folder, drafter)
+        if cfg.drafter.tuning == "lora":
+            save_adapter(folder / ADAPTER, drafter, cfg.drafter.lora, parent[1].name)
+        else:
+            save_drafter(folder, drafter)
         save_json_atomic(folder / "curves.json", keeper.curve)
         if (staging / "logs").exists():
             shutil.copytree(staging / "logs", folder / "logs")
@@ -123,10 +131,12 @@ def start_drafter(cfg: Config, target: Target, answers: AnswerSet, parent: Path 
     """A drafter to train, fp32: the parent's weights, or a new one."""
     config, embedding = target.config, target.backbone.embedding.float()
     if parent is not None:
-        return load_drafter(parent, embedding)  # its vocabulary map stays: a new one would scramble its head
+        drafter = load_drafter(parent, embedding)  # its vocabulary map stays: a new one would scramble its head
+        return add_adapter(drafter, cfg.drafter.lora, cfg.seed) if cfg.drafter.tuning == "lora" else drafter
     spec = DrafterSpec.for_target(config, target.backbone.taps, cfg.drafter.draft_vocab_size)
     drafter = Eagle3Drafter(spec, embedding)
-    drafter.set_vocabulary(draft_token_ids(answers.token_counts(config.vocab_size), spec.draft_vocab_size))
+    emitted = answers.token_counts(config.vocab_size, domain=cfg.domain.name)
+    drafter.set_vocabulary(draft_token_ids(emitted, spec.draft_vocab_size))
     torch.manual_seed(cfg.seed)
     if cfg.drafter.init == "warm":
         warm_init(drafter, TargetWeights(target.folder), config.num_hidden_layers)

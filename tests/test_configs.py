@@ -77,7 +77,7 @@ def test_every_yaml_belongs_to_a_command():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_the_values_that_would_be_composed(command):
     row = COMMANDS[command]
-    composed = catalogue.flat(to_dict(_compose(command)), "", {"domain.weights": None})
+    composed = catalogue.flat(to_dict(_compose(command)), "", {"domain.weights": None, "pool.options": None})
     shown = catalogue.default_values(row.name, getattr(schema, row.config))
     differing = {key for key in shown if shown[key] != composed[key]}
     assert all(key.startswith("domain.") or key == "path" for key in differing)

@@ -66,10 +66,14 @@ def encode_shard(answers: Sequence[tuple[int, Answer]]) -> bytes:
 class AnswerRows(Sequence[Answer]):
     """The answers of one split in the order of its prompts, read from mapped memory on demand."""
 
-    def __init__(self, shards: Sequence[Path]) -> None:
+    def __init__(self, shards: Sequence[Path], domain: str = "") -> None:
+        """domain: keep the answers of this domain only."""
         tables = [pa.ipc.open_stream(pa.memory_map(str(shard))).read_all() for shard in shards]
         self.table = pa.concat_tables(tables) if tables else _SCHEMA.empty_table()
-        self._order = np.argsort(self.table.column("index").to_numpy(), kind="stable")
+        order = np.argsort(self.table.column("index").to_numpy(), kind="stable")
+        kept = pc.equal(self.table.column("domain"), domain).to_numpy()[order] if domain else np.ones(len(order), bool)
+        self.places = np.flatnonzero(kept)  # of these answers in the whole split
+        self._order = order[kept]
 
     def __len__(self) -> int:
         return len(self._order)
@@ -112,7 +116,7 @@ class AnswerSet:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self._rows: dict[str, AnswerRows] = {}
+        self._rows: dict[tuple[str, str], AnswerRows] = {}
 
     @classmethod
     def open(
@@ -127,18 +131,24 @@ class AnswerSet:
         manifest = open_artifact(path, "answers", target_fingerprint=target_fingerprint, target=target, verify=verify)
         return cls(Path(path), manifest)
 
-    def rows(self, split: str = "train") -> AnswerRows:
-        """Returns the answers of a split, lazily, in the order of its prompts."""
-        assert split in SPLITS, split
-        if split not in self._rows:
-            names = sorted(n for n in self.manifest.files if n.startswith(f"{split}-"))
-            self._rows[split] = AnswerRows([self.path / name for name in names])
-        return self._rows[split]
+    def rows(self, split: str = "train", domain: str = "") -> AnswerRows:
+        """Returns the answers of a split, lazily, in the order of its prompts.
 
-    def token_counts(self, vocab_size: int, split: str = "train") -> np.ndarray:
+        domain: of a mixture that holds this domain, its answers only.
+        """
+        assert split in SPLITS, split
+        held = self.manifest.metrics["domains"]
+        domain = domain if domain in held and len(held) > 1 else ""
+        if (split, domain) not in self._rows:
+            names = sorted(n for n in self.manifest.files if n.startswith(f"{split}-"))
+            self._rows[split, domain] = AnswerRows([self.path / name for name in names], domain)
+        return self._rows[split, domain]
+
+    def token_counts(self, vocab_size: int, split: str = "train", domain: str = "") -> np.ndarray:
         """Returns how often each target id was emitted in the answers, [V] int64."""
         counts = np.zeros(vocab_size, dtype=np.int64)
-        table = self.rows(split).table
+        rows = self.rows(split, domain)
+        table = rows.table if len(rows) == len(rows.table) else rows.table.take(rows._order)
         columns = table.column("input_ids").chunks, table.column("loss_mask").chunks
         for ids, mask in zip(*columns, strict=True):
             emitted = ids.flatten().to_numpy()[mask.flatten().to_numpy() == 1]

@@ -10,7 +10,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.drafter.eagle3 import Eagle3Drafter
+from drafterforge.drafter.lora import ADAPTER, Adapter, load_adapter, merge
 from drafterforge.drafter.spec import DrafterSpec
 from drafterforge.errors import ArtifactError
 
@@ -27,7 +29,43 @@ def save_drafter(folder: Path, drafter: Eagle3Drafter, dtype: torch.dtype = torc
 
 
 def load_drafter(folder: Path, embedding: Tensor) -> Eagle3Drafter:
-    """The drafter in `folder`, fp32, on the device of `embedding` ([V, H], the target's).
+    """The drafter in `folder`, fp32, on the device of `embedding` ([V, H], the target's); a LoRA expert comes merged.
+
+    Raises ArtifactError as `load_full` and `load_adapter` do.
+    """
+    drafter, adapter = load_expert(folder, embedding)
+    return drafter if adapter is None else merge(drafter, adapter)
+
+
+def load_expert(folder: Path, embedding: Tensor) -> tuple[Eagle3Drafter, Adapter | None]:
+    """The generalist that the LoRA expert in `folder` adds to, and its additions; or a drafter and None."""
+    generalist = generalist_of(folder)
+    if generalist is None:
+        return load_full(folder, embedding), None
+    drafter = load_full(generalist, embedding)
+    return drafter, load_adapter(folder / ADAPTER, drafter)
+
+
+def generalist_of(folder: Path) -> Path | None:
+    """The whole drafter beside the LoRA expert in `folder` that it adds to; None for a whole drafter."""
+    if not (folder / ADAPTER).is_dir():
+        return None
+    parents = [parent for parent in Manifest.read(folder).parents if parent["kind"] == "drafters"]
+    if len(parents) != 1:
+        raise ArtifactError(f"{folder} names {len(parents)} drafters that it adds to, wanted one; train it again")
+    found = folder.absolute().with_name(parents[0]["name"])
+    if not (found / MANIFEST).is_file():
+        raise ArtifactError(f"{folder} adds to the drafter {found.name!r}, which is not beside it; put it at {found}")
+    if (digest := Manifest.read(found).digest) != parents[0]["sha256"]:
+        raise ArtifactError(
+            f"{folder} adds to a {found.name!r} with digest {parents[0]['sha256'][:8]}, but {found} has {digest[:8]}; "
+            f"type drafterforge train-drafter domain=... name={folder.name} drafter=lora overwrite=true"
+        )
+    return found
+
+
+def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
+    """The drafter in `folder` with weights of its own.
 
     Raises ArtifactError on any missing, unexpected or misshapen tensor and on an impossible vocabulary map.
     """

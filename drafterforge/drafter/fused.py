@@ -7,9 +7,38 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.drafter.eagle3 import Attend, Eagle3Drafter
+from drafterforge.drafter.lora import Adapter, LowRank, joined
 from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.norm import rms_norm
 from drafterforge.kernels.rope import apply_rope
+
+ATTENTION, MLP = "midlayer.self_attn", "midlayer.mlp"
+PROJECTIONS = {  # by name here: the projections of the module that become one
+    "fc": ("fc",),
+    "head": ("lm_head",),
+    "q": (f"{ATTENTION}.q_proj",),
+    "kv": (f"{ATTENTION}.k_proj", f"{ATTENTION}.v_proj"),
+    "out": (f"{ATTENTION}.o_proj",),
+    "gate_up": (f"{MLP}.gate_proj", f"{MLP}.up_proj"),
+    "down": (f"{MLP}.down_proj",),
+}
+NORMS = {
+    "input_norm": "midlayer.input_layernorm",
+    "hidden_norm": "midlayer.hidden_norm",
+    "post_norm": "midlayer.post_attention_layernorm",
+    "norm": "norm",
+}
+
+
+class AdaptedLinear:
+    """A generalist's frozen projection, shared, and an expert's addition to it."""
+
+    def __init__(self, base: FrozenLinear, low: LowRank) -> None:
+        self.base, self.low = base, low
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply to [..., in]."""
+        return self.base(x) + F.linear(F.linear(x, self.low.down), self.low.up)
 
 
 class FusedDrafter:
@@ -17,35 +46,38 @@ class FusedDrafter:
 
     def __init__(self, drafter: Eagle3Drafter, embedding: Tensor) -> None:
         """embedding: the target's [V, H], in the dtype and on the device to decode with."""
-        self.spec, self.embedding = drafter.spec, embedding
-        layer, attention, mlp = drafter.midlayer, drafter.midlayer.self_attn, drafter.midlayer.mlp
-
-        def cast(parameter: Tensor) -> Tensor:
-            return parameter.detach().to(device=embedding.device, dtype=embedding.dtype)
-
-        def linear(*parts: torch.nn.Linear) -> FrozenLinear:
-            return FrozenLinear(torch.cat([cast(part.weight) for part in parts]))
-
-        self.fc, self.head = linear(drafter.fc), linear(drafter.lm_head)
-        self.q, self.kv, self.out = (
-            linear(attention.q_proj),
-            linear(attention.k_proj, attention.v_proj),
-            linear(attention.o_proj),
-        )
-        self.gate_up, self.down = linear(mlp.gate_proj, mlp.up_proj), linear(mlp.down_proj)
-        self.input_norm, self.hidden_norm = (
-            cast(layer.input_layernorm.weight),
-            cast(layer.hidden_norm.weight),
-        )
-        self.post_norm, self.norm = (
-            cast(layer.post_attention_layernorm.weight),
-            cast(drafter.norm.weight),
-        )
+        self.spec, self.embedding, self.generalist = drafter.spec, embedding, None
+        self.linears: dict[str, FrozenLinear | AdaptedLinear] = {
+            name: FrozenLinear(torch.cat([self._cast(drafter.get_submodule(part).weight) for part in parts]))
+            for name, parts in PROJECTIONS.items()
+        }
+        self.gains = {name: self._cast(drafter.get_submodule(part).weight) for name, part in NORMS.items()}
         self.token_ids = drafter.token_ids.to(embedding.device)
         self.rope = drafter.rope
 
-    def _norm(self, x: Tensor, gain: Tensor) -> Tensor:
-        return rms_norm(x, gain, self.spec.rms_norm_eps)
+    def expert(self, adapter: Adapter) -> FusedDrafter:
+        """This drafter with additions; its own weights are shared, not copied."""
+        twin = object.__new__(FusedDrafter)
+        vars(twin).update(vars(self), generalist=self, linears=dict(self.linears))
+        for name, parts in PROJECTIONS.items():
+            if any(part in adapter for part in parts):
+                base = self.linears[name]
+                widths = [self._out_features(part) for part in parts]
+                low = joined([adapter.get(part) for part in parts], widths)
+                twin.linears[name] = AdaptedLinear(base, LowRank(self._cast(low.down), self._cast(low.up)))
+        return twin
+
+    def _cast(self, parameter: Tensor) -> Tensor:
+        return parameter.detach().to(device=self.embedding.device, dtype=self.embedding.dtype)
+
+    def _out_features(self, part: str) -> int:
+        spec = self.spec
+        if part in PROJECTIONS["kv"]:
+            return spec.num_key_heads * spec.head_dim
+        return spec.intermediate_size if part in PROJECTIONS["gate_up"] else 0  # 0: the only part, whatever its width
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Target embeddings [N, H]."""
@@ -53,7 +85,7 @@ class FusedDrafter:
 
     def fuse(self, features: Tensor) -> Tensor:
         """Features [N, 3H] to hidden [N, H]."""
-        return self.fc(features)
+        return self.linears["fc"](features)
 
     def layer(
         self,
@@ -64,18 +96,18 @@ class FusedDrafter:
         rows: slice | None = None,
     ) -> Tensor:
         """As `DrafterLayer.forward`, from positions [N] instead of a rope."""
-        spec = self.spec
+        spec, linears = self.spec, self.linears
         rope = self.rope(positions, hidden.dtype)
-        x = torch.cat((self._norm(embeddings, self.input_norm), self._norm(hidden, self.hidden_norm)), dim=-1)
-        kv = self.kv(x).view(-1, 2 * spec.num_key_heads, spec.head_dim)
+        x = torch.cat((self._norm(embeddings, "input_norm"), self._norm(hidden, "hidden_norm")), dim=-1)
+        kv = linears["kv"](x).view(-1, 2 * spec.num_key_heads, spec.head_dim)
         k, v = apply_rope(kv[:, : spec.num_key_heads], *rope), kv[:, spec.num_key_heads :]
         if rows is not None:
             x, hidden, rope = x[rows], hidden[rows], (rope[0][rows], rope[1][rows])
-        q = apply_rope(self.q(x).view(-1, spec.num_heads, spec.head_dim), *rope)
-        hidden = hidden + self.out(attend(q, k, v).flatten(1))
-        gate, up = self.gate_up(self._norm(hidden, self.post_norm)).chunk(2, dim=-1)
-        return hidden + self.down(F.silu(gate) * up)
+        q = apply_rope(linears["q"](x).view(-1, spec.num_heads, spec.head_dim), *rope)
+        hidden = hidden + linears["out"](attend(q, k, v).flatten(1))
+        gate, up = linears["gate_up"](self._norm(hidden, "post_norm")).chunk(2, dim=-1)
+        return hidden + linears["down"](F.silu(gate) * up)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Draft logits [N, W]."""
-        return self.head(self._norm(hidden, self.norm))
+        return self.linears["head"](self._norm(hidden, "norm"))

@@ -163,13 +163,18 @@ class Datastore:
         save_file(self._arrays, folder / "datastore.safetensors")
         (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n")
 
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences it was built from."""
+        return int((self._arrays["text"] == SEPARATOR).sum()) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all of them."""
+        return int((self._arrays["text"] != SEPARATOR).sum())
+
     def _config(self) -> dict[str, Any]:
-        text = self._arrays["text"]
-        return {
-            "kind": KIND,
-            "num_sequences": int((text == SEPARATOR).sum()) - 1,
-            "num_tokens": int((text != SEPARATOR).sum()),
-        }
+        return {"kind": KIND, "num_sequences": self.num_sequences, "num_tokens": self.num_tokens}
 
     @staticmethod
     def open(folder: Path) -> Datastore:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.runtime.proposers.base import Proposer
+from drafterforge.runtime.proposers.base import Proposer, Verified
 from drafterforge.runtime.proposers.levels import past_and
 from drafterforge.runtime.sampling import GREEDY, Picker, Sampling
 from drafterforge.runtime.stopping import StopRule
@@ -24,7 +24,7 @@ from drafterforge.target.load import Target
 from drafterforge.tree.accept import accepted_path, sampled_path
 from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, root_only
 
-STEPS = ("prefill", "draft", "verify", "host", "total")
+STEPS = ("prefill", "draft", "verify", "select", "host", "total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class Cycle:
     draft_s: float = 0.0
     verify_s: float = 0.0
     host_s: float = 0.0  # acceptance, commit and bookkeeping
+    select_s: float = 0.0  # choosing the drafter and judging all of them
+    drafter: str = ""  # that drafted, where there are several
 
 
 @dataclass
@@ -66,6 +68,11 @@ class Row:
     sampling: Sampling
     began: float
     length: int = 0  # committed tokens, the root not included
+
+    @property
+    def text(self) -> list[int]:
+        """Prompt and answer so far, root included."""
+        return self.answer.prompt + self.answer.tokens
 
     def take(self, tokens: list[int]) -> list[int]:
         """Append what of the confirmed tokens belongs to the answer."""
@@ -178,15 +185,19 @@ class Batch:
 
     def cycle(self, shape: TreeShape) -> list[Row]:
         """Draft, verify and commit for every row; returns the rows that ended, which are no longer here."""
-        marks = [self.now()]
-        depth = max(0, min(shape.depth, max(row.rule.room for row in self.rows) - 1))  # more could only be cut off
-        depth = 0 if self.proposer is None else depth
-        shape = TreeShape(shape.num_tokens, depth, shape.top_k)
-        tree = root_only(self.root) if self.proposer is None else self.proposer.draft(self.root, shape)
+        marks, selected = [self.now()], 0.0
+        limit = max(row.rule.room for row in self.rows) - 1  # more could only be cut off
+        tree, depth = root_only(self.root), 0
+        if self.proposer is not None:
+            selected = self.proposer.select_s
+            shape = self.proposer.plan(shape, limit)
+            tree, depth = self.proposer.draft(self.root, shape), shape.depth
         marks.append(self.now())
         logits, features = self.verify(tree, depth)
         uniform = self.picker.noise([row.length + 1 for row in self.rows], depth + 1)
         path, counts, tokens = accept(tree, logits, self.ancestors, depth, self.picker, uniform, self.seen)
+        if self.proposer is not None:
+            self.proposer.verified = Verified(tree, logits, path, self.picker, self.seen)
         marks.append(self.now())
         found = Found.read(pack(tree, path, counts, tokens))
         counts = found.counts
@@ -197,19 +208,31 @@ class Batch:
         self._refresh(tokens, features, path, counts)
         marks.append(self.now())
         draft_s, verify_s, host_s, refresh_s = (after - before for before, after in pairwise(marks))
-        self._note(depth, found, emitted, draft_s + refresh_s, verify_s, host_s)
+        select_s = 0.0 if self.proposer is None else self.proposer.select_s - selected
+        self._note(depth, found, emitted, draft_s + refresh_s - select_s, verify_s, host_s, select_s)
         return self._leave()
 
     def _note(
-        self, depth: int, found: Found, emitted: list[list[int]], draft_s: float, verify_s: float, host_s: float
+        self,
+        depth: int,
+        found: Found,
+        emitted: list[list[int]],
+        draft_s: float,
+        verify_s: float,
+        host_s: float,
+        select_s: float = 0.0,
     ) -> None:
         """Add a cycle to every row's statistics."""
         now = time.perf_counter()
-        for row, size, count, taken in zip(self.rows, found.sizes, found.counts, emitted, strict=True):
-            for step, spent in (("draft", draft_s), ("verify", verify_s), ("host", host_s)):
-                row.answer.time_s[step] += spent
+        spent = {"draft": draft_s, "verify": verify_s, "select": select_s, "host": host_s}
+        drafters = (self.proposer.chosen if self.proposer is not None else ()) or [""] * len(self.rows)
+        for row, size, count, taken, name in zip(self.rows, found.sizes, found.counts, emitted, drafters, strict=True):
+            for step, seconds in spent.items():
+                row.answer.time_s[step] += seconds
             accepted = min(count - 1, len(taken))
-            row.answer.cycles.append(Cycle(depth, size, len(taken), accepted, draft_s, verify_s, host_s))
+            row.answer.cycles.append(
+                Cycle(depth, size, len(taken), accepted, draft_s, verify_s, host_s, select_s, name)
+            )
             row.answer.time_s["total"] = now - row.began
 
     def _leave(self) -> list[Row]:
@@ -253,6 +276,20 @@ class Batch:
         width = max(counts)
         path = path[:, :width, None].expand(-1, -1, features.shape[2])
         self.proposer.refresh(tokens[:, :width], features.gather(1, path), counts)
+
+    def add_drafter(self, name: str, drafter: object) -> None:
+        """Let a drafter join the pool between cycles; it reads each row's text, whose features the target repeats."""
+        texts, features = [], []
+        for row in self.rows:
+            texts.append(torch.tensor(row.text, device=self.target.device))
+            tokens = texts[-1][None, :-1]
+            positions = torch.arange(tokens.shape[1], device=self.target.device)[None]
+            features.append(self.target.forward(tokens, positions, None)[1][0])
+        self.proposer.join(name, drafter, texts, features)
+
+    def remove_drafter(self, name: str) -> None:
+        """Let a drafter of the pool go between cycles."""
+        self.proposer.leave(name)
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""

@@ -5,6 +5,7 @@ Autoregressive decoding is the same engine with trees of one node.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -16,9 +17,11 @@ from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime.batch import Batch, Generation
 from drafterforge.runtime.graphs import StaticBatch
 from drafterforge.runtime.numerics import choose_numerics
+from drafterforge.runtime.pool import Drafter, Pool, check_drafter
 from drafterforge.runtime.proposers.base import Proposer
 from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
 from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
+from drafterforge.runtime.proposers.pool import PoolProposer
 from drafterforge.runtime.proposers.retrieval import RetrievalProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
@@ -28,7 +31,6 @@ from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]  # text as it is, token ids, or messages of a chat
-Drafter = FusedDrafter | Retrieval | Target
 PROPOSERS: dict[type, Callable[..., Proposer]] = {
     FusedDrafter: Eagle3Proposer,
     Retrieval: RetrievalProposer,
@@ -36,8 +38,16 @@ PROPOSERS: dict[type, Callable[..., Proposer]] = {
 }
 
 
-def proposer_of(drafter: Drafter) -> Proposer:
-    """The drafter at work, with no rows yet."""
+def kind_of_drafter(drafter: Drafter | None) -> str:
+    """eagle3 | retrieval | causal_lm; without a drafter eagle3, whose defaults serve."""
+    kinds = {Retrieval: "retrieval", Target: "causal_lm"}
+    return next((kind for cls, kind in kinds.items() if isinstance(drafter, cls)), "eagle3")
+
+
+def proposer_of(drafter: Drafter | Pool, shape: TreeShape) -> Proposer:
+    """The drafter at work, with no rows yet; shape: the trees it will be asked for."""
+    if isinstance(drafter, Pool):
+        return PoolProposer(drafter, shape)
     for kind, proposer in PROPOSERS.items():
         if isinstance(drafter, kind):
             return proposer(drafter)
@@ -50,7 +60,7 @@ class Engine:
     def __init__(
         self,
         target: Target,
-        drafter: Drafter | None = None,
+        drafter: Drafter | Pool | None = None,
         shape: TreeShape | None = None,
         max_batch: int = 8,
         numerics: str = "auto",
@@ -66,20 +76,20 @@ class Engine:
             raise DrafterforgeError(f"max_batch must be >= 1, got {max_batch}")
         self.target, self.drafter, self.max_batch = target, drafter, max_batch
         self.numerics = choose_numerics(numerics, target)
-        kind = "retrieval" if isinstance(drafter, Retrieval) else "eagle3"
-        self.shape = shape or default_shape(target.device, target.dtype, kind)
+        self.shape = shape or default_shape(target.device, target.dtype, kind_of_drafter(drafter))
         if drafter is None:
             self.shape = TreeShape(num_tokens=1, depth=0, top_k=1)
         self.graphs = isinstance(drafter, FusedDrafter | None) and isinstance(target.backbone, LeanBackbone)
         if graphs and not self.graphs:
             raise DrafterforgeError("graphs=True needs an EAGLE-3 drafter or none, and a target on the lean path")
         self.graphs &= target.device.type == "cuda" if graphs is None else graphs
-        self.pool: dict = {}  # buffers of fixed shapes, and their graphs
-        if isinstance(drafter, Target) and drafter.config.vocab_size != target.config.vocab_size:
-            raise DrafterforgeError(
-                f"{drafter.name} has {drafter.config.vocab_size} token ids, {target.name} has "
-                f"{target.config.vocab_size}; a causal LM drafts for a target with the same tokenizer"
-            )
+        self.buffers: dict = {}  # buffers of fixed shapes, and their graphs
+        self.batches: weakref.WeakSet[Batch] = weakref.WeakSet()  # that are open
+        if isinstance(drafter, Pool):
+            drafter.check(target)
+            drafter.idle.append(drafter.selector(self.shape))  # bad options should not wait for a prompt
+        elif drafter is not None:
+            check_drafter(getattr(drafter, "name", "drafter"), drafter, target)
 
     def generate(
         self,
@@ -129,9 +139,32 @@ class Engine:
     def open_batch(self) -> Batch:
         """No rows yet; rows are admitted and cycled by the caller."""
         if self.graphs:
-            return StaticBatch(self.target, self.drafter, self.pool, self.shape, self.numerics == "invariant")
-        proposer = None if self.drafter is None else proposer_of(self.drafter)
-        return Batch(self.target, proposer, invariant=self.numerics == "invariant")
+            return StaticBatch(self.target, self.drafter, self.buffers, self.shape, self.numerics == "invariant")
+        proposer = None if self.drafter is None else proposer_of(self.drafter, self.shape)
+        batch = Batch(self.target, proposer, invariant=self.numerics == "invariant")
+        self.batches.add(batch)
+        return batch
+
+    def add_drafter(self, name: str, drafter: Drafter) -> None:
+        """Let a drafter join the pool; requests that are being decoded may use it from their next cycle on."""
+        pool = self._pool()
+        check_drafter(name, drafter, self.target)
+        pool.add(name, drafter)
+        with torch.inference_mode():
+            for batch in self.batches:
+                batch.add_drafter(name, drafter)
+
+    def remove_drafter(self, name: str) -> None:
+        """Let a drafter of the pool go, also from the requests that are being decoded."""
+        self._pool().remove(name)
+        with torch.inference_mode():
+            for batch in self.batches:
+                batch.remove_drafter(name)
+
+    def _pool(self) -> Pool:
+        if not isinstance(self.drafter, Pool):
+            raise DrafterforgeError("this engine decodes with one drafter; give it a Pool to add drafters to")
+        return self.drafter
 
     def read(
         self, prompt: Prompt, max_new_tokens: int, stop: Sequence[str] = (), stream: bool = False

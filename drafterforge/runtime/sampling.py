@@ -86,20 +86,36 @@ class Picker:
 
     def __call__(self, logits: Tensor, uniform: Tensor | None, seen: Tensor | None) -> Tensor:
         """Tokens [B] from logits [B, V] at noise [B]; seen [B, V]: tokens that the penalty applies to."""
-        logits = logits.double()
-        if self.penalised:
-            logits = torch.where(seen, torch.where(logits < 0, logits * self.penalty, logits / self.penalty), logits)
+        logits = self._penalised(logits, seen)
         best = logits.argmax(dim=-1)
         if self.greedy:
             return best
-        logits = logits - logits.gather(-1, best[:, None])  # a temperature next to zero then divides zero by itself
-        logits = logits / torch.where(self.temperature > 0, self.temperature, 1.0)
-        probs = self._filtered(logits).softmax(dim=-1)
+        probs = self._probs(logits, best)
         cumulative = probs.cumsum(dim=-1)
         drawn = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)[:, 0]
         # noise close to one may round to the whole mass: then the last token that has any
         last = self.vocab_size - 1 - (probs > 0).flip(-1).long().argmax(dim=-1)
         return torch.where(self.temperature[:, 0] > 0, torch.minimum(drawn, last), best)
+
+    def law(self, logits: Tensor, seen: Tensor | None) -> Tensor:
+        """What a token is drawn from, [B, V], float64; a point where the most probable token is taken."""
+        logits = self._penalised(logits, seen)
+        best = logits.argmax(dim=-1)
+        point = torch.zeros_like(logits).scatter_(1, best[:, None], 1.0)
+        return point if self.greedy else torch.where(self.temperature > 0, self._probs(logits, best), point)
+
+    def _penalised(self, logits: Tensor, seen: Tensor | None) -> Tensor:
+        """Logits [B, V] in float64, those of seen tokens lowered where a row asks for it."""
+        logits = logits.double()
+        if self.penalised:
+            logits = torch.where(seen, torch.where(logits < 0, logits * self.penalty, logits / self.penalty), logits)
+        return logits
+
+    def _probs(self, logits: Tensor, best: Tensor) -> Tensor:
+        """Probabilities [B, V] at each row's temperature, filtered."""
+        logits = logits - logits.gather(-1, best[:, None])  # a temperature next to zero then divides zero by itself
+        logits = logits / torch.where(self.temperature > 0, self.temperature, 1.0)
+        return self._filtered(logits).softmax(dim=-1)
 
     def _filtered(self, logits: Tensor) -> Tensor:
         """Logits [B, V] with -inf for what the filters take away."""

@@ -18,7 +18,7 @@ from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.norm import rms_norm
 from drafterforge.kernels.rope import RopeTable, apply_rope, beside_values
-from drafterforge.target.taps import tap_layers
+from drafterforge.target.taps import taps_of
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -61,10 +61,11 @@ def _fused(parts: list[torch.nn.Linear]) -> FrozenLinear:
 class LeanBackbone:
     """Decoder of a causal LM, from token ids to features, final states and logits."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, tapped: bool = True) -> None:
+        """tapped: whether features are asked for; without, they are 0 wide."""
         config, decoder = model.config, model.model
         self.num_layers = config.num_hidden_layers
-        self.taps = tap_layers(self.num_layers)
+        self.taps = taps_of(self.num_layers, tapped)
         self.num_heads, self.num_key_heads = config.num_attention_heads, config.num_key_value_heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.num_heads
         self.eps = config.rms_norm_eps
@@ -145,8 +146,8 @@ class LeanBackbone:
             x = x + layer.out(attended.reshape(batch * length, -1), invariant)
             gate, up = layer.gate_up(rms_norm(x, layer.post_norm, self.eps), invariant).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up, invariant)
-        features = torch.cat([tapped[index] for index in self.taps], dim=-1)
         final = rms_norm(x, self.norm, self.eps)
+        features = torch.cat([tapped[index] for index in self.taps], dim=-1) if self.taps else final[:, :0]
         return final.view(batch, length, -1), features.view(batch, length, -1)
 
     def logits(self, states: Tensor, invariant: bool = False) -> Tensor:

@@ -139,8 +139,8 @@ def _download(config: TargetConfig) -> Path:
         ) from error
 
 
-def load_target(config: TargetConfig) -> Target:
-    """Open the target that `config` names, ready for inference."""
+def load_target(config: TargetConfig, tapped: bool = True) -> Target:
+    """Open the target that `config` names, ready for inference.  tapped: whether its features are asked for."""
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
     name, folder = locate_target(config)
@@ -168,7 +168,8 @@ def load_target(config: TargetConfig) -> Target:
         raise ArtifactError(f"{folder} lacks {missing[0]}{more}; wanted the whole weights of the model")
     require_supported(model.config.get_text_config(), folder)
     model = model.to(device).eval().requires_grad_(False)
-    return wrap_model(model, tokenizer, name=name, folder=folder, revision=config.revision, forward=config.forward)
+    rest = {"revision": config.revision, "forward": config.forward, "tapped": tapped}
+    return wrap_model(model, tokenizer, name=name, folder=folder, **rest)
 
 
 def wrap_model(
@@ -179,6 +180,7 @@ def wrap_model(
     folder: Path,
     revision: str | None = None,
     forward: str = "auto",
+    tapped: bool = True,
 ) -> Target:
     """A `Target` around a model in memory; `folder` holds its files, or does not exist (tests)."""
     obstacle = lean_obstacle(model.config)
@@ -194,7 +196,7 @@ def wrap_model(
         fingerprint=fingerprint(folder) if (folder / "config.json").is_file() else "in-memory",
         config=model.config.get_text_config(),
         tokenizer=tokenizer,
-        backbone=LeanBackbone(model) if lean else ModulesBackbone(model),
+        backbone=LeanBackbone(model, tapped) if lean else ModulesBackbone(model, tapped),
         device=model.device,
         dtype=model.dtype,
         eos_ids=end_tokens(model, tokenizer),

@@ -10,7 +10,7 @@ from transformers.cache_utils import CacheLayerMixin
 from drafterforge.errors import ConfigError
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.target.taps import tap_layers
+from drafterforge.target.taps import taps_of
 
 
 class _SlotLayer(CacheLayerMixin):
@@ -47,7 +47,8 @@ class _SlotLayer(CacheLayerMixin):
 class ModulesBackbone:
     """Decoder of any causal LM, from token ids to features, final states and logits."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, tapped: bool = True) -> None:
+        """tapped: whether features are asked for; without, they are 0 wide."""
         self.model = model
         self.decoder = model.get_decoder()
         config = model.config.get_text_config()
@@ -64,7 +65,7 @@ class ModulesBackbone:
                 f"a {config.model_type!r} model has layers that are not attention; they cannot verify a tree"
             )
         self.num_layers = len(layers)
-        self.taps = tap_layers(self.num_layers)
+        self.taps = taps_of(self.num_layers, tapped)
         self.num_key_heads = config.num_key_value_heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.embedding = model.get_input_embeddings().weight.detach()
@@ -110,7 +111,7 @@ class ModulesBackbone:
             past_key_values=past,
             use_cache=past is not None,
         ).last_hidden_state
-        features = torch.cat([self._tapped[index] for index in self.taps], dim=-1)
+        features = torch.cat([self._tapped[index] for index in self.taps], dim=-1) if self.taps else states[..., :0]
         self._tapped.clear()
         return states, features
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 from drafterforge.errors import ConfigError
 
 
+def taps_of(num_layers: int, tapped: bool) -> tuple[int, ...]:
+    """`tap_layers`, or none for a model that is not tapped: it drafts, and may have few layers."""
+    return tap_layers(num_layers) if tapped else ()
+
+
 def tap_layers(num_layers: int) -> tuple[int, int, int]:
     """Indices of the decoder layers whose input is tapped, low, mid and high: (2, L // 2, L - 3).
 

@@ -103,13 +103,12 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
         by_slot = torch.zeros(steps, num_slots, dtype=torch.bool, device=device)
         for step in range(steps):
             by_slot[step, slots[step][valid[step]]] = True
-        joint = correct.long().cumprod(dim=0).bool() & by_slot
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.weight_dtype = weight.dtype
         loss = (losses * scale).sum()
-        sums = (losses, weighted, valid.sum(dim=1), correct.sum(dim=1), joint.sum(dim=1))
-        ctx.mark_non_differentiable(*sums)
-        return loss, *sums
+        found = (losses, weighted, valid.sum(dim=1), correct, by_slot)
+        ctx.mark_non_differentiable(*found)
+        return loss, *found
 
     @staticmethod
     def backward(ctx, grad, *unused):
@@ -139,5 +138,35 @@ def ttt_loss(
     hidden: normed layer outputs, [I, M, H].  weight: the draft head, [W, H].  slots: slot that predicts from teacher
     position p at step i, [I, P], -1 where none.  token_ids: target id of every draft id, [W].
     """
-    loss, *sums = _ChunkedSoftCrossEntropy.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk)
-    return loss, StepCounts(*sums)
+    found = _ChunkedSoftCrossEntropy.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk)
+    loss, losses, weighted, valid, correct, by_slot = found
+    joint = correct.long().cumprod(dim=0).bool() & by_slot
+    return loss, StepCounts(losses, weighted, valid, correct.sum(dim=1), joint.sum(dim=1))
+
+
+def next_token_loss(
+    hidden: Tensor, weight: Tensor, teacher: Teacher, token_ids: Tensor, chunk: int
+) -> tuple[Tensor, Tensor]:
+    """Scalar mean cross-entropy over the teacher positions, and where the argmax is the target's, [P] bool.
+
+    hidden: normed states, one a teacher position, [P, H].  weight: the head, [W, H].  token_ids: as in `ttt_loss`.
+    """
+    slots = torch.arange(hidden.shape[0], device=hidden.device)[None]
+    found = _ChunkedSoftCrossEntropy.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk)
+    return found[0], found[4][0]
+
+
+def chain_counts(loss: Tensor, correct: Tensor, slots: Tensor) -> StepCounts:
+    """Counts of a chain that reads the text alone: its step i is the step from any position, i tokens on.
+
+    loss: mean over the teacher positions.  correct: [P] bool.  slots: [I, P], see `ttt_loss`.
+    """
+    steps, count = slots.shape
+    valid = slots >= 0
+    by_slot = torch.zeros(steps, count, dtype=torch.bool, device=slots.device)  # no more slots than positions
+    for step in range(steps):
+        by_slot[step, slots[step][valid[step]]] = correct[valid[step]]
+    first = torch.arange(steps, device=slots.device) == 0  # all positions are in the loss once
+    marginal = (valid & correct).sum(dim=1)
+    joint = by_slot.long().cumprod(dim=0).sum(dim=1)
+    return StepCounts(loss * count * first, count * first, valid.sum(dim=1), marginal, joint)

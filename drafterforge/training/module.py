@@ -10,6 +10,7 @@ from torch import Tensor
 
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.schema import TrainerConfig
+from drafterforge.training.lora import effective_weight
 from drafterforge.training.loss import StepCounts, Teacher, ttt_loss
 from drafterforge.training.ttt import PackedBatch, lay_out, unroll
 
@@ -40,7 +41,7 @@ class DistillModule(LightningModule):
         teacher = Teacher(batch.states[chosen], self.head, argmax, drafter.t2d[argmax])
         return ttt_loss(
             outputs,
-            drafter.lm_head.weight,
+            effective_weight(drafter.lm_head),
             teacher,
             layout.slots,
             config.step_decay,

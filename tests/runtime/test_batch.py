@@ -125,7 +125,7 @@ def test_a_drafting_model_with_a_shorter_context_stops_drafting_and_the_answer_g
 
 
 def test_a_drafting_model_with_other_token_ids_is_refused():
-    with pytest.raises(DrafterforgeError, match="tiny-llama has 40 token ids, tiny-llama has 61"):
+    with pytest.raises(DrafterforgeError, match="'tiny-llama' has 40 token ids, tiny-llama has 61"):
         Engine(tiny_target(), tiny_target(vocab_size=40))
 
 

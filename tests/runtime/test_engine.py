@@ -151,7 +151,7 @@ def test_drafter_state_equals_one_teacher_forced_pass():
     drafter = fused(target)
     prompts = [PROMPT, [7, 9], [5] * 11]
     with torch.inference_mode():
-        batch = Batch(target, proposer_of(drafter))
+        batch = Batch(target, proposer_of(drafter, TreeShape(6, 2, 2)))
         limits = (100, 4, 100)  # the row in the middle leaves early
         for prompt, limit in zip(prompts, limits, strict=True):
             batch.admit(prompt, StopRule(frozenset(), limit, "length"), Sampling())
@@ -162,7 +162,7 @@ def test_drafter_state_equals_one_teacher_forced_pass():
                 before = text.numel() - 1
                 assert row.length == batch.proposer.stable[place] == before and batch.root[place] == text[-1]
                 _, features = target.forward(text[None, :-1], torch.arange(before)[None], None)
-                fresh = proposer_of(drafter)
+                fresh = proposer_of(drafter, TreeShape(6, 2, 2))
                 fresh.admit(text, features[0])
                 torch.testing.assert_close(
                     batch.proposer.cache.data[:, :, place, :, :before],

@@ -64,11 +64,11 @@ def test_buffers_grow_with_the_text_and_serve_the_next_request(monkeypatch):
     engine = Engine(target, fused(target), TreeShape(10, 3, 3), graphs=True, max_batch=2)
     wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS[:2], 80)]
     assert [answer.tokens for answer in engine.generate(PROMPTS[:2], 80)] == wanted
-    sizes = {rows.slots for rows in engine.pool.values()}
+    sizes = {rows.slots for rows in engine.buffers.values()}
     assert sizes == {32, 64, 128}
-    buffers = len(engine.pool)
+    buffers = len(engine.buffers)
     assert [answer.tokens for answer in engine.generate(PROMPTS[:2], 80)] == wanted
-    assert len(engine.pool) == buffers
+    assert len(engine.buffers) == buffers
 
 
 def test_batches_that_live_at_the_same_time_do_not_share_buffers():
@@ -84,7 +84,7 @@ def test_batches_that_live_at_the_same_time_do_not_share_buffers():
         assert [answer.tokens for answer in last] == wanted
         del streams, stream
         gc.collect()
-        assert all(rows.free for rows in engine.pool.values())
+        assert all(rows.free for rows in engine.buffers.values())
 
 
 def test_a_tree_larger_than_the_buffers_is_refused():

@@ -73,7 +73,7 @@ def test_unrolled_later_steps_equal_a_drafter_fed_the_text():
         """Proposes the text itself, so that the chain's inputs are those of training."""
 
         def logits(self, hidden):
-            self.outputs.append(self._norm(hidden, self.norm))
+            self.outputs.append(self._norm(hidden, "norm"))
             out = torch.zeros(1, self.spec.draft_vocab_size)
             out[0, (self.token_ids == self.text[len(self.outputs) - 1]).nonzero()[0]] = 9.0
             return out

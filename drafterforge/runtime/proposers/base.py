@@ -1,31 +1,60 @@
 """What the engine asks of a drafter, whatever its kind.
 
-Axes: B rows (sequences decoded together), A committed tokens, H hidden of the target.
+Axes: B rows (sequences decoded together), A committed tokens, T tree nodes, V vocabulary, H hidden of the target.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from drafterforge.tree.grow import Tree, TreeShape
 
+if TYPE_CHECKING:
+    from drafterforge.runtime.sampling import Picker
 
-class Proposer(Protocol):
+
+@dataclass(frozen=True)
+class Verified:
+    """What the target said of a cycle's trees."""
+
+    tree: Tree
+    logits: Tensor  # after each node, [B, T, V]
+    path: Tensor  # accepted walks, [B, D + 1]
+    picker: Picker
+    seen: Tensor | None  # [B, V], tokens that a penalty applies to
+
+
+class Proposer(ABC):
     """A drafter's state for every row; a function of the rows' committed text alone."""
 
+    @abstractmethod
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row whose text [P + 1] ends with its root; features: [P, 3H] of the tokens before the root."""
 
+    @abstractmethod
     def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
         """Commit counts[b] of tokens [B, A], whose last is the new root of row b.
 
         features: [B, A, 3H], the target's one position before each token.
         """
 
+    @abstractmethod
     def draft(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees below the roots [B]."""
 
+    @abstractmethod
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""
+
+    chosen: Sequence[str] = ()  # the drafter of each row's cycle, where there are several
+    select_s: float = 0.0  # seconds spent on choosing them, ever
+    verified: Verified | None = None  # how the last trees fared, told before `refresh`
+
+    def plan(self, shape: TreeShape, limit: int) -> TreeShape:
+        """Bounds of the trees that the next `draft` makes: as asked for, and at most `limit` levels."""
+        return TreeShape(shape.num_tokens, min(shape.depth, limit), shape.top_k)

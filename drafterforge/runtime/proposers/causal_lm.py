@@ -5,17 +5,21 @@ Axes: B rows, A committed tokens, K beam nodes, L level slots, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
+
 import torch
 from torch import Tensor
 
 from drafterforge.kernels.attention import additive
+from drafterforge.runtime.proposers.base import Proposer
 from drafterforge.runtime.proposers.levels import past_and
 from drafterforge.target.load import Target
 from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 
 
-class CausalLMProposer:
+class CausalLMProposer(Proposer):
     """A causal LM with the target's tokenizer; the cache holds [text | this cycle's levels]."""
 
     def __init__(self, model: Target) -> None:
@@ -45,6 +49,21 @@ class CausalLMProposer:
 
     def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
         """Read the committed tokens, roots included; features are not read."""
+        self._newest(self.read(tokens, counts), counts)
+
+    def refresh_and_tell(self, tokens: Tensor, counts: list[int]) -> Tensor:
+        """As `refresh`; returns the logits that the committed tokens were guessed with, [B, A, V]."""
+        before = self.logits[:, None]
+        states = self.read(tokens, counts)
+        self._newest(states, counts)
+        return torch.cat((before, self.model.logits(states[:, :-1])), dim=1)
+
+    def _newest(self, states: Tensor, counts: list[int]) -> None:
+        last = torch.tensor(counts, device=states.device) - 1
+        self.logits = self.model.logits(states[torch.arange(len(counts), device=states.device), last])
+
+    def read(self, tokens: Tensor, counts: list[int]) -> Tensor:
+        """The model's states after each of the tokens, [B, A, width]; counts[b] of them are kept."""
         batch, width = tokens.shape
         device = tokens.device
         steps = torch.arange(width, device=device)
@@ -57,12 +76,19 @@ class CausalLMProposer:
         else:
             self.cache.place_ragged(slots, used)
         mask = additive(torch.arange(used, device=device) <= slots[:, :, None], self.model.dtype)
-        states, _ = self.model.forward(tokens, slots, self.cache, mask)
-        last = torch.tensor(counts, device=device) - 1
-        self.logits = self.model.logits(states[torch.arange(batch, device=device), last])
+        return self.model.forward(tokens, slots, self.cache, mask)[0]
 
     def draft(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees below the roots [B], which the model has read."""
+        return self.draft_some(range(len(self.stable)), root, shape)
+
+    def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
+        """As `draft`, for some rows, whose roots are [B']."""
+        if len(rows) < len(self.stable):
+            some = CausalLMProposer(self.model)
+            some.cache, some.stable, some.logits = copy(self.cache), list(self.stable), self.logits
+            some.keep(list(rows))
+            return some.draft(root, shape)
         base = max(self.stable)
         # a text beyond the model's context is drafted for badly; once all are, nothing is
         depth = min(shape.depth, self.model.max_positions - min(self.stable))

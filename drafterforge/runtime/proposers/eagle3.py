@@ -12,12 +12,13 @@ from drafterforge.drafter.eagle3 import Attend
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.kernels.attention import additive, grouped_attention
 from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.runtime.proposers.base import Proposer
 from drafterforge.runtime.proposers.levels import past_and
 from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import Tree, TreeShape
 
 
-class Eagle3Proposer:
+class Eagle3Proposer(Proposer):
     """The cache holds [stable | this cycle's levels]; only true features ever become stable.
 
     Slots of a row beyond its own stable ones are never read, so rows of different lengths share the level slots, which
@@ -112,9 +113,19 @@ def append_slots(
 
 
 def draft_levels(
-    drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, root: Tensor, stable: Tensor, base: int, shape: TreeShape
+    drafter: FusedDrafter,
+    cache: KeyValueCache,
+    last: Tensor,
+    root: Tensor,
+    stable: Tensor,
+    base: int,
+    shape: TreeShape,
+    logits: Tensor | None = None,
 ) -> Tree:
-    """Trees below the roots [B] from the outputs `last` [B, H]; levels are written from slot `base` on."""
+    """Trees below the roots [B] from the outputs `last` [B, H]; levels are written from slot `base` on.
+
+    logits: [B, W] of `last`, where they are known already.
+    """
     batch = root.numel()
     hidden = last[:, None]
 
@@ -126,8 +137,9 @@ def draft_levels(
         mask = additive(past_and(reads, stable[:, None], base), hidden.dtype)
         positions = (stable + level - 1)[:, None].expand(-1, count).flatten()
         hidden = drafter.layer(drafter.embed(tokens.flatten()), hidden, positions, attend_to(cache, batch, mask))
-        logits = drafter.logits(hidden).unflatten(0, (batch, count))
+        scores = drafter.logits(hidden).unflatten(0, (batch, count))
         hidden = hidden.unflatten(0, (batch, count))
-        return logits
+        return scores
 
-    return expand(root, drafter.logits(last), shape, step, drafter.token_ids)
+    logits = drafter.logits(last) if logits is None else logits
+    return expand(root, logits, shape, step, drafter.token_ids)

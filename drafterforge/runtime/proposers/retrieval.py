@@ -6,15 +6,19 @@ Axes: B rows, A committed tokens, T tree nodes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from drafterforge.drafter.retrieval import ContextIndex, Retrieval, grow_candidates
+from drafterforge.runtime.proposers.base import Proposer
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 
+MOST = 16  # proposals for one token that are told, best first
 
-class RetrievalProposer:
+
+class RetrievalProposer(Proposer):
     """One index of the text for each row; the datastore, if any, is shared."""
 
     def __init__(self, drafter: Retrieval) -> None:
@@ -36,11 +40,27 @@ class RetrievalProposer:
         for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
             index.append(committed[:count])
 
+    def refresh_and_tell(self, tokens: Tensor, counts: list[int]) -> list[list[dict[int, float]]]:
+        """As `refresh`; returns what would have been proposed for each committed token, with probabilities."""
+        one = TreeShape(num_tokens=MOST + 1, depth=1, top_k=MOST)
+        told = []
+        for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
+            told.append([])
+            for token in committed[:count]:
+                ahead, _, _, scores = self._worth(index, one)
+                told[-1].append({guess: math.exp(score) for guess, score in zip(ahead, scores, strict=True)})
+                index.append([token])
+        return told
+
     def draft(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees of different sizes, the smaller ones padded; nothing where little is expected."""
+        return self.draft_some(range(len(self.rows)), root, shape)
+
+    def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
+        """As `draft`, for some rows, whose roots are [B']."""
         if shape.depth == 0 or shape.num_tokens <= 1:
             return root_only(root)
-        drafted = [self._candidates(index, shape) for index in self.rows]
+        drafted = [self._worth(self.rows[row], shape)[:3] for row in rows]
         size = 1 + max(len(tokens) for tokens, _, _ in drafted)
         padding = [list(range(1 + len(tokens), size)) for tokens, _, _ in drafted]
         roots, zero = root.tolist(), [0]
@@ -58,16 +78,17 @@ class RetrievalProposer:
         )
         return Tree(*(torch.tensor(part, device=root.device) for part in (tokens, parents, levels)))
 
-    def _candidates(self, index: ContextIndex, shape: TreeShape) -> tuple[list[int], list[int], list[int]]:
-        """Tokens, parents and levels worth verifying."""
+    def _worth(self, index: ContextIndex, shape: TreeShape) -> tuple[list[int], list[int], list[int], list[float]]:
+        """Tokens, parents, levels and scores of what is worth verifying."""
         drafter = self.drafter
         found = grow_candidates(index, drafter.datastore, shape.num_tokens, shape.depth, shape.top_k)
         worth = [place for place, score in enumerate(found.scores) if score >= math.log(drafter.min_probability)]
         if sum(math.exp(found.scores[place]) for place in worth) < drafter.min_expected:
-            return [], [], []
+            return [], [], [], []
         new = {place: at for at, place in enumerate(worth)} | {-1: -1}  # a child never outscores its parent
         return (
             [found.tokens[place] for place in worth],
             [new[found.parents[place]] for place in worth],
             [found.levels[place] for place in worth],
+            [found.scores[place] for place in worth],
         )

@@ -1,0 +1,146 @@
+"""Drafters of one architecture that read the same tokens in one pass.
+
+Drafters that add to one generalist share its weights, which are read once for all of them; their additions are batched.
+Axes: N drafters, R rows, H hidden, r rank, W draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drafterforge.drafter.fused import NORMS, PROJECTIONS, AdaptedLinear, FusedDrafter
+from drafterforge.errors import DrafterforgeError
+from drafterforge.kernels.linear import FrozenLinear
+from drafterforge.kernels.norm import rms_norm
+from drafterforge.kernels.rope import apply_rope
+
+# attend(q [N, R, heads, D], k, v [N, R, key heads, D]) gives [N, R, heads, D]
+StackedAttend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class StackedLinear:
+    """One projection of N drafters."""
+
+    def __init__(self, linears: Sequence[FrozenLinear | AdaptedLinear]) -> None:
+        """linears: those that share a base stand side by side."""
+        self.families: list[tuple[slice, FrozenLinear, Tensor | None, Tensor | None]] = []
+        start = 0
+        for _, group in groupby(linears, key=lambda one: id(base_of(one))):
+            members = list(group)
+            part = slice(start, start + len(members))
+            self.families.append((part, base_of(members[0]), *batched(members)))
+            start = part.stop
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[N, R, in], or [R, in] read by all alike, to [N, R, out]."""
+        outputs = [self._family(x, *family) for family in self.families]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    @staticmethod
+    def _family(x: Tensor, part: slice, base: FrozenLinear, down: Tensor | None, up: Tensor | None) -> Tensor:
+        count, shared = part.stop - part.start, x.dim() == 2
+        own = x if shared else x[part]
+        out = base(own)
+        if down is None:
+            return out.expand(count, -1, -1) if shared else out
+        if shared:
+            low = F.linear(x, down.flatten(0, 1)).unflatten(1, (count, -1)).transpose(0, 1)
+            return torch.baddbmm(out.expand(count, -1, -1), low, up.transpose(1, 2))
+        return torch.baddbmm(out, torch.bmm(own, down.transpose(1, 2)), up.transpose(1, 2))
+
+
+def base_of(linear: FrozenLinear | AdaptedLinear) -> FrozenLinear:
+    """The shared part of a projection."""
+    return linear.base if isinstance(linear, AdaptedLinear) else linear
+
+
+def batched(linears: Sequence[FrozenLinear | AdaptedLinear]) -> tuple[Tensor | None, Tensor | None]:
+    """Additions to one base, [n, r, in] and [n, out, r], padded with zeros to the largest rank; None without any."""
+    lows = [one.low if isinstance(one, AdaptedLinear) else None for one in linears]
+    if all(low is None for low in lows):
+        return None, None
+    weight = base_of(linears[0]).weight
+    rank = max(low.down.shape[0] for low in lows if low is not None)
+    down = weight.new_zeros(len(lows), rank, weight.shape[1])
+    up = weight.new_zeros(len(lows), weight.shape[0], rank)
+    for place, low in enumerate(lows):
+        if low is not None:
+            down[place, : low.down.shape[0]], up[place, :, : low.up.shape[1]] = low.down, low.up
+    return down, up
+
+
+def by_family(drafters: Sequence[FusedDrafter]) -> list[int]:
+    """An order of the drafters in which those of one generalist stand side by side, itself first."""
+    roots = [drafter.generalist or drafter for drafter in drafters]
+    first = {id(root): place for place, root in reversed(list(enumerate(roots)))}
+    return sorted(range(len(drafters)), key=lambda place: (first[id(roots[place])], place))
+
+
+class StackedDrafters:
+    """N drafters of equal shape; each is a `FusedDrafter`, which stays its own way of drafting."""
+
+    def __init__(self, members: Sequence[FusedDrafter]) -> None:
+        """members: in the order of `by_family`."""
+        self.members, self.spec, self.embedding = list(members), members[0].spec, members[0].embedding
+        for member in members:
+            if signature(member) != signature(members[0]):
+                raise DrafterforgeError(f"{signature(member)} and {signature(members[0])} do not stack")
+        self.linears = {name: StackedLinear([member.linears[name] for member in members]) for name in PROJECTIONS}
+        self.gains = {name: self._gain(name) for name in NORMS}
+        self.token_ids = torch.stack([member.token_ids for member in members])  # [N, W]
+        self.rope = members[0].rope
+
+    def _gain(self, name: str) -> Tensor:
+        gains = [member.gains[name] for member in self.members]
+        alike = all(gain is gains[0] for gain in gains)
+        return gains[0] if alike else torch.stack(gains)[:, None]
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Target embeddings [R, H], the same for all."""
+        return F.embedding(tokens, self.embedding)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """Features [R, 3H] to hidden [N, R, H]."""
+        return self.linears["fc"](features)
+
+    def layer(
+        self,
+        embeddings: Tensor,
+        hidden: Tensor,
+        positions: Tensor,
+        attend: StackedAttend,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """As `FusedDrafter.layer` for every drafter: hidden [N, R, H] to [N, R', H]; embeddings [R, H]."""
+        spec, linears = self.spec, self.linears
+        rope = self.rope(positions, hidden.dtype)
+        alike = self.gains["input_norm"].dim() == 1
+        embedded = self._norm(embeddings if alike else embeddings.expand_as(hidden), "input_norm")
+        x = torch.cat((embedded.expand_as(hidden), self._norm(hidden, "hidden_norm")), dim=-1)
+        kv = linears["kv"](x).unflatten(-1, (2 * spec.num_key_heads, spec.head_dim))
+        k, v = apply_rope(kv[:, :, : spec.num_key_heads], *rope), kv[:, :, spec.num_key_heads :]
+        if rows is not None:
+            x, hidden, rope = x[:, rows], hidden[:, rows], (rope[0][rows], rope[1][rows])
+        q = apply_rope(linears["q"](x).unflatten(-1, (spec.num_heads, spec.head_dim)), *rope)
+        hidden = hidden + linears["out"](attend(q, k, v).flatten(2))
+        gate, up = linears["gate_up"](self._norm(hidden, "post_norm")).chunk(2, dim=-1)
+        return hidden + linears["down"](F.silu(gate) * up)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Draft logits [N, R, W] of [N, R, H]."""
+        return self.linears["head"](self._norm(hidden, "norm"))
+
+
+def signature(drafter: FusedDrafter) -> tuple:
+    """What must be equal for drafters to stack."""
+    spec = drafter.spec
+    shapes = tuple(base_of(linear).weight.shape for linear in drafter.linears.values())
+    return shapes, spec.num_heads, spec.head_dim, spec.rms_norm_eps, str(spec.rope_parameters), drafter.embedding.dtype

@@ -1,0 +1,102 @@
+"""How good every drafter of a pool was at positions whose tokens are known by now.
+
+Axes: N drafters, B rows, A committed tokens, W draft vocabulary, V target vocabulary, k children.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What the target said at the committed positions."""
+
+    tokens: Tensor  # [B, A] committed target ids
+    laws: Tensor | None  # the target's distribution that each token was drawn from, [B, A, V]; None: all greedy
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Every drafter at every committed position, [N, B, A], float32."""
+
+    log_q: Tensor  # log-probability of the committed token; -inf outside the drafter's vocabulary
+    accepted: Tensor  # 1 where the committed token is among the drafter's k best
+    gamma: Tensor  # the target's probability of the drafter's k best
+    divergence: Tensor | None = None  # total variation distance of drafter and target, if asked for
+
+    @staticmethod
+    def join(parts: list[Judgement]) -> Judgement:
+        """Of several groups of drafters, in their order."""
+        gathered = {name: [getattr(part, name) for part in parts] for name in Judgement.__dataclass_fields__}
+        return Judgement(
+            **{
+                name: None if any(value is None for value in values) else torch.cat(values)
+                for name, values in gathered.items()
+            }
+        )
+
+
+def judge(
+    logits: Tensor, token_ids: Tensor, draft_ids: Tensor, truth: Truth, top_k: int, divergence: bool = False
+) -> Judgement:
+    """Judge drafters by their logits.
+
+    logits: [N, B, A, W], of the distributions over the committed tokens.  token_ids: target id of every draft id,
+    [N, W].  draft_ids: draft id of every target id, -1 where none, [N, V].
+    """
+    count, batch, width, size = logits.shape
+    logits = logits.float()
+    ids = draft_ids[:, truth.tokens]  # [N, B, A]
+    known = ids >= 0
+    own = logits.gather(-1, ids.clamp(min=0)[..., None])
+    log_q = (own[..., 0] - logits.logsumexp(dim=-1)).masked_fill(~known, float("-inf"))
+    ahead = (logits > own).sum(dim=-1)
+    ties = logits == own
+    ahead += (ties & (torch.arange(size, device=ids.device) < ids[..., None])).sum(dim=-1)  # as `top_children` orders
+    accepted = (known & (ahead < top_k)).float()
+    gamma = accepted
+    if truth.laws is not None:
+        children = logits.topk(min(top_k, size), dim=-1).indices
+        children = token_ids[:, None, None].expand(-1, batch, width, -1).gather(-1, children)
+        gamma = truth.laws.expand(count, -1, -1, -1).gather(-1, children).sum(dim=-1).float()
+    return Judgement(log_q, accepted, gamma, total_variation(logits, token_ids, truth) if divergence else None)
+
+
+def total_variation(logits: Tensor, token_ids: Tensor, truth: Truth) -> Tensor:
+    """1 - sum_v min(p(v), q(v)), [N, B, A]; what a drafter cannot say counts as probability zero."""
+    q = logits.softmax(dim=-1)  # [N, B, A, W]
+    if truth.laws is None:  # the target's law is a point
+        hit = token_ids[:, None, None] == truth.tokens[None, :, :, None]
+        return 1.0 - (q * hit).sum(dim=-1)
+    at = token_ids[:, None, None].expand(-1, *truth.tokens.shape, -1)
+    p = truth.laws.expand(len(q), -1, -1, -1).gather(-1, at)
+    return 1.0 - torch.minimum(p.float(), q).sum(dim=-1)
+
+
+def judge_sets(children: list[list[dict[int, float]]], truth: Truth, top_k: int) -> Judgement:
+    """Judge one drafter by the tokens it would propose, best first with their probabilities, for committed tokens."""
+    shape = truth.tokens.shape
+    log_q, accepted = torch.full(shape, float("-inf")), torch.zeros(shape)
+    gamma = accepted if truth.laws is None else torch.zeros(shape)
+    for row, (tokens, sets) in enumerate(zip(truth.tokens.tolist(), children, strict=True)):
+        for place, (token, proposed) in enumerate(zip(tokens, sets, strict=False)):
+            best = list(proposed)[:top_k]
+            if token in proposed:
+                log_q[row, place] = math.log(proposed[token])
+                accepted[row, place] = token in best
+            if truth.laws is not None and best:
+                gamma[row, place] = truth.laws[row, place, best].sum().item()
+    device = truth.tokens.device
+    return Judgement(*(part[None].to(device) for part in (log_q, accepted, gamma)))
+
+
+def draft_id_table(token_ids: Tensor, vocab_size: int) -> Tensor:
+    """Draft id of every target id, -1 where none, [N, V]; token_ids: [N, W]."""
+    count, size = token_ids.shape
+    table = torch.full((count, vocab_size), -1, dtype=torch.long, device=token_ids.device)
+    return table.scatter_(1, token_ids, torch.arange(size, device=token_ids.device).expand(count, -1))

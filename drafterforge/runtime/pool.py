@@ -1,0 +1,127 @@
+"""A pool: several drafters of one target, and how one of them is picked for every cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafter.stacked import StackedDrafters, by_family, signature
+from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.selectors import selector as build_selector
+from drafterforge.selectors.base import Selector
+from drafterforge.target.load import Target
+from drafterforge.tree.grow import TreeShape
+
+Drafter = FusedDrafter | Retrieval | Target
+
+
+class Pool:
+    """Named drafters of any kinds, in an order that selectors count by."""
+
+    def __init__(
+        self,
+        drafters: Mapping[str, Drafter],
+        selector: str | Callable[[list[str], list[int]], Selector] = "normalhedge",
+        *,
+        every: int = 1,
+        shapes: Mapping[str, TreeShape] | None = None,
+        **options: object,
+    ) -> None:
+        """selector: a name, with its options, or a function of (names, levels each drafts) that makes one.
+
+        every: cycles between passes in which all drafters read what is committed; in between only those that draft do.
+        shapes: trees of single drafters, where they are not to be the engine's.
+        """
+        if not drafters:
+            raise ConfigError("a pool needs at least one drafter, got none")
+        if every < 1:
+            raise ConfigError(f"every must be >= 1 cycles, got {every}")
+        self.drafters, self.every, self.shapes = dict(drafters), every, dict(shapes or {})
+        if unknown := sorted(self.shapes.keys() - self.drafters.keys()):
+            raise ConfigError(f"shapes names {', '.join(unknown)}; the pool has {', '.join(self.drafters)}")
+        self.build = selector if callable(selector) else _builder(selector, options)
+        self.idle: list[Selector] = []  # of finished requests; they may carry what they learned
+        self.stacks: dict[tuple[str, ...], StackedDrafters] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """In the order that selectors count by."""
+        return list(self.drafters)
+
+    def shape_of(self, name: str, shape: TreeShape) -> TreeShape:
+        """The drafter's own trees, or the engine's."""
+        return self.shapes.get(name, shape)
+
+    def levels(self, shape: TreeShape) -> list[int]:
+        """Levels that each drafter drafts."""
+        return [self.shape_of(name, shape).depth for name in self.drafters]
+
+    def selector(self, shape: TreeShape) -> Selector:
+        """One that is not in use."""
+        while self.idle:
+            found = self.idle.pop()
+            if list(found.drafters) == self.names:
+                return found
+        return self.build(self.names, self.levels(shape))
+
+    def add(self, name: str, drafter: Drafter) -> None:
+        """A drafter joins, last in the order."""
+        if name in self.drafters:
+            raise ConfigError(f"the pool already has a drafter {name!r}; it has {', '.join(self.drafters)}")
+        self.drafters[name] = drafter
+
+    def remove(self, name: str) -> None:
+        """A drafter leaves."""
+        if name not in self.drafters:
+            raise ConfigError(f"the pool has no drafter {name!r}; it has {', '.join(self.drafters)}")
+        if len(self.drafters) == 1:
+            raise ConfigError(f"{name!r} is the only drafter of the pool and cannot be removed")
+        del self.drafters[name]
+        self.shapes.pop(name, None)
+        self.stacks = {names: stack for names, stack in self.stacks.items() if name not in names}
+
+    def check(self, target: Target) -> None:
+        """Refuse drafters of another target or vocabulary."""
+        for name, drafter in self.drafters.items():
+            check_drafter(name, drafter, target)
+
+    def stacked(self) -> list[tuple[list[str], StackedDrafters]]:
+        """EAGLE-3 drafters that can read in one pass, with their names."""
+        alike: dict[tuple, list[str]] = {}
+        for name, drafter in self.drafters.items():
+            if isinstance(drafter, FusedDrafter):
+                alike.setdefault(signature(drafter), []).append(name)
+        found = []
+        for names in alike.values():
+            members = [self.drafters[name] for name in names]
+            order = by_family(members)
+            key = tuple(names[place] for place in order)
+            if key not in self.stacks:
+                self.stacks[key] = StackedDrafters([members[place] for place in order])
+            found.append((list(key), self.stacks[key]))
+        return found
+
+
+def check_drafter(name: str, drafter: Drafter, target: Target) -> None:
+    """Refuse a drafter of another target or vocabulary."""
+    vocab_size, width = target.backbone.embedding.shape
+    if isinstance(drafter, FusedDrafter):
+        found = drafter.spec.vocab_size, drafter.spec.target_hidden_size
+        if found != (vocab_size, width):
+            raise DrafterforgeError(
+                f"drafter {name!r} drafts for a target of vocabulary {found[0]} and width {found[1]}; "
+                f"{target.name} has {vocab_size} and {width}; train a drafter for it"
+            )
+    elif isinstance(drafter, Target) and drafter.config.vocab_size != target.config.vocab_size:
+        raise DrafterforgeError(
+            f"drafter {name!r} has {drafter.config.vocab_size} token ids, {target.name} has "
+            f"{target.config.vocab_size}; a causal LM drafts for a target with the same tokenizer"
+        )
+
+
+def _builder(name: str, options: dict[str, object]) -> Callable[[list[str], list[int]], Selector]:
+    def build(drafters: list[str], levels: list[int]) -> Selector:
+        return build_selector(name, drafters, max(1, *levels), levels=levels, **options)
+
+    return build

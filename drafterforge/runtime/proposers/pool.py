@@ -1,0 +1,279 @@
+"""A pool at work: a selector picks the drafter of every row's cycle, and all drafters read what was committed.
+
+Axes: N drafters, B rows, A committed tokens, T tree nodes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafter.stacked import StackedDrafters
+from drafterforge.runtime.judging import Judgement, Truth
+from drafterforge.runtime.pool import Drafter, Pool
+from drafterforge.runtime.proposers.base import Proposer
+from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
+from drafterforge.runtime.proposers.retrieval import RetrievalProposer
+from drafterforge.runtime.proposers.solo import SoloProposer
+from drafterforge.runtime.proposers.stack import StackProposer
+from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
+from drafterforge.tree.grow import Tree, TreeShape, root_only
+
+
+@dataclass
+class PoolRow:
+    """Selection for one request."""
+
+    selector: Selector
+    position: int  # absolute position of the next token to be committed
+    cycles: int = 0
+    tokens: int = 0  # of the answer
+    choice: str = ""
+    unjudged: list[Feedback] = field(default_factory=list)  # cycles whose positions no evaluation has covered
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a cycle committed, of which all drafters have not read or been judged yet."""
+
+    tokens: Tensor  # [B, A]
+    laws: Tensor | None  # [B, A, V], None if every row is greedy or nobody asks
+    counts: list[int]
+    tell: bool  # whether a selector asked for evaluations
+
+    def keep(self, rows: list[int]) -> Held:
+        """Of some rows."""
+        laws = None if self.laws is None else self.laws[rows]
+        return Held(self.tokens[rows], laws, [self.counts[row] for row in rows], self.tell)
+
+
+class PoolProposer(Proposer):
+    """Every drafter's state for every row, and every row's selector."""
+
+    def __init__(self, pool: Pool, shape: TreeShape) -> None:
+        """shape: the largest trees that will be asked for, but of drafters with their own."""
+        self.pool, self.names, self.asked, self.limit = pool, pool.names, shape, shape.depth
+        self.parts: list[tuple[list[str], StackProposer | SoloProposer]] = [
+            (names, StackProposer(stack)) for names, stack in pool.stacked()
+        ]
+        for name, drafter in pool.drafters.items():
+            if not isinstance(drafter, FusedDrafter):
+                self.parts.append(([name], _solo(drafter)))
+        self.rows: list[PoolRow] = []
+        self.since = 0  # cycles since all have read
+        self.held: list[Held] = []  # what was committed since then
+        self.select_s = 0.0  # seconds of selection, ever
+        self.judgement: Judgement | None = None  # of the last evaluation, drafters in the order of the parts
+
+    @property
+    def chosen(self) -> list[str]:
+        """The drafter of each row's cycle."""
+        return [row.choice for row in self.rows]
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        """Add a row, see `Proposer`, and start its selector."""
+        self._catch_up()
+        for _, part in self.parts:
+            part.admit(text, features)
+        selector = self.pool.selector(self.asked)
+        selector.begin(text[:-1].tolist())
+        self.rows.append(PoolRow(selector, position=text.numel()))
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these; the selectors of the others are free."""
+        for place, row in enumerate(self.rows):
+            if place not in rows:
+                row.selector.end()
+                self.pool.idle.append(row.selector)
+        self.rows = [self.rows[place] for place in rows]
+        self.held = [one.keep(rows) for one in self.held] if rows else []
+        for _, part in self.parts:
+            part.keep(rows)
+
+    def plan(self, shape: TreeShape, limit: int) -> TreeShape:
+        """Pick every row's drafter; the bounds of the trees they draft, see `Proposer`."""
+        began = time.perf_counter()
+        self.asked, self.limit = shape, limit
+        for row in self.rows:
+            choice = row.selector.select(Context(row.cycles, row.tokens))
+            row.choice = self.names[choice.drafter]
+        shapes = [self._shape(name) for name in set(self.chosen)]
+        self.select_s += time.perf_counter() - began
+        return TreeShape(*(max(getattr(one, key) for one in shapes) for key in ("num_tokens", "depth", "top_k")))
+
+    def _shape(self, name: str) -> TreeShape:
+        """A drafter's trees in this cycle."""
+        own = self.pool.shape_of(name, self.asked)
+        return TreeShape(own.num_tokens, min(own.depth, self.limit), own.top_k)
+
+    def draft(self, root: Tensor, shape: TreeShape) -> Tree:
+        """Trees below the roots [B], each by its row's drafter."""
+        found = []
+        for names, part in self.parts:
+            for member, name in enumerate(names):
+                rows = [place for place, row in enumerate(self.rows) if row.choice == name]
+                if rows:
+                    own, roots = self._shape(name), root[rows]
+                    found.append((rows, part.draft(member, rows, roots, own) if own.depth else root_only(roots)))
+        return merged(found, len(self.rows))
+
+    def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
+        """Let the drafters read what was committed, and the selectors learn from it; see `Proposer`."""
+        began = time.perf_counter()
+        tell = any(row.selector.needs.evaluation for row in self.rows)
+        self.held.append(Held(tokens, self._laws(tokens.shape[1]) if tell else None, counts, tell))
+        for _, part in self.parts:
+            part.commit(tokens, features, counts, tell)
+        divergences = self._divergences() if any(row.selector.needs.divergence for row in self.rows) else None
+        for place, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
+            depth = self._shape(row.choice).depth
+            divergence = None if divergences is None else divergences[place]
+            drafter = self.names.index(row.choice)
+            row.unjudged.append(Feedback(drafter, row.position, count, depth, divergence=divergence))
+            row.position, row.tokens, row.cycles = row.position + count, row.tokens + count, row.cycles + 1
+        self.select_s += time.perf_counter() - began
+        self.since += 1
+        if self.since >= self.pool.every:
+            self._read()
+        else:
+            self._tell(None)
+
+    def _read(self) -> None:
+        """Let all drafters read; judge them where a selector asks for it."""
+        truth = self._truth() if all(one.tell for one in self.held) else None
+        top_ks = [[self._shape(name).top_k for name in names] for names, _ in self.parts]
+        judgements = [part.read(truth, max(top_k)) for (_, part), top_k in zip(self.parts, top_ks, strict=True)]
+        began = time.perf_counter()
+        self.since = 0
+        evaluations = None
+        if truth is not None:
+            self.judgement = Judgement.join(judgements)
+            evaluations = self._evaluations(self.judgement)
+        self.held = []
+        self._tell(evaluations)
+        self.select_s += time.perf_counter() - began
+
+    def _catch_up(self) -> None:
+        """Read before the rows change; what the selectors would have learned from it is told as usual."""
+        if self.held:
+            self._read()
+
+    def _truth(self) -> Truth:
+        """Tokens, and laws where any row samples, since all drafters read last; each row's side by side, padded."""
+        laws = [one.laws for one in self.held]
+        return Truth(
+            self._side_by_side([one.tokens for one in self.held]),
+            None if any(part is None for part in laws) else self._side_by_side(laws),
+        )
+
+    def _side_by_side(self, parts: list[Tensor]) -> Tensor:
+        """Parts [B, A, ...] of which each row has its cycle's count, as one [B, sum A, ...]."""
+        if len(parts) == 1:
+            return parts[0]
+        rows = [
+            torch.cat([part[row, : one.counts[row]] for part, one in zip(parts, self.held, strict=True)])
+            for row in range(len(self.rows))
+        ]
+        return pad_sequence(rows, batch_first=True)
+
+    def _evaluations(self, judgement: Judgement) -> list[Evaluation]:
+        """What the selectors are told of each row: drafters in the pool's order."""
+        order = [name for names, _ in self.parts for name in names]
+        places = [order.index(name) for name in self.names]
+        gamma, accepted = torch.stack((judgement.gamma, judgement.accepted))[:, places].cpu().double().numpy()
+        found = []
+        for place, row in enumerate(self.rows):
+            count = sum(one.counts[place] for one in self.held)
+            found.append(Evaluation(row.position - count, gamma[:, place, :count], accepted[:, place, :count]))
+        return found
+
+    def _tell(self, evaluations: Sequence[Evaluation] | None) -> None:
+        """Every cycle to its selector, the newest with the evaluation."""
+        for place, row in enumerate(self.rows):
+            for feedback in row.unjudged:
+                newest = feedback is row.unjudged[-1]
+                evaluation = evaluations[place] if evaluations is not None and newest else None
+                row.selector.observe(Feedback(**{**vars(feedback), "evaluation": evaluation}))
+            row.unjudged = []
+
+    def _laws(self, width: int) -> Tensor | None:
+        """The target's law at each node of the walks, [B, A, V], None if every row is greedy."""
+        verified = self.verified
+        if verified.picker.greedy:
+            return None
+        batch = verified.path.shape[0]
+        at = torch.arange(batch, device=verified.path.device)[:, None], verified.path[:, :width]
+        return torch.stack([verified.picker.law(step, verified.seen) for step in verified.logits[at].unbind(1)], dim=1)
+
+    def _divergences(self) -> list[float]:
+        """Block divergence of the drafts: the target's mass on the children, down the most probable branch, [B].
+
+        Over the levels of the deepest drafter; greedy rows count the target's plain softmax, a smoother signal.
+        """
+        verified, levels = self.verified, max(1, *self.pool.levels(self.asked))
+        tree, logits = verified.tree, verified.logits
+        batch, count = tree.tokens.shape
+        index = torch.arange(count, device=logits.device)
+        child = (tree.parents[:, None] == index[:, None]) & (tree.parents != index)[:, None]  # [B, parent, child]
+        child[:, :, 0] = False
+        at, going = torch.zeros(batch, dtype=torch.long, device=logits.device), torch.ones(batch, device=logits.device)
+        total = torch.zeros(batch, device=logits.device)
+        each = torch.arange(batch, device=logits.device)
+        for _ in range(levels):
+            below = child[each, at]
+            probs = logits[each, at].float().softmax(dim=-1)
+            total += going * (probs.gather(1, tree.tokens) * below).sum(dim=1)
+            going = going * below.any(dim=1)
+            at = torch.where(going > 0, below.long().argmax(dim=1), at)
+        return [value / levels for value in total.tolist()]
+
+    def join(self, name: str, drafter: Drafter, texts: Sequence[Tensor], features: Sequence[Tensor]) -> None:
+        """Add a drafter, which reads each row's text so far; `features` as for `admit`."""
+        self._catch_up()
+        part = StackProposer(StackedDrafters([drafter])) if isinstance(drafter, FusedDrafter) else _solo(drafter)
+        for text, feature in zip(texts, features, strict=True):
+            part.admit(text, feature)
+        self.parts.append(([name], part))
+        self.names.append(name)
+        for row in self.rows:
+            row.selector.add_drafter(name, levels=min(self._shape(name).depth, row.selector.depth))
+
+    def leave(self, name: str) -> None:
+        """Remove a drafter."""
+        self._catch_up()
+        for row in self.rows:
+            row.selector.remove_drafter(self.names.index(name))
+        self.names.remove(name)
+        for place, (names, part) in enumerate(self.parts):
+            if names == [name]:
+                del self.parts[place]
+                break
+            if name in names:
+                part.remove(names.index(name))
+                names.remove(name)
+                break
+
+
+def _solo(drafter: Retrieval | FusedDrafter) -> SoloProposer:
+    return SoloProposer(RetrievalProposer(drafter) if isinstance(drafter, Retrieval) else CausalLMProposer(drafter))
+
+
+def merged(parts: Sequence[tuple[list[int], Tree]], batch: int) -> Tree:
+    """Trees of disjoint rows in one, [B, T]; the smaller ones padded."""
+    if len(parts) == 1:
+        return parts[0][1]
+    size = max(tree.tokens.shape[1] for _, tree in parts)
+    device = parts[0][1].tokens.device
+    tokens, levels = (torch.zeros(batch, size, dtype=torch.long, device=device) for _ in range(2))
+    parents = torch.arange(size, device=device).repeat(batch, 1)
+    for rows, tree in parts:
+        count = tree.tokens.shape[1]
+        tokens[rows, :count], parents[rows, :count], levels[rows, :count] = tree.tokens, tree.parents, tree.levels
+    return Tree(tokens, parents, levels)

@@ -1,0 +1,190 @@
+"""EAGLE-3 drafters of one architecture at work: all read what is committed in one pass, any of them drafts.
+
+The pass may be put off: what a drafter has not read yet is kept until all read it together, or until it has to draft.
+Axes: N drafters, B rows, A committed tokens, H hidden, W draft vocabulary; cache rows stand drafter by drafter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.stacked import StackedDrafters
+from drafterforge.kernels.attention import additive, grouped_attention
+from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.runtime.judging import Judgement, Truth, draft_id_table, judge
+from drafterforge.runtime.proposers.eagle3 import append_slots, draft_levels, new_draft_cache
+from drafterforge.tree.grow import Tree, TreeShape
+
+
+@dataclass
+class Ahead:
+    """A drafter that has read more than the others."""
+
+    stable: list[int]  # slots of each row
+    last: Tensor  # output of the newest of them, [B, H]
+    logits: Tensor  # of these, [B, W]
+
+
+class StackProposer:
+    """State of N drafters for every row."""
+
+    def __init__(self, drafters: StackedDrafters) -> None:
+        self.cache = new_draft_cache(drafters.members[0], 0)
+        self._use(drafters)
+        embedding = drafters.embedding
+        self.stable: list[int] = []  # slots that every drafter has, of each row
+        self.last = embedding.new_empty(len(drafters.members), 0, embedding.shape[1])  # newest outputs, [N, B, H]
+        self.logits = embedding.new_empty(len(drafters.members), 0, drafters.token_ids.shape[1])  # of these, [N, B, W]
+        self.unread: list[list[tuple[Tensor, Tensor]]] = []  # of each row: tokens [A] and features [A, 3H]
+        self.ahead: dict[int, Ahead] = {}
+        self.outputs: tuple[Tensor, Tensor] | None = None  # of the slots last judged, [N, B * A, H] and [N, B * A, W]
+
+    def _use(self, drafters: StackedDrafters) -> None:
+        self.drafters = drafters
+        self.draft_ids = draft_id_table(drafters.token_ids, drafters.embedding.shape[0])
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        """Add a row, see `Proposer`."""
+        if any(self.unread):
+            self.read()
+        self.ahead = {}
+        fresh = StackProposer.__new__(StackProposer)
+        fresh.drafters, fresh.ahead = self.drafters, {}
+        fresh.cache = new_draft_cache(self.drafters.members[0], len(self.drafters.members))
+        fresh.stable, fresh.unread = [0], [[(text[1:], features)]]
+        fresh.read()
+        self.cache = _beside(self.cache, fresh.cache, len(self.drafters.members)) if self.stable else fresh.cache
+        self.last, self.logits = torch.cat((self.last, fresh.last), 1), torch.cat((self.logits, fresh.logits), 1)
+        self.stable, self.unread = self.stable + fresh.stable, [*self.unread, []]
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.last.device)
+        data, count = self.cache.data, len(self.drafters.members)
+        self.cache.data = data.unflatten(2, (count, -1))[:, :, :, index].flatten(2, 3)
+        self.last, self.logits = self.last[:, index], self.logits[:, index]
+        self.stable, self.unread = [self.stable[row] for row in rows], [self.unread[row] for row in rows]
+        for one in self.ahead.values():
+            one.stable, one.last, one.logits = [one.stable[row] for row in rows], one.last[index], one.logits[index]
+
+    def remove(self, member: int) -> None:
+        """Forget a drafter, and what it has read."""
+        count = len(self.drafters.members)
+        others = [place for place in range(count) if place != member]
+        self._use(StackedDrafters([self.drafters.members[place] for place in others]))
+        self.cache.data = self.cache.data.unflatten(2, (count, -1))[:, :, others].flatten(2, 3)
+        self.last, self.logits = self.last[others], self.logits[others]
+        self.ahead = {others.index(place): one for place, one in self.ahead.items() if place != member}
+
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], tell: bool = True) -> None:
+        """Remember what is to be read: counts[b] of tokens [B, A], features [B, A, 3H]; all of it can be judged."""
+        for row, count in enumerate(counts):
+            self.unread[row].append((tokens[row, :count], features[row, :count]))
+
+    def read(self, truth: Truth | None = None, top_k: int = 1, divergence: bool = False) -> Judgement | None:
+        """Let all drafters read what is unread; judges them at its positions if the truth about these is given."""
+        drafters, batch = self.drafters, len(self.stable)
+        tokens, features, counts = self._unread([0] * batch)
+        width, newest = tokens.shape[1], torch.tensor(counts, device=tokens.device) - 1
+        rows = torch.arange(batch, device=tokens.device) * width + newest
+        slots = torch.tensor(self.stable, device=tokens.device)[:, None] + torch.arange(width, device=tokens.device)
+        used = max(self.stable) + width
+        told = truth is not None
+        reach = slots[:, :, None] if told else slots.flatten()[rows][:, None, None]
+        mask = additive(torch.arange(used, device=tokens.device) <= reach, drafters.embedding.dtype)
+        hidden = drafters.layer(
+            drafters.embed(tokens.flatten()),
+            drafters.fuse(features.flatten(0, 1)),
+            slots.flatten(),
+            self._attend(slots, used, mask),
+            rows=None if told else rows,
+        )
+        logits = drafters.logits(hidden)
+        judgement = None
+        if told:
+            self.outputs = hidden, logits
+            each = logits.unflatten(1, (batch, width))
+            each = torch.cat((self.logits[:, :, None], each[:, :, :-1]), dim=2)  # guesses of the tokens, not after them
+            judgement = judge(each, drafters.token_ids, self.draft_ids, truth, top_k, divergence)
+            hidden, logits = hidden[:, rows], logits[:, rows]
+        self.last, self.logits = hidden, logits
+        self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
+        self.unread, self.ahead = [[] for _ in self.stable], {}
+        return judgement
+
+    def _unread(self, skip: list[int]) -> tuple[Tensor, Tensor, list[int]]:
+        """Unread tokens [B, A] and features [B, A, 3H] behind the first skip[b], padded, and how many they are."""
+        tokens = [torch.cat([part for part, _ in row])[done:] for row, done in zip(self.unread, skip, strict=True)]
+        features = [torch.cat([part for _, part in row])[done:] for row, done in zip(self.unread, skip, strict=True)]
+        counts = [len(part) for part in tokens]
+        return pad_sequence(tokens, batch_first=True), pad_sequence(features, batch_first=True), counts
+
+    def _attend(self, slots: Tensor, used: int, mask: Tensor):
+        """Attention of [N, B * A, heads, D] over the cache, to which the keys are added."""
+        count, (batch, width) = len(self.drafters.members), slots.shape
+        if batch == 1:
+            self.cache.place(used - width, width)
+        else:
+            self.cache.place_ragged(slots.repeat(count, 1), used)
+
+        def by_row(x: Tensor) -> Tensor:
+            return x.unflatten(1, (batch, -1)).flatten(0, 1)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self.cache.write(0, by_row(k), by_row(v))
+            mixed = grouped_attention(by_row(q), keys, values, mask if batch == 1 else mask.repeat(count, 1, 1))
+            return mixed.unflatten(0, (count, batch)).flatten(1, 2)
+
+        return attend
+
+    def catch_up(self, member: int) -> None:
+        """Let one drafter read what is unread."""
+        drafter, stable = self.drafters.members[member], self.stable
+        if member in self.ahead:
+            stable = self.ahead[member].stable
+        tokens, features, counts = self._unread([mine - all_ for mine, all_ in zip(stable, self.stable, strict=True)])
+        if not any(counts):
+            return
+        used = max(stable) + tokens.shape[1]
+        self.cache.reserve(used)
+        start, added = (torch.tensor(part, device=tokens.device) for part in (stable, counts))
+        last = append_slots(drafter, self._own(member), tokens, features, start, added, used)
+        stable = [slots + count for slots, count in zip(stable, counts, strict=True)]
+        self.ahead[member] = Ahead(stable, last, drafter.logits(last))
+
+    def _own(self, member: int) -> KeyValueCache:
+        """The cache of one drafter: the same memory, as long as nothing more is reserved."""
+        batch = len(self.stable)
+        cache = object.__new__(KeyValueCache)
+        cache.data, cache.start, cache.slots, cache.used = self.cache.data, 0, None, 0
+        cache.data = self.cache.data[:, :, member * batch : (member + 1) * batch]
+        return cache
+
+    def draft(self, member: int, rows: list[int], root: Tensor, shape: TreeShape) -> Tree:
+        """Trees of one drafter below the roots [B'] of some rows."""
+        if any(self.unread):
+            self.catch_up(member)
+        one = self.ahead.get(member) or Ahead(self.stable, self.last[member], self.logits[member])
+        base = max(one.stable[row] for row in rows)
+        self.cache.reserve(base + shape.top_k * shape.depth)
+        cache, index = self._own(member), torch.tensor(rows, device=root.device)
+        if len(rows) < len(self.stable):
+            cache.keep_rows(index)
+        stable = torch.tensor(one.stable, device=root.device)[index]
+        drafter: FusedDrafter = self.drafters.members[member]
+        return draft_levels(drafter, cache, one.last[index], root, stable, base, shape, one.logits[index])
+
+
+def _beside(cache: KeyValueCache, other: KeyValueCache, count: int) -> KeyValueCache:
+    """The rows of both caches, drafter by drafter."""
+    slots = max(cache.data.shape[4], other.data.shape[4])
+    cache.reserve(slots)
+    other.reserve(slots)
+    parts = [one.data.unflatten(2, (count, -1)) for one in (cache, other)]
+    cache.data = torch.cat(parts, dim=3).flatten(2, 3)
+    return cache

@@ -1,0 +1,19 @@
+"""Which drafter drafts next: fixed rules, learners of full information, bandits.  NumPy alone."""
+
+from __future__ import annotations
+
+from drafterforge.selectors.base import Choice, Context, Evaluation, Feedback, Needs, Selector
+from drafterforge.selectors.registry import learner, names, register, selector
+
+__all__ = [
+    "Choice",
+    "Context",
+    "Evaluation",
+    "Feedback",
+    "Needs",
+    "Selector",
+    "learner",
+    "names",
+    "register",
+    "selector",
+]

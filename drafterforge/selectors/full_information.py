@@ -1,0 +1,168 @@
+"""HedgeSpec: after every cycle the pool pass tells what each drafter would have done, and a learner follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from drafterforge.selectors.base import Choice, Context, Feedback, Needs, Selector, at_least, flag, one_of, whole
+from drafterforge.selectors.calibration import Calibration
+from drafterforge.selectors.delay import GRANULARITIES, DelayQueue, Rounds
+from drafterforge.selectors.estimators import ESTIMATORS, expected_length, geometric_length, length_loss
+from drafterforge.selectors.fixed import DRAWS
+from drafterforge.selectors.learners import LEARNERS, Learner
+
+OBJECTIVES = ("length", "token")
+
+
+class FullInformation(Selector):
+    """A learner fed with complete rounds, each scored against the law that was played in it."""
+
+    def __init__(
+        self,
+        drafters: Sequence[str],
+        depth: int,
+        *,
+        learner: str = "normalhedge",
+        granularity: str = "token",
+        objective: str = "length",
+        estimator: str = "plugin",
+        draw: str = "argmax",
+        calibration: bool = False,
+        hybrid: bool = False,
+        skip: float | None = None,
+        skip_cycles: int = 8,
+        seed: int = 0,
+        carry: bool = False,
+        costs: Sequence[float] | None = None,
+        levels: Sequence[int] | None = None,
+        **learner_options: Any,
+    ) -> None:
+        """granularity: every `token` starts a round, or every cycle, `chunk`.  estimator: see `estimators`.
+
+        objective: accept `length`, or acceptance of the next `token`.  draw: the likeliest, `argmax`, or a `sample`.
+        calibration: learn how much less deep levels accept, see `calibration`.
+        Ours, where HedgeSpec gives only a title.  hybrid: rounds that still wait count by their first token.
+        skip: once the learner is this sure and has seen a round, no evaluation is asked for in `skip_cycles` cycles.
+        """
+        super().__init__(drafters, depth, seed=seed, carry=carry, costs=costs, levels=levels)
+        self.objective = one_of("objective", objective, OBJECTIVES)
+        self.estimator = one_of("estimator", estimator, ESTIMATORS)
+        self.draw = one_of("draw", draw, DRAWS)
+        self.hybrid, self.skip_cycles = flag("hybrid", hybrid), whole("skip_cycles", skip_cycles, 1)
+        self.skip = None if skip is None else at_least("skip", skip, 0, 1)
+        self.learner: Learner = LEARNERS[one_of("learner", learner, list(LEARNERS))](
+            self.num_drafters, **learner_options
+        )
+        reach = 1 if objective == "token" else depth
+        self.queue = DelayQueue(self.num_drafters, reach, one_of("granularity", granularity, GRANULARITIES))
+        self.calibration = Calibration(self.num_drafters, depth) if flag("calibration", calibration) else None
+        self.parts = {"learner": self.learner, "queue": self.queue}
+        self.parts |= {"calibration": self.calibration} if self.calibration else {}
+        self.reset()
+
+    @classmethod
+    def option_names(cls, **preset: Any) -> list[str]:
+        """The selector's own options and its learner's."""
+        own = [name for name in super().option_names() if name not in ("learner", "seed", "carry", "costs", "levels")]
+        return own + LEARNERS[preset["learner"]].option_names()
+
+    def blank(self) -> dict[str, Any]:
+        """Cycles for which no evaluation is asked."""
+        return {"rest": 0}
+
+    @property
+    def needs(self) -> Needs:
+        """An evaluation, unless the learner is sure for now."""
+        return Needs(evaluation=self.rest == 0)
+
+    @property
+    def probs(self) -> np.ndarray:
+        """The law to play next, [N]."""
+        if not self.hybrid:
+            return self.learner.probs
+        guess = copy(self.learner)
+        waiting = self.queue.open_rounds()
+        self._learn(guess, waiting, 1.0 - waiting.gamma[..., 0])
+        return guess.probs
+
+    def select(self, context: Context) -> Choice:
+        """The likeliest allowed drafter, or one drawn."""
+        return self.from_law(self.probs, context, self.draw)
+
+    def observe(self, feedback: Feedback) -> None:
+        """Queue the cycle; learn the rounds that its evaluation completes."""
+        self.rest = max(self.rest - 1, 0)
+        self.queue.played(feedback.position, self.played)
+        if self.calibration and feedback.depth > 0:
+            self.calibration.played(feedback)
+        if feedback.evaluation is not None:
+            rounds = self.queue.extend(feedback.evaluation)
+            if self.calibration:
+                self.calibration.extend(feedback.evaluation)
+            self._learn(self.learner, rounds, self._losses(rounds))
+            if self.skip is not None and len(rounds.positions) and self.learner.probs.max() >= self.skip:
+                self.rest = self.skip_cycles
+        if feedback.ended:
+            self.end()
+
+    def _losses(self, rounds: Rounds) -> np.ndarray:
+        """Losses [R, N] of complete rounds; NaN where a drafter was not evaluated."""
+        gamma, accepted = rounds.gamma, rounds.accepted
+        if self.calibration:
+            factors = self.calibration.factors[:, : self.queue.depth]
+            gamma, accepted = np.minimum(gamma * factors, 1.0), np.minimum(accepted * factors, 1.0)
+        drafted = np.arange(gamma.shape[-1]) < np.maximum(self.levels, self.objective == "token")[:, None]
+        length = expected_length(gamma * drafted, accepted * drafted, self.estimator)
+        if self.objective == "length":
+            return length_loss(length, self.depth, self.costs)
+        if self.costs is None:
+            return 2.0 - length
+        return length_loss(geometric_length(length - 1.0, self.depth), self.depth, self.costs)
+
+    @staticmethod
+    def _learn(learner: Learner, rounds: Rounds, losses: np.ndarray) -> None:
+        for loss, probs in zip(losses, rounds.probs, strict=True):
+            learner.update(loss, played=probs, awake=~np.isnan(loss))
+
+    def end(self) -> None:
+        """Drop the rounds that never became complete."""
+        self.queue.reset()
+        if self.calibration:
+            self.calibration.cycles = []
+
+    def reset(self) -> None:
+        """Forget everything."""
+        super().reset()
+        for part in self.parts.values():
+            part.reset()
+
+    def begin(self, prompt_tokens: Sequence[int] | None = None, seed: int | None = None) -> None:
+        """Start a request, without open rounds of the one before."""
+        super().begin(prompt_tokens, seed)
+        self.end()
+
+    def add_drafter(self, name: str | None = None, cost: float | None = None, levels: int | None = None) -> None:
+        """A newcomer starts with the learner's neutral state, and sleeps in the rounds that wait."""
+        super().add_drafter(name, cost, levels)
+        for part in self.parts.values():
+            part.add_drafter()
+
+    def remove_drafter(self, index: int) -> None:
+        """The others keep what they have."""
+        super().remove_drafter(index)
+        for part in self.parts.values():
+            part.remove_drafter(index)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides the next choices, as JSON."""
+        return super().state_dict() | {"parts": {name: part.state_dict() for name, part in self.parts.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where the selector that `state_dict` was taken of stood."""
+        super().load_state_dict(state)
+        for name, part in self.parts.items():
+            part.load_state_dict(state["parts"][name])

@@ -1,0 +1,18 @@
+"""Learners of full information: each turns the losses of all drafters into a law over them."""
+
+from __future__ import annotations
+
+from drafterforge.selectors.learners.adanormalhedge import AdaNormalHedge
+from drafterforge.selectors.learners.base import Learner
+from drafterforge.selectors.learners.ftl import FollowTheLeader
+from drafterforge.selectors.learners.hedge import Hedge
+from drafterforge.selectors.learners.normalhedge import NormalHedge
+from drafterforge.selectors.learners.squint import Squint
+
+LEARNERS: dict[str, type[Learner]] = {
+    "hedge": Hedge,
+    "normalhedge": NormalHedge,
+    "adanormalhedge": AdaNormalHedge,
+    "squint": Squint,
+    "ftl": FollowTheLeader,
+}

@@ -1,0 +1,71 @@
+"""State with a row for every drafter: forgotten, resized, saved as JSON and restored bit for bit."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from drafterforge.errors import ConfigError
+
+
+class Memory:
+    """What a selector, or a part of one, remembers."""
+
+    num_drafters: int
+
+    def blank_rows(self) -> dict[str, Any]:
+        """Attributes that are arrays [N, ...], each with the row of a drafter of which nothing is known."""
+        return {}
+
+    def blank(self) -> dict[str, Any]:
+        """Other attributes, each with its first value; JSON holds them all."""
+        return {}
+
+    def reset(self) -> None:
+        """Forget everything."""
+        for name, row in self.blank_rows().items():
+            setattr(self, name, np.array([row] * self.num_drafters, dtype=np.float64))
+        for name, value in self.blank().items():
+            setattr(self, name, value)
+
+    def add_drafter(self) -> None:
+        """Make room for one more drafter, of which nothing is known."""
+        self.num_drafters += 1
+        for name, row in self.blank_rows().items():
+            setattr(self, name, np.concatenate((getattr(self, name), np.array([row], dtype=np.float64))))
+
+    def remove_drafter(self, index: int) -> None:
+        """Forget drafter `index`; later ones move up."""
+        if not 0 <= index < self.num_drafters:
+            raise ConfigError(f"no drafter {index} in a pool of {self.num_drafters}; they count from 0")
+        if self.num_drafters == 1:
+            raise ConfigError("the last drafter of a pool cannot be removed")
+        self.num_drafters -= 1
+        for name in self.blank_rows():
+            setattr(self, name, np.delete(getattr(self, name), index, axis=0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything remembered, as JSON; NaN becomes null."""
+        rows = {name: _nulls(getattr(self, name)) for name in self.blank_rows()}
+        return {
+            "num_drafters": self.num_drafters,
+            "rows": rows,
+            "values": deepcopy({name: getattr(self, name) for name in self.blank()}),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        if state["num_drafters"] != self.num_drafters:
+            raise ConfigError(
+                f"this state is of a pool of {state['num_drafters']} drafters, the selector's has {self.num_drafters}"
+            )
+        for name in self.blank_rows():
+            setattr(self, name, np.array(state["rows"][name], dtype=np.float64))
+        for name in self.blank():
+            setattr(self, name, deepcopy(state["values"][name]))
+
+
+def _nulls(rows: np.ndarray) -> list[Any]:
+    return np.where(np.isnan(rows), None, rows).tolist() if np.isnan(rows).any() else rows.tolist()

@@ -1,0 +1,85 @@
+"""All selectors by name; a new one is one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from drafterforge.errors import ConfigError
+from drafterforge.selectors.base import Selector
+from drafterforge.selectors.exp3 import Exp3
+from drafterforge.selectors.fixed import Oracle, Random, Routed, Static
+from drafterforge.selectors.full_information import FullInformation
+from drafterforge.selectors.learners import LEARNERS, Learner
+from drafterforge.selectors.metasd import MetaSDUCB, SequentialHalving
+from drafterforge.selectors.naming import known
+from drafterforge.selectors.thompson import Thompson
+from drafterforge.selectors.ucb import UCB1, UCBSpec
+
+_SELECTORS: dict[str, tuple[type[Selector], dict[str, Any]]] = {}
+
+
+def register(name: str, kind: type[Selector], **preset: Any) -> None:
+    """Make `kind` known by `name`, with these options unless others are given."""
+    _SELECTORS[name] = kind, preset
+
+
+register("static", Static)
+register("random", Random)
+register("router", Routed)
+register("oracle", Oracle)
+register("normalhedge", FullInformation, learner="normalhedge")
+register("hedge", FullInformation, learner="hedge")
+register("adanormalhedge", FullInformation, learner="adanormalhedge")
+register("squint", FullInformation, learner="squint")
+register("ftl", FullInformation, learner="ftl")
+register("ucb1", UCB1)
+register("ucb1_sliding", UCB1, windowing="rounds", window=50)
+register("ucb1_discounted", UCB1, discount=0.98)
+register("ucbspec", UCBSpec)
+register("thompson", Thompson)
+register("exp3spec", Exp3)
+register("metasd_ucb", MetaSDUCB)
+register("metasd_exp3", Exp3, reward="divergence")
+register("metasd_halving", SequentialHalving)
+
+
+def names() -> list[str]:
+    """Selectors that exist."""
+    return list(_SELECTORS)
+
+
+def selector(
+    name: str,
+    drafters: Sequence[str],
+    depth: int,
+    *,
+    seed: int = 0,
+    carry: bool = False,
+    costs: Sequence[float] | None = None,
+    levels: Sequence[int] | None = None,
+    **options: Any,
+) -> Selector:
+    """The selector `name` over the drafters named, whose cycles draft at most `depth` levels.
+
+    seed: of its draws.  carry: keep what was learned between requests.  costs: seconds per cycle of each drafter; with
+    them it maximises tokens per second.  levels: that each drafter drafts, where some draft fewer than `depth`.
+    """
+    kind, preset = _SELECTORS[known(name, _SELECTORS, "selector")]
+    allowed = kind.option_names(**preset)
+    for option in options:
+        known(option, allowed, f"option of {name}")
+    try:
+        made = kind(drafters, depth, seed=seed, carry=carry, costs=costs, levels=levels, **(preset | options))
+    except TypeError as error:
+        raise ConfigError(f"selector {name}: {error}") from error
+    made.name, made.options = name, preset | options
+    return made
+
+
+def learner(name: str, num_drafters: int, **options: Any) -> Learner:
+    """The learner `name` alone: `update(losses)` and `probs`."""
+    kind = LEARNERS[known(name, LEARNERS, "learner")]
+    for option in options:
+        known(option, kind.option_names(), f"option of {name}")
+    return kind(num_drafters, **options)

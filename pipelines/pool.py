@@ -1,0 +1,63 @@
+"""The pool of a target: its drafters by name, ready to decode together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from drafterforge.artifacts.locate import find_artifact, list_artifacts
+from drafterforge.drafter.checkpoint import generalist_of, load_full
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.lora import ADAPTER, load_adapter
+from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.errors import ConfigError
+from drafterforge.pipelines.decode import check_taps, kind_of, open_any, open_drafter
+from drafterforge.runtime.pool import Drafter
+from drafterforge.target.load import Target
+
+RETRIEVAL = "retrieval"  # the drafter that needs no training
+
+
+def pool_names(runs_dir: Path | str, target: Target, names: Sequence[str]) -> list[str]:
+    """Names of the pool's drafters: those given, or all that were trained for the target, and retrieval."""
+    if repeated := sorted({name for name in names if list(names).count(name) > 1}):
+        raise ConfigError(f"drafters names {', '.join(repeated)} more than once; a pool has each drafter once")
+    trained = list_artifacts(runs_dir, target.name, "drafters")
+    if not names and not trained:
+        raise ConfigError(
+            f"the pool is empty: {runs_dir} has no drafters for {target.name}; "
+            "type drafterforge train-drafter domain=sql"
+        )
+    return list(names) or [*trained, RETRIEVAL]
+
+
+def open_pool(runs_dir: Path | str, target: Target, names: Sequence[str]) -> dict[str, Drafter]:
+    """Drafters by name; experts share the weights of their generalist."""
+    generalists: dict[Path, tuple] = {}
+    found: dict[str, Drafter] = {}
+
+    def shared(folder: Path) -> tuple:
+        """A drafter with weights of its own, opened once."""
+        key = folder.resolve()
+        if key not in generalists:
+            open_drafter(folder, target)
+            drafter = load_full(folder, target.backbone.embedding)
+            check_taps(folder, drafter, target)
+            generalists[key] = drafter, FusedDrafter(drafter, target.backbone.embedding)
+        return generalists[key]
+
+    for name in names:
+        if name == RETRIEVAL:
+            found[name] = Retrieval()
+            continue
+        hint = f"drafterforge train-drafter domain=... name={name}"
+        folder = find_artifact(runs_dir, target.name, "drafters", name, hint=hint)
+        manifest = open_drafter(folder, target)
+        if kind_of(manifest) != "eagle3":
+            found[name] = open_any(folder, target)
+        elif (base := generalist_of(folder)) is None:
+            found[name] = shared(folder)[1]
+        else:
+            drafter, fused = shared(base)
+            found[name] = fused.expert(load_adapter(folder / ADAPTER, drafter))
+    return found

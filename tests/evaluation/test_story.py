@@ -1,0 +1,112 @@
+"""A replay tells what decoding would have done, cycle by cycle, for every drafter and selector."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.evaluation.selection import Contest, tuned
+from drafterforge.evaluation.story import Story, tell
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+from drafterforge.selectors import names
+from drafterforge.tree.grow import TreeShape
+from tests.conftest import tiny_target
+from tests.runtime.test_pool import full_drafters, lora_drafters
+
+SHAPE = TreeShape(9, 3, 3)
+PROMPTS = [[3, 14, 15, 9, 26, 5], [7, 8], [4] * 17, [9, 8, 7]]
+
+
+@pytest.fixture(scope="module")
+def everything():
+    """A target, a pool of every kind with other shapes for some, and the target's answers."""
+    target = tiny_target(eos_token_id=None)
+    experts = lora_drafters(target, 3)
+    small = tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24)
+    drafters = {"a": experts[0], "b": experts[1], "c": full_drafters(target, 1)[0], "d": experts[2], "small": small}
+    drafters["retrieval"] = Retrieval(min_probability=1e-3, min_expected=0.0)
+    shapes = {"retrieval": TreeShape(8, 6, 2), "c": TreeShape(6, 2, 3)}
+    return target, drafters, shapes, Engine(target).generate(PROMPTS, 70)
+
+
+def contest_of(everything, selector="normalhedge", **options) -> tuple[Contest, Pool]:
+    target, drafters, shapes, answers = everything
+    pool = Pool(drafters, selector, shapes=shapes, **options)
+    return Contest.of([tell(target, pool, SHAPE, answer) for answer in answers], PROMPTS), pool
+
+
+def until_the_end(cycles: list[tuple[str, int]], before: int = 8) -> list[tuple[str, int]]:
+    """Cycles but those near the limit, where less is drafted than the replay assumes."""
+    kept, left = [], sum(length for _, length in cycles)
+    for name, length in cycles:
+        if left <= before:
+            break
+        kept.append((name, length))
+        left -= length
+    return kept
+
+
+@pytest.mark.parametrize("selector", ["normalhedge", "ucbspec", "thompson", "random", "ftl"])
+def test_replayed_cycles_equal_live_cycles(everything, selector):
+    contest, pool = contest_of(everything, selector, seed=3)
+    live = Engine(everything[0], pool, SHAPE, max_batch=1).generate(PROMPTS, 70)
+    replayed = contest.run(contest.maker(selector, seed=4))  # the engine's own check began one request
+    played = contest.run(contest.maker(selector, seed=3))
+    assert selector not in ("random", "thompson") or replayed != played
+    used = set()
+    for one, cycles in zip(live, played, strict=True):
+        ours = until_the_end([(cycle.drafter, cycle.accept_length) for cycle in one.cycles])
+        theirs = until_the_end([(contest.names[drafter], length) for drafter, length in cycles])
+        assert ours == theirs and len(ours) > 5
+        used |= {name for name, _ in ours}
+    assert len(used) > 1
+
+
+def test_every_drafter_alone_replays_as_it_decodes(everything):
+    contest, pool = contest_of(everything)
+    for number, name in enumerate(contest.names):
+        one = Engine(everything[0], pool.drafters[name], pool.shape_of(name, SHAPE))
+        for answer, cycles in zip(one.generate(PROMPTS, 70), contest.alone(number), strict=True):
+            ours = until_the_end([(name, cycle.accept_length) for cycle in answer.cycles])
+            assert ours == until_the_end([(name, length) for _, length in cycles])
+
+
+def made_up(lengths: list[list[int]], begin: int = 2) -> Story:
+    """A story of given accept lengths by drafter and root, without evaluations."""
+    table = np.array(lengths)
+    blank = np.zeros(table.shape)
+    return Story(["a", "b"], [4, 4], begin, table.shape[1], table, blank, blank)
+
+
+def test_regret_is_counted_against_the_best_drafter_of_each_answer():
+    one = made_up([[0, 0, 2, 2, 2, 2, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1, 1, 1]])
+    two = made_up([[0, 0, 1, 1, 1, 1, 1], [0, 0, 4, 4, 4, 4, 4]])
+    contest = Contest.of([one, two, made_up([[1] * 3] * 2)], [[1], [2], [3]])
+    assert contest.places == [0, 1] and contest.static.tolist() == [[3, 6], [4, 1]]
+    assert contest.tokens.tolist() == [6, 4]
+    best = contest.figures(contest.hindsight())
+    assert best["regret_cycles"] == 0 and best["of_hindsight"] == 1 and best["mat"] == 10 / 4
+    alone = contest.figures(contest.alone(0))
+    assert alone["regret_cycles"] == 1.5 and alone["regret_tokens"] == 3 * 4 / 2 and alone["mat"] == 10 / 7
+    assert alone["of_hindsight"] == (1 + 1 / 4) / 2 and alone["share_on_best"] == 3 / 7
+    assert alone["switches_per_cycle"] == 0
+    assert contest.paired_p(contest.hindsight(), contest.hindsight()) is None
+    assert 0 < contest.paired_p(contest.hindsight(), contest.alone(0)) <= 1
+
+
+def test_tuning_takes_the_constants_of_the_fewest_cycles(everything):
+    contest, _ = contest_of(everything)
+    grids = {"ucb1": {"c": (0.0, 0.1, 5.0)}}
+    best = tuned(contest, "ucb1", grids)
+    totals = {c: sum(map(len, contest.run(contest.maker("ucb1", c=c)))) for c in grids["ucb1"]["c"]}
+    assert totals[best["c"]] == min(totals.values())
+    assert tuned(contest, "normalhedge", grids) == {}
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in ("static", "router", "oracle")])
+def test_every_selector_replays(everything, name):
+    contest, _ = contest_of(everything)
+    figures = contest.figures(contest.run(contest.maker(name)))
+    assert figures["regret_cycles"] >= -0.5 and 1 <= figures["mat"] <= 7

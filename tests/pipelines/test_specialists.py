@@ -1,0 +1,204 @@
+"""`train-drafter` with drafter=causal_lm and drafter=retrieval: artifacts, reports, resumption and mistakes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.cli import main
+from drafterforge.data.answers import AnswerSet
+from drafterforge.drafter import causal_lm, retrieval
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.pipelines.decode import open_any
+from drafterforge.pipelines.train_specialist import answer_texts
+from drafterforge.schema import TargetConfig
+from drafterforge.target.fingerprint import fingerprint
+from drafterforge.target.load import Target, load_target
+from drafterforge.training.module import DistillModule
+from tests.pipelines.conftest import TRAIN, Bench
+
+LM, STORE = (*TRAIN, "drafter=causal_lm"), (*TRAIN, "drafter=retrieval")
+BRIEF = ("eval.num_prompts=1", "eval.max_new_tokens=2", "eval.chain=false")
+ASK = ("generate", "prompt=Which users are active?", "max_new_tokens=12")
+
+
+@pytest.fixture(scope="session")
+def specialist_runs(tmp_path_factory, trained_runs, tiny_folder) -> Path:
+    """Runs of `train-drafter` with every kind of drafter, on the same answers."""
+    runs = tmp_path_factory.mktemp("specialists") / "runs"
+    shutil.copytree(trained_runs, runs)
+    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny")
+    assert main([*LM, *hf, f"runs_dir={runs}"]) == 0
+    assert main([*STORE, *hf, f"runs_dir={runs}"]) == 0
+    return runs
+
+
+@pytest.fixture
+def specialists(bench, specialist_runs) -> Bench:
+    """A bench with a copy of those runs."""
+    shutil.copytree(specialist_runs, bench.runs)
+    return bench
+
+
+def opened(bench: Bench, name: str) -> object:
+    """What `open_any` makes of a drafter."""
+    return open_any(bench.artifact("drafters", name), load_target(TargetConfig(source="hf", model=str(bench.target))))
+
+
+def test_both_kinds_learn_from_the_domain_s_answers_and_are_measured(specialists):
+    assert [name for name in specialists.finished() if "answers" in name] == ["tiny/answers/sql"]
+    wanted = {"causal_lm": {"val_accept_length", "best_step", "steps"}, "retrieval": {"sequences", "tokens"}}
+    for kind, metrics in wanted.items():
+        manifest = open_artifact(specialists.artifact("drafters", f"sql-{kind}"), "drafters")
+        assert [(parent["kind"], parent["name"]) for parent in manifest.parents] == [("answers", "sql")]
+        assert manifest.metrics.keys() == metrics and manifest.config["drafter"]["kind"] == kind
+        report = json.loads((specialists.artifact("reports", f"sql-{kind}") / "report.json").read_text())
+        methods = [row["method"] for row in report["rows"]]
+        assert methods == ["autoregressive", f"{kind} chain 3/2/1", f"{kind} tree 6/2/2"]
+        assert [row["mismatches"] for row in report["rows"]] == [0, 0, 0]
+    files = open_artifact(specialists.artifact("drafters", "sql-causal_lm"), "drafters").files
+    assert {"config.json", "model.safetensors", "tokenizer.json", "curves.json", "logs/csv/metrics.csv"} <= files.keys()
+    assert not list(specialists.runs.rglob(".*.partial"))
+
+
+def test_any_kind_opens_by_its_manifest(specialists):
+    assert isinstance(opened(specialists, "sql"), FusedDrafter)
+    model, found = opened(specialists, "sql-causal_lm"), opened(specialists, "sql-retrieval")
+    assert isinstance(model, Target) and model.config.num_hidden_layers == 2
+    assert isinstance(found, Retrieval) and found.datastore.num_sequences == 8
+
+
+@pytest.mark.parametrize("name", ["sql-causal_lm", "sql-retrieval"])
+def test_generate_prints_the_target_s_text_whichever_drafts(specialists, name):
+    wanted = specialists(*ASK).out
+    assert specialists(*ASK, f"drafter={name}").out == wanted
+    assert specialists(*ASK, f"drafter={specialists.artifact('drafters', name)}").out == wanted
+
+
+@pytest.mark.parametrize("command", [LM, STORE])
+def test_again_nothing_is_made_and_other_settings_are_refused(specialists, command):
+    done = specialists(*command, *BRIEF)
+    kind = command[-1].partition("=")[2]
+    assert done.code == 0 and "was made before" in done.err
+    assert f"next: drafterforge generate drafter=sql-{kind}" in done.out
+    other = "trainer.lr=0.5" if command is LM else "answers=math"
+    if command is STORE:
+        specialists("prepare-data", "domain=math", "experiment=smoke", "data.features=online")
+    assert "was made with other settings" in specialists(*command, other).one_line()
+
+
+def test_a_datastore_needs_no_features_and_holds_answers_with_what_leads_to_them(bench):
+    assert bench(*STORE, *BRIEF, "name=mine").code == 0
+    assert bench.finished() == ["tiny/answers/mine", "tiny/drafters/mine", "tiny/reports/mine"]
+    assert not list(bench.runs.glob("tiny/features/.*"))
+    rows = AnswerSet.open(bench.artifact("answers", "mine")).rows("train")
+    texts = [text.tolist() for text in answer_texts(rows, 5)]
+    assert texts == [row.input_ids[row.prompt_tokens - 5 :] for row in rows]
+
+
+def test_a_small_lm_goes_on_from_another_of_its_kind(specialists):
+    done = specialists(*LM, *BRIEF, "drafter.init=sql-causal_lm", "name=further", "answers=sql", "trainer.max_steps=2")
+    assert done.code == 0
+    parents = open_artifact(specialists.artifact("drafters", "further"), "drafters").parents
+    assert [(parent["kind"], parent["name"]) for parent in parents] == [
+        ("answers", "sql"),
+        ("drafters", "sql-causal_lm"),
+    ]
+    line = specialists(*LM, "drafter.init=sql", "name=odd", "answers=sql").one_line()
+    assert "names a drafter of kind eagle3" in line and "drafter.init=warm" in line
+
+
+# Kills.
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "command"),
+    [
+        (DistillModule, "training_step", 4, LM),
+        (causal_lm, "save_file", 1, LM),
+        (retrieval, "save_file", 1, STORE),
+    ],
+)
+def test_an_interrupted_run_started_again_gives_the_same_drafter(
+    trained, specialist_runs, monkeypatch, interrupt_again, owner, name, call, command
+):
+    drafter = trained.artifact("drafters", f"sql-{command[-1].partition('=')[2]}")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupt_again(getattr(owner, name), call))
+        assert "interrupted; what was finished is kept" in trained(*command).one_line()
+    assert not drafter.exists()
+    assert trained(*command, *BRIEF).code == 0
+    whole = specialist_runs / drafter.relative_to(trained.runs)
+    for file in (path.name for path in whole.iterdir() if path.is_file() and path.name != "manifest.json"):
+        assert (drafter / file).read_bytes() == (whole / file).read_bytes(), file
+    assert not list(trained.runs.rglob(".*.partial"))
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (("drafter.kind=eagle4",), "drafter.kind must be one of eagle3, causal_lm, retrieval"),
+        (("drafter=retrieval", "name=retrieval"), "type name=OTHER"),
+        (("drafter=causal_lm", "drafter.causal_lm.num_layers=0"), "drafter.causal_lm.num_layers must be >= 1"),
+        (("drafter=causal_lm", "drafter.causal_lm.num_layers=9"), "finds 7 layers in the target, wanted 9"),
+        (("drafter=causal_lm", "drafter.causal_lm.hidden_size=16"), "type drafter.init=scratch"),
+        (("drafter=causal_lm", "drafter.causal_lm.num_heads=3"), "does not split into 3 heads"),
+        (
+            (
+                "drafter=causal_lm",
+                "drafter.init=scratch",
+                "drafter.causal_lm.hidden_size=16",
+                "drafter.causal_lm.train_embeddings=false",
+            ),
+            "type drafter.causal_lm.train_embeddings=true",
+        ),
+        (("drafter=causal_lm", "drafter.tuning=lora", "drafter.init=sql"), "drafter.tuning=lora"),
+        (("drafter=causal_lm", "drafter.init=nowhere"), "no drafters named 'nowhere'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_no_drafter(trained, arguments, wanted):
+    before = trained.finished()
+    assert wanted in trained(*TRAIN, *arguments).one_line()
+    assert trained.finished() == before
+
+
+def test_a_missing_specialist_names_the_command_that_makes_it(trained):
+    line = trained(*ASK, "drafter=math-retrieval").one_line()
+    assert "drafterforge train-drafter domain=math drafter=retrieval" in line
+
+
+@pytest.mark.parametrize("kind", ["causal_lm", "retrieval"])
+def test_a_drafter_for_another_target_or_a_damaged_one_is_refused(specialists, other_folder, kind):
+    line = specialists(*ASK, f"drafter=sql-{kind}", target=other_folder).one_line()
+    assert fingerprint(specialists.target) in line and fingerprint(other_folder) in line
+    path = next(specialists.artifact("drafters", f"sql-{kind}").glob("*.safetensors"))
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    assert "is damaged" in specialists(*ASK, f"drafter=sql-{kind}").one_line()
+
+
+def test_a_small_lm_with_another_tokenizer_is_refused(specialists):
+    folder = shutil.copytree(specialists.target, specialists.folder / "other")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    line = specialists(*ASK, f"drafter={folder}").one_line()
+    assert "has another tokenizer" in line and "'a'" in line
+
+
+def test_weights_are_bfloat16_and_the_target_s_embeddings_stay(specialists):
+    ours = load_file(specialists.artifact("drafters", "sql-causal_lm") / "model.safetensors")
+    theirs = load_file(specialists.target / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        assert ours[name].equal(theirs[name].bfloat16())

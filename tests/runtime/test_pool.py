@@ -1,0 +1,266 @@
+"""A pool reads in one pass what its drafters would read one by one, and never changes the text."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.lora import LowRank, merge
+from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafter.stacked import StackedDrafters, by_family
+from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.judging import Truth, draft_id_table, judge
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
+from drafterforge.runtime.proposers.stack import StackProposer
+from drafterforge.runtime.sampling import GREEDY, Sampling
+from drafterforge.selectors import selector
+from drafterforge.tree.grow import TreeShape, top_children
+from tests.conftest import tiny_drafter, tiny_target
+
+SHAPE = TreeShape(10, 3, 3)
+PROMPTS = [[3, 14, 15, 9, 26, 5], [7], [4] * 17, [9, 8, 7]]
+
+
+def random_adapter(drafter, rank: int, names: tuple[str, ...] = ("fc", "q_proj", "v_proj", "up_proj", "lm_head")):
+    """Additions of ordinary size to some projections."""
+    return {
+        name: LowRank(0.3 * torch.randn(rank, module.in_features), 0.3 * torch.randn(module.out_features, rank))
+        for name, module in drafter.named_modules()
+        if name.split(".")[-1] in names
+    }
+
+
+def lora_drafters(target, count: int) -> list[FusedDrafter]:
+    """A generalist and experts of it, of different ranks and projections."""
+    drafter = tiny_drafter(target)
+    generalist = FusedDrafter(drafter, target.backbone.embedding)
+    kinds = [("fc", "q_proj", "v_proj", "up_proj", "lm_head"), ("k_proj", "gate_proj", "down_proj"), ("o_proj",)]
+    adapters = [random_adapter(drafter, 2 + n % 3, kinds[n % 3]) for n in range(count - 1)]
+    return [generalist, *(generalist.expert(adapter) for adapter in adapters)]
+
+
+def full_drafters(target, count: int) -> list[FusedDrafter]:
+    """Drafters with weights, norms and vocabularies of their own."""
+    found = []
+    for _ in range(count):
+        drafter = tiny_drafter(target)
+        for name, parameter in drafter.named_parameters():
+            if "norm" in name:
+                parameter.data.add_(0.2 * torch.randn_like(parameter))
+        drafter.set_vocabulary(torch.randperm(61)[:40].sort().values)
+        found.append(FusedDrafter(drafter, target.backbone.embedding))
+    return found
+
+
+def mixed_drafters(target, count: int) -> list[FusedDrafter]:
+    """Two families, shuffled, and a drafter alone."""
+    one, two = lora_drafters(target, count), lora_drafters(target, count)
+    shuffled = [one[0], two[1], two[0], *one[1:], *two[2:], *full_drafters(target, 1)]
+    return [shuffled[place] for place in by_family(shuffled)]
+
+
+KINDS = {"lora": lora_drafters, "full": full_drafters, "mixed": mixed_drafters}
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"), [*((kind, count) for kind in ("lora", "full") for count in (1, 2, 7, 16)), ("mixed", 3)]
+)
+def test_one_pass_equals_the_loop_over_drafters(target, kind, count):
+    members = KINDS[kind](target, count)
+    pool, loop = StackProposer(StackedDrafters(members)), [Eagle3Proposer(member) for member in members]
+    width = target.config.hidden_size
+    for length in (5, 1, 9):
+        text, features = torch.randint(0, 61, (length + 1,)), torch.randn(length, 3 * width)
+        pool.admit(text, features)
+        for one in loop:
+            one.admit(text, features)
+    for counts in ([1, 3, 2], [4, 1, 1]):
+        tokens, features = torch.randint(0, 61, (3, max(counts))), torch.randn(3, max(counts), 3 * width)
+        pool.commit(tokens, features, counts)
+        pool.read(Truth(tokens, None), top_k=3)
+        for one in loop:
+            one.refresh(tokens, features, counts)
+    torch.testing.assert_close(pool.last, torch.stack([one.last for one in loop]), rtol=1e-5, atol=1e-5)
+    root = tokens[torch.arange(3), torch.tensor(counts) - 1]
+    for member, one in enumerate(loop):
+        wanted, found = one.draft(root, SHAPE), pool.draft(member, [0, 1, 2], root, SHAPE)
+        assert torch.equal(wanted.tokens, found.tokens) and torch.equal(wanted.parents, found.parents)
+        some = pool.draft(member, [2, 0], root[[2, 0]], SHAPE)
+        assert torch.equal(some.tokens, wanted.tokens[[2, 0]])
+
+
+def test_an_expert_drafts_as_with_its_additions_merged_into_its_weights(target):
+    drafter = tiny_drafter(target)
+    adapter = random_adapter(drafter, 3, ("fc", "q_proj", "k_proj", "gate_proj", "down_proj", "o_proj", "lm_head"))
+    before = copy.deepcopy(drafter.state_dict())
+    expert = FusedDrafter(drafter, target.backbone.embedding).expert(adapter)
+    merged = FusedDrafter(merge(drafter, adapter), target.backbone.embedding)
+    ours, theirs = Eagle3Proposer(expert), Eagle3Proposer(merged)
+    text, features = torch.randint(0, 61, (8,)), torch.randn(7, 3 * target.config.hidden_size)
+    for one in (ours, theirs):
+        one.admit(text, features)
+    torch.testing.assert_close(ours.last, theirs.last, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(expert.logits(ours.last), merged.logits(theirs.last), rtol=1e-5, atol=1e-5)
+    assert all(torch.equal(drafter.state_dict()[name], tensor) for name, tensor in before.items())
+
+
+def everything(target) -> dict:
+    """Drafters of every kind."""
+    experts = lora_drafters(target, 3)
+    small = tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24)
+    named = {"general": experts[0], "sql": experts[1], "other": full_drafters(target, 1)[0], "chat": experts[2]}
+    return {**named, "small": small, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)])
+@pytest.mark.parametrize("name", ["random", "normalhedge", "thompson", "metasd_ucb"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_switching_drafters_never_changes_the_text(target, name, sampling, every):
+    wanted = [Engine(target).generate([prompt], 14, sampling)[0].tokens for prompt in PROMPTS]
+    shapes = {"retrieval": TreeShape(6, 5, 2), "sql": TreeShape(4, 2, 2)}
+    pool = Pool(everything(target), name, every=every, shapes=shapes)
+    for max_batch in (1, 3):
+        answers = Engine(target, pool, SHAPE, max_batch=max_batch).generate(PROMPTS, 14, sampling)
+        assert [answer.tokens for answer in answers] == wanted
+    used = {cycle.drafter for answer in answers for cycle in answer.cycles}
+    assert used <= set(pool.names) and len(used) > 1
+
+
+def taught(target, drafter, text: list[int], features: torch.Tensor) -> torch.Tensor:
+    """Logits that a drafter guesses each token of the text with, from the third on: one pass per token."""
+    found = []
+    for end in range(2, len(text)):
+        proposer = Eagle3Proposer(drafter)
+        proposer.admit(torch.tensor(text[:end]), features[: end - 1])
+        found.append(drafter.logits(proposer.last)[0])
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_evaluations_are_those_of_one_drafter_after_the_other(target, temperature, every):
+    told = []
+
+    def recording(names, levels):
+        made = selector("normalhedge", names, max(levels), levels=levels)
+        observe = made.observe
+        made.observe = lambda feedback: (told.append(feedback), observe(feedback))
+        return made
+
+    members = lora_drafters(target, 3)
+    prompt = PROMPTS[0]
+    pool = Pool(dict(zip("abc", members, strict=True)), recording, every=every)
+    engine = Engine(target, pool, SHAPE)
+    answer = engine.generate([prompt], 16, Sampling(temperature=temperature, seed=3))[0]
+    evaluations = [feedback.evaluation for feedback in told if feedback.evaluation is not None]
+    assert [one.start for one in evaluations[1:]] == [one.start + one.gamma.shape[1] for one in evaluations[:-1]]
+    assert evaluations[0].start == len(prompt) + 1
+    text = [*prompt, *answer.tokens]
+    with torch.inference_mode():
+        ids = torch.tensor([text])
+        states, features = target.forward(ids, torch.arange(len(text))[None], None)
+        logits = target.logits(states)[0]
+        for evaluation in evaluations:
+            for place, position in enumerate(range(evaluation.start, evaluation.start + evaluation.gamma.shape[1])):
+                for number, member in enumerate(members):
+                    guessed = taught(target, member, text[: position + 1], features[0])[-1]
+                    children = member.token_ids[top_children(guessed, SHAPE.top_k)[1]].tolist()
+                    assert evaluation.accepted[number, place] == float(text[position] in children)
+                    mass = float(text[position] in children)
+                    if temperature:
+                        mass = (logits[position - 1].double() / temperature).softmax(-1)[children].sum().item()
+                    np.testing.assert_allclose(evaluation.gamma[number, place], mass, atol=1e-5)
+
+
+def test_judging_is_what_its_names_say():
+    logits, token_ids = torch.randn(2, 1, 3, 5), torch.stack([torch.tensor([0, 2, 3, 5, 7]), torch.arange(5)])
+    laws = torch.randn(1, 3, 8).softmax(-1)
+    truth = Truth(torch.tensor([[2, 4, 7]]), laws)
+    found = judge(logits, token_ids, draft_id_table(token_ids, 8), truth, top_k=2, divergence=True)
+    for drafter in range(2):
+        for place, token in enumerate([2, 4, 7]):
+            q = torch.zeros(8).index_put((token_ids[drafter],), logits[drafter, 0, place].softmax(-1))
+            best = token_ids[drafter][logits[drafter, 0, place].topk(2).indices]
+            p = laws[0, place]
+            assert found.accepted[drafter, 0, place] == float(token in best)
+            torch.testing.assert_close(found.log_q[drafter, 0, place], q[token].log())
+            torch.testing.assert_close(found.gamma[drafter, 0, place], p[best].sum())
+            torch.testing.assert_close(found.divergence[drafter, 0, place], 0.5 * (p - q).abs().sum())
+
+
+def test_drafters_join_and_leave_while_requests_run(target):
+    wanted = [Engine(target).generate([prompt], 24)[0].tokens for prompt in PROMPTS[:2]]
+    drafters = everything(target)
+    late = {name: drafters.pop(name) for name in ("chat", "small", "other")}
+    engine = Engine(target, Pool(drafters, "random"), SHAPE)
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        rows = [batch.admit(*engine.read(prompt, 24)) for prompt in PROMPTS[:2]]
+        for number in range(40):
+            if not batch.rows:
+                break
+            batch.cycle(SHAPE)
+            if number < 3:
+                engine.add_drafter(*list(late.items())[number])
+            if number in (2, 4):
+                engine.remove_drafter({2: "sql", 4: "chat"}[number])
+    assert [row.answer.tokens for row in rows] == wanted
+    used = [cycle.drafter for row in rows for cycle in row.answer.cycles[5:]]
+    assert used and not {"sql", "chat"} & set(used)
+    assert engine.drafter.names == ["general", "retrieval", "small", "other"]
+    assert Engine(target, engine.drafter, SHAPE).generate(PROMPTS[:1], 24)[0].tokens == wanted[0]
+
+
+def test_a_drafter_that_joins_knows_what_one_knows_that_was_there(target):
+    drafters = lora_drafters(target, 2)
+    engine = Engine(target, Pool({"a": drafters[0]}, "static", drafter="a"), SHAPE)
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        batch.admit(*engine.read(PROMPTS[0], 30))
+        for _ in range(3):
+            batch.cycle(SHAPE)
+        engine.add_drafter("b", drafters[0])
+        ours, theirs = (part for _, part in batch.proposer.parts)
+        torch.testing.assert_close(ours.last, theirs.last, rtol=1e-4, atol=1e-5)
+        batch.cycle(SHAPE)
+        torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
+
+
+def test_selectors_carry_what_they_learned_only_if_asked(target):
+    for carry in (False, True):
+        pool = Pool(everything(target), "normalhedge", carry=carry)
+        Engine(target, pool, SHAPE).generate(PROMPTS[:2], 10)
+        (kept,) = pool.idle[:1]
+        before = kept.probs.copy()
+        kept.begin([1, 2])
+        assert np.array_equal(kept.probs, before) == carry
+
+
+def test_bad_pools_are_refused_in_one_line(target):
+    one = lora_drafters(target, 1)[0]
+    with pytest.raises(ConfigError, match="needs at least one drafter"):
+        Pool({})
+    with pytest.raises(ConfigError, match="shapes names b; the pool has a"):
+        Pool({"a": one}, shapes={"b": SHAPE})
+    with pytest.raises(ConfigError, match="every must be >= 1"):
+        Pool({"a": one}, every=0)
+    with pytest.raises(ConfigError, match="normalhege"):
+        Engine(target, Pool({"a": one}, "normalhege"))
+    pool = Pool({"a": one}, "random")
+    with pytest.raises(ConfigError, match="already has a drafter 'a'"):
+        Engine(target, pool).add_drafter("a", one)
+    with pytest.raises(ConfigError, match="no drafter 'b'"):
+        Engine(target, pool).remove_drafter("b")
+    with pytest.raises(ConfigError, match="the only drafter"):
+        Engine(target, pool).remove_drafter("a")
+    with pytest.raises(DrafterforgeError, match="give it a Pool"):
+        Engine(target, one).add_drafter("b", one)
+    other = tiny_target(vocab_size=40)
+    with pytest.raises(DrafterforgeError, match="drafter 'x' drafts for a target of vocabulary 40"):
+        Engine(target, Pool({"x": FusedDrafter(tiny_drafter(other, 20), other.backbone.embedding)}))

@@ -1,0 +1,65 @@
+"""Deep levels that accept less than predicted are marked down, for the drafter and level they belong to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from drafterforge.selectors import Context, Evaluation, Feedback
+from drafterforge.selectors.calibration import Calibration
+from tests.selectors.world import make
+
+DEPTH = 3
+
+
+def cycle(drafter, position, length, gamma):
+    return Feedback(drafter, position, length, DEPTH, evaluation=Evaluation(position, gamma, gamma))
+
+
+def test_factors_approach_realised_over_predicted_of_the_drafter_that_ran():
+    rng, known = np.random.default_rng(0), Calibration(2, DEPTH, rate=0.01)
+    position = 0
+    for _ in range(6000):
+        hits = rng.random(DEPTH) < [0.8, 0.4, 0.4]  # the pool pass predicts .8 at every level
+        length = int(1 + hits.cumprod().sum())
+        feedback = cycle(0, position, length, np.full((2, length), 0.8))
+        known.played(feedback)
+        known.extend(feedback.evaluation)
+        position += length
+    assert known.factors[0] == pytest.approx([1, 0.5, 0.5], abs=0.12)
+    assert known.factors[1].tolist() == [1, 1, 1]
+    assert known.cycles == []
+
+
+def test_late_evaluations_teach_what_prompt_ones_do():
+    rng, prompt, late = np.random.default_rng(1), Calibration(2, DEPTH), Calibration(2, DEPTH)
+    gamma, begin, sent = rng.random((2, 200)), 0, 0
+    for number in range(60):
+        length = int(rng.integers(1, DEPTH + 2))
+        feedback = cycle(number % 2, begin, length, gamma[:, begin : begin + length])
+        for known in (prompt, late):
+            known.played(feedback)
+        prompt.extend(feedback.evaluation)
+        begin += length
+        if number % 3 == 2:
+            late.extend(Evaluation(sent, gamma[:, sent:begin], gamma[:, sent:begin]))
+            sent = begin
+    assert np.array_equal(prompt.factors, late.factors)
+
+
+def test_a_drafter_that_fails_deep_loses_its_lead():
+    """At level 1 both predict, A more; from level 2 on A accepts nothing, which only calibration knows."""
+    shares = {}
+    for calibration in (False, True):
+        rng = np.random.default_rng(2)
+        chooser = make("normalhedge", 2, DEPTH, calibration=calibration, draw="sample")
+        chooser.begin(seed=0)
+        position = 0
+        for number in range(400):
+            drafter = chooser.select(Context(number, position)).drafter
+            real = [0.9, 0.0, 0.0] if drafter == 0 else [0.8, 0.8, 0.8]
+            length = int(1 + (rng.random(DEPTH) < real).cumprod().sum())
+            chooser.observe(cycle(drafter, position, length, np.array([[0.9] * length, [0.8] * length])))
+            position += length
+        shares[calibration] = chooser.probs[1]
+    assert shares[False] < 0.01 and shares[True] > 0.99

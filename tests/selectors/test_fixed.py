@@ -1,0 +1,86 @@
+"""Selectors that learn nothing, and the best in hindsight."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from drafterforge.errors import ConfigError
+from drafterforge.selectors import Context
+from drafterforge.selectors.hindsight import best_in_hindsight, best_per_round, regret
+from tests.selectors.world import make
+
+
+def picks(chooser, cycles=5, mask=None):
+    return [chooser.select(Context(cycle, 0, mask)).drafter for cycle in range(cycles)]
+
+
+def test_static_picks_the_named_drafter_or_the_first():
+    assert picks(make("static", drafter="d2")) == [2] * 5
+    assert picks(make("static")) == [0] * 5
+    assert picks(make("static", drafter="d2"), mask=np.array([False, True, False])) == [1] * 5
+
+
+def test_static_follows_its_drafter_when_others_leave_and_does_not_let_it_go():
+    chooser = make("static", drafter="d2")
+    chooser.remove_drafter(0)
+    assert picks(chooser) == [1] * 5
+    with pytest.raises(ConfigError, match="'d2' is the one this selector always picks"):
+        chooser.remove_drafter(1)
+
+
+def test_random_picks_all_alike():
+    chooser = make("random", 4)
+    chooser.begin(seed=0)
+    counts = np.bincount(picks(chooser, 4000), minlength=4)
+    assert np.abs(counts - 1000).max() < 4 * np.sqrt(4000 * 0.25 * 0.75)
+    masked = picks(chooser, 200, mask=np.array([True, False, True, False]))
+    assert set(masked) == {0, 2}
+
+
+def test_the_router_is_asked_once_per_prompt():
+    asked = []
+
+    def route(prompt):
+        asked.append(prompt)
+        return np.array([0.1, 0.2, 0.7]) if prompt[0] else 1
+
+    chooser = make("router", route=route)
+    for prompt, drafter in (([1, 2], 2), ([0], 1)):
+        chooser.begin(prompt)
+        assert picks(chooser) == [drafter] * 5
+    assert asked == [[1, 2], [0]]
+    sampled = make("router", route=route, draw="sample")
+    sampled.begin([1], seed=0)
+    assert np.bincount(picks(sampled, 3000)) / 3000 == pytest.approx([0.1, 0.2, 0.7], abs=0.04)
+
+
+@pytest.mark.parametrize(
+    "answer", [3, -1, 0.5, float("nan"), [0.5, 0.5], [0, 0, 0], [0.5, -0.1, 0.6], [0.5, 0.5, np.nan]]
+)
+def test_a_router_that_answers_nonsense_is_refused_in_one_line(answer):
+    with pytest.raises(ConfigError, match=r"^route must .*, got .*$"):
+        make("router", route=lambda prompt: answer).begin([1])
+
+
+def test_the_oracle_takes_an_index_a_name_a_plan_or_a_function_of_the_prompt():
+    for best, chosen in (
+        (1, [1] * 5),
+        ("d2", [2] * 5),
+        ([2, 0, 1], [2, 0, 1, 1, 1]),
+        (lambda prompt: prompt[0], [2] * 5),
+    ):
+        chooser = make("oracle", best=best)
+        chooser.begin([2])
+        assert picks(chooser) == chosen
+    with pytest.raises(ConfigError, match=r"^best must name one of 3 drafters, counted from 0, got 3$"):
+        make("oracle", best=3)
+
+
+def test_hindsight_of_a_small_table():
+    losses = np.array([[0.1, 0.5, 0.9], [0.9, 0.2, 0.3], [0.4, 0.3, 0.1]])
+    assert best_in_hindsight(losses) == 1
+    assert best_per_round(losses).tolist() == [0, 1, 2]
+    assert regret(losses, np.array([2, 2, 2])) == pytest.approx([0.4, 0.5, 0.3])
+    assert regret(losses, np.full(3, 1)).tolist() == [0, 0, 0]
+    assert best_in_hindsight(np.zeros((4, 3))) == 0

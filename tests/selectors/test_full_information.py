@@ -1,0 +1,165 @@
+"""HedgeSpec's policy: what it learns from, when, and for which objective."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from drafterforge.errors import ConfigError
+from drafterforge.selectors import Context, Evaluation, Feedback, Needs, learner
+from drafterforge.selectors.estimators import ESTIMATORS, expected_length, length_loss
+from drafterforge.selectors.learners import LEARNERS
+from tests.selectors.world import DEPTH, Text, decode, make
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_best_drafter_is_found_within_a_request(name, estimator):
+    text = Text(means=[0.4, 0.85, 0.5])
+    chooser = make(name, estimator=estimator)
+    chooser.begin(seed=0)
+    chosen, _ = decode(chooser, text, 150)
+    assert np.mean(np.array(chosen[75:]) == 1) > 0.9
+
+
+@pytest.mark.parametrize("granularity", ["token", "chunk"])
+@pytest.mark.parametrize("objective", ["length", "token"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_policy_is_its_learner_fed_round_by_round(granularity, objective, estimator):
+    text = Text()
+    chooser = make("hedge", granularity=granularity, objective=objective, estimator=estimator, draw="sample", eta=0.4)
+    chooser.begin(seed=0)
+    laws, begins, position = [], [], 0
+    for cycle in range(30):
+        choice = chooser.select(Context(cycle, position))
+        laws.append(choice.probs)
+        begins.append(position)
+        feedback = text.feedback(choice.drafter, position)
+        chooser.observe(feedback)
+        position += feedback.accept_length
+    slow = learner("hedge", 3, eta=0.4)
+    reach = DEPTH if objective == "length" else 1
+    for start in range(position - reach + 1):
+        if granularity == "chunk" and start not in begins:
+            continue
+        here = slice(start, start + reach)
+        length = expected_length(text.gamma[:, here], text.accepted[:, here], estimator)
+        loss = length_loss(length, DEPTH) if objective == "length" else 2 - length
+        slow.update(loss, played=laws[np.searchsorted(begins, start, side="right") - 1])
+    assert chooser.probs == pytest.approx(slow.probs, rel=1e-12)
+
+
+def test_evaluations_that_come_late_teach_the_same():
+    text, probs = Text(), []
+    for every in (1, 5):
+        chooser = make("adanormalhedge")
+        chooser.begin()
+        position = sent = 0
+        for cycle in range(40):
+            chooser.select(Context(cycle, position))
+            feedback = text.feedback(0, position)
+            position += feedback.accept_length
+            late = None
+            if cycle % every == every - 1:
+                late = Evaluation(sent, text.gamma[:, sent:position], text.accepted[:, sent:position])
+                sent = position
+            chooser.observe(replace(feedback, evaluation=late))
+        probs.append(chooser.learner.rounds)
+    assert probs[0] == probs[1] > 0
+
+
+def test_the_end_of_an_answer_drops_what_is_not_complete():
+    text = Text()
+    chooser = make("normalhedge")
+    chooser.begin()
+    chooser.select(Context(0, 0))
+    chooser.observe(replace(text.feedback(0, 0), ended=True))
+    rounds = chooser.learner.rounds
+    assert chooser.queue.open_rounds().positions.tolist() == []
+    chooser.end()
+    assert chooser.learner.rounds == rounds
+
+
+def test_drafters_that_were_not_evaluated_sleep():
+    text = Text(num_drafters=3)
+    text.gamma[2] = text.accepted[2] = np.nan
+    two, three = make("hedge", 2, eta=0.1), make("hedge", 3, eta=0.1)
+    for chooser in (two, three):
+        chooser.begin()
+        position = 0
+        for cycle in range(20):
+            mask = np.arange(chooser.num_drafters) < 2
+            chooser.select(Context(cycle, position, mask))
+            feedback = text.feedback(0, position)
+            rows = slice(chooser.num_drafters)
+            evaluation = Evaluation(position, feedback.evaluation.gamma[rows], feedback.evaluation.accepted[rows])
+            chooser.observe(replace(feedback, evaluation=evaluation))
+            position += feedback.accept_length
+    assert three.learner.regrets == pytest.approx([*two.learner.regrets, 0.0])
+
+
+def test_costs_make_a_cheap_drafter_beat_one_that_is_accepted_more():
+    text = Text(2, means=[0.75, 0.6])
+    for objective in ("length", "token"):
+        for costs, best in ((None, 0), ([1.0, 1.0], 0), ([0.1, 0.05], 1)):
+            chooser = make("normalhedge", 2, costs=costs, objective=objective)
+            chooser.begin()
+            decode(chooser, text, 100)
+            assert chooser.probs.argmax() == best
+
+
+def test_hybrid_counts_waiting_rounds_by_their_first_token():
+    chooser = make("hedge", 2, eta=1.0, hybrid=True)
+    chooser.begin()
+    chooser.select(Context(0, 0))
+    gamma = np.array([[0.2, 0.3], [0.9, 0.8]])
+    chooser.observe(Feedback(0, 0, 2, DEPTH, evaluation=Evaluation(0, gamma, gamma)))
+    assert chooser.learner.probs.tolist() == [0.5, 0.5]
+    weights = np.exp(-(1 - gamma).sum(axis=1))
+    assert chooser.select(Context(1, 2)).probs == pytest.approx(weights / weights.sum())
+    assert chooser.learner.probs.tolist() == [0.5, 0.5]
+
+
+def test_skip_asks_for_no_evaluation_while_the_learner_is_sure():
+    text, asked = Text(means=[0.9, 0.2, 0.2]), []
+    chooser = make("normalhedge", skip=0.9, skip_cycles=6)
+    chooser.begin()
+    position = 0
+    for cycle in range(80):
+        asked.append(chooser.needs.evaluation)
+        drafter = chooser.select(Context(cycle, position)).drafter
+        given = {} if asked[-1] else {"evaluation": None}
+        feedback = text.feedback(drafter, position, **given)
+        chooser.observe(feedback)
+        position += feedback.accept_length
+    assert asked[0] and 0.05 < np.mean(asked) < 0.6
+    runs = "".join("x" if need else "." for need in asked).strip(".").replace("x", " ").split()
+    assert set(map(len, runs)) == {6}
+    assert make("normalhedge").needs == Needs(evaluation=True)
+
+
+def test_each_request_starts_anew_unless_told_to_carry_over():
+    text = Text()
+    for carry in (False, True):
+        chooser = make("normalhedge", carry=carry)
+        chooser.begin(seed=1)
+        _, position = decode(chooser, text, 40)
+        chooser.end()
+        before = chooser.probs
+        chooser.begin(seed=2)
+        assert chooser.probs.tolist() == (before.tolist() if carry else [1 / 3] * 3)
+        decode(chooser, text, 5, position + 7)
+
+
+def test_a_drafter_of_fewer_levels_is_not_credited_with_more():
+    chooser = make("normalhedge", 2, levels=[4, 1])
+    chooser.begin(seed=0)
+    chooser.select(Context(0, 0))
+    hits = np.array([[1.0] * 4, [1.0] * 4])
+    chooser.observe(Feedback(0, 0, 5, DEPTH, evaluation=Evaluation(0, hits, hits)))
+    assert chooser.probs.tolist() == [1.0, 0.0]
+    for levels in ([4], [5, 1], [-1, 4]):
+        with pytest.raises(ConfigError, match="levels needs a number from 0 to 4 for each of 2"):
+            make("normalhedge", 2, levels=levels)

@@ -1,0 +1,132 @@
+"""The simulation is the room's own rules, and reproduces the reference's regrets."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from drafterforge.selectors import Context, Evaluation, Feedback
+from tests.selectors.world import make, simulation
+
+SEEDS = 200
+SCRIPT = simulation()
+
+
+class Live(SCRIPT.Rule):
+    """Real selectors, one per seed; their evaluations come two cycles late."""
+
+    def __init__(self, name, **options):
+        self.name, self.options = name, options
+
+    def reset(self, seeds, num_drafters):
+        super().reset(seeds, num_drafters)
+        self.selectors = [make(self.name, num_drafters, SCRIPT.DEPTH, **self.options) for _ in range(seeds)]
+        self.shown = []
+        for chooser in self.selectors:
+            chooser.begin()
+
+    def select(self, rng):
+        return np.array([chooser.select(Context(self.rounds, 0)).drafter for chooser in self.selectors])
+
+    def observe(self, chosen, length, gamma):
+        self.shown.append(gamma)
+        for seed, chooser in enumerate(self.selectors):
+            late, evaluation = self.rounds - SCRIPT.DELAY, None
+            if late >= 0:
+                values = self.shown[late][seed]
+                evaluation = Evaluation(late * SCRIPT.DEPTH, values, values)
+            divergence = float(gamma[seed, chosen[seed]].mean())
+            position = self.rounds * SCRIPT.DEPTH
+            feedback = Feedback(
+                int(chosen[seed]), position, int(length[seed]), SCRIPT.DEPTH, False, divergence, evaluation
+            )
+            chooser.observe(feedback)
+        self.rounds += 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "options"),
+    [
+        ("NormalHedge argmax", "normalhedge", {"granularity": "chunk"}),
+        ("FTL argmax", "ftl", {"granularity": "chunk"}),
+        ("UCB1", "ucb1", {}),
+        ("UCBSpec", "ucbspec", {}),
+        ("MetaSD-UCB", "metasd_ucb", {}),
+    ],
+)
+def test_many_seeds_at_once_choose_what_real_selectors_choose(rule, name, options):
+    found = SCRIPT.regret_curves({"fast": SCRIPT.RULES[rule], "real": lambda: Live(name, **options)}, 4, 4, cycles=120)
+    assert np.array_equal(found["fast"], found["real"])
+
+
+def test_the_oracle_has_no_regret():
+    best = np.array([2, 0, 1])
+    rule = SCRIPT.Fixed(best)
+    rule.reset(3, 3)
+    assert not SCRIPT.simulate({"oracle": rule}, best, 3, 50, np.random.default_rng(0))["oracle"].any()
+
+
+def test_regret_of_normalhedge_hardly_grows_with_the_pool():
+    small, large = (SCRIPT.regret_curves({"it": SCRIPT.normalhedge}, size, 50)["it"][-1].mean() for size in (2, 32))
+    assert large / small <= 4
+
+
+def test_a_small_pool_has_the_regret_of_the_reference():
+    names = [
+        "NormalHedge argmax",
+        "FTL argmax",
+        "Hedge",
+        "Thompson",
+        "UCBSpec",
+        "UCB1",
+        "MetaSD-UCB",
+        "EXP3Spec",
+        "random",
+    ]
+    found = SCRIPT.regret_curves({name: SCRIPT.RULES[name] for name in names}, 4, SEEDS)
+    place = SCRIPT.SIZES.index(4)
+    assert [name for name in names if not SCRIPT.agrees(found[name][-1], SCRIPT.REFERENCE[name][place])] == []
+
+
+@pytest.mark.slow
+def test_all_pools_have_the_regret_of_the_reference():
+    outside, before = [], {}
+    for place, size in enumerate(SCRIPT.SIZES):
+        found = SCRIPT.regret_curves(SCRIPT.RULES, size, SEEDS)
+        for name, curve in found.items():
+            if not SCRIPT.agrees(curve[-1], SCRIPT.REFERENCE[name][place]):
+                outside.append((name, size, curve[-1].mean()))
+            if name in ("Thompson", "UCBSpec", "UCB1", "MetaSD-UCB", "EXP3Spec"):
+                assert curve[-1].mean() > before.get(name, 0)
+                before[name] = curve[-1].mean()
+    assert outside == []
+
+
+@pytest.mark.slow
+def test_near_ties_have_the_regret_of_the_reference():
+    for place, size in enumerate(SCRIPT.NEAR_SIZES):
+        makers = {name: SCRIPT.RULES[name] for name in SCRIPT.NEAR_REFERENCE}
+        found = SCRIPT.regret_curves(makers, size, SEEDS, others=SCRIPT.NEAR)
+        for name, references in SCRIPT.NEAR_REFERENCE.items():
+            assert SCRIPT.agrees(found[name][-1], references[place]), (name, size)
+
+
+@pytest.mark.slow
+def test_on_mixed_requests_normalhedge_needs_its_reset():
+    found = SCRIPT.queries(seeds=6)
+    for name, reference in SCRIPT.QUERY_REFERENCE.items():
+        assert found[name].mean() == pytest.approx(reference, rel=0.15), name
+
+
+def test_figures_are_drawn_where_matplotlib_is_there(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    curves = {size: {name: rng.random((20, 3)).cumsum(axis=0) for name in ("UCB1", "random")} for size in (2, 4)}
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "matplotlib", None)
+        with pytest.raises(SystemExit, match=r"^--plots needs matplotlib: pip install matplotlib$"):
+            SCRIPT.plot(tmp_path, curves)
+    pytest.importorskip("matplotlib")
+    SCRIPT.plot(tmp_path, curves)
+    assert {path.name for path in tmp_path.iterdir()} == {"cumulative_regret.png", "regret_by_pool_size.png"}

@@ -1,0 +1,180 @@
+"""A small LM learns the target's distribution, one sequence apart from the other, and is validated like a drafter."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from drafterforge.drafter.causal_lm import (
+    CausalLMDrafter,
+    new_model,
+    small_config,
+    spaced_layers,
+    take_embeddings,
+    warm_layers,
+)
+from drafterforge.drafter.init import TargetWeights
+from drafterforge.errors import ConfigError
+from drafterforge.schema import CausalLMConfig, TrainerConfig
+from drafterforge.target.capture import FeatureCapture
+from drafterforge.training.batches import PackedData
+from drafterforge.training.loss import Teacher, chain_counts, next_token_loss
+from drafterforge.training.specialist import SpecialistModule
+from drafterforge.training.trainer import distil
+from drafterforge.training.ttt import lay_out
+from tests.conftest import FAMILIES, TINY, tiny_model, tiny_target
+from tests.tiny import build_tokenizer
+from tests.training.test_distil import Row
+
+SHORT = TrainerConfig(
+    ttt_steps=3,
+    max_steps=30,
+    tokens_per_batch=60,
+    val_every=15,
+    lr=1e-2,
+    precision="32-true",
+    loggers=["csv"],
+)
+
+
+def small(family: str = "llama", train_embeddings: bool = False, **changes: object) -> CausalLMDrafter:
+    """A random small LM of two layers."""
+    return CausalLMDrafter(tiny_model(family, num_hidden_layers=2, **changes), train_embeddings)
+
+
+def data_of(target, rows: list[Row], seed: int | None = None) -> PackedData:
+    """Batches of 60 tokens, looked at by the target."""
+    capture = FeatureCapture(target)
+    return PackedData(rows, lambda indices: capture([rows[i].input_ids for i in indices]), 60, seed)
+
+
+def some_rows(count: int, length: int = 18) -> list[Row]:
+    """Random conversations: six tokens of prompt, then an answer."""
+    return [Row(torch.randint(3, 61, (length,)).tolist(), [0] * 6 + [1] * (length - 6)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_sequences_do_not_see_each_other(family):
+    lengths = [5, 1, 9]
+    tokens = [torch.randint(0, 61, (length,)) for length in lengths]
+    model = tiny_model(family, num_hidden_layers=2)
+    alone = [model.model(one[None]).last_hidden_state[0] for one in tokens]
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    states = CausalLMDrafter(model, False)(torch.cat(tokens), positions, lengths)
+    torch.testing.assert_close(states, torch.cat(alone))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("train_embeddings", [True, False])
+def test_the_gradient_reaches_every_trained_parameter_and_no_other(target, tied, train_embeddings):
+    drafter = small(tie_word_embeddings=tied, train_embeddings=train_embeddings)
+    module = SpecialistModule(drafter, target.head_weight, SHORT)
+    module(data_of(target, some_rows(3)).pack([0, 1, 2]))[0].backward()
+    names = {"embedding", *([] if tied else ["head"])} if train_embeddings else set()
+    trained = dict(drafter.named_parameters())
+    assert {name for name in trained if not name.startswith("decoder.")} == names
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in trained.values())
+    assert drafter.state_dict().keys() == trained.keys()  # what is frozen is not kept again and again
+
+
+def test_the_loss_is_the_mean_cross_entropy_with_the_target_s_distribution():
+    torch.manual_seed(2)
+    hidden, weight, states, head = (torch.randn(shape) for shape in ((5, 8), (11, 8), (5, 6), (11, 6)))
+    hidden.requires_grad_()
+    argmax = (states @ head.T).argmax(dim=-1)
+    teacher = Teacher(states, head, argmax, torch.ones(5, dtype=torch.bool))
+    loss, correct = next_token_loss(hidden, weight, teacher, torch.arange(11), chunk=2)
+    logits = hidden @ weight.T
+    slow = -((states @ head.T).softmax(dim=-1) * logits.log_softmax(dim=-1)).sum(dim=-1).mean()
+    torch.testing.assert_close(loss, slow)
+    assert correct.tolist() == (logits.argmax(dim=-1) == argmax).tolist()
+    found, wanted = (torch.autograd.grad(one, hidden, retain_graph=True)[0] for one in (loss, slow))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_the_accept_length_is_that_of_a_chain_from_every_token_of_an_answer(target):
+    masks = [[0, 0, 1, 1, 1, 1, 1], [0, 1, 1], [0, 1, 1, 0, 0, 1, 1, 1]]
+    rows = [Row(torch.randint(3, 61, (len(mask),)).tolist(), mask) for mask in masks]
+    batch = data_of(target, rows).pack([0, 1, 2])
+    layout = lay_out(batch, 3)
+    correct = torch.rand(layout.teacher_positions.numel()) < 0.6
+    matched = dict(zip(layout.teacher_positions.tolist(), correct.tolist(), strict=True))
+    counts = chain_counts(torch.tensor(2.0), correct, layout.slots)
+    valid, joint, start = [0, 0, 0], [0, 0, 0], 0
+    for mask in masks:
+        for root in range(len(mask)):
+            for step in range(3):
+                if mask[root : root + step + 2] == [1] * (step + 2):
+                    valid[step] += 1
+                    joint[step] += all(matched[start + root + i] for i in range(step + 1))
+        start += len(mask)
+    assert counts.valid.tolist() == valid and counts.joint.tolist() == joint
+    assert float(counts.accept_length()) == pytest.approx(1 + sum(j / v for j, v in zip(joint, valid, strict=True)))
+    assert float((counts + counts).mean_loss(0.8)) == pytest.approx(2.0)
+
+
+def test_the_target_itself_is_accepted_whole(target):
+    module = SpecialistModule(CausalLMDrafter(tiny_model(), False), target.head_weight, SHORT)
+    counts = module(data_of(target, some_rows(3)).pack([0, 1, 2]))[1]
+    assert float(counts.accept_length()) == 1 + SHORT.ttt_steps
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_distilling_lowers_the_loss_and_lengthens_what_is_accepted(tmp_path, precision):
+    target = tiny_target(eos_token_id=None)
+    rows = some_rows(3)
+    config = dataclasses.replace(SHORT, precision=precision)
+    module = SpecialistModule(small(), target.head_weight, config)
+    before = module.drafter.embedding.clone()
+    keeper = distil(module, data_of(target, rows, 0), data_of(target, rows), config, tmp_path, torch.device("cpu"), 0)
+    first, last = keeper.curve
+    assert last["val/loss"] < first["val/loss"] and last["val/accept_length"] > 1.5
+    assert torch.equal(module.drafter.embedding, before)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_saved_drafter_is_a_hugging_face_folder(tmp_path, family, tied):
+    drafter = small(family, tie_word_embeddings=tied)
+    drafter.save(tmp_path, build_tokenizer(), torch.float32)
+    tokens = torch.randint(0, 61, (7,))
+    wanted = drafter(tokens, torch.arange(7), [7]) @ drafter.head_weight.T
+    model, found = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not found["missing_keys"] and not found["unexpected_keys"]
+    torch.testing.assert_close(model(tokens[None]).logits[0], wanted)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_warm_start_takes_embeddings_and_evenly_spaced_layers(tmp_path, family):
+    target = tiny_model(family)
+    target.save_pretrained(tmp_path)
+    model = new_model(small_config(target.config, CausalLMConfig(num_layers=3)))
+    warm_layers(model, TargetWeights(tmp_path), target.config)
+    assert take_embeddings(model, target.model.embed_tokens.weight, target.lm_head.weight)
+    wanted = target.state_dict()
+    for name, value in model.state_dict().items():
+        for ours, theirs in {0: 0, 1: 3, 2: 6}.items():
+            if name.startswith(f"model.layers.{ours}."):
+                name = name.replace(f".{ours}.", f".{theirs}.", 1)
+                break
+        assert torch.equal(value, wanted[name]), name
+
+
+def test_layers_are_spaced_from_the_first_to_the_last():
+    assert [spaced_layers(count, 30) for count in (1, 2, 4)] == [[29], [0, 29], [0, 10, 19, 29]]
+
+
+def test_a_smaller_model_keeps_the_target_s_proportions(tmp_path):
+    target = tiny_model().config
+    config = small_config(target, CausalLMConfig(hidden_size=16))
+    assert (config.num_hidden_layers, config.num_attention_heads, config.head_dim) == (2, 2, 8)
+    assert config.intermediate_size == TINY["intermediate_size"] // 2 and config.tie_word_embeddings
+    model = new_model(config)
+    assert not take_embeddings(model, torch.randn(61, 32), torch.randn(61, 32))
+    with pytest.raises(ConfigError, match=r"hidden_size is 32, not 16; type drafter\.init=scratch"):
+        warm_layers(model, TargetWeights(tmp_path), target)
+    with pytest.raises(ConfigError, match="does not split into 3 heads"):
+        small_config(target, CausalLMConfig(num_heads=3))
