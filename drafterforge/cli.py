@@ -24,6 +24,7 @@ class Command:
     module: str
     config: str
     summary: str
+    resumes: bool = False  # typed again after an interruption, it goes on where it was
 
     @property
     def name(self) -> str:
@@ -36,11 +37,13 @@ COMMANDS = {
         "drafterforge.pipelines.prepare_data",
         "PrepareDataConfig",
         "let the target answer prompts of a domain",
+        resumes=True,
     ),
     "train-drafter": Command(
         "drafterforge.pipelines.train_drafter",
         "TrainDrafterConfig",
         "distil a drafter from the answers, and measure it on held-out prompts",
+        resumes=True,
     ),
     "eval": Command(
         "drafterforge.pipelines.eval",
@@ -56,6 +59,7 @@ COMMANDS = {
         "drafterforge.pipelines.quickstart",
         "QuickstartConfig",
         "all of it, small: a sql drafter for the embedded target, measured",
+        resumes=True,
     ),
     "doctor": Command(
         "drafterforge.pipelines.doctor",
@@ -76,7 +80,7 @@ BROKEN_PIPE = 141  # what a shell reports for a program ended by SIGPIPE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    writing = None
+    writing, command = None, None
     try:
         if not arguments or arguments[0] in HELP:
             print(_help())
@@ -96,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_stdout()
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt, SystemExit) as error:
-        line = _one_line(error, writing)
+        line = _one_line(error, writing, command is not None and command.resumes)
         if line is None:
             raise
         print(f"drafterforge: {line}", file=sys.stderr)
@@ -122,13 +126,13 @@ def _config(typed: str, command: Command, overrides: list[str]) -> Any:
 # Exceptions.
 
 
-def _one_line(error: BaseException, writing: str | None) -> str | None:
+def _one_line(error: BaseException, writing: str | None, resumes: bool) -> str | None:
     """What to tell the user, or None for a bug, whose traceback is wanted."""
     if isinstance(error, DrafterforgeError):
         return _flatten(error)
     chain = list(_chain(error))
     if any(isinstance(e, KeyboardInterrupt) for e in chain):
-        return "interrupted; what was finished is kept; type the same command to go on"
+        return "interrupted" + ("; what was finished is kept; type the same command to go on" if resumes else "")
     full = [e for e in chain if _disk_is_full(e)]
     if full:
         _drop_stdout_if_full()
@@ -139,7 +143,7 @@ def _one_line(error: BaseException, writing: str | None) -> str | None:
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{error.strerror}: {error.filename or writing}"
     # Libraries that run our readers raise their own error `from` ours.
-    return _one_line(error.__cause__, writing) if error.__cause__ else None
+    return _one_line(error.__cause__, writing, resumes) if error.__cause__ else None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -345,8 +345,9 @@ class GenerateConfig:
     """`drafterforge generate`."""
 
     target: TargetConfig = field(default_factory=TargetConfig)
+    pool: PoolConfig = field(default_factory=PoolConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    drafter: str = ""  # a drafter's name or folder | retrieval | a small LM's folder; empty: autoregressive
+    drafter: str = ""  # a drafter's name or folder | pool | retrieval | a small LM's folder; empty: autoregressive
     prompt: str = ""  # taken verbatim; empty: read from standard input
     max_new_tokens: int = 256  # length limit of the answer
     temperature: float = 0.0  # 0: the most probable token each time

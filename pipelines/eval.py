@@ -17,7 +17,6 @@ from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.compose import to_dict
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import load_prompts
-from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
 from drafterforge.evaluation.report import build_report, build_row
@@ -25,12 +24,11 @@ from drafterforge.evaluation.selection import Contest, Cycles, tuned
 from drafterforge.evaluation.story import Story, tell
 from drafterforge.pipelines.console import bar, say, table_console
 from drafterforge.pipelines.decode import open_drafter
-from drafterforge.pipelines.pool import RETRIEVAL, open_pool, pool_names
+from drafterforge.pipelines.pool import RETRIEVAL, build_pool
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
-from drafterforge.runtime.pool import Drafter, Pool
-from drafterforge.runtime.shapes import choose_shape
+from drafterforge.runtime.pool import Pool
 from drafterforge.schema import DataConfig, DomainConfig, EvaluateConfig
 from drafterforge.selectors import names as selector_names
 from drafterforge.target.device import describe_device
@@ -53,14 +51,7 @@ class Request:
 def run(cfg: Config) -> Path:
     """Decode the stream with every drafter, replay every selector on it, and report."""
     target = load_target(cfg.target)
-    names = pool_names(cfg.runs_dir, target, cfg.pool.drafters)
-    drafters = open_pool(cfg.runs_dir, target, names)
-    shape = choose_shape(cfg.runtime, target.device, target.dtype)
-    shapes = {
-        name: choose_shape(cfg.runtime, target.device, target.dtype, "retrieval") for name in retrievers(drafters)
-    }
-    pool = Pool(drafters, cfg.pool.selector, every=cfg.pool.every, shapes=shapes, **cfg.pool.options)
-    Engine(target, pool, shape)  # a mistake in the pool should not wait for the answers
+    pool, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)
     requests = stream(cfg, target, cfg.suite.num_prompts, cfg.seed)
     answers = answered(cfg, target, requests, "answering the stream")
     contest = told(target, pool, shape, requests, answers, "looking at every position")
@@ -84,9 +75,8 @@ def run(cfg: Config) -> Path:
         curves={"mat_by_domain": matrix, "live": live, "mismatches": details},
     )
     path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name or cfg.suite.name)
-    parents = [
-        open_drafter(find_artifact(cfg.runs_dir, target.name, "drafters", n), target) for n in names if n != RETRIEVAL
-    ]
+    trained = [name for name in pool.names if name != RETRIEVAL]
+    folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in trained]
     with write_artifact(
         path,
         kind="reports",
@@ -99,18 +89,13 @@ def run(cfg: Config) -> Path:
             "runtime": to_dict(cfg.runtime),
             "seed": cfg.seed,
         },
-        parents=parents,
+        parents=[open_drafter(folder, target) for folder in folders],
         replace=True,
     ) as folder:
         save_json_atomic(folder / "report.json", report)
     show(report)
     print(f"wrote {path / 'report.json'}")
     return path
-
-
-def retrievers(drafters: dict[str, Drafter]) -> list[str]:
-    """Drafters whose levels cost nothing, and which get deeper trees."""
-    return [name for name, drafter in drafters.items() if isinstance(drafter, Retrieval)]
 
 
 def stream(cfg: Config, target: Target, count: int, seed: int) -> list[Request]:

@@ -8,6 +8,7 @@ from itertools import groupby
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import console
 from drafterforge.pipelines.decode import load_any_drafter
+from drafterforge.pipelines.pool import build_pool
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.sampling import Sampling
@@ -30,8 +31,11 @@ def run(cfg: Config) -> str:
     filters = {name: getattr(cfg, name) for name in ("top_k", "top_p", "min_p", "repetition_penalty")}
     sampling = Sampling(temperature=cfg.temperature, seed=cfg.seed, **filters)
     target = load_target(cfg.target)
-    drafter = load_any_drafter(cfg, target)
-    shape = choose_shape(cfg.runtime, target.device, target.dtype, kind_of_drafter(drafter))
+    if cfg.drafter == "pool":
+        drafter, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)
+    else:
+        drafter = load_any_drafter(cfg, target)
+        shape = choose_shape(cfg.runtime, target.device, target.dtype, kind_of_drafter(drafter))
     printer = Printer(target.tokenizer, cfg.colour == "always" or (cfg.colour == "auto" and sys.stdout.isatty()))
     message = {"role": "user", "content": prompt}
     engine = Engine(target, drafter, shape, numerics=cfg.runtime.numerics)

@@ -12,8 +12,11 @@ from drafterforge.drafter.lora import ADAPTER, load_adapter
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.decode import check_taps, kind_of, open_any, open_drafter
-from drafterforge.runtime.pool import Drafter
+from drafterforge.runtime.pool import Drafter, Pool
+from drafterforge.runtime.shapes import choose_shape
+from drafterforge.schema import PoolConfig, RuntimeConfig
 from drafterforge.target.load import Target
+from drafterforge.tree.grow import TreeShape
 
 RETRIEVAL = "retrieval"  # the drafter that needs no training
 
@@ -29,6 +32,17 @@ def pool_names(runs_dir: Path | str, target: Target, names: Sequence[str]) -> li
             "type drafterforge train-drafter domain=sql"
         )
     return list(names) or [*trained, RETRIEVAL]
+
+
+def build_pool(cfg: PoolConfig, runtime: RuntimeConfig, runs_dir: Path | str, target: Target) -> tuple[Pool, TreeShape]:
+    """The pool that is configured, and the trees of drafters without their own."""
+    drafters = open_pool(runs_dir, target, pool_names(runs_dir, target, cfg.drafters))
+    deep = choose_shape(runtime, target.device, target.dtype, "retrieval")  # whose levels cost nothing
+    shapes = {name: deep for name, drafter in drafters.items() if isinstance(drafter, Retrieval)}
+    pool = Pool(drafters, cfg.selector, every=cfg.every, shapes=shapes, **cfg.options)
+    shape = choose_shape(runtime, target.device, target.dtype)
+    pool.selector(shape)  # a mistake in its options should not wait for a prompt
+    return pool, shape
 
 
 def open_pool(runs_dir: Path | str, target: Target, names: Sequence[str]) -> dict[str, Drafter]:

@@ -9,18 +9,19 @@ import torch
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
-from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.compose import to_dict
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.prompts import load_prompts
-from drafterforge.drafter.checkpoint import load_drafter, save_drafter
+from drafterforge.drafter.checkpoint import generalist_of, load_drafter, save_drafter
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.init import TargetWeights, scratch_init, warm_init
 from drafterforge.drafter.lora import ADAPTER
 from drafterforge.drafter.spec import DrafterSpec
 from drafterforge.drafter.vocab import coverage, draft_token_ids
+from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.report import print_table
 from drafterforge.pipelines.console import same_target, say, table_console
 from drafterforge.pipelines.decode import decode_held_out, open_drafter
@@ -124,7 +125,17 @@ def parent_drafter(cfg: Config, target: Target) -> tuple[Path, Manifest] | None:
         return None
     hint = f"drafterforge train-drafter domain={init}"
     folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=hint)
-    return folder, open_drafter(folder, target)
+    manifest = open_drafter(folder, target)
+    if cfg.drafter.tuning == "lora":
+        beside = artifact_dir(cfg.runs_dir, target.name, "drafters", manifest.name)
+        shipped = SHIPPED in folder.parents
+        if generalist_of(folder) is not None:
+            raise ArtifactError(
+                f"drafter.init={init} is itself a LoRA expert; wanted a drafter with weights of its own"
+            )
+        if not shipped and folder.resolve() != beside.resolve():
+            raise ArtifactError(f"a LoRA expert needs its generalist beside it: {folder} must be at {beside}")
+    return folder, manifest
 
 
 def start_drafter(cfg: Config, target: Target, answers: AnswerSet, parent: Path | None) -> Eagle3Drafter:

@@ -225,6 +225,7 @@ def test_an_error_of_ours_is_found_behind_the_one_a_library_raised_from_it(pipel
 def test_ctrl_c_is_one_line(error, pipeline, capsys):
     pipeline.error = error
     assert "interrupted; what was finished is kept" in _one_line(capsys, *TRAIN)
+    assert _one_line(capsys, "generate", "prompt=x") == "drafterforge: interrupted"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Where artifacts live: `runs/<target>/<kind>/<name>`; an input takes a name or a path."""
+"""Where artifacts live: `runs/<target>/<kind>/<name>`, or with the package; an input takes a name or a path."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ def artifact_dir(runs_dir: Path | str, target: str, kind: str, name: str) -> Pat
     return Path(runs_dir) / target / kind / name
 
 
+SHIPPED = Path(__file__).parent.parent / "shipped"  # artifacts of the embedded target that come with the package
+
+
 def list_artifacts(runs_dir: Path | str, target: str, kind: str) -> list[str]:
-    """Returns the names of the artifacts of one kind that a target has, sorted."""
-    folder = Path(runs_dir) / target / kind
-    return sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}") if path.parent.name[0] != ".")
+    """Returns the names of the artifacts of one kind that a target has, shipped ones included, sorted."""
+    folders = Path(runs_dir) / target / kind, SHIPPED / target / kind
+    found = [path.parent.name for folder in folders for path in folder.glob(f"*/{MANIFEST}")]
+    return sorted({name for name in found if name[0] != "."})
 
 
 def find_artifact(runs_dir: Path | str, target: str, kind: str, name_or_path: str | Path, *, hint: str = "") -> Path:
-    """Returns the folder of an artifact given by name or by path.
+    """Returns the folder of an artifact given by name or by path; what is in `runs_dir` comes before what is shipped.
 
     When it is missing, the error says what there is, and `hint`: the command that would make it.
     """
@@ -36,8 +40,10 @@ def find_artifact(runs_dir: Path | str, target: str, kind: str, name_or_path: st
     candidates = [artifact_dir(runs_dir, target, kind, text)] if is_name else []
     if text:
         candidates.append(Path(text).expanduser())
+    candidates += [SHIPPED / target / kind / text] if is_name else []
     for path in candidates:
-        restore_interrupted(path)
+        if SHIPPED not in path.parents:
+            restore_interrupted(path)
         if (path / MANIFEST).is_file():
             return path
     names = list_artifacts(runs_dir, target, kind)

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.lora import ADAPTER, Adapter, load_adapter, merge
@@ -47,21 +48,26 @@ def load_expert(folder: Path, embedding: Tensor) -> tuple[Eagle3Drafter, Adapter
 
 
 def generalist_of(folder: Path) -> Path | None:
-    """The whole drafter beside the LoRA expert in `folder` that it adds to; None for a whole drafter."""
+    """The whole drafter, beside it or shipped, that the LoRA expert in `folder` adds to; None for a whole drafter."""
     if not (folder / ADAPTER).is_dir():
         return None
     parents = [parent for parent in Manifest.read(folder).parents if parent["kind"] == "drafters"]
     if len(parents) != 1:
         raise ArtifactError(f"{folder} names {len(parents)} drafters that it adds to, wanted one; train it again")
-    found = folder.absolute().with_name(parents[0]["name"])
-    if not (found / MANIFEST).is_file():
-        raise ArtifactError(f"{folder} adds to the drafter {found.name!r}, which is not beside it; put it at {found}")
-    if (digest := Manifest.read(found).digest) != parents[0]["sha256"]:
-        raise ArtifactError(
-            f"{folder} adds to a {found.name!r} with digest {parents[0]['sha256'][:8]}, but {found} has {digest[:8]}; "
-            f"type drafterforge train-drafter domain=... name={folder.name} drafter=lora overwrite=true"
-        )
-    return found
+    name, digest = parents[0]["name"], parents[0]["sha256"]
+    beside = folder.absolute().with_name(name)
+    places = [
+        place for place in (beside, SHIPPED / beside.parts[-3] / "drafters" / name) if (place / MANIFEST).is_file()
+    ]
+    if not places:
+        raise ArtifactError(f"{folder} adds to the drafter {name!r}, which is not beside it; put it at {beside}")
+    digests = [Manifest.read(place).digest for place in places]
+    if digest in digests:
+        return places[digests.index(digest)]
+    raise ArtifactError(
+        f"{folder} adds to a {name!r} with digest {digest[:8]}, but {places[0]} has {digests[0][:8]}; "
+        f"type drafterforge train-drafter domain=... name={folder.name} drafter=lora overwrite=true"
+    )
 
 
 def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.drafter.fused import NORMS, PROJECTIONS, AdaptedLinear, FusedDrafter
+from drafterforge.drafter.lora import LowRank
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.norm import rms_norm
@@ -23,17 +24,56 @@ from drafterforge.kernels.rope import apply_rope
 StackedAttend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
+class Additions:
+    """Low-rank additions of n drafters to one base, padded with zeros to the largest rank."""
+
+    def __init__(self, linears: Sequence[FrozenLinear | AdaptedLinear]) -> None:
+        """linears: of one base; their own additions become views of what is held here."""
+        lows = [one.low if isinstance(one, AdaptedLinear) else None for one in linears]
+        weight = base_of(linears[0]).weight
+        count, rank = len(lows), max(low.down.shape[0] for low in lows if low is not None)
+        self.down = weight.new_zeros(count, rank, weight.shape[1])
+        self.up = weight.new_zeros(weight.shape[0], count, rank)
+        for place, low in enumerate(lows):
+            if low is not None:
+                own = LowRank(self.down[place, : low.down.shape[0]], self.up[:, place, : low.up.shape[1]])
+                own.down.copy_(low.down)
+                own.up.copy_(low.up)
+                linears[place].low = own
+        # On a CPU few rows are read faster as one product with all additions, of which each drafter keeps its own.
+        self.joint = weight.device.type == "cpu" and count <= JOINT_DRAFTERS
+        if self.joint:
+            self.all_down, self.all_up = FrozenLinear(self.down.flatten(0, 1)), FrozenLinear(self.up.flatten(1))
+            self.own = torch.eye(count, dtype=weight.dtype)[:, None, :, None]
+
+    def add(self, out: Tensor, x: Tensor) -> Tensor:
+        """What is added for x [n, R, in], or [R, in] read by all alike, to out of n or of 1: [n, R, out]."""
+        count, rows = self.down.shape[0], x.shape[-2]
+        if self.joint and rows <= JOINT_ROWS:
+            low = self.all_down(x).unflatten(-1, (count, -1)) * self.own  # [n, R, n, r]
+            return self.all_up(low.flatten(2)) + out
+        if x.dim() == 2:
+            low = F.linear(x, self.down.flatten(0, 1)).unflatten(1, (count, -1)).transpose(0, 1)
+        else:
+            low = torch.bmm(x, self.down.transpose(1, 2))
+        return torch.baddbmm(out.expand(count, -1, -1), low, self.up.permute(1, 2, 0))
+
+
+JOINT_DRAFTERS, JOINT_ROWS = 12, 8  # beyond these the products that nobody keeps cost more than they save
+
+
 class StackedLinear:
     """One projection of N drafters."""
 
     def __init__(self, linears: Sequence[FrozenLinear | AdaptedLinear]) -> None:
         """linears: those that share a base stand side by side."""
-        self.families: list[tuple[slice, FrozenLinear, Tensor | None, Tensor | None]] = []
+        self.families: list[tuple[slice, FrozenLinear, Additions | None]] = []
         start = 0
         for _, group in groupby(linears, key=lambda one: id(base_of(one))):
             members = list(group)
             part = slice(start, start + len(members))
-            self.families.append((part, base_of(members[0]), *batched(members)))
+            adapted = any(isinstance(one, AdaptedLinear) for one in members)
+            self.families.append((part, base_of(members[0]), Additions(members) if adapted else None))
             start = part.stop
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -42,36 +82,17 @@ class StackedLinear:
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     @staticmethod
-    def _family(x: Tensor, part: slice, base: FrozenLinear, down: Tensor | None, up: Tensor | None) -> Tensor:
-        count, shared = part.stop - part.start, x.dim() == 2
-        own = x if shared else x[part]
+    def _family(x: Tensor, part: slice, base: FrozenLinear, additions: Additions | None) -> Tensor:
+        own = x if x.dim() == 2 else x[part]
         out = base(own)
-        if down is None:
-            return out.expand(count, -1, -1) if shared else out
-        if shared:
-            low = F.linear(x, down.flatten(0, 1)).unflatten(1, (count, -1)).transpose(0, 1)
-            return torch.baddbmm(out.expand(count, -1, -1), low, up.transpose(1, 2))
-        return torch.baddbmm(out, torch.bmm(own, down.transpose(1, 2)), up.transpose(1, 2))
+        if additions is not None:
+            return additions.add(out, own)
+        return out.expand(part.stop - part.start, -1, -1) if x.dim() == 2 else out
 
 
 def base_of(linear: FrozenLinear | AdaptedLinear) -> FrozenLinear:
     """The shared part of a projection."""
     return linear.base if isinstance(linear, AdaptedLinear) else linear
-
-
-def batched(linears: Sequence[FrozenLinear | AdaptedLinear]) -> tuple[Tensor | None, Tensor | None]:
-    """Additions to one base, [n, r, in] and [n, out, r], padded with zeros to the largest rank; None without any."""
-    lows = [one.low if isinstance(one, AdaptedLinear) else None for one in linears]
-    if all(low is None for low in lows):
-        return None, None
-    weight = base_of(linears[0]).weight
-    rank = max(low.down.shape[0] for low in lows if low is not None)
-    down = weight.new_zeros(len(lows), rank, weight.shape[1])
-    up = weight.new_zeros(len(lows), weight.shape[0], rank)
-    for place, low in enumerate(lows):
-        if low is not None:
-            down[place, : low.down.shape[0]], up[place, :, : low.up.shape[1]] = low.down, low.up
-    return down, up
 
 
 def by_family(drafters: Sequence[FusedDrafter]) -> list[int]:

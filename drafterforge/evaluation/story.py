@@ -89,7 +89,7 @@ def _stack(
     first = part.last, part.logits
     rest = text[None, 2:]
     part.commit(rest, features[None, 1 : end - 1], [end - 2])
-    judgement = part.read(Truth(rest, None), max(one.top_k for one in shapes))
+    judgement = part.read(Truth(rest, None), [one.top_k for one in shapes])
     outputs, logits = (torch.cat((one, more), dim=1) for one, more in zip(first, part.outputs, strict=True))
     lengths = []
     for member, (drafter, shape) in enumerate(zip(part.drafters.members, shapes, strict=True)):
@@ -135,7 +135,7 @@ def _solo(
         found[root] = _lengths(tree, text, torch.tensor([root], device=text.device), shape.depth)[0]
         following = text[None, root + 1 : root + 2]
         part.commit(following, features[None, root : root + 1], [1], tell=True)
-        judgement = part.read(Truth(following, None), shape.top_k)
+        judgement = part.read(Truth(following, None), [shape.top_k])
         hits[0, root + 1] = judgement.accepted[0, 0, 0].item()
     return [found], hits
 

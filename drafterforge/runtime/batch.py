@@ -277,7 +277,7 @@ class Batch:
         path = path[:, :width, None].expand(-1, -1, features.shape[2])
         self.proposer.refresh(tokens[:, :width], features.gather(1, path), counts)
 
-    def add_drafter(self, name: str, drafter: object) -> None:
+    def add_drafter(self, name: str, drafter: object, cost: float | None = None) -> None:
         """Let a drafter join the pool between cycles; it reads each row's text, whose features the target repeats."""
         texts, features = [], []
         for row in self.rows:
@@ -285,7 +285,7 @@ class Batch:
             tokens = texts[-1][None, :-1]
             positions = torch.arange(tokens.shape[1], device=self.target.device)[None]
             features.append(self.target.forward(tokens, positions, None)[1][0])
-        self.proposer.join(name, drafter, texts, features)
+        self.proposer.join(name, drafter, texts, features, cost)
 
     def remove_drafter(self, name: str) -> None:
         """Let a drafter of the pool go between cycles."""

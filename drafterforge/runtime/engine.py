@@ -145,14 +145,17 @@ class Engine:
         self.batches.add(batch)
         return batch
 
-    def add_drafter(self, name: str, drafter: Drafter) -> None:
-        """Let a drafter join the pool; requests that are being decoded may use it from their next cycle on."""
+    def add_drafter(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
+        """Let a drafter join the pool; requests that are being decoded may use it from their next cycle on.
+
+        cost: seconds of its cycles, where the selector was given costs.
+        """
         pool = self._pool()
         check_drafter(name, drafter, self.target)
-        pool.add(name, drafter)
+        pool.add(name, drafter, cost)
         with torch.inference_mode():
             for batch in self.batches:
-                batch.add_drafter(name, drafter)
+                batch.add_drafter(name, drafter, cost)
 
     def remove_drafter(self, name: str) -> None:
         """Let a drafter of the pool go, also from the requests that are being decoded."""

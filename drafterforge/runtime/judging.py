@@ -5,7 +5,7 @@ Axes: N drafters, B rows, A committed tokens, W draft vocabulary, V target vocab
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,10 +24,10 @@ class Truth:
 class Judgement:
     """Every drafter at every committed position, [N, B, A], float32."""
 
-    log_q: Tensor  # log-probability of the committed token; -inf outside the drafter's vocabulary
     accepted: Tensor  # 1 where the committed token is among the drafter's k best
     gamma: Tensor  # the target's probability of the drafter's k best
-    divergence: Tensor | None = None  # total variation distance of drafter and target, if asked for
+    log_q: Tensor | None = None  # log-probability of the committed token; -inf outside the drafter's vocabulary
+    divergence: Tensor | None = None  # total variation distance of drafter and target; 1 where nothing is known of q
 
     @staticmethod
     def join(parts: list[Judgement]) -> Judgement:
@@ -42,29 +42,36 @@ class Judgement:
 
 
 def judge(
-    logits: Tensor, token_ids: Tensor, draft_ids: Tensor, truth: Truth, top_k: int, divergence: bool = False
+    logits: Tensor, token_ids: Tensor, draft_ids: Tensor, truth: Truth, top_k: Sequence[int], details: bool = False
 ) -> Judgement:
     """Judge drafters by their logits.
 
     logits: [N, B, A, W], of the distributions over the committed tokens.  token_ids: target id of every draft id,
-    [N, W].  draft_ids: draft id of every target id, -1 where none, [N, V].
+    [N, W].  draft_ids: draft id of every target id, -1 where none, [N, V].  top_k: proposals of each drafter, [N].
+    details: also log_q and divergence.
     """
     count, batch, width, size = logits.shape
     logits = logits.float()
     ids = draft_ids[:, truth.tokens]  # [N, B, A]
     known = ids >= 0
     own = logits.gather(-1, ids.clamp(min=0)[..., None])
-    log_q = (own[..., 0] - logits.logsumexp(dim=-1)).masked_fill(~known, float("-inf"))
     ahead = (logits > own).sum(dim=-1)
     ties = logits == own
-    ahead += (ties & (torch.arange(size, device=ids.device) < ids[..., None])).sum(dim=-1)  # as `top_children` orders
-    accepted = (known & (ahead < top_k)).float()
+    if logits.device.type != "cpu" or int(ties.sum()) > ids.numel():
+        ahead += (ties & (torch.arange(size, device=ids.device) < ids[..., None])).sum(dim=-1)  # as in `top_children`
+    limits = torch.tensor(top_k, device=logits.device)[:, None, None]
+    accepted = (known & (ahead < limits)).float()
     gamma = accepted
     if truth.laws is not None:
-        children = logits.topk(min(top_k, size), dim=-1).indices
+        most = min(max(top_k), size)
+        children = logits.topk(most, dim=-1).indices
         children = token_ids[:, None, None].expand(-1, batch, width, -1).gather(-1, children)
-        gamma = truth.laws.expand(count, -1, -1, -1).gather(-1, children).sum(dim=-1).float()
-    return Judgement(log_q, accepted, gamma, total_variation(logits, token_ids, truth) if divergence else None)
+        mass = truth.laws.expand(count, -1, -1, -1).gather(-1, children)
+        gamma = (mass * (torch.arange(most, device=logits.device) < limits[..., None])).sum(dim=-1).float()
+    if not details:
+        return Judgement(accepted, gamma)
+    log_q = (own[..., 0] - logits.logsumexp(dim=-1)).masked_fill(~known, float("-inf"))
+    return Judgement(accepted, gamma, log_q, total_variation(logits, token_ids, truth))
 
 
 def total_variation(logits: Tensor, token_ids: Tensor, truth: Truth) -> Tensor:
@@ -78,21 +85,27 @@ def total_variation(logits: Tensor, token_ids: Tensor, truth: Truth) -> Tensor:
     return 1.0 - torch.minimum(p.float(), q).sum(dim=-1)
 
 
-def judge_sets(children: list[list[dict[int, float]]], truth: Truth, top_k: int) -> Judgement:
-    """Judge one drafter by the tokens it would propose, best first with their probabilities, for committed tokens."""
+def judge_sets(
+    children: list[list[dict[int, float]]], truth: Truth, top_k: Sequence[int], details: bool = False
+) -> Judgement:
+    """Judge one drafter by what it would propose, best first with probabilities, for each row's committed tokens."""
     shape = truth.tokens.shape
-    log_q, accepted = torch.full(shape, float("-inf")), torch.zeros(shape)
+    accepted, log_q, divergence = torch.zeros(shape), torch.full(shape, float("-inf")), torch.ones(shape)
     gamma = accepted if truth.laws is None else torch.zeros(shape)
     for row, (tokens, sets) in enumerate(zip(truth.tokens.tolist(), children, strict=True)):
         for place, (token, proposed) in enumerate(zip(tokens, sets, strict=False)):
-            best = list(proposed)[:top_k]
-            if token in proposed:
-                log_q[row, place] = math.log(proposed[token])
-                accepted[row, place] = token in best
+            best = list(proposed)[: top_k[0]]
+            accepted[row, place] = token in best
             if truth.laws is not None and best:
                 gamma[row, place] = truth.laws[row, place, best].sum().item()
-    device = truth.tokens.device
-    return Judgement(*(part[None].to(device) for part in (log_q, accepted, gamma)))
+            if details and proposed:
+                q = torch.tensor(list(proposed.values()))
+                own = torch.tensor([guess == token for guess in proposed]).double()
+                p = own if truth.laws is None else truth.laws[row, place, list(proposed)].cpu()
+                log_q[row, place] = (q * own).sum().log()
+                divergence[row, place] = 1.0 - torch.minimum(p, q).sum()
+    parts = (accepted, gamma, log_q, divergence) if details else (accepted, gamma)
+    return Judgement(*(part[None].to(truth.tokens.device) for part in parts))
 
 
 def draft_id_table(token_ids: Tensor, vocab_size: int) -> Tensor:

@@ -25,22 +25,25 @@ class Pool:
         selector: str | Callable[[list[str], list[int]], Selector] = "normalhedge",
         *,
         every: int = 1,
+        details: bool = False,
         shapes: Mapping[str, TreeShape] | None = None,
         **options: object,
     ) -> None:
         """selector: a name, with its options, or a function of (names, levels each drafts) that makes one.
 
         every: cycles between passes in which all drafters read what is committed; in between only those that draft do.
-        shapes: trees of single drafters, where they are not to be the engine's.
+        details: also judge log-probabilities and total variation, which no selector asks for.  shapes: trees of single
+        drafters, where they are not to be the engine's.
         """
         if not drafters:
             raise ConfigError("a pool needs at least one drafter, got none")
         if every < 1:
             raise ConfigError(f"every must be >= 1 cycles, got {every}")
-        self.drafters, self.every, self.shapes = dict(drafters), every, dict(shapes or {})
+        self.drafters, self.every, self.details = dict(drafters), every, details
+        self.shapes = dict(shapes or {})
         if unknown := sorted(self.shapes.keys() - self.drafters.keys()):
             raise ConfigError(f"shapes names {', '.join(unknown)}; the pool has {', '.join(self.drafters)}")
-        self.build = selector if callable(selector) else _builder(selector, options)
+        self.choose, self.options = selector, options
         self.idle: list[Selector] = []  # of finished requests; they may carry what they learned
         self.stacks: dict[tuple[str, ...], StackedDrafters] = {}
 
@@ -63,12 +66,19 @@ class Pool:
             found = self.idle.pop()
             if list(found.drafters) == self.names:
                 return found
-        return self.build(self.names, self.levels(shape))
+        levels = self.levels(shape)
+        if callable(self.choose):
+            return self.choose(self.names, levels)
+        return build_selector(self.choose, self.names, max(1, *levels), levels=levels, **self.options)
 
-    def add(self, name: str, drafter: Drafter) -> None:
-        """A drafter joins, last in the order."""
+    def add(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
+        """A drafter joins, last in the order; cost: seconds of its cycles, where the selector was given costs."""
         if name in self.drafters:
             raise ConfigError(f"the pool already has a drafter {name!r}; it has {', '.join(self.drafters)}")
+        if (costs := self.options.get("costs")) is not None:
+            if cost is None:
+                raise ConfigError(f"the selector was given costs; add {name!r} with cost=SECONDS of its cycles")
+            self.options["costs"] = [*costs, cost]
         self.drafters[name] = drafter
 
     def remove(self, name: str) -> None:
@@ -77,6 +87,8 @@ class Pool:
             raise ConfigError(f"the pool has no drafter {name!r}; it has {', '.join(self.drafters)}")
         if len(self.drafters) == 1:
             raise ConfigError(f"{name!r} is the only drafter of the pool and cannot be removed")
+        if (costs := self.options.get("costs")) is not None:
+            self.options["costs"] = [cost for cost, kept in zip(costs, self.names, strict=True) if kept != name]
         del self.drafters[name]
         self.shapes.pop(name, None)
         self.stacks = {names: stack for names, stack in self.stacks.items() if name not in names}
@@ -118,10 +130,3 @@ def check_drafter(name: str, drafter: Drafter, target: Target) -> None:
             f"drafter {name!r} has {drafter.config.vocab_size} token ids, {target.name} has "
             f"{target.config.vocab_size}; a causal LM drafts for a target with the same tokenizer"
         )
-
-
-def _builder(name: str, options: dict[str, object]) -> Callable[[list[str], list[int]], Selector]:
-    def build(drafters: list[str], levels: list[int]) -> Selector:
-        return build_selector(name, drafters, max(1, *levels), levels=levels, **options)
-
-    return build

@@ -16,7 +16,8 @@ from tests.conftest import tiny_target
 from tests.runtime.test_pool import full_drafters, lora_drafters
 
 SHAPE = TreeShape(9, 3, 3)
-PROMPTS = [[3, 14, 15, 9, 26, 5], [7, 8], [4] * 17, [9, 8, 7]]
+PROMPTS = [[3, 14, 15, 9, 26, 5], [7, 8], [4] * 17]
+COUNT = 40
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +29,15 @@ def everything():
     drafters = {"a": experts[0], "b": experts[1], "c": full_drafters(target, 1)[0], "d": experts[2], "small": small}
     drafters["retrieval"] = Retrieval(min_probability=1e-3, min_expected=0.0)
     shapes = {"retrieval": TreeShape(8, 6, 2), "c": TreeShape(6, 2, 3)}
-    return target, drafters, shapes, Engine(target).generate(PROMPTS, 70)
+    return target, drafters, shapes, Engine(target).generate(PROMPTS, COUNT)
 
 
-def contest_of(everything, selector="normalhedge", **options) -> tuple[Contest, Pool]:
+@pytest.fixture(scope="module")
+def contest(everything) -> Contest:
+    """The stories of these answers."""
     target, drafters, shapes, answers = everything
-    pool = Pool(drafters, selector, shapes=shapes, **options)
-    return Contest.of([tell(target, pool, SHAPE, answer) for answer in answers], PROMPTS), pool
+    pool = Pool(drafters, shapes=shapes)
+    return Contest.of([tell(target, pool, SHAPE, answer) for answer in answers], PROMPTS)
 
 
 def until_the_end(cycles: list[tuple[str, int]], before: int = 8) -> list[tuple[str, int]]:
@@ -49,9 +52,10 @@ def until_the_end(cycles: list[tuple[str, int]], before: int = 8) -> list[tuple[
 
 
 @pytest.mark.parametrize("selector", ["normalhedge", "ucbspec", "thompson", "random", "ftl"])
-def test_replayed_cycles_equal_live_cycles(everything, selector):
-    contest, pool = contest_of(everything, selector, seed=3)
-    live = Engine(everything[0], pool, SHAPE, max_batch=1).generate(PROMPTS, 70)
+def test_replayed_cycles_equal_live_cycles(everything, contest, selector):
+    target, drafters, shapes, _ = everything
+    pool = Pool(drafters, selector, shapes=shapes, seed=3)
+    live = Engine(target, pool, SHAPE, max_batch=1).generate(PROMPTS, COUNT)
     replayed = contest.run(contest.maker(selector, seed=4))  # the engine's own check began one request
     played = contest.run(contest.maker(selector, seed=3))
     assert selector not in ("random", "thompson") or replayed != played
@@ -64,11 +68,11 @@ def test_replayed_cycles_equal_live_cycles(everything, selector):
     assert len(used) > 1
 
 
-def test_every_drafter_alone_replays_as_it_decodes(everything):
-    contest, pool = contest_of(everything)
+def test_every_drafter_alone_replays_as_it_decodes(everything, contest):
+    target, drafters, shapes, _ = everything
     for number, name in enumerate(contest.names):
-        one = Engine(everything[0], pool.drafters[name], pool.shape_of(name, SHAPE))
-        for answer, cycles in zip(one.generate(PROMPTS, 70), contest.alone(number), strict=True):
+        one = Engine(target, drafters[name], shapes.get(name, SHAPE))
+        for answer, cycles in zip(one.generate(PROMPTS, COUNT), contest.alone(number), strict=True):
             ours = until_the_end([(name, cycle.accept_length) for cycle in answer.cycles])
             assert ours == until_the_end([(name, length) for _, length in cycles])
 
@@ -96,8 +100,7 @@ def test_regret_is_counted_against_the_best_drafter_of_each_answer():
     assert 0 < contest.paired_p(contest.hindsight(), contest.alone(0)) <= 1
 
 
-def test_tuning_takes_the_constants_of_the_fewest_cycles(everything):
-    contest, _ = contest_of(everything)
+def test_tuning_takes_the_constants_of_the_fewest_cycles(contest):
     grids = {"ucb1": {"c": (0.0, 0.1, 5.0)}}
     best = tuned(contest, "ucb1", grids)
     totals = {c: sum(map(len, contest.run(contest.maker("ucb1", c=c)))) for c in grids["ucb1"]["c"]}
@@ -106,7 +109,6 @@ def test_tuning_takes_the_constants_of_the_fewest_cycles(everything):
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in ("static", "router", "oracle")])
-def test_every_selector_replays(everything, name):
-    contest, _ = contest_of(everything)
+def test_every_selector_replays(contest, name):
     figures = contest.figures(contest.run(contest.maker(name)))
     assert figures["regret_cycles"] >= -0.5 and 1 <= figures["mat"] <= 7

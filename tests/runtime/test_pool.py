@@ -14,7 +14,7 @@ from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.drafter.stacked import StackedDrafters, by_family
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.engine import Engine
-from drafterforge.runtime.judging import Truth, draft_id_table, judge
+from drafterforge.runtime.judging import Truth, draft_id_table, judge, judge_sets
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
 from drafterforge.runtime.proposers.stack import StackProposer
@@ -83,7 +83,7 @@ def test_one_pass_equals_the_loop_over_drafters(target, kind, count):
     for counts in ([1, 3, 2], [4, 1, 1]):
         tokens, features = torch.randint(0, 61, (3, max(counts))), torch.randn(3, max(counts), 3 * width)
         pool.commit(tokens, features, counts)
-        pool.read(Truth(tokens, None), top_k=3)
+        pool.read(Truth(tokens, None), top_k=[3] * len(members))
         for one in loop:
             one.refresh(tokens, features, counts)
     torch.testing.assert_close(pool.last, torch.stack([one.last for one in loop]), rtol=1e-5, atol=1e-5)
@@ -182,11 +182,11 @@ def test_judging_is_what_its_names_say():
     logits, token_ids = torch.randn(2, 1, 3, 5), torch.stack([torch.tensor([0, 2, 3, 5, 7]), torch.arange(5)])
     laws = torch.randn(1, 3, 8).softmax(-1)
     truth = Truth(torch.tensor([[2, 4, 7]]), laws)
-    found = judge(logits, token_ids, draft_id_table(token_ids, 8), truth, top_k=2, divergence=True)
+    found = judge(logits, token_ids, draft_id_table(token_ids, 8), truth, top_k=[2, 1], details=True)
     for drafter in range(2):
         for place, token in enumerate([2, 4, 7]):
             q = torch.zeros(8).index_put((token_ids[drafter],), logits[drafter, 0, place].softmax(-1))
-            best = token_ids[drafter][logits[drafter, 0, place].topk(2).indices]
+            best = token_ids[drafter][logits[drafter, 0, place].topk(2 - drafter).indices]
             p = laws[0, place]
             assert found.accepted[drafter, 0, place] == float(token in best)
             torch.testing.assert_close(found.log_q[drafter, 0, place], q[token].log())
@@ -242,6 +242,23 @@ def test_selectors_carry_what_they_learned_only_if_asked(target):
         assert np.array_equal(kept.probs, before) == carry
 
 
+def test_costs_follow_the_drafters_of_the_pool(target):
+    drafters = lora_drafters(target, 3)
+    engine = Engine(target, Pool(dict(zip("ab", drafters, strict=False)), "normalhedge", costs=[1.0, 2.0]), SHAPE)
+    with pytest.raises(ConfigError, match="add 'c' with cost=SECONDS"):
+        engine.add_drafter("c", drafters[2])
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        batch.admit(*engine.read(PROMPTS[0], 12))
+        engine.add_drafter("c", drafters[2], cost=3.0)
+        batch.cycle(SHAPE)
+        engine.remove_drafter("a")
+        batch.cycle(SHAPE)
+        assert batch.proposer.rows[0].selector.costs.tolist() == [2.0, 3.0]
+    assert engine.drafter.options["costs"] == [2.0, 3.0]
+    assert engine.generate(PROMPTS[:1], 12)[0].tokens == Engine(target).generate(PROMPTS[:1], 12)[0].tokens
+
+
 def test_bad_pools_are_refused_in_one_line(target):
     one = lora_drafters(target, 1)[0]
     with pytest.raises(ConfigError, match="needs at least one drafter"):
@@ -264,3 +281,28 @@ def test_bad_pools_are_refused_in_one_line(target):
     other = tiny_target(vocab_size=40)
     with pytest.raises(DrafterforgeError, match="drafter 'x' drafts for a target of vocabulary 40"):
         Engine(target, Pool({"x": FusedDrafter(tiny_drafter(other, 20), other.backbone.embedding)}))
+
+
+def test_details_of_a_lookup_are_those_of_its_proposals():
+    laws = torch.zeros(1, 2, 8)
+    laws[0, 0, [3, 4, 5]] = torch.tensor([0.5, 0.3, 0.2])
+    laws[0, 1, 2] = 1.0
+    proposed = [[{3: 0.4, 4: 0.4}, {}]]
+    found = judge_sets(proposed, Truth(torch.tensor([[4, 2]]), laws.double()), top_k=[1], details=True)
+    torch.testing.assert_close(found.accepted, torch.tensor([[[0.0, 0.0]]]))
+    torch.testing.assert_close(found.gamma, torch.tensor([[[0.5, 0.0]]]))
+    torch.testing.assert_close(found.divergence, torch.tensor([[[1 - 0.4 - 0.3, 1.0]]]))
+    torch.testing.assert_close(found.log_q, torch.tensor([[[np.log(0.4), -np.inf]]]).float())
+
+
+def test_a_pool_tells_details_when_asked(target):
+    pool = Pool(everything(target), "normalhedge", details=True, every=2)
+    engine = Engine(target, pool, SHAPE)
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        batch.admit(*engine.read(PROMPTS[0], 30))
+        for _ in range(4):
+            batch.cycle(SHAPE)
+    judgement = batch.proposer.judgement
+    assert judgement.log_q.shape == judgement.divergence.shape == judgement.gamma.shape
+    assert judgement.log_q.shape[0] == len(pool.names) and (judgement.log_q <= 0).all()

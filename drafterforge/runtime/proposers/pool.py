@@ -149,7 +149,9 @@ class PoolProposer(Proposer):
         """Let all drafters read; judge them where a selector asks for it."""
         truth = self._truth() if all(one.tell for one in self.held) else None
         top_ks = [[self._shape(name).top_k for name in names] for names, _ in self.parts]
-        judgements = [part.read(truth, max(top_k)) for (_, part), top_k in zip(self.parts, top_ks, strict=True)]
+        judgements = [
+            part.read(truth, top_k, self.pool.details) for (_, part), top_k in zip(self.parts, top_ks, strict=True)
+        ]
         began = time.perf_counter()
         self.since = 0
         evaluations = None
@@ -215,7 +217,7 @@ class PoolProposer(Proposer):
     def _divergences(self) -> list[float]:
         """Block divergence of the drafts: the target's mass on the children, down the most probable branch, [B].
 
-        Over the levels of the deepest drafter; greedy rows count the target's plain softmax, a smoother signal.
+        Over the levels of the deepest drafter; at temperature 1 whatever the row's, so that greedy rows get a smooth signal.
         """
         verified, levels = self.verified, max(1, *self.pool.levels(self.asked))
         tree, logits = verified.tree, verified.logits
@@ -234,7 +236,14 @@ class PoolProposer(Proposer):
             at = torch.where(going > 0, below.long().argmax(dim=1), at)
         return [value / levels for value in total.tolist()]
 
-    def join(self, name: str, drafter: Drafter, texts: Sequence[Tensor], features: Sequence[Tensor]) -> None:
+    def join(
+        self,
+        name: str,
+        drafter: Drafter,
+        texts: Sequence[Tensor],
+        features: Sequence[Tensor],
+        cost: float | None = None,
+    ) -> None:
         """Add a drafter, which reads each row's text so far; `features` as for `admit`."""
         self._catch_up()
         part = StackProposer(StackedDrafters([drafter])) if isinstance(drafter, FusedDrafter) else _solo(drafter)
@@ -243,7 +252,7 @@ class PoolProposer(Proposer):
         self.parts.append(([name], part))
         self.names.append(name)
         for row in self.rows:
-            row.selector.add_drafter(name, levels=min(self._shape(name).depth, row.selector.depth))
+            row.selector.add_drafter(name, cost, min(self.pool.shape_of(name, self.asked).depth, row.selector.depth))
 
     def leave(self, name: str) -> None:
         """Remove a drafter."""

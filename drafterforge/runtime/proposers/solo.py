@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -42,16 +44,16 @@ class SoloProposer:
         for row, count in enumerate(counts):
             self.unread[row].append(tokens[row, :count])
 
-    def read(self, truth: Truth | None = None, top_k: int = 1, divergence: bool = False) -> Judgement | None:
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
         """Read what is unread; judge the drafter since it was last asked to, if the truth is given."""
         self._flush()
         guesses, self.guesses = self.guesses, [[] for _ in self.guesses]
         if truth is None:
             return None
         if isinstance(self.proposer, RetrievalProposer):
-            return judge_sets(guesses, truth, top_k)
+            return judge_sets(guesses, truth, top_k, details)
         logits = pad_sequence([torch.stack(row) for row in guesses], batch_first=True)[None]
-        return judge(logits, self.token_ids, self.draft_ids, truth, top_k, divergence)
+        return judge(logits, self.token_ids, self.draft_ids, truth, top_k, details)
 
     def _flush(self) -> None:
         """Read what is unread, and keep the guesses if they may be judged."""

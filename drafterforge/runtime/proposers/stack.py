@@ -6,6 +6,7 @@ Axes: N drafters, B rows, A committed tokens, H hidden, W draft vocabulary; cach
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -86,7 +87,7 @@ class StackProposer:
         for row, count in enumerate(counts):
             self.unread[row].append((tokens[row, :count], features[row, :count]))
 
-    def read(self, truth: Truth | None = None, top_k: int = 1, divergence: bool = False) -> Judgement | None:
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
         """Let all drafters read what is unread; judges them at its positions if the truth about these is given."""
         drafters, batch = self.drafters, len(self.stable)
         tokens, features, counts = self._unread([0] * batch)
@@ -110,7 +111,7 @@ class StackProposer:
             self.outputs = hidden, logits
             each = logits.unflatten(1, (batch, width))
             each = torch.cat((self.logits[:, :, None], each[:, :, :-1]), dim=2)  # guesses of the tokens, not after them
-            judgement = judge(each, drafters.token_ids, self.draft_ids, truth, top_k, divergence)
+            judgement = judge(each, drafters.token_ids, self.draft_ids, truth, top_k, details)
             hidden, logits = hidden[:, rows], logits[:, rows]
         self.last, self.logits = hidden, logits
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]

@@ -1,0 +1,259 @@
+"""What a pool costs: reading with eight drafters over reading with one, their memory, and selection in a cycle.
+
+    python scripts/bench_pool.py [--json PATH] [--quick] [drafters=NAME,NAME,...]
+
+Reading is timed with cold caches, as after a forward pass of the target, which runs before each of them; the two sides
+take turns.  Weights are random where no drafters are named: times do not depend on them.  The share of selection is
+that of live decoding with the pool, so it wants trained drafters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.drafter.eagle3 import Eagle3Drafter
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.init import scratch_init
+from drafterforge.drafter.lora import LowRank
+from drafterforge.drafter.spec import DrafterSpec
+from drafterforge.drafter.stacked import StackedDrafters
+from drafterforge.kernels.linear import FrozenLinear
+from drafterforge.pipelines.decode import held_out_prompts
+from drafterforge.pipelines.pool import open_pool
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.judging import Truth
+from drafterforge.runtime.pool import Drafter, Pool
+from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
+from drafterforge.runtime.proposers.stack import StackProposer
+from drafterforge.schema import LORA_TARGETS, TargetConfig
+from drafterforge.selectors import learner
+from drafterforge.target.device import describe_device
+from drafterforge.target.load import Target, load_target
+
+CHUNK, CONTEXT, TOP_K = 3, 128, 4  # committed tokens read at once, tokens before them, proposals judged
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+def main() -> None:
+    """Measure, print, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("pool", nargs="*", help="drafters=NAME,NAME,... of runs_dir=runs")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quick", action="store_true", help="few repeats; the numbers mean little")
+    parser.add_argument("--rank", type=int, default=16, help="of LoRA experts")
+    parser.add_argument("--vocab", type=int, default=4096, help="draft vocabulary")
+    options = parser.parse_args()
+    given = dict(one.split("=", 1) for one in options.pool)
+    repeats = 5 if options.quick else 60
+    target = load_target(TargetConfig())
+    with torch.inference_mode():
+        torch.manual_seed(0)
+        lora, full = lora_pool(target, 8, options.vocab, options.rank), full_pool(target, 8, options.vocab)
+        rows = [
+            compared("generalist and 7 LoRA experts", target, lora, repeats),
+            compared("generalist and 7 full experts", target, full, repeats),
+        ]
+    drafters = open_pool(given.get("runs_dir", "runs"), target, given["drafters"].split(",")) if given else None
+    selection = selection_in_cycles(target, drafters or dict(zip("abcdefgh", lora, strict=True)), options.quick)
+    figures = {
+        "lora8_over_one": rows[0]["ratio"],
+        "full8_over_one": rows[1]["ratio"],
+        "lora8_memory_over_one": memory(lora) / memory(lora[:1]),
+        "normalhedge32_ms": normalhedge_ms(32, 200 if options.quick else 5000),
+        **selection,
+    }
+    console.print(f"smollm2-135m, {str(target.dtype).removeprefix('torch.')} on {describe_device(target.device)}")
+    show(rows, figures)
+    if options.json:
+        report = {
+            "bench": "pool",
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "device": describe_device(target.device),
+            "dtype": str(target.dtype).removeprefix("torch."),
+            "figures": figures,
+            "rows": rows,
+        }
+        save_json_atomic(options.json, report)
+
+
+def random_drafter(target: Target, vocab: int) -> Eagle3Drafter:
+    """Of the target's shape."""
+    spec = DrafterSpec.for_target(target.config, target.backbone.taps, vocab)
+    drafter = Eagle3Drafter(spec, target.backbone.embedding)
+    scratch_init(drafter)
+    drafter.set_vocabulary(torch.randperm(spec.vocab_size)[:vocab].sort().values)
+    return drafter
+
+
+def full_pool(target: Target, count: int, vocab: int) -> list[FusedDrafter]:
+    """Drafters with weights of their own."""
+    return [FusedDrafter(random_drafter(target, vocab), target.backbone.embedding) for _ in range(count)]
+
+
+def lora_pool(target: Target, count: int, vocab: int, rank: int) -> list[FusedDrafter]:
+    """A generalist and experts of it."""
+    drafter = random_drafter(target, vocab)
+    generalist = FusedDrafter(drafter, target.backbone.embedding)
+    modules = {name: m for name, m in drafter.named_modules() if name.split(".")[-1] in LORA_TARGETS}
+
+    def adapter() -> dict[str, LowRank]:
+        return {
+            name: LowRank(0.02 * torch.randn(rank, m.in_features), 0.02 * torch.randn(m.out_features, rank))
+            for name, m in modules.items()
+        }
+
+    return [generalist, *(generalist.expert(adapter()) for _ in range(count - 1))]
+
+
+class Reader:
+    """A pool that reads the same chunk behind the same text again and again."""
+
+    def __init__(self, target: Target, members: Sequence[FusedDrafter]) -> None:
+        torch.manual_seed(1)
+        width = target.config.hidden_size
+        self.proposer = StackProposer(StackedDrafters(members))
+        text, features = torch.randint(0, 4000, (CONTEXT + 1,)), torch.randn(CONTEXT, 3 * width)
+        self.proposer.admit(text, features.to(target.dtype))
+        self.tokens, self.features = torch.randint(0, 4000, (1, CHUNK)), torch.randn(1, CHUNK, 3 * width)
+        self.features = self.features.to(target.dtype)
+
+    def __call__(self) -> None:
+        """Read and judge; then step back."""
+        stable, logits, last = list(self.proposer.stable), self.proposer.logits, self.proposer.last
+        self.proposer.commit(self.tokens, self.features, [CHUNK])
+        self.proposer.read(Truth(self.tokens, None), [TOP_K] * len(self.proposer.drafters.members))
+        self.proposer.stable, self.proposer.logits, self.proposer.last = stable, logits, last
+
+
+class PlainReader:
+    """One drafter that reads to draft from the newest token, and is not judged."""
+
+    def __init__(self, target: Target, member: FusedDrafter, other: Reader) -> None:
+        self.proposer, self.other = Eagle3Proposer(member), other
+        features = torch.randn(CONTEXT, 3 * target.config.hidden_size).to(target.dtype)
+        self.proposer.admit(torch.randint(0, 4000, (CONTEXT + 1,)), features)
+
+    def __call__(self) -> None:
+        """Read, and score the newest token's children; then step back."""
+        stable, last = list(self.proposer.stable), self.proposer.last
+        self.proposer.refresh(self.other.tokens, self.other.features, [CHUNK])
+        self.proposer.drafter.logits(self.proposer.last)
+        self.proposer.stable, self.proposer.last = stable, last
+
+
+def compared(name: str, target: Target, members: Sequence[FusedDrafter], repeats: int) -> dict:
+    """Milliseconds of reading with all, with the first alone, and with the first as without a pool."""
+    many, one = Reader(target, members), Reader(target, members[:1])
+    plain = PlainReader(target, members[0], one)
+    times = cold(target, [many, one, plain], repeats)
+    ratios = [all_ / alone for all_, alone in zip(times[0], times[1], strict=True)]
+    return {
+        "pool": name,
+        "all_ms": 1e3 * statistics.median(times[0]),
+        "one_ms": 1e3 * statistics.median(times[1]),
+        "one_unjudged_ms": 1e3 * statistics.median(times[2]),
+        "ratio": statistics.median(ratios),
+    }
+
+
+def cold(target: Target, calls: Sequence[Callable[[], None]], repeats: int) -> list[list[float]]:
+    """Seconds of each call, each behind a forward pass of the target, taking turns."""
+    cache = target.new_cache(1)
+    ids, positions = torch.randint(0, 4000, (1, 10)), torch.arange(10)[None]
+    times: list[list[float]] = [[] for _ in calls]
+    for turn in range(repeats + 3):
+        for call, found in zip(calls, times, strict=True):
+            cache.place(0, 10)
+            target.logits(target.forward(ids, positions, cache)[0])
+            began = time.perf_counter()
+            call()
+            if turn >= 3:
+                found.append(time.perf_counter() - began)
+    return times
+
+
+def memory(members: Sequence[FusedDrafter]) -> int:
+    """Bytes of the weights that a pool holds, packed copies and batched additions included, each storage once.
+
+    The target's embedding is not the drafters' own; keys and values are not weights.
+    """
+    stack = StackedDrafters(members)
+    tensors = [gain for member in members for gain in member.gains.values()]
+    for linear in stack.linears.values():
+        for _, base, additions in linear.families:
+            held = [base]
+            if additions is not None:
+                tensors += [additions.down, additions.up]
+                held += [additions.all_down, additions.all_up] if additions.joint else []
+            for one in held:
+                tensors += [one.weight, *([one.packed.to_dense()] if one.packing is not None else [])]
+    for member in members:
+        for linear in member.linears.values():
+            if not isinstance(linear, FrozenLinear):
+                tensors += [linear.low.down, linear.low.up]
+    sizes = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(sizes.values())
+
+
+def normalhedge_ms(drafters: int, rounds: int) -> float:
+    """Milliseconds of an update with the law after it, median."""
+    made, losses, times = learner("normalhedge", drafters), np.random.default_rng(0).random((rounds, drafters)), []
+    for loss in losses:
+        began = time.perf_counter()
+        made.update(loss)
+        made.probs  # noqa: B018 - the law is worked out when it is asked for
+        times.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(times)
+
+
+def selection_in_cycles(target: Target, drafters: dict[str, Drafter], quick: bool) -> dict[str, float]:
+    """Shares of a decoding cycle: choosing, judging and learning; and all that one drafter alone would not need."""
+    prompts = held_out_prompts(target, 2 if quick else 8)
+    first = next(iter(drafters))
+    pool = Engine(target, Pool(drafters, "normalhedge"))
+    alone = Engine(target, Pool({first: drafters[first]}, "static", drafter=first))
+    found = {"pool": [], "alone": []}
+    for prompt in prompts:
+        for name, engine in (("pool", pool), ("alone", alone)):
+            found[name] += engine.generate([prompt], 16 if quick else 64)[0].cycles
+    cycle = {name: [c.draft_s + c.verify_s + c.host_s + c.select_s for c in cycles] for name, cycles in found.items()}
+    select = statistics.median(c.select_s for c in found["pool"]) / statistics.median(cycle["pool"])
+    drafting = {name: statistics.median(c.draft_s + c.select_s for c in cycles) for name, cycles in found.items()}
+    return {
+        "selection_share": select,
+        "pool_share": (drafting["pool"] - drafting["alone"]) / statistics.median(cycle["pool"]),
+        "cycle_ms": 1e3 * statistics.median(cycle["pool"]),
+    }
+
+
+def show(rows: list[dict], figures: dict[str, float]) -> None:
+    """Two tables."""
+    table = Table(title=f"reading {CHUNK} tokens behind {CONTEXT}, caches cold, ms", title_justify="left")
+    for heading in ("pool", "all", "one, judged", "one, not judged", "all over one"):
+        table.add_column(heading, justify="left" if heading == "pool" else "right")
+    for row in rows:
+        cells = [f"{row[key]:.2f}" for key in ("all_ms", "one_ms", "one_unjudged_ms")]
+        table.add_row(row["pool"], *cells, f"{row['ratio']:.2f}x")
+    console.print(table)
+    table = Table()
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in figures.items():
+        table.add_row(name, f"{value:.3f}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

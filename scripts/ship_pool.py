@@ -1,0 +1,59 @@
+"""Copy a trained pool into the package, without its logs: what `drafterforge` finds by name where runs/ has nothing.
+
+python scripts/ship_pool.py [--runs-dir runs] [--target smollm2-135m] general sql python math chat
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from drafterforge.artifacts.folder import open_artifact, write_artifact
+from drafterforge.artifacts.locate import SHIPPED, artifact_dir
+
+LIMIT = 20e6  # bytes of all that is shipped
+
+
+def main() -> None:
+    """Copy in the order given: a generalist comes before its experts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="+")
+    parser.add_argument("--runs-dir", default="runs")
+    parser.add_argument("--target", default="smollm2-135m")
+    options = parser.parse_args()
+    shipped: dict[str, dict[str, str]] = {}  # what experts are to name as their parent
+    for name in options.names:
+        source = artifact_dir(options.runs_dir, options.target, "drafters", name)
+        manifest = open_artifact(source, "drafters")
+        parents = [shipped.get(parent["sha256"], parent) for parent in manifest.parents]
+        folder = SHIPPED / options.target / "drafters" / name
+        with write_artifact(
+            folder,
+            kind="drafters",
+            name=manifest.name,
+            target=manifest.target,
+            target_fingerprint=manifest.target_fingerprint,
+            config=manifest.config,
+            parents=parents,
+            metrics=manifest.metrics,
+            replace=True,
+        ) as staged:
+            for file in manifest.files:
+                if not file.startswith("logs/"):
+                    (staged / file).parent.mkdir(exist_ok=True)
+                    shutil.copyfile(source / file, staged / file)
+        shipped[manifest.digest] = open_artifact(folder, "drafters").as_parent()
+        print(f"{folder.relative_to(Path.cwd())}: {size(folder) / 1e6:.2f} MB")
+    total = size(SHIPPED)
+    print(f"{total / 1e6:.2f} MB in all")
+    assert total <= LIMIT, f"at most {LIMIT / 1e6:.0f} MB are shipped"
+
+
+def size(folder: Path) -> int:
+    """Bytes of all files below."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+if __name__ == "__main__":
+    main()

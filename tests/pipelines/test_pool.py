@@ -1,0 +1,167 @@
+"""A generalist, LoRA experts of it, and `eval` over the pool, from the command line on a tiny target."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from drafterforge.artifacts import locate
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.cli import main
+from drafterforge.data.answers import AnswerSet
+from drafterforge.drafter import checkpoint
+from drafterforge.drafter.fused import AdaptedLinear
+from drafterforge.pipelines import train_drafter
+from drafterforge.pipelines.pool import open_pool
+from drafterforge.schema import TargetConfig
+from drafterforge.target.load import load_target
+from tests.pipelines.conftest import Bench
+
+SMOKE = ("experiment=smoke", "eval.num_prompts=1", "eval.max_new_tokens=4", "eval.chain=false")
+GENERAL = ("train-drafter", "domain=general", *SMOKE)
+EXPERT = ("train-drafter", "answers=general", "drafter=lora", "drafter.lora.rank=4", *SMOKE)
+
+
+@pytest.fixture(scope="session")
+def pool_runs(tmp_path_factory, tiny_folder) -> Path:
+    """Runs of a generalist and two experts."""
+    runs = tmp_path_factory.mktemp("pool") / "runs"
+    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={runs}")
+    assert main([*GENERAL, *hf]) == 0
+    for domain in ("sql", "math"):
+        assert main([*EXPERT, *hf, f"domain={domain}"]) == 0
+    return runs
+
+
+@pytest.fixture
+def pool(bench, pool_runs) -> Bench:
+    """A bench with a copy of that pool."""
+    shutil.copytree(pool_runs, bench.runs)
+    return bench
+
+
+def test_an_expert_is_a_small_adapter_that_names_its_generalist(pool):
+    general = open_artifact(pool.artifact("drafters", "general"), "drafters")
+    manifest = open_artifact(pool.artifact("drafters", "sql"), "drafters")
+    assert {"adapter/adapter_config.json", "adapter/adapter_model.safetensors"} <= manifest.files.keys()
+    assert "model.safetensors" not in manifest.files
+    assert {"kind": "drafters", "name": "general", "sha256": general.digest} in manifest.parents
+    tensors = load_file(pool.artifact("drafters", "sql") / "adapter" / "adapter_model.safetensors")
+    assert any(tensor.any() for name, tensor in tensors.items() if "lora_B" in name)  # it has learned something
+    assert pool.finished().count("tiny/answers/general") == 1 and "tiny/answers/sql" not in pool.finished()
+
+
+def test_an_expert_learns_from_its_own_domain_s_answers_alone(pool):
+    answers = AnswerSet.open(pool.artifact("answers", "general"))
+    for split in ("train", "val", "test"):
+        whole, own = answers.rows(split), answers.rows(split, "sql")
+        assert {row.domain for row in own} == {"sql"} and {row.domain for row in whole} > {"sql"}
+        assert [whole[place].input_ids for place in own.places.tolist()] == [row.input_ids for row in own]
+        assert len(answers.rows(split, "general")) == len(answers.rows(split, "medical")) == len(whole)
+
+
+def test_experts_of_a_pool_share_their_generalist_s_weights(pool):
+    target = load_target(TargetConfig(source="hf", model=str(pool.target)))
+    target.name = "tiny"
+    opened = open_pool(pool.runs, target, ["general", "sql", "math", "retrieval"])
+    for name in ("sql", "math"):
+        linear = opened[name].linears["head"]
+        assert isinstance(linear, AdaptedLinear) and linear.base is opened["general"].linears["head"]
+
+
+def test_an_expert_decodes_the_target_s_text(pool):
+    ask = ("generate", "prompt=Which users are active?", "max_new_tokens=12")
+    assert pool(*ask, "drafter=sql").out == pool(*ask).out != ""
+
+
+def test_eval_reports_drafters_selectors_and_live_runs(pool):
+    done = pool("eval", "suite=mixed", "experiment=smoke", "pool.every=2")
+    assert done.code == 0, done.err
+    folder = pool.artifact("reports", "mixed")
+    open_artifact(folder, "reports")
+    report = json.loads((folder / "report.json").read_text())
+    names = ["general", "math", "sql", "retrieval"]
+    assert [row["method"] for row in report["rows"][:3]] == [
+        "autoregressive",
+        "general alone",
+        "normalhedge over the pool",
+    ]
+    replays = {row["method"]: row for row in report["rows"] if row["source"] == "replay"}
+    assert {f"{name} alone" for name in names} | {"best in hindsight", "normalhedge", "ucbspec"} <= replays.keys()
+    best = replays["best in hindsight"]
+    assert best["of_hindsight"] == 1.0 and all(row["num_tokens"] == best["num_tokens"] for row in replays.values())
+    assert all(row["num_cycles"] >= best["num_cycles"] for name, row in replays.items() if name.endswith("alone"))
+    assert all(one["other_text"] == 0 for one in report["curves"]["live"])
+    for row in report["rows"][:3]:
+        assert row["mismatches"] == 0 and row["time_s"]["total"] > 0
+    assert report["rows"][2]["time_s"]["select"] > 0
+    assert "ucbspec" in done.out and "report.json" in done.out
+
+
+MISTAKES = {
+    "names sql more than once": ("eval", "suite=mixed", "pool.drafters=[sql,sql]"),
+    "no drafters named 'sqll'": ("eval", "suite=mixed", "pool.drafters=[sqll]"),
+    "no selector 'normalhege'; did you mean 'normalhedge'": ("eval", "suite=mixed", "pool.selector=normalhege"),
+    "no option of normalhedge 'estimater'; did you mean 'estimator'": (
+        "eval",
+        "suite=mixed",
+        "pool.options={estimater: ratio}",
+    ),
+    "suite.conversations must lie in [0, 1]": ("eval", "suite=mixed", "suite.conversations=2"),
+    "type drafter.init=general": ("train-drafter", "domain=sql", "drafter.tuning=lora"),
+    "drafter.lora.rank must be >= 1": ("train-drafter", "domain=sql", "drafter=lora", "drafter.lora.rank=0"),
+    "drafter.lora.targets must be one of": ("train-drafter", "domain=sql", "drafter=lora", "drafter.lora.targets=[x]"),
+}
+
+
+@pytest.mark.parametrize("wanted", MISTAKES)
+def test_mistakes_get_one_line(pool, wanted):
+    assert wanted in pool(*MISTAKES[wanted]).one_line()
+
+
+def test_an_empty_pool_says_how_to_fill_it(bench):
+    assert "the pool is empty" in (line := bench("eval", "suite=mixed").one_line())
+    assert "drafterforge train-drafter domain=sql" in line
+
+
+def test_an_expert_without_its_generalist_is_refused(pool):
+    shutil.rmtree(pool.artifact("drafters", "general"))
+    line = pool("generate", "prompt=x", "drafter=sql").one_line()
+    assert "adds to the drafter 'general', which is not beside it" in line
+
+
+def test_an_expert_of_another_generalist_is_refused(pool):
+    pool(*GENERAL, "seed=1", "overwrite=true")
+    line = pool("generate", "prompt=x", "drafter=sql").one_line()
+    assert "with digest" in line and "overwrite=true" in line
+
+
+def test_a_lora_expert_of_a_lora_expert_is_refused(pool):
+    line = pool(*EXPERT, "domain=sql", "name=twice", "drafter.init=math").one_line()
+    assert "math" in line and "weights of its own" in line
+
+
+@pytest.mark.parametrize("selector", ["normalhedge", "metasd_ucb"])
+def test_generate_takes_the_whole_pool(pool, selector):
+    ask = ("generate", "prompt=Which users are active?", "max_new_tokens=12")
+    assert pool(*ask, "drafter=pool", f"pool.selector={selector}").out == pool(*ask).out
+
+
+def test_what_is_shipped_is_found_by_name_and_yields_to_runs(pool, monkeypatch):
+    shipped = pool.folder / "shipped"
+    shutil.copytree(pool.runs / "tiny" / "drafters", shipped / "tiny" / "drafters")
+    for module in (locate, checkpoint, train_drafter):
+        monkeypatch.setattr(module, "SHIPPED", shipped)
+    shutil.rmtree(pool.runs / "tiny" / "drafters")
+    assert locate.list_artifacts(pool.runs, "tiny", "drafters") == ["general", "math", "sql"]
+    assert locate.find_artifact(pool.runs, "tiny", "drafters", "sql") == shipped / "tiny" / "drafters" / "sql"
+    assert pool("generate", "prompt=x", "max_new_tokens=4", "drafter=sql").code == 0
+    assert pool(*EXPERT, "domain=sql", "name=own").code == 0  # an expert of the shipped generalist
+    assert pool("generate", "prompt=x", "max_new_tokens=4", "drafter=own").code == 0
+    assert pool(*GENERAL, "drafter.draft_vocab_size=32").code == 0
+    assert locate.find_artifact(pool.runs, "tiny", "drafters", "general") == pool.artifact("drafters", "general")
+    assert pool("generate", "prompt=x", "max_new_tokens=4", "drafter=own").code == 0  # still of the shipped one
