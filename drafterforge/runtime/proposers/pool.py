@@ -217,7 +217,7 @@ class PoolProposer(Proposer):
     def _divergences(self) -> list[float]:
         """Block divergence of the drafts: the target's mass on the children, down the most probable branch, [B].
 
-        Over the levels of the deepest drafter; at temperature 1 whatever the row's, so that greedy rows get a smooth signal.
+        Over the levels of the deepest drafter, and at temperature 1, so that greedy rows too give a smooth signal.
         """
         verified, levels = self.verified, max(1, *self.pool.levels(self.asked))
         tree, logits = verified.tree, verified.logits
