@@ -314,7 +314,7 @@ class PoolConfig:
     """Which drafters decode together, and how one is picked for every cycle."""
 
     drafters: list[str] = field(default_factory=list)  # names or folders; empty: all of the target, and retrieval
-    selector: str = "normalhedge"  # that of the live runs
+    selector: str = "hedgespec"  # see drafterforge/selectors/README.md
     options: dict[str, Any] = field(default_factory=dict)  # its own, such as {estimator: ratio_rb}
     every: int = 1  # cycles between passes in which all drafters read what is committed
 

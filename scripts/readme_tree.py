@@ -19,7 +19,9 @@ PLAIN = {
     ".ci/run": "what has to hold before a change lands",
     ".pre-commit-config.yaml": "ruff before each commit",
 }
+WEIGHTS = "drafterforge/shipped"  # artifacts, of which one line tells
 FOLDERS = {
+    WEIGHTS: "generalist and LoRA experts of the embedded target, found by name where runs/ has none",
     "scripts": "set-up, tests, benchmarks",
     "configs": "hydra groups; YAML only picks values of the dataclasses in schema.py",
     "configs/data": "where prompts come from",
@@ -27,7 +29,9 @@ FOLDERS = {
     "configs/drafter": "architecture and start of the drafter",
     "configs/eval": "held-out decoding",
     "configs/experiment": "named sets of overrides",
+    "configs/pool": "which drafters decode together",
     "configs/runtime": "tree shape",
+    "configs/suite": "what `eval` decodes",
     "configs/target": "which big model",
     "configs/trainer": "distillation settings",
     "tests": "mirrors the rooms; names state laws",
@@ -65,6 +69,8 @@ def folder(path: str, files: list[str], depth: int) -> list[str]:
     if path.startswith("configs/"):
         return [line(f"{Path(path).name}/", depth, f"{text}: {', '.join(Path(name).stem for name in own)}")]
     lines = [line(f"{Path(path).name}/", depth, text)]
+    if path == WEIGHTS:
+        return lines
     lines += [line(Path(name).name, depth + 1, summary(name)) for name in own]
     below = {name[len(path) + 1 :].split("/")[0] for name in files if "/" in name[len(path) + 1 :]}
     for name in sorted(below):

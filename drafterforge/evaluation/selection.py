@@ -18,8 +18,9 @@ from drafterforge.selectors import selector as build_selector
 from drafterforge.selectors.base import Selector
 
 Cycles = list[tuple[int, int]]  # of one answer: drafter and tokens emitted
-# Constants that the papers leave open, tuned on answers of other prompts than those reported.
+# Constants that the papers leave open, and NormalHedge's variants: tuned on answers of other prompts than reported.
 GRIDS: dict[str, dict[str, Sequence[Any]]] = {
+    "normalhedge": {"hybrid": (False, True), "discount": (1.0, 0.9, 0.8, 0.7, 0.5)},
     "ucb1": {"c": (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)},
     "ucb1_sliding": {"c": (0.02, 0.05, 0.1, 0.2, 0.5), "window": (20, 50)},
     "ucb1_discounted": {"c": (0.02, 0.05, 0.1, 0.2, 0.5), "discount": (0.9, 0.98)},

@@ -22,7 +22,7 @@ class Pool:
     def __init__(
         self,
         drafters: Mapping[str, Drafter],
-        selector: str | Callable[[list[str], list[int]], Selector] = "normalhedge",
+        selector: str | Callable[[list[str], list[int]], Selector] = "hedgespec",
         *,
         every: int = 1,
         details: bool = False,
