@@ -210,7 +210,7 @@ def decoded(
                     "num_cycles": sum(live),
                     "replayed_cycles": sum(map(len, replay)),
                     "requests_with_other_cycles": sum(a != len(b) for a, b in zip(live, replay, strict=True)),
-                    "other_text": sum(a.tokens != b.tokens for a, b in zip(done, answers, strict=True)),
+                    "other_text": [one.as_dict() for one in compare(name, target, done, answers)],
                 }
             )
     return found
@@ -313,6 +313,8 @@ def show(report: dict[str, Any]) -> None:
                 str(row["mismatches"]),
             )
         console.print(table)
-    other = sum(one["other_text"] for one in report["curves"]["live"])
+    other = [text for one in report["curves"]["live"] for text in one["other_text"]]
+    margins = ", ".join(f"{text['margin']:.1e}" for text in other)
     differing = sum(one["requests_with_other_cycles"] for one in report["curves"]["live"])
-    say(f"live runs: {other} texts and {differing} cycle counts differ from the replay")
+    at = f" (at margins {margins})" if other else ""
+    say(f"live runs: {len(other)} texts{at} and {differing} cycle counts differ from the replay")

@@ -92,7 +92,7 @@ def test_eval_reports_drafters_selectors_and_live_runs(pool):
     best = replays["best in hindsight"]
     assert best["of_hindsight"] == 1.0 and all(row["num_tokens"] == best["num_tokens"] for row in replays.values())
     assert all(row["num_cycles"] >= best["num_cycles"] for name, row in replays.items() if name.endswith("alone"))
-    assert all(one["other_text"] == 0 for one in report["curves"]["live"])
+    assert all(one["other_text"] == [] for one in report["curves"]["live"])
     for row in report["rows"][:3]:
         assert row["mismatches"] == 0 and row["time_s"]["total"] > 0
     assert report["rows"][2]["time_s"]["select"] > 0

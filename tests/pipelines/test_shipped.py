@@ -1,0 +1,35 @@
+"""The pool that comes with the package is whole, for the embedded target, small, and free of this machine."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.locate import SHIPPED, list_artifacts
+from drafterforge.drafter.checkpoint import generalist_of
+
+DRAFTERS = SHIPPED / "smollm2-135m" / "drafters"
+EXPERTS = ("chat", "math", "python", "sql")
+
+
+def test_the_shipped_pool_is_whole_and_small(tmp_path):
+    assert list_artifacts(tmp_path, "smollm2-135m", "drafters") == ["chat", "general", "math", "python", "sql"]
+    fingerprints = {open_artifact(DRAFTERS / name, "drafters").target_fingerprint for name in (*EXPERTS, "general")}
+    assert len(fingerprints) == 1
+    assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) <= 20e6
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_a_shipped_expert_finds_its_generalist(name):
+    assert generalist_of(DRAFTERS / name) == DRAFTERS / "general"
+    adapter = DRAFTERS / name / "adapter"
+    assert sum(path.stat().st_size for path in adapter.iterdir()) < 1.1e6
+    assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == "general"
+
+
+def test_what_is_shipped_names_no_path():
+    for path in SHIPPED.rglob("*.json"):
+        text = path.read_text()
+        assert not any(f'"{root}' in text for root in ("/home", "/root", "/tmp", "/work", "/Users")), path
