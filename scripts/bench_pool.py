@@ -193,12 +193,8 @@ def memory(members: Sequence[FusedDrafter]) -> int:
     tensors = [gain for member in members for gain in member.gains.values()]
     for linear in stack.linears.values():
         for _, base, additions in linear.families:
-            held = [base]
-            if additions is not None:
-                tensors += [additions.down, additions.up]
-                held += [additions.all_down, additions.all_up] if additions.joint else []
-            for one in held:
-                tensors += [one.weight, *([one.packed.to_dense()] if one.packing is not None else [])]
+            tensors += [base.weight, *([base.packed.to_dense()] if base.packing is not None else [])]
+            tensors += [] if additions is None else [additions.down, additions.up]
     for member in members:
         for linear in member.linears.values():
             if not isinstance(linear, FrozenLinear):

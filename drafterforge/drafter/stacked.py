@@ -40,26 +40,15 @@ class Additions:
                 own.down.copy_(low.down)
                 own.up.copy_(low.up)
                 linears[place].low = own
-        # On a CPU few rows are read faster as one product with all additions, of which each drafter keeps its own.
-        self.joint = weight.device.type == "cpu" and count <= JOINT_DRAFTERS
-        if self.joint:
-            self.all_down, self.all_up = FrozenLinear(self.down.flatten(0, 1)), FrozenLinear(self.up.flatten(1))
-            self.own = torch.eye(count, dtype=weight.dtype)[:, None, :, None]
 
     def add(self, out: Tensor, x: Tensor) -> Tensor:
         """What is added for x [n, R, in], or [R, in] read by all alike, to out of n or of 1: [n, R, out]."""
-        count, rows = self.down.shape[0], x.shape[-2]
-        if self.joint and rows <= JOINT_ROWS:
-            low = self.all_down(x).unflatten(-1, (count, -1)) * self.own  # [n, R, n, r]
-            return self.all_up(low.flatten(2)) + out
+        count = self.down.shape[0]
         if x.dim() == 2:
             low = F.linear(x, self.down.flatten(0, 1)).unflatten(1, (count, -1)).transpose(0, 1)
         else:
             low = torch.bmm(x, self.down.transpose(1, 2))
         return torch.baddbmm(out.expand(count, -1, -1), low, self.up.permute(1, 2, 0))
-
-
-JOINT_DRAFTERS, JOINT_ROWS = 12, 8  # beyond these the products that nobody keeps cost more than they save
 
 
 class StackedLinear:
