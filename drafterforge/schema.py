@@ -277,6 +277,7 @@ class TrainDrafterConfig(PrepareDataConfig):
         """Check ranges, and that the drafter can be called by its name."""
         super().__post_init__()
         _require(self.name != "retrieval", "name=retrieval means the drafter without a datastore; type name=OTHER")
+        _require(self.name != "pool", "name=pool means all drafters together; type name=OTHER")
 
     @property
     def drafter_name(self) -> str:

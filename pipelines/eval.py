@@ -57,7 +57,9 @@ def run(cfg: Config) -> Path:
     contest = told(target, pool, shape, requests, answers, "looking at every position")
     tuning = None
     if cfg.suite.tuning_prompts:
-        others = stream(cfg, target, cfg.suite.tuning_prompts, cfg.seed + 1)
+        reported = [request.tokens for request in requests]
+        drawn = stream(cfg, target, cfg.suite.tuning_prompts, cfg.seed + 1)
+        others = [request for request in drawn if request.tokens not in reported]
         found = answered(cfg, target, others, "answering the tuning stream")
         tuning = told(target, pool, shape, others, found, "looking at every position")
     rows = replayed(cfg, contest, tuning)

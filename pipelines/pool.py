@@ -31,7 +31,12 @@ def pool_names(runs_dir: Path | str, target: Target, names: Sequence[str]) -> li
             f"the pool is empty: {runs_dir} has no drafters for {target.name}; "
             "type drafterforge train-drafter domain=sql"
         )
-    return list(names) or [*trained, RETRIEVAL]
+    return list(names) or [*sorted(trained, key=lambda name: is_expert(runs_dir, target, name)), RETRIEVAL]
+
+
+def is_expert(runs_dir: Path | str, target: Target, name: str) -> bool:
+    """Whether a drafter adds to another; those with weights of their own come first in a pool."""
+    return (find_artifact(runs_dir, target.name, "drafters", name) / ADAPTER).is_dir()
 
 
 def build_pool(cfg: PoolConfig, runtime: RuntimeConfig, runs_dir: Path | str, target: Target) -> tuple[Pool, TreeShape]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import wilcoxon
 
+from drafterforge.errors import DrafterforgeError
 from drafterforge.evaluation.story import Story, replay
 from drafterforge.selectors import selector as build_selector
 from drafterforge.selectors.base import Selector
@@ -46,6 +47,8 @@ class Contest:
     def of(stories: Sequence[Story], prompts: Sequence[list[int]]) -> Contest:
         """From stories of one pool; answers of one token take no cycle and are left out."""
         places = [place for place, story in enumerate(stories) if story.end - 1 > story.begin]
+        if not places:
+            raise DrafterforgeError(f"none of {len(stories)} answers has a second token; there is nothing to draft")
         kept = [stories[place] for place in places]
         static = np.array([[story.cycles(n) for n in range(len(story.names))] for story in kept])
         return Contest(kept, [list(prompts[place]) for place in places], places, static)

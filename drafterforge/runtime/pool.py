@@ -62,11 +62,11 @@ class Pool:
 
     def selector(self, shape: TreeShape) -> Selector:
         """One that is not in use."""
+        levels = self.levels(shape)
         while self.idle:
             found = self.idle.pop()
-            if list(found.drafters) == self.names:
+            if list(found.drafters) == self.names and found.levels.tolist() == levels:
                 return found
-        levels = self.levels(shape)
         if callable(self.choose):
             return self.choose(self.names, levels)
         return build_selector(self.choose, self.names, max(1, *levels), levels=levels, **self.options)

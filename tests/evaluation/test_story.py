@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.errors import DrafterforgeError
 from drafterforge.evaluation.selection import Contest, tuned
 from drafterforge.evaluation.story import Story, tell
 from drafterforge.runtime.engine import Engine
@@ -112,3 +113,8 @@ def test_tuning_takes_the_constants_of_the_fewest_cycles(contest):
 def test_every_selector_replays(contest, name):
     figures = contest.figures(contest.run(contest.maker(name)))
     assert figures["regret_cycles"] >= -0.5 and 1 <= figures["mat"] <= 7
+
+
+def test_answers_without_a_second_token_are_no_contest():
+    with pytest.raises(DrafterforgeError, match="none of 1 answers has a second token"):
+        Contest.of([made_up([[1] * 3] * 2)], [[1]])

@@ -110,6 +110,7 @@ MISTAKES = {
         "pool.options={estimater: ratio}",
     ),
     "suite.conversations must lie in [0, 1]": ("eval", "suite=mixed", "suite.conversations=2"),
+    "name=pool means all drafters together": ("train-drafter", "domain=sql", "name=pool"),
     "type drafter.init=general": ("train-drafter", "domain=sql", "drafter.tuning=lora"),
     "drafter.lora.rank must be >= 1": ("train-drafter", "domain=sql", "drafter=lora", "drafter.lora.rank=0"),
     "drafter.lora.targets must be one of": ("train-drafter", "domain=sql", "drafter=lora", "drafter.lora.targets=[x]"),

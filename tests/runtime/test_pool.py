@@ -242,6 +242,14 @@ def test_selectors_carry_what_they_learned_only_if_asked(target):
         assert np.array_equal(kept.probs, before) == carry
 
 
+def test_a_pool_serves_engines_of_other_trees_with_selectors_of_their_own(target):
+    pool = Pool(everything(target), "normalhedge")
+    for shape in (SHAPE, TreeShape(6, 2, 2)):
+        engine = Engine(target, pool, shape)
+        assert engine.generate(PROMPTS[:1], 10)[0].tokens == Engine(target).generate(PROMPTS[:1], 10)[0].tokens
+        assert pool.idle[-1].depth == shape.depth
+
+
 def test_costs_follow_the_drafters_of_the_pool(target):
     drafters = lora_drafters(target, 3)
     engine = Engine(target, Pool(dict(zip("ab", drafters, strict=False)), "normalhedge", costs=[1.0, 2.0]), SHAPE)
