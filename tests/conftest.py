@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,19 @@ TINY = {
 
 
 torch.set_num_threads(1)  # tiny tensors: a second thread only waits
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`quick_cases(n)`: of one test's cases, those after the first n are slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("quick_cases")
+        if mark:
+            case = item.nodeid.split("[")[0]
+            seen[case] += 1
+            if seen[case] > mark.args[0]:
+                item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

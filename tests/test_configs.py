@@ -51,6 +51,7 @@ def test_command_composes_and_survives_json_and_yaml(command):
     assert yaml.safe_load(to_yaml(config)) == to_dict(config)
 
 
+@pytest.mark.quick_cases(12)
 @pytest.mark.parametrize(("command", "choice"), CHOICES)
 def test_every_choice_of_every_group_composes(command, choice):
     group, _, name = choice.partition("=")
@@ -59,6 +60,7 @@ def test_every_choice_of_every_group_composes(command, choice):
         assert getattr(config, group).name == name
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(("command", "experiment"), EXPERIMENTS)
 @pytest.mark.parametrize("choice", ["data=jsonl", "data=hf", "target=hf"])
 def test_every_experiment_composes_with_other_sources(command, experiment, choice):

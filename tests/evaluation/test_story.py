@@ -52,6 +52,7 @@ def until_the_end(cycles: list[tuple[str, int]], before: int = 8) -> list[tuple[
     return kept
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("selector", ["normalhedge", "ucbspec", "thompson", "random", "ftl"])
 def test_replayed_cycles_equal_live_cycles(everything, contest, selector):
     target, drafters, shapes, _ = everything
@@ -69,6 +70,7 @@ def test_replayed_cycles_equal_live_cycles(everything, contest, selector):
     assert len(used) > 1
 
 
+@pytest.mark.slow
 def test_every_drafter_alone_replays_as_it_decodes(everything, contest):
     target, drafters, shapes, _ = everything
     for number, name in enumerate(contest.names):

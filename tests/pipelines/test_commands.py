@@ -83,6 +83,7 @@ def test_other_settings_are_refused_unless_overwritten(trained):
     assert open_artifact(trained.artifact("drafters"), "drafters").config["trainer"]["lr"] == 0.01
 
 
+@pytest.mark.slow
 def test_a_drafter_that_starts_from_another_keeps_its_vocabulary_map(trained):
     done = trained("train-drafter", "domain=math", "experiment=smoke", "drafter.init=sql", "drafter.draft_vocab_size=9")
     assert done.code == 0
@@ -115,6 +116,7 @@ def test_data_from_a_jsonl_file(bench):
     assert done.code == 0 and bench.finished() == ["tiny/answers/medical", "tiny/features/medical"]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("given", ["argument", "stdin"])
 def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trained, given, monkeypatch):
     prompt = "Show {all} users=active, \u00fcber 'quoted'"
@@ -144,6 +146,7 @@ def test_quickstart_leaves_its_report(bench):
     assert str(bench.runs / "quickstart" / "report.json") in done.out
 
 
+@pytest.mark.slow
 def test_bfloat16_decoding_is_also_checked_in_float32(trained):
     assert trained(*TRAIN, "target.dtype=bfloat16", "name=half", "trainer.max_steps=2").code == 0
     report = report_of(trained.artifact("reports", "half"))

@@ -78,6 +78,7 @@ def test_an_expert_decodes_the_target_s_text(pool):
     assert pool(*ask, "drafter=sql").out == pool(*ask).out != ""
 
 
+@pytest.mark.slow
 def test_eval_reports_drafters_selectors_and_live_runs(pool):
     done = pool("eval", "suite=mixed", "experiment=smoke", "pool.every=2")
     assert done.code == 0, done.err
@@ -133,6 +134,7 @@ def test_an_expert_without_its_generalist_is_refused(pool):
     assert "adds to the drafter 'general', which is not beside it" in line
 
 
+@pytest.mark.slow
 def test_an_expert_of_another_generalist_is_refused(pool):
     pool(*GENERAL, "seed=1", "overwrite=true")
     line = pool("generate", "prompt=x", "drafter=sql").one_line()
@@ -150,6 +152,7 @@ def test_generate_takes_the_whole_pool(pool, selector):
     assert pool(*ask, "drafter=pool", f"pool.selector={selector}").out == pool(*ask).out
 
 
+@pytest.mark.slow
 def test_what_is_shipped_is_found_by_name_and_yields_to_runs(pool, monkeypatch):
     shipped = pool.folder / "shipped"
     shutil.copytree(pool.runs / "tiny" / "drafters", shipped / "tiny" / "drafters")

@@ -117,6 +117,7 @@ def test_a_small_lm_goes_on_from_another_of_its_kind(specialists):
 # Kills.
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("owner", "name", "call", "command"),
     [
@@ -143,6 +144,7 @@ def test_an_interrupted_run_started_again_gives_the_same_drafter(
 # Mistakes.
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [

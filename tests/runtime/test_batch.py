@@ -52,12 +52,14 @@ def same_alone_and_together(target, drafter, sampling: Sampling) -> None:
         assert [answer.stop_reason for answer in answers] == [answer.stop_reason for answer in wanted]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("family", "forward"), [*((family, "lean") for family in FAMILIES), ("qwen3", "modules")])
 def test_prompts_decoded_together_give_what_each_gives_alone(family, forward):
     target = tiny_target(family, forward)
     same_alone_and_together(target, eagle3(target), GREEDY)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.0, repetition_penalty=1.2, seed=3)], ids=str)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_drafters_of_every_kind_may_serve_a_batch(drafter, sampling):
@@ -65,6 +67,7 @@ def test_drafters_of_every_kind_may_serve_a_batch(drafter, sampling):
     same_alone_and_together(target, DRAFTERS[drafter](target), sampling)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     prompts=st.lists(st.lists(st.integers(3, 60), min_size=1, max_size=12), min_size=1, max_size=5),
@@ -153,6 +156,7 @@ class Alphabet:
         return "".join(chr(ord("a") + token % 26) for token in ids)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("shape", [None, (8, 5, 2)])
 def test_a_stop_string_ends_the_answer_where_decoding_token_by_token_would(shape):
     model = tiny_model(eos_token_id=None)
@@ -170,6 +174,7 @@ def test_a_stop_string_ends_the_answer_where_decoding_token_by_token_would(shape
         assert answer.tokens == whole.tokens[: len(answer.tokens)]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("stop", [(), ("Z!",)])
 def test_streamed_text_only_grows_and_ends_as_the_whole_text(speaking, stop):
     engine = Engine(speaking, eagle3(speaking), TreeShape(6, 3, 2))

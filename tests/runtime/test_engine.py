@@ -30,6 +30,7 @@ def autoregressive(target, prompt: list[int], count: int) -> list[int]:
     return Engine(target).generate([prompt], count)[0].tokens
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("family", "forward"), [*((family, "lean") for family in FAMILIES), ("llama", "modules"), ("mistral", "modules")]
 )
@@ -45,6 +46,7 @@ def test_greedy_output_equals_hf_generate(family, forward):
         assert answer.tokens == wanted, shape
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     prompt=st.lists(st.integers(3, 60), min_size=1, max_size=20),
@@ -112,6 +114,7 @@ def test_a_drafter_full_of_ties_stays_lossless(shape):
     )
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("count", range(1, 12))
 def test_max_new_tokens_cuts_inside_an_accepted_walk(count):
     target = tiny_target(eos_token_id=None)

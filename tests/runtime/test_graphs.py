@@ -29,6 +29,7 @@ def cycles_of(answer) -> list[tuple[int, int]]:
     return [(cycle.num_nodes, cycle.accept_length) for cycle in answer.cycles]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_fixed_shapes_change_nothing(family):
     target = tiny_target(family)
@@ -43,6 +44,7 @@ def test_fixed_shapes_change_nothing(family):
     assert [answer.tokens for answer in Engine(target, graphs=True).generate(PROMPTS, 18)] == wanted
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "sampling",
     [Sampling(temperature=1.0, seed=3), Sampling(temperature=0.8, top_p=0.9, repetition_penalty=1.3, seed=4)],
@@ -57,6 +59,7 @@ def test_fixed_shapes_sample_alike_and_can_be_invariant(sampling, dtype):
     assert [answer.tokens for answer in static.generate(PROMPTS, 14, mixed)] == [answer.tokens for answer in wanted]
 
 
+@pytest.mark.slow
 def test_buffers_grow_with_the_text_and_serve_the_next_request(monkeypatch):
     monkeypatch.setattr(graphs, "FIRST_SLOTS", 32)
     monkeypatch.setattr("drafterforge.kernels.cache.BLOCK", 32)
@@ -71,6 +74,7 @@ def test_buffers_grow_with_the_text_and_serve_the_next_request(monkeypatch):
     assert len(engine.buffers) == buffers
 
 
+@pytest.mark.slow
 def test_batches_that_live_at_the_same_time_do_not_share_buffers():
     target = tiny_target(eos_token_id=None)
     wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS, 20)]

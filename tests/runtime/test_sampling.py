@@ -64,6 +64,7 @@ def filtered_by_transformers(logits: torch.Tensor, text: torch.Tensor, sampling:
     return chain(text, logits.clone().double()).softmax(dim=-1)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("guess", [4, 512])
 @pytest.mark.parametrize("sampling", [s for s in SAMPLINGS if s.temperature], ids=str)
 def test_the_filters_are_those_of_transformers(sampling, guess, monkeypatch):
@@ -95,6 +96,7 @@ def test_noise_next_to_one_picks_the_last_token_that_has_any_probability():
     assert Picker([Sampling(temperature=1.0)], 3, logits.device)(logits, almost_one, None) == 1
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("shape", [(5, 4, 1), (24, 4, 4)])
 def test_speculative_sampling_equals_autoregressive_sampling(sampling, shape):
@@ -104,6 +106,7 @@ def test_speculative_sampling_equals_autoregressive_sampling(sampling, shape):
     assert answer.tokens == wanted.tokens and answer.stop_reason == wanted.stop_reason
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 2**64 - 1),

@@ -31,6 +31,7 @@ def test_the_law_finds_the_best_drafter_and_sums_to_one(name):
     assert abs(probs.sum() - 1) < 1e-12 and probs.min() >= 0
 
 
+@pytest.mark.quick_cases(5)
 @EVERY
 @pytest.mark.parametrize("scale", [0.0, 1e-9, 1.0])
 def test_long_and_tiny_histories_stay_finite(name, scale):

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from drafterforge.selectors import learner
@@ -47,6 +47,7 @@ def test_c_solves_the_equation_inside_its_bracket_as_bisection_does(regrets):
 @QUICK
 @given(REGRETS, st.sampled_from([1e-6, 1e-3, 1e3, 1e6]))
 def test_weights_do_not_depend_on_the_scale_of_regrets(regrets, scale):
+    assume(not 0 < regrets.max() < 1e-100)  # which scales to a denormal number
     assert normalhedge_law(scale * regrets)[0] == pytest.approx(normalhedge_law(regrets)[0], rel=1e-9, abs=1e-12)
 
 

@@ -68,6 +68,7 @@ def test_the_oracle_has_no_regret():
     assert not SCRIPT.simulate({"oracle": rule}, best, 3, 50, np.random.default_rng(0))["oracle"].any()
 
 
+@pytest.mark.slow
 def test_regret_of_normalhedge_hardly_grows_with_the_pool():
     small, large = (SCRIPT.regret_curves({"it": SCRIPT.normalhedge}, size, 50)["it"][-1].mean() for size in (2, 32))
     assert large / small <= 4

@@ -20,6 +20,7 @@ def prompts() -> list[list[int]]:
     return [torch.randint(3, 61, (length,)).tolist() for length in LENGTHS]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("forward", ["lean", "modules"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_answers_equal_hf_generate(family, forward):
@@ -32,6 +33,7 @@ def test_greedy_answers_equal_hf_generate(family, forward):
         assert answer == wanted[0, len(prompt) :].tolist()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_batch_size_changes_nothing(temperature):
     target = tiny_target()
@@ -99,6 +101,7 @@ def test_captures_equal_single_passes(tokens_per_pass, forward):
         assert torch.equal(capture.argmax, target.logits(states[0]).argmax(-1))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_captures_that_fall_out_of_answering_equal_a_teacher_forced_pass(batch_size, temperature):

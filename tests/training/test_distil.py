@@ -110,6 +110,7 @@ def same(run: Run, keeper: Keeper, whole: tuple[Keeper, dict, list]) -> None:
         assert torch.equal(found[name], value), name
 
 
+@pytest.mark.slow
 def test_two_runs_are_equal(tmp_path, whole):
     run = Run(tmp_path)
     same(run, run(), whole)
@@ -232,6 +233,7 @@ def test_a_run_that_stopped_early_trains_no_further_when_started_again(tmp_path,
     assert accept_lengths == [9.0, 9.5]
 
 
+@pytest.mark.slow
 def test_overfitting_a_tiny_set_lowers_the_loss_and_lengthens_what_is_accepted(tmp_path):
     run = Run(tmp_path, replace(SHORT, max_steps=40, val_every=20, lr=2e-2, patience=99), num_rows=2)
     run.rows["val"] = run.rows["train"]
