@@ -45,6 +45,17 @@ COMMANDS = {
         "distil a drafter from the answers, and measure it on held-out prompts",
         resumes=True,
     ),
+    "train-policy": Command(
+        "drafterforge.pipelines.train_policy",
+        "TrainPolicyConfig",
+        "record traces, train a tree scheduler or a router on them, and measure it",
+        resumes=True,
+    ),
+    "calibrate": Command(
+        "drafterforge.pipelines.calibrate",
+        "CalibrateConfig",
+        "measure what every step of a cycle costs on this device",
+    ),
     "eval": Command(
         "drafterforge.pipelines.eval",
         "EvaluateConfig",

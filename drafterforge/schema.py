@@ -290,19 +290,20 @@ class TrainDrafterConfig(PrepareDataConfig):
 class SuiteConfig:
     """What `eval` decodes."""
 
-    name: str = "mixed"  # mixed: a stream of requests over all domains
+    name: str = "mixed"  # mixed: a stream of requests over all domains | ood: the same in other words
     domains: list[str] = field(default_factory=lambda: ["sql", "python", "math", "chat"])  # with a prompt grammar
     num_prompts: int = 64  # requests of the stream
     conversations: float = 0.25  # share of requests that go on from an answer of another domain
     tuning_prompts: int = 32  # further requests, on which constants of bandits are tuned; 0: the defaults
     timed_prompts: int = 8  # requests decoded one by one for tokens/s, methods taking turns; 0: none
+    check_live: bool = True  # decode with every drafter and the selector live too, and compare with the replay
     max_new_tokens: int = 128  # length limit of an answer
     batch_size: int = 8  # requests decoded together where nothing is timed
     selectors: list[str] = field(default_factory=list)  # selectors to replay; empty: all
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        _one_of("suite.name", self.name, ("mixed",))
+        _one_of("suite.name", self.name, ("mixed", "ood"))
         _counts(self, "suite", "num_prompts max_new_tokens batch_size")
         _at_least("suite.tuning_prompts", self.tuning_prompts, 0)
         _at_least("suite.timed_prompts", self.timed_prompts, 0)
@@ -318,6 +319,8 @@ class PoolConfig:
     selector: str = "hedgespec"  # see drafterforge/selectors/README.md
     options: dict[str, Any] = field(default_factory=dict)  # its own, such as {estimator: ratio_rb}
     every: int = 1  # cycles between passes in which all drafters read what is committed
+    scheduler: str = ""  # name or folder of a policy that chooses the trees; empty: one tree
+    router: str = ""  # name or folder of a router that advises the selector; empty: none
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -335,6 +338,198 @@ class EvaluateConfig:
     name: str = ""  # name of the report; empty: the suite's
     runs_dir: str = "runs"  # where drafters are looked up and the report is written
     seed: int = 0  # of the stream and of selectors that draw
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _require(0 <= self.seed < 2**32, f"seed must lie in [0, 2**32), got {self.seed}")
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    """Tree shapes that a scheduler chooses from; to draft nothing is always one of them."""
+
+    name: str = "cpu"  # named in policies and reports
+    num_tokens: list[int] = field(default_factory=lambda: [1, 4, 8, 12, 16, 24, 32, 48, 64])  # nodes, root included
+    depths: list[int] = field(default_factory=lambda: [1, 2, 3, 4, 5, 6, 7, 8])  # drafted levels
+    top_ks: list[int] = field(default_factory=lambda: [1, 2, 4, 8])  # beam and children per node
+
+    def __post_init__(self) -> None:
+        """Check that they rise."""
+        for key in ("num_tokens", "depths", "top_ks"):
+            values = getattr(self, key)
+            rising = bool(values) and values[0] >= 1 and values == sorted(set(values))
+            _require(rising, f"grid.{key} must be rising numbers from 1 on, got {values}")
+
+
+@dataclass(frozen=True)
+class TracesConfig:
+    """What is recorded of the target and its drafters, once for all policies."""
+
+    name: str = ""  # of the artifact; empty: the policy's drafter
+    drafters: list[str] = field(default_factory=list)  # EAGLE-3 drafters; empty: the policy's
+    domains: list[str] = field(default_factory=lambda: ["sql", "python", "math", "chat"])  # with a prompt grammar
+    num_train: int = 200  # answers that policies learn from, of tasks that no drafter learned from
+    num_test: int = 80  # answers that measure them, of further tasks
+    max_new_tokens: int = 128  # length limit of an answer
+    told_top_k: int = 4  # width whose candidates' scores are recorded, for policy=ltd
+    batch_size: int = 8  # answers decoded together
+    shard_size: int = 16  # answers per resumable shard
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _counts(self, "traces", "num_train num_test max_new_tokens told_top_k batch_size shard_size")
+        _at_least("traces.max_new_tokens", self.max_new_tokens, 2)
+        _require(bool(self.domains), "traces.domains must name a domain, such as [sql]")
+
+
+@dataclass(frozen=True)
+class LatencyConfig:
+    """How a device's costs are measured."""
+
+    path: str = ""  # a profile to use instead of this device's own, such as another device's
+    num_prompts: int = 24  # answers decoded with trees drawn from the grid, to fit
+    num_held_out: int = 12  # answers decoded with one tree each, to compare with what the fit predicts
+    max_new_tokens: int = 128  # length limit of an answer
+    probe_tokens: int = 16  # tokens decoded without a drafter beside each answer
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _counts(self, "latency", "num_prompts num_held_out")
+        _at_least("latency.max_new_tokens", self.max_new_tokens, 2)
+        _at_least("latency.probe_tokens", self.probe_tokens, 2)
+
+
+KNOTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # node counts that are measured; between them is interpolated
+
+
+@dataclass(frozen=True)
+class CalibrateConfig:
+    """`drafterforge calibrate`."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    grid: GridConfig = field(default_factory=lambda: GridConfig(name="calibration", num_tokens=[*KNOTS]))
+    latency: LatencyConfig = field(default_factory=LatencyConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    drafter: str = "general"  # whose steps are measured
+    domains: list[str] = field(default_factory=lambda: ["sql", "python", "math", "chat"])  # of the prompts
+    name: str = ""  # of the profile; empty: the drafter's
+    runs_dir: str = "runs"  # where drafters are looked up and the profile is written
+    seed: int = 0  # of prompts and trees
+    overwrite: bool = False  # measure anew
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _require(0 <= self.seed < 2**32, f"seed must lie in [0, 2**32), got {self.seed}")
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """What is trained."""
+
+    method: str = "planner"  # resps | ltd | planner | router | joint: drafter and tree by a selector
+    objective: str = "average"  # average: tokens - rho x seconds | throughput | accept_length | time, as papers reward
+    parts: list[str] = field(default_factory=lambda: ["children", "length"])  # seen: features, children, length
+    train_every: int = 1  # cycles an action is kept in training
+    every: int = 1  # cycles an action is kept in decoding
+    temperature: float = 0.0  # of choosing in decoding; 0: the best
+    actor: list[int] = field(default_factory=lambda: [128, 128])  # hidden layers of the network that chooses
+    critic: list[int] = field(default_factory=lambda: [128, 128])  # hidden layers of PPO's critic
+    total_cycles: int = 400000  # replayed cycles that PPO learns from
+    num_envs: int = 16  # answers that PPO plays at once
+    num_steps: int = 64  # decisions per answer between PPO's updates
+    batch_size: int = 32  # decisions per optimiser step
+    epochs: int = 4  # passes over what was played
+    lr: float = 3e-4  # learning rate
+    schedule: str = "constant"  # constant | linear: of the learning rate
+    gamma: float = 0.99  # discount
+    lam: float = 0.95  # of generalised advantages
+    entropy: float = 0.01  # weight of the entropy; 0.1: max-entropy
+    weight_decay: float = 0.1  # planner: of the network that chooses
+    planner_rounds: int = 60  # planner: evaluations of the policy
+    decides: str = "both"  # ltd: depth | size | both, taking turns | independent: both, each trained alone
+    rounds: int = 2  # ltd: turns of each of the two
+    max_depth: int = 8  # ltd: deepest tree
+    arms: int = 8  # joint: pairs of drafter and tree to choose from
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _one_of("policy.method", self.method, ("resps", "ltd", "planner", "router", "joint"))
+        _one_of("policy.objective", self.objective, ("average", "throughput", "accept_length", "time"))
+        _one_of("policy.decides", self.decides, ("depth", "size", "both", "independent"))
+        _one_of("policy.schedule", self.schedule, ("constant", "linear"))
+        _counts(self, "policy", "train_every every total_cycles num_envs num_steps batch_size epochs rounds max_depth")
+        _counts(self, "policy", "planner_rounds arms")
+        _at_least("policy.weight_decay", self.weight_decay, 0.0)
+        _at_least("policy.temperature", self.temperature, 0.0)
+        for part in self.parts:
+            _one_of("policy.parts", part, ("features", "children", "length"))
+        _require(bool(self.parts), "policy.parts must name what the policy sees, such as [children]")
+
+
+@dataclass(frozen=True)
+class RouterConfig:
+    """The classifier that sees a prompt and names its drafter (policy=router)."""
+
+    domains: list[str] = field(default_factory=lambda: ["sql", "python", "math", "chat"])  # with a prompt grammar
+    features: str = "target"  # target: what its prefill computes anyway | text: those of a small text encoder
+    encoder: str = ""  # router.features=text: folder or hub id of the encoder
+    num_train: int = 400  # training prompts of each domain
+    num_val: int = 60  # prompts of each domain that calibrate its confidence
+    num_test: int = 100  # held-out prompts of each domain; they are also asked in other words
+    rephrased: float = 0.5  # share of the training prompts that are put in other words
+    hidden: int = 64  # width of the MLP's inner layer; 0: a linear head
+    max_steps: int = 150  # optimiser steps
+    batch_size: int = 256  # prompts per step
+    lr: float = 3.0e-3  # learning rate of AdamW
+    weight_decay: float = 0.01  # AdamW's
+    label_smoothing: float = 0.05  # probability that hard labels give to all labels alike
+    label_temperature: float = 0.1  # measured labels: softmax of accept lengths, divided by this
+
+    def __post_init__(self) -> None:
+        """Check ranges, and that an encoder is named where one is needed."""
+        _one_of("router.features", self.features, ("target", "text"))
+        _require(
+            (self.features == "text") == bool(self.encoder),
+            "router.encoder= goes with router.features=text, and only with it; type both or neither",
+        )
+        _counts(self, "router", "num_train num_val num_test max_steps batch_size")
+        for key in ("rephrased", "label_smoothing"):
+            _share(f"router.{key}", getattr(self, key))
+        for key in ("hidden", "weight_decay"):
+            _at_least(f"router.{key}", getattr(self, key), 0)
+        for key in ("lr", "label_temperature"):
+            _require(getattr(self, key) > 0, f"router.{key} must be > 0, got {getattr(self, key)}")
+
+
+@dataclass(frozen=True)
+class LiveConfig:
+    """Decoding of held-out prompts with what was trained."""
+
+    num_prompts: int = 24  # decoded one by one, methods taking turns; 0: replay only
+    policies: list[str] = field(default_factory=list)  # further policies, by name, decoded beside the new one
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _at_least("live.num_prompts", self.num_prompts, 0)
+
+
+@dataclass(frozen=True)
+class TrainPolicyConfig:
+    """`drafterforge train-policy`."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    grid: GridConfig = field(default_factory=GridConfig)
+    traces: TracesConfig = field(default_factory=TracesConfig)
+    latency: LatencyConfig = field(default_factory=LatencyConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    live: LiveConfig = field(default_factory=LiveConfig)
+    router: RouterConfig = field(default_factory=RouterConfig)
+    drafter: str = "general"  # whose trees are scheduled
+    name: str = ""  # of the policy; empty: its method
+    runs_dir: str = "runs"  # where artifacts are looked up and written
+    seed: int = 0  # of prompts and training
+    overwrite: bool = False  # replace an artifact that was made with other settings
 
     def __post_init__(self) -> None:
         """Check ranges."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,6 +21,7 @@ from rich.progress import (
 from drafterforge.schema import PrepareDataConfig
 
 TABLE_WIDTH = 120  # of tables in a file or a pipe, where rich would assume 80 columns and cut
+QUIET_S = 20.0  # what ends sooner needs no lines
 console = Console(stderr=True, highlight=False)
 
 
@@ -32,18 +35,31 @@ class Bar:
 
     def __init__(self, progress: Progress, title: str, total: int) -> None:
         self.progress, self.task = progress, progress.add_task(title, total=total, shown="")
+        self.began, self.tenth = time.perf_counter(), 0
 
     def advance(self, count: int = 1, shown: str = "") -> None:
         """Move on by `count`; `shown` is text beside the bar, kept when empty."""
-        self.progress.update(self.task, advance=count, **({"shown": shown} if shown else {}))
+        self._move(advance=count, **({"shown": shown} if shown else {}))
 
     def reach(self, count: int, shown: str = "") -> None:
         """Move to `count`."""
-        self.progress.update(self.task, completed=count, **({"shown": shown} if shown else {}))
+        self._move(completed=count, **({"shown": shown} if shown else {}))
 
     def reach_of(self, count: int, total: int) -> None:
         """Move to `count` of `total`."""
-        self.progress.update(self.task, completed=count, total=total)
+        self._move(completed=count, total=total)
+
+    def _move(self, **changes: Any) -> None:
+        """Move; away from a terminal, say so at every tenth of what takes long."""
+        self.progress.update(self.task, **changes)
+        if console.is_terminal:
+            return
+        task, seconds = self.progress.tasks[self.task], time.perf_counter() - self.began
+        tenth = int(10 * task.completed / task.total) if task.total else 0
+        if tenth > self.tenth and seconds > QUIET_S:
+            shown = f", {task.fields['shown']}" if task.fields["shown"] else ""
+            say(f"{task.description}: {task.completed:.0f}/{task.total:.0f} after {seconds:.0f} s{shown}")
+        self.tenth = max(self.tenth, tenth)
 
 
 @contextmanager

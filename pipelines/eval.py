@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
@@ -16,7 +17,8 @@ from drafterforge.artifacts.folder import write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.compose import to_dict
 from drafterforge.data.chat import prompt_ids
-from drafterforge.data.prompts import load_prompts
+from drafterforge.data.prompts import Prompt, load_prompts
+from drafterforge.data.rephrase import kinds, rephrased
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
 from drafterforge.evaluation.report import build_report, build_row
@@ -62,8 +64,8 @@ def run(cfg: Config) -> Path:
         others = [request for request in drawn if request.tokens not in reported]
         found = answered(cfg, target, others, "answering the tuning stream")
         tuning = told(target, pool, shape, others, found, "looking at every position")
-    rows = replayed(cfg, contest, tuning)
-    live = decoded(cfg, target, pool, shape, requests, answers, contest)
+    rows = replayed(cfg, target, pool, contest, tuning)
+    live = decoded(cfg, target, pool, shape, requests, answers, contest) if cfg.suite.check_live else []
     timed_rows, details = timed(cfg, target, pool, shape, requests)
     matrix = domain_matrix(contest, [requests[place].domain for place in contest.places])
     report = build_report(
@@ -106,7 +108,7 @@ def stream(cfg: Config, target: Target, count: int, seed: int) -> list[Request]:
     data = DataConfig(num_train=1, num_val=1, num_test=each)
     drawn = {name: load_prompts(data, DomainConfig(name=name), seed)["test"] for name in cfg.suite.domains}
     draw = random.Random(seed)
-    prompts = [(name, prompt) for name, found in drawn.items() for prompt in found]
+    prompts = [(name, prompt) for name, found in drawn.items() for prompt in reworded(cfg, found, seed)]
     draw.shuffle(prompts)
     going_on = round(cfg.suite.conversations * count) if len(drawn) > 1 else 0
     first = [(name, list(prompt.messages)) for name, prompt in prompts]
@@ -121,6 +123,14 @@ def stream(cfg: Config, target: Target, count: int, seed: int) -> list[Request]:
         requests.append(Request(prompt_ids(target.tokenizer, turns), name, before))
     draw.shuffle(requests)
     return requests
+
+
+def reworded(cfg: Config, prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
+    """Prompts as they are; for suite=ood in other words, kinds in turn."""
+    if cfg.suite.name != "ood":
+        return list(prompts)
+    each = [rephrased(prompts, kind, "test", seed) for kind in kinds()]
+    return [each[place % len(each)][place] for place in range(len(prompts))]
 
 
 def answered(cfg: Config, target: Target, requests: Sequence[Request], title: str) -> list[Generation]:
@@ -146,7 +156,7 @@ def told(
     return Contest.of(stories, [request.tokens for request in requests])
 
 
-def replayed(cfg: Config, contest: Contest, tuning: Contest | None) -> list[dict[str, Any]]:
+def replayed(cfg: Config, target: Target, pool: Pool, contest: Contest, tuning: Contest | None) -> list[dict[str, Any]]:
     """A row for every drafter alone, the best in hindsight, and every selector."""
     ours = contest.run(contest.maker(cfg.pool.selector, **cfg.pool.options))
     chosen = cfg.suite.selectors or [name for name in selector_names() if name not in UNTAUGHT]
@@ -154,6 +164,10 @@ def replayed(cfg: Config, contest: Contest, tuning: Contest | None) -> list[dict
         (f"{name} alone", "static", {}, contest.alone(n)) for n, name in enumerate(contest.names)
     ]
     plays.append(("best in hindsight", "oracle", {}, contest.hindsight()))
+    if pool.router is not None:
+        plays.append(
+            ("router", "router", {}, contest.run(contest.maker("router", route=advice(target, pool, contest))))
+        )
     with bar("replaying selectors", len(chosen)) as progress:
         for name in chosen:
             options = dict(cfg.pool.options) if name == cfg.pool.selector else {}
@@ -179,6 +193,17 @@ def replayed(cfg: Config, contest: Contest, tuning: Contest | None) -> list[dict
             }
         )
     return rows
+
+
+def advice(target: Target, pool: Pool, contest: Contest) -> Callable[[Sequence[int]], np.ndarray]:
+    """The router's law for every prompt of the stream."""
+    laws = {}
+    for prompt in contest.prompts:
+        tokens = torch.tensor([prompt], device=target.device)
+        with torch.inference_mode():
+            features = target.forward(tokens, torch.arange(len(prompt), device=target.device)[None], None)[1]
+        laws[tuple(prompt)] = pool.router.law(features[0], pool.names)
+    return lambda tokens: laws[tuple(tokens)]
 
 
 def decoded(

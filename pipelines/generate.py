@@ -8,7 +8,7 @@ from itertools import groupby
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import console
 from drafterforge.pipelines.decode import load_any_drafter
-from drafterforge.pipelines.pool import build_pool
+from drafterforge.pipelines.pool import build_pool, scheduled
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.sampling import Sampling
@@ -36,6 +36,7 @@ def run(cfg: Config) -> str:
     else:
         drafter = load_any_drafter(cfg, target)
         shape = choose_shape(cfg.runtime, target.device, target.dtype, kind_of_drafter(drafter))
+        drafter = scheduled(cfg.pool, cfg.runs_dir, target, cfg.drafter, drafter)
     printer = Printer(target.tokenizer, cfg.colour == "always" or (cfg.colour == "auto" and sys.stdout.isatty()))
     message = {"role": "user", "content": prompt}
     engine = Engine(target, drafter, shape, numerics=cfg.runtime.numerics)

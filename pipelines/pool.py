@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
+from drafterforge.artifacts.manifest import Manifest
 from drafterforge.drafter.checkpoint import generalist_of, load_full
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.lora import ADAPTER, load_adapter
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.decode import check_taps, kind_of, open_any, open_drafter
+from drafterforge.router.router import Router
 from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.runtime.shapes import choose_shape
+from drafterforge.scheduling.policy import check_policy, load_policy
+from drafterforge.scheduling.schedulers import Scheduler
 from drafterforge.schema import PoolConfig, RuntimeConfig
 from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape
@@ -44,10 +49,49 @@ def build_pool(cfg: PoolConfig, runtime: RuntimeConfig, runs_dir: Path | str, ta
     drafters = open_pool(runs_dir, target, pool_names(runs_dir, target, cfg.drafters))
     deep = choose_shape(runtime, target.device, target.dtype, "retrieval")  # whose levels cost nothing
     shapes = {name: deep for name, drafter in drafters.items() if isinstance(drafter, Retrieval)}
-    pool = Pool(drafters, cfg.selector, every=cfg.every, shapes=shapes, **cfg.options)
+    scheduler, router = open_scheduler(cfg, runs_dir, target), open_router(cfg, runs_dir, target)
+    pool = Pool(
+        drafters, cfg.selector, every=cfg.every, shapes=shapes, scheduler=scheduler, router=router, **cfg.options
+    )
     shape = choose_shape(runtime, target.device, target.dtype)
     pool.selector(shape)  # a mistake in its options should not wait for a prompt
     return pool, shape
+
+
+def scheduled(cfg: PoolConfig, runs_dir: Path | str, target: Target, name: str, drafter: Drafter) -> Drafter | Pool:
+    """The drafter itself, or a pool of it alone whose trees a policy chooses."""
+    scheduler = open_scheduler(cfg, runs_dir, target)
+    return drafter if scheduler is None else Pool({name: drafter}, "static", scheduler=scheduler)
+
+
+def open_scheduler(cfg: PoolConfig, runs_dir: Path | str, target: Target) -> Scheduler | None:
+    """The policy that is configured; it must be of this target, and of its drafter as it is now."""
+    if not cfg.scheduler:
+        return None
+    folder = find_artifact(runs_dir, target.name, "policies", cfg.scheduler, hint="drafterforge train-policy")
+    open_artifact(folder, "policies", target_fingerprint=target.fingerprint, target=target.name)
+    policy = load_policy(folder)
+    own = find_artifact(runs_dir, target.name, "drafters", policy.spec.drafter)
+    check_policy(policy, target.fingerprint, policy.spec.drafter, fingerprint_of(open_drafter(own, target)), folder)
+    return policy
+
+
+def open_router(cfg: PoolConfig, runs_dir: Path | str, target: Target) -> Router | None:
+    """The router that is configured."""
+    if not cfg.router:
+        if cfg.selector == "router":
+            raise ConfigError("selector=router needs pool.router=NAME; type drafterforge train-policy policy=router")
+        return None
+    hint = "drafterforge train-policy policy=router"
+    folder = find_artifact(runs_dir, target.name, "policies", cfg.router, hint=hint)
+    open_artifact(folder, "policies", target_fingerprint=target.fingerprint, target=target.name)
+    return Router.load(folder, target.fingerprint)
+
+
+def fingerprint_of(manifest: Manifest) -> str:
+    """What a drafter's manifest says of its weights."""
+    weights = [file["sha256"] for name, file in sorted(manifest.files.items()) if name.endswith(".safetensors")]
+    return "-".join(one[:16] for one in weights)
 
 
 def open_pool(runs_dir: Path | str, target: Target, names: Sequence[str]) -> dict[str, Drafter]:

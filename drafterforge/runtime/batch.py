@@ -8,7 +8,7 @@ Axes: B rows, T tree nodes, A accepted tokens, V vocabulary.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
@@ -24,7 +24,7 @@ from drafterforge.target.load import Target
 from drafterforge.tree.accept import accepted_path, sampled_path
 from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, root_only
 
-STEPS = ("prefill", "draft", "verify", "select", "host", "total")
+STEPS = ("prefill", "draft", "verify", "select", "schedule", "host", "total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,9 @@ class Cycle:
     host_s: float = 0.0  # acceptance, commit and bookkeeping
     select_s: float = 0.0  # choosing the drafter and judging all of them
     drafter: str = ""  # that drafted, where there are several
+    top_k: int = 0  # width asked for
+    schedule_s: float = 0.0  # choosing the tree's shape
+    refresh_s: float = 0.0  # of draft_s: the drafter's reading of what the cycle committed
 
 
 @dataclass
@@ -185,12 +188,10 @@ class Batch:
 
     def cycle(self, shape: TreeShape) -> list[Row]:
         """Draft, verify and commit for every row; returns the rows that ended, which are no longer here."""
-        marks, selected = [self.now()], 0.0
-        limit = max(row.rule.room for row in self.rows) - 1  # more could only be cut off
+        marks, chosen = [self.now()], self._chosen_s()
         tree, depth = root_only(self.root), 0
         if self.proposer is not None:
-            selected = self.proposer.select_s
-            shape = self.proposer.plan(shape, limit)
+            shape = self.proposer.plan(shape, [row.rule.room - 1 for row in self.rows])  # more could only be cut off
             tree, depth = self.proposer.draft(self.root, shape), shape.depth
         marks.append(self.now())
         logits, features = self.verify(tree, depth)
@@ -208,12 +209,18 @@ class Batch:
         self._refresh(tokens, features, path, counts)
         marks.append(self.now())
         draft_s, verify_s, host_s, refresh_s = (after - before for before, after in pairwise(marks))
-        select_s = 0.0 if self.proposer is None else self.proposer.select_s - selected
-        self._note(depth, found, emitted, draft_s + refresh_s - select_s, verify_s, host_s, select_s)
+        select_s, schedule_s = (after - before for before, after in zip(chosen, self._chosen_s(), strict=True))
+        draft_s += refresh_s - select_s - schedule_s
+        self._note(shape, depth, found, emitted, draft_s, verify_s, host_s, select_s, schedule_s, refresh_s)
         return self._leave()
+
+    def _chosen_s(self) -> tuple[float, float]:
+        """Seconds spent so far on choosing drafters and shapes."""
+        return (0.0, 0.0) if self.proposer is None else (self.proposer.select_s, self.proposer.schedule_s)
 
     def _note(
         self,
+        shape: TreeShape,
         depth: int,
         found: Found,
         emitted: list[list[int]],
@@ -221,17 +228,23 @@ class Batch:
         verify_s: float,
         host_s: float,
         select_s: float = 0.0,
+        schedule_s: float = 0.0,
+        refresh_s: float = 0.0,
     ) -> None:
         """Add a cycle to every row's statistics."""
         now = time.perf_counter()
-        spent = {"draft": draft_s, "verify": verify_s, "select": select_s, "host": host_s}
-        drafters = (self.proposer.chosen if self.proposer is not None else ()) or [""] * len(self.rows)
-        for row, size, count, taken, name in zip(self.rows, found.sizes, found.counts, emitted, drafters, strict=True):
-            for step, seconds in spent.items():
-                row.answer.time_s[step] += seconds
-            accepted = min(count - 1, len(taken))
+        spent = {"draft": draft_s, "verify": verify_s, "select": select_s, "schedule": schedule_s, "host": host_s}
+        drafters = getattr(self.proposer, "chosen", ()) or [""] * len(self.rows)
+        shapes = getattr(self.proposer, "shapes", ()) or [replace(shape, depth=depth)] * len(self.rows)
+        seconds = {"draft_s": draft_s, "verify_s": verify_s, "host_s": host_s, "select_s": select_s}
+        seconds |= {"schedule_s": schedule_s, "refresh_s": refresh_s}
+        for place, (row, taken) in enumerate(zip(self.rows, emitted, strict=True)):
+            for step, one in spent.items():
+                row.answer.time_s[step] += one
+            accepted, size = min(found.counts[place] - 1, len(taken)), found.sizes[place]
+            tree = {"depth": shapes[place].depth, "top_k": shapes[place].top_k, "num_nodes": size}
             row.answer.cycles.append(
-                Cycle(depth, size, len(taken), accepted, draft_s, verify_s, host_s, select_s, name)
+                Cycle(**tree, accept_length=len(taken), accepted=accepted, drafter=drafters[place], **seconds)
             )
             row.answer.time_s["total"] = now - row.began
 

@@ -273,5 +273,5 @@ class StaticBatch(Batch):
         for row, count in zip(self.rows, found.counts, strict=True):
             row.length += count
         host_s = time.perf_counter() - began - draft_s - verify_s
-        self._note(shape.depth, found, emitted, draft_s, verify_s, host_s)
+        self._note(shape, shape.depth, found, emitted, draft_s, verify_s, host_s)
         return self._leave()

@@ -8,6 +8,8 @@ from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.drafter.stacked import StackedDrafters, by_family, signature
 from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.router.router import Router
+from drafterforge.scheduling.schedulers import Scheduler
 from drafterforge.selectors import selector as build_selector
 from drafterforge.selectors.base import Selector
 from drafterforge.target.load import Target
@@ -27,20 +29,23 @@ class Pool:
         every: int = 1,
         details: bool = False,
         shapes: Mapping[str, TreeShape] | None = None,
+        scheduler: Scheduler | None = None,
+        router: Router | None = None,
         **options: object,
     ) -> None:
         """selector: a name, with its options, or a function of (names, levels each drafts) that makes one.
 
         every: cycles between passes in which all drafters read what is committed; in between only those that draft do.
         details: also judge log-probabilities and total variation, which no selector asks for.  shapes: trees of single
-        drafters, where they are not to be the engine's.
+        drafters, where they are not to be the engine's.  scheduler: chooses the trees of EAGLE-3 drafters without their
+        own, cycle by cycle.  router: advises the selector at a request's start.
         """
         if not drafters:
             raise ConfigError("a pool needs at least one drafter, got none")
         if every < 1:
             raise ConfigError(f"every must be >= 1 cycles, got {every}")
         self.drafters, self.every, self.details = dict(drafters), every, details
-        self.shapes = dict(shapes or {})
+        self.shapes, self.scheduler, self.router = dict(shapes or {}), scheduler, router
         if unknown := sorted(self.shapes.keys() - self.drafters.keys()):
             raise ConfigError(f"shapes names {', '.join(unknown)}; the pool has {', '.join(self.drafters)}")
         self.choose, self.options = selector, options
@@ -56,9 +61,15 @@ class Pool:
         """The drafter's own trees, or the engine's."""
         return self.shapes.get(name, shape)
 
+    def scheduled(self, name: str) -> bool:
+        """Whether the scheduler chooses this drafter's trees."""
+        return self.scheduler is not None and name not in self.shapes and isinstance(self.drafters[name], FusedDrafter)
+
     def levels(self, shape: TreeShape) -> list[int]:
-        """Levels that each drafter drafts."""
-        return [self.shape_of(name, shape).depth for name in self.drafters]
+        """Levels that each drafter drafts at most."""
+        return [
+            self.scheduler.depth if self.scheduled(name) else self.shape_of(name, shape).depth for name in self.drafters
+        ]
 
     def selector(self, shape: TreeShape) -> Selector:
         """One that is not in use."""

@@ -102,11 +102,16 @@ class Selector(Memory, ABC):
         self.requests = 0
         self.rng = np.random.default_rng([self.seed, 0])
         self.played = one_hot(0, self.num_drafters)
+        self.advice: np.ndarray | None = None  # a router's law for the request, [N]
 
     @classmethod
     def option_names(cls, **preset: Any) -> list[str]:
         """Options beside the shared `seed`, `carry` and `costs`; `preset` are those that the selector's name sets."""
         return keyword_options(cls, Selector)
+
+    def advise(self, law: np.ndarray) -> None:
+        """Hear what a router makes of the next request, [N], before it begins."""
+        self.advice = np.array(law, dtype=np.float64)
 
     def begin(self, prompt_tokens: Sequence[int] | None = None, seed: int | None = None) -> None:
         """Start a request; its draws depend on its seed alone, or on its number if it has none."""

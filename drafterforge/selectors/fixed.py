@@ -50,11 +50,11 @@ class Routed(Selector):
         drafters: Sequence[str],
         depth: int,
         *,
-        route: Callable[[Sequence[int] | None], Any],
+        route: Callable[[Sequence[int] | None], Any] | None = None,
         draw: str = "argmax",
         **shared: Any,
     ) -> None:
-        """route: maps the prompt's tokens to a law over drafters [N], or to the index of one."""
+        """route: maps the prompt's tokens to a law over drafters [N], or to the index of one; None: ask the router."""
         super().__init__(drafters, depth, **shared)
         self.route, self.draw = route, one_of("draw", draw, DRAWS)
         self.reset()
@@ -66,7 +66,9 @@ class Routed(Selector):
     def begin(self, prompt_tokens: Sequence[int] | None = None, seed: int | None = None) -> None:
         """Ask the router."""
         super().begin(prompt_tokens, seed)
-        answer = self.route(prompt_tokens)
+        answer = self.advice if self.route is None else self.route(prompt_tokens)
+        if answer is None:
+            raise ConfigError("selector=router needs a router: give the pool one, or route=FUNCTION")
         if np.ndim(answer) == 0:
             self.law = one_hot(_index(answer, self.drafters, "route"), self.num_drafters)
             return

@@ -35,6 +35,7 @@ class FullInformation(Selector):
         hybrid: bool = False,
         skip: float | None = None,
         skip_cycles: int = 8,
+        prior: int = 0,
         seed: int = 0,
         carry: bool = False,
         costs: Sequence[float] | None = None,
@@ -47,12 +48,14 @@ class FullInformation(Selector):
         calibration: learn how much less deep levels accept, see `calibration`.
         Ours, where HedgeSpec gives only a title.  hybrid: rounds that still wait count by their first token.
         skip: once the learner is this sure and has seen a round, no evaluation is asked for in `skip_cycles` cycles.
+        prior: rounds that a router's law counts for at a request's start.
         """
         super().__init__(drafters, depth, seed=seed, carry=carry, costs=costs, levels=levels)
         self.objective = one_of("objective", objective, OBJECTIVES)
         self.estimator = one_of("estimator", estimator, ESTIMATORS)
         self.draw = one_of("draw", draw, DRAWS)
         self.hybrid, self.skip_cycles = flag("hybrid", hybrid), whole("skip_cycles", skip_cycles, 1)
+        self.prior = whole("prior", prior, 0)
         self.skip = None if skip is None else at_least("skip", skip, 0, 1)
         self.learner: Learner = LEARNERS[one_of("learner", learner, list(LEARNERS))](
             self.num_drafters, **learner_options
@@ -144,6 +147,9 @@ class FullInformation(Selector):
         """Start a request, without open rounds of the one before."""
         super().begin(prompt_tokens, seed)
         self.end()
+        if self.advice is not None:
+            for _ in range(self.prior):
+                self.learner.update(1.0 - self.advice, played=self.learner.probs)
 
     def add_drafter(self, name: str | None = None, cost: float | None = None, levels: int | None = None) -> None:
         """A newcomer starts with the learner's neutral state, and sleeps in the rounds that wait."""

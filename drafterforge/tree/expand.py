@@ -6,6 +6,7 @@ Axes: B rows, K beam nodes, k children of each, L level slots written so far, W 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,12 +17,33 @@ from drafterforge.tree.grow import Tree, TreeShape, cut_tree, ordered, root_only
 Step = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
-def expand(root: Tensor, logits: Tensor, shape: TreeShape, step: Step, token_ids: Tensor | None = None) -> Tree:
+class Growth(Protocol):
+    """Decisions on trees that are being drafted."""
+
+    def go_on(self, level: int, scores: Tensor) -> Tensor:
+        """Whether each row drafts a level more, [B] bool.  scores: [B, n] of the candidates of `level`, the newest."""
+
+    def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
+        """Nodes to verify of each row, root included, [B].
+
+        depths: levels drafted, [B].  scores: [B, P] of all candidates, level by level, -inf beyond a row's depth.
+        """
+
+
+def expand(
+    root: Tensor,
+    logits: Tensor,
+    shape: TreeShape,
+    step: Step,
+    token_ids: Tensor | None = None,
+    growth: Growth | None = None,
+) -> Tree:
     """Draft a tree below each root [B] from the logits [B, W] of its children.
 
     step: reads the beam of a level and scores its children.  `origin` is each node's parent in the beam before;
     `reads` tells which level slots a node may read (its drafted ancestors and itself, the newest K slots being the
-    beam's own).  token_ids: target id of each draft id, [W]; None: the same.
+    beam's own).  token_ids: target id of each draft id, [W]; None: the same.  growth: may end rows before the shape's
+    depth, and says how many nodes are kept.
     """
     if shape.depth == 0 or shape.num_tokens <= 1:
         return root_only(root)
@@ -34,11 +56,20 @@ def expand(root: Tensor, logits: Tensor, shape: TreeShape, step: Step, token_ids
     levels, size = [torch.ones(count, dtype=torch.long, device=device)], count
     reads = torch.empty(batch, count, 0, dtype=torch.bool, device=device)
     origin = torch.zeros_like(pool)
+    depths = torch.ones(batch, dtype=torch.long, device=device)
+    growing = torch.ones(batch, dtype=torch.bool, device=device)
     for level in range(1, shape.depth):
+        if growth is not None:
+            growing = growing & growth.go_on(level, pools[-1][1])
+            if not bool(growing.any()):
+                break
+        depths = depths + growing
         own = torch.eye(count, dtype=torch.bool, device=device).expand(batch, -1, -1)
         reads = torch.cat((reads.gather(1, origin[:, :, None].expand(-1, -1, reads.shape[2])), own), dim=2)
         logp, ids = top_children(step(level, tokens, origin, reads), shape.top_k)
         cumulative = (scores[:, :, None] + logp).flatten(1)
+        if growth is not None:
+            cumulative = cumulative.masked_fill(~growing[:, None], -torch.inf)
         ids = ids.flatten(1)
         children = ids if token_ids is None else token_ids[ids]
         width = logp.shape[2]
@@ -49,4 +80,7 @@ def expand(root: Tensor, logits: Tensor, shape: TreeShape, step: Step, token_ids
         count, pool = beam.shape[1], size + beam
         size += cumulative.shape[1]
     drafted, cumulative, parents = (torch.cat(parts, dim=1) for parts in zip(*pools, strict=True))
-    return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), shape.num_tokens)
+    if growth is None:
+        return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), shape.num_tokens)
+    counts = growth.nodes(depths, cumulative)
+    return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), int(counts.max()), counts)

@@ -79,13 +79,25 @@ def _best_ids(logits: Tensor, count: int) -> Tensor:
     return ids.gather(-1, ordered(logits.gather(-1, ids)))
 
 
-def cut_tree(root: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, levels: Tensor, num_tokens: int) -> Tree:
+def cut_tree(
+    root: Tensor,
+    tokens: Tensor,
+    scores: Tensor,
+    parents: Tensor,
+    levels: Tensor,
+    num_tokens: int,
+    counts: Tensor | None = None,
+) -> Tree:
     """The root and the best num_tokens - 1 candidates of each row's pool.
 
     root: [B] target ids.  tokens, scores: [B, P].  parents: [B, P], pool index of the parent, -1 for the root's
-    children.  levels: [B, P] or [P].
+    children.  levels: [B, P] or [P].  counts: nodes of each row, [B], where some keep fewer; their trees are padded,
+    and candidates with a score of -inf are never kept.
     """
-    keep = ordered(scores)[:, : max(num_tokens - 1, 0)].sort(dim=-1).values
+    keep = ordered(scores)[:, : max(num_tokens - 1, 0)]
+    if counts is not None:
+        return _cut_rows(root, tokens, scores, parents, levels.expand_as(scores), keep, counts)
+    keep = keep.sort(dim=-1).values
     batch, count = keep.shape
     place = torch.zeros(batch, tokens.shape[1] + 1, dtype=torch.long, device=tokens.device)
     place.scatter_(1, keep + 1, torch.arange(1, count + 1, device=tokens.device).expand(batch, -1))
@@ -94,6 +106,28 @@ def cut_tree(root: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, leve
         tokens=torch.cat((root[:, None], tokens.gather(1, keep)), dim=1),
         parents=torch.cat((zero, place.gather(1, parents.gather(1, keep) + 1)), dim=1),
         levels=torch.cat((zero, levels.expand(batch, -1).gather(1, keep)), dim=1),
+    )
+
+
+def _cut_rows(
+    root: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, levels: Tensor, keep: Tensor, counts: Tensor
+) -> Tree:
+    """As `cut_tree`, with counts [B] - 1 of the best candidates `keep` [B, T - 1] of each row."""
+    (batch, count), size = keep.shape, scores.shape[1]
+    index = torch.arange(count, device=keep.device)
+    dropped = (index >= counts[:, None] - 1) | (scores.gather(1, keep) == -torch.inf)
+    keep = keep.masked_fill(dropped, size).sort(dim=-1).values  # what is dropped becomes padding behind the rest
+    padding = keep == size
+    keep = keep.clamp(max=size - 1)
+    node = (index + 1).expand(batch, -1)
+    place = torch.zeros(batch, size + 2, dtype=torch.long, device=keep.device)
+    place.scatter_(1, torch.where(padding, size + 1, keep + 1), node)
+    zero = torch.zeros(batch, 1, dtype=torch.long, device=keep.device)
+    above = place.gather(1, parents.gather(1, keep) + 1)
+    return Tree(
+        tokens=torch.cat((root[:, None], tokens.gather(1, keep).masked_fill(padding, 0)), dim=1),
+        parents=torch.cat((zero, torch.where(padding, node, above)), dim=1),
+        levels=torch.cat((zero, levels.gather(1, keep).masked_fill(padding, 0)), dim=1),
     )
 
 

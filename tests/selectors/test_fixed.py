@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drafterforge.errors import ConfigError
-from drafterforge.selectors import Context
+from drafterforge.selectors import Context, selector
 from drafterforge.selectors.hindsight import best_in_hindsight, best_per_round, regret
 from tests.selectors.world import make
 
@@ -84,3 +84,20 @@ def test_hindsight_of_a_small_table():
     assert regret(losses, np.array([2, 2, 2])) == pytest.approx([0.4, 0.5, 0.3])
     assert regret(losses, np.full(3, 1)).tolist() == [0, 0, 0]
     assert best_in_hindsight(np.zeros((4, 3))) == 0
+
+
+def test_a_router_s_law_is_followed_and_must_be_given():
+    chooser = selector("router", ["a", "b", "c"], 4)
+    with pytest.raises(ConfigError, match="needs a router"):
+        chooser.begin([1, 2])
+    chooser.advise([0.1, 0.7, 0.2])
+    chooser.begin([1, 2])
+    assert chooser.select(Context(0, 0)).drafter == 1
+
+
+def test_a_router_s_law_counts_as_rounds_of_a_learner():
+    for prior, wanted in ((0, 0), (5, 2)):
+        chooser = selector("hedge", ["a", "b", "c"], 4, prior=prior)
+        chooser.advise([0.1, 0.1, 0.8])
+        chooser.begin([1, 2])
+        assert chooser.select(Context(0, 0)).drafter == wanted

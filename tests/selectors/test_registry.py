@@ -35,7 +35,6 @@ def refused(*arguments, **options) -> str:
         (("static", [], 5), {}, "got an empty pool"),
         (("static", ["sql", "python", "sql"], 5), {}, "drafter 'sql' is in the pool twice"),
         (("static", POOL, 0), {}, "depth must be a whole number of at least 1, got 0"),
-        (("router", POOL, 5), {}, "missing 1 required keyword-only argument: 'route'"),
         (("hedge", POOL, 5), {"estimator": "ratio-rb"}, "did you mean 'ratio_rb'?"),
         (("hedge", POOL, 5), {"draw": "max"}, "no draw named 'max'"),
         (("hedge", POOL, 5), {"eta": -1}, "eta must be at least 0, got -1"),

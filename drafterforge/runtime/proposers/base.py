@@ -52,9 +52,11 @@ class Proposer(ABC):
         """Forget all rows but these."""
 
     chosen: Sequence[str] = ()  # the drafter of each row's cycle, where there are several
-    select_s: float = 0.0  # seconds spent on choosing them, ever
+    shapes: Sequence[TreeShape] = ()  # the tree of each row's cycle, where they differ
+    select_s: float = 0.0  # seconds spent on choosing drafters, ever
+    schedule_s: float = 0.0  # seconds spent on choosing shapes, ever
     verified: Verified | None = None  # how the last trees fared, told before `refresh`
 
-    def plan(self, shape: TreeShape, limit: int) -> TreeShape:
-        """Bounds of the trees that the next `draft` makes: as asked for, and at most `limit` levels."""
-        return TreeShape(shape.num_tokens, min(shape.depth, limit), shape.top_k)
+    def plan(self, shape: TreeShape, limits: Sequence[int]) -> TreeShape:
+        """Bounds of the trees that the next `draft` makes: as asked for, and no deeper than could count in any row."""
+        return TreeShape(shape.num_tokens, min(shape.depth, max(limits)), shape.top_k)

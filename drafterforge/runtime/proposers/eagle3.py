@@ -14,7 +14,7 @@ from drafterforge.kernels.attention import additive, grouped_attention
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.proposers.base import Proposer
 from drafterforge.runtime.proposers.levels import past_and
-from drafterforge.tree.expand import expand
+from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 
 
@@ -121,12 +121,19 @@ def draft_levels(
     base: int,
     shape: TreeShape,
     logits: Tensor | None = None,
+    growth: Growth | None = None,
 ) -> Tree:
     """Trees below the roots [B] from the outputs `last` [B, H]; levels are written from slot `base` on.
 
-    logits: [B, W] of `last`, where they are known already.
+    logits: [B, W] of `last`, where they are known already.  growth: as for `expand`.
     """
-    batch = root.numel()
+    logits = drafter.logits(last) if logits is None else logits
+    return expand(root, logits, shape, level_step(drafter, cache, last, stable, base), drafter.token_ids, growth)
+
+
+def level_step(drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, stable: Tensor, base: int) -> Step:
+    """Scores the children of each level's nodes, see `Step`; arguments as for `draft_levels`."""
+    batch = last.shape[0]
     hidden = last[:, None]
 
     def step(level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
@@ -141,5 +148,4 @@ def draft_levels(
         hidden = hidden.unflatten(0, (batch, count))
         return scores
 
-    logits = drafter.logits(last) if logits is None else logits
-    return expand(root, logits, shape, step, drafter.token_ids)
+    return step

@@ -23,8 +23,11 @@ from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
 from drafterforge.runtime.proposers.retrieval import RetrievalProposer
 from drafterforge.runtime.proposers.solo import SoloProposer
 from drafterforge.runtime.proposers.stack import StackProposer
+from drafterforge.scheduling.observation import Observation
+from drafterforge.scheduling.trace import CHILDREN
 from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
-from drafterforge.tree.grow import Tree, TreeShape, root_only
+from drafterforge.tree.expand import Growth
+from drafterforge.tree.grow import Tree, TreeShape, root_only, top_children
 
 
 @dataclass
@@ -33,9 +36,14 @@ class PoolRow:
 
     selector: Selector
     position: int  # absolute position of the next token to be committed
+    feature: Tensor  # [3H] the target's, one position before the root
     cycles: int = 0
     tokens: int = 0  # of the answer
     choice: str = ""
+    limit: int = 0  # levels that could count in this cycle
+    shape: TreeShape | None = None  # of this cycle
+    scheduled: TreeShape | None = None  # what the scheduler last chose
+    kept: int = 0  # cycles for which that stands
     unjudged: list[Feedback] = field(default_factory=list)  # cycles whose positions no evaluation has covered
 
 
@@ -59,7 +67,7 @@ class PoolProposer(Proposer):
 
     def __init__(self, pool: Pool, shape: TreeShape) -> None:
         """shape: the largest trees that will be asked for, but of drafters with their own."""
-        self.pool, self.names, self.asked, self.limit = pool, pool.names, shape, shape.depth
+        self.pool, self.names, self.asked = pool, pool.names, shape
         self.parts: list[tuple[list[str], StackProposer | SoloProposer]] = [
             (names, StackProposer(stack)) for names, stack in pool.stacked()
         ]
@@ -69,7 +77,7 @@ class PoolProposer(Proposer):
         self.rows: list[PoolRow] = []
         self.since = 0  # cycles since all have read
         self.held: list[Held] = []  # what was committed since then
-        self.select_s = 0.0  # seconds of selection, ever
+        self.select_s = self.schedule_s = 0.0  # seconds of selection and of scheduling, ever
         self.judgement: Judgement | None = None  # of the last evaluation, drafters in the order of the parts
 
     @property
@@ -77,14 +85,21 @@ class PoolProposer(Proposer):
         """The drafter of each row's cycle."""
         return [row.choice for row in self.rows]
 
+    @property
+    def shapes(self) -> list[TreeShape]:
+        """The tree of each row's cycle."""
+        return [row.shape for row in self.rows]
+
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`, and start its selector."""
         self._catch_up()
         for _, part in self.parts:
             part.admit(text, features)
         selector = self.pool.selector(self.asked)
+        if self.pool.router is not None:
+            selector.advise(self.pool.router.law(features, self.names))
         selector.begin(text[:-1].tolist())
-        self.rows.append(PoolRow(selector, position=text.numel()))
+        self.rows.append(PoolRow(selector, text.numel(), features[-1]))
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these; the selectors of the others are free."""
@@ -97,32 +112,67 @@ class PoolProposer(Proposer):
         for _, part in self.parts:
             part.keep(rows)
 
-    def plan(self, shape: TreeShape, limit: int) -> TreeShape:
-        """Pick every row's drafter; the bounds of the trees they draft, see `Proposer`."""
+    def plan(self, shape: TreeShape, limits: Sequence[int]) -> TreeShape:
+        """Pick every row's drafter and tree; the bounds of the trees, see `Proposer`."""
         began = time.perf_counter()
-        self.asked, self.limit = shape, limit
-        for row in self.rows:
+        self.asked = shape
+        for row, limit in zip(self.rows, limits, strict=True):
             choice = row.selector.select(Context(row.cycles, row.tokens))
-            row.choice = self.names[choice.drafter]
-        shapes = [self._shape(name) for name in set(self.chosen)]
+            row.choice, row.limit = self.names[choice.drafter], limit
         self.select_s += time.perf_counter() - began
-        return TreeShape(*(max(getattr(one, key) for one in shapes) for key in ("num_tokens", "depth", "top_k")))
+        if self.pool.scheduler is not None:
+            self._schedule()
+        for row in self.rows:
+            own = row.scheduled if self.pool.scheduled(row.choice) else self.pool.shape_of(row.choice, self.asked)
+            row.shape = TreeShape(own.num_tokens, min(own.depth, row.limit), own.top_k)
+        return bounds(self.shapes)
 
-    def _shape(self, name: str) -> TreeShape:
-        """A drafter's trees in this cycle."""
-        own = self.pool.shape_of(name, self.asked)
-        return TreeShape(own.num_tokens, min(own.depth, self.limit), own.top_k)
+    def _schedule(self) -> None:
+        """Ask the scheduler for the trees of rows whose last choice no longer stands."""
+        scheduler = self.pool.scheduler
+        for names, part in self.parts:
+            for member, name in enumerate(names):
+                asked = [row for row in self.rows if row.choice == name and row.kept == 0]
+                if not asked or not self.pool.scheduled(name):
+                    continue
+                guesses = part.guesses(member, [self.rows.index(row) for row in asked])
+                began = time.perf_counter()
+                chosen = scheduler.choose(seen(guesses, asked))
+                for row, shape in zip(asked, chosen, strict=True):
+                    row.scheduled, row.kept = shape, scheduler.every
+                self.schedule_s += time.perf_counter() - began
+        for row in self.rows:
+            row.kept = max(row.kept - 1, 0)
 
     def draft(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees below the roots [B], each by its row's drafter."""
         found = []
         for names, part in self.parts:
             for member, name in enumerate(names):
-                rows = [place for place, row in enumerate(self.rows) if row.choice == name]
-                if rows:
-                    own, roots = self._shape(name), root[rows]
-                    found.append((rows, part.draft(member, rows, roots, own) if own.depth else root_only(roots)))
+                mine = [place for place, row in enumerate(self.rows) if row.choice == name]
+                for own in dict.fromkeys(self.rows[place].shape for place in mine):
+                    rows = [place for place in mine if self.rows[place].shape == own]
+                    found.append((rows, self._draft(part, member, rows, root[rows], own)))
         return merged(found, len(self.rows))
+
+    def _draft(
+        self, part: StackProposer | SoloProposer, member: int, rows: list[int], root: Tensor, shape: TreeShape
+    ) -> Tree:
+        """Trees of one drafter and shape; a scheduler may end them early."""
+        if shape.depth == 0 or shape.num_tokens == 1:
+            return root_only(root)
+        growth = None
+        if self.pool.scheduled(self.rows[rows[0]].choice):
+            lengths = torch.tensor([self.rows[place].position - 1 for place in rows], device=root.device)
+            growth = self.pool.scheduler.growth(lengths)
+        if growth is None:
+            return part.draft(member, rows, root, shape)
+        growth = Timed(growth)
+        tree = part.draft(member, rows, root, shape, growth)
+        self.schedule_s += growth.seconds
+        for place, depth, count in zip(rows, growth.depths.tolist(), growth.counts.tolist(), strict=True):
+            self.rows[place].shape = TreeShape(count, depth, shape.top_k)
+        return tree
 
     def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
         """Let the drafters read what was committed, and the selectors learn from it; see `Proposer`."""
@@ -133,7 +183,7 @@ class PoolProposer(Proposer):
             part.commit(tokens, features, counts, tell)
         divergences = self._divergences() if any(row.selector.needs.divergence for row in self.rows) else None
         for place, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
-            depth = self._shape(row.choice).depth
+            depth, row.feature = row.shape.depth, features[place, count - 1]
             divergence = None if divergences is None else divergences[place]
             drafter = self.names.index(row.choice)
             row.unjudged.append(Feedback(drafter, row.position, count, depth, divergence=divergence))
@@ -148,7 +198,7 @@ class PoolProposer(Proposer):
     def _read(self) -> None:
         """Let all drafters read; judge them where a selector asks for it."""
         truth = self._truth() if all(one.tell for one in self.held) else None
-        top_ks = [[self._shape(name).top_k for name in names] for names, _ in self.parts]
+        top_ks = [[self.pool.shape_of(name, self.asked).top_k for name in names] for names, _ in self.parts]
         judgements = [
             part.read(truth, top_k, self.pool.details) for (_, part), top_k in zip(self.parts, top_ks, strict=True)
         ]
@@ -268,6 +318,39 @@ class PoolProposer(Proposer):
                 part.remove(names.index(name))
                 names.remove(name)
                 break
+
+
+class Timed:
+    """Decisions on trees that are being drafted, their seconds, and what became of the trees."""
+
+    def __init__(self, growth: Growth) -> None:
+        self.growth, self.seconds = growth, 0.0
+
+    def go_on(self, level: int, scores: Tensor) -> Tensor:
+        """See `Growth`."""
+        began = time.perf_counter()
+        found = self.growth.go_on(level, scores)
+        self.seconds += time.perf_counter() - began
+        return found
+
+    def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
+        """See `Growth`."""
+        began = time.perf_counter()
+        self.depths, self.counts = depths, self.growth.nodes(depths, scores)
+        self.seconds += time.perf_counter() - began
+        return self.counts
+
+
+def seen(guesses: Tensor, rows: Sequence[PoolRow]) -> Observation:
+    """What a scheduler sees of rows; guesses: logits of their roots' children, [B, W]."""
+    features = torch.stack([row.feature for row in rows])
+    lengths = torch.tensor([row.position - 1 for row in rows], device=guesses.device)
+    return Observation(features, top_children(guesses, CHILDREN)[0], lengths)
+
+
+def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
+    """The largest of every number."""
+    return TreeShape(*(max(getattr(one, key) for one in shapes) for key in ("num_tokens", "depth", "top_k")))
 
 
 def _solo(drafter: Retrieval | FusedDrafter) -> SoloProposer:

@@ -19,6 +19,7 @@ from drafterforge.kernels.attention import additive, grouped_attention
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.judging import Judgement, Truth, draft_id_table, judge
 from drafterforge.runtime.proposers.eagle3 import append_slots, draft_levels, new_draft_cache
+from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
 
 
@@ -166,11 +167,18 @@ class StackProposer:
         cache.data = self.cache.data[:, :, member * batch : (member + 1) * batch]
         return cache
 
-    def draft(self, member: int, rows: list[int], root: Tensor, shape: TreeShape) -> Tree:
-        """Trees of one drafter below the roots [B'] of some rows."""
+    def guesses(self, member: int, rows: list[int]) -> Tensor:
+        """What one drafter makes of the token after the roots of some rows: logits [B', W]."""
+        return self._newest(member).logits[rows]
+
+    def _newest(self, member: int) -> Ahead:
         if any(self.unread):
             self.catch_up(member)
-        one = self.ahead.get(member) or Ahead(self.stable, self.last[member], self.logits[member])
+        return self.ahead.get(member) or Ahead(self.stable, self.last[member], self.logits[member])
+
+    def draft(self, member: int, rows: list[int], root: Tensor, shape: TreeShape, growth: Growth | None = None) -> Tree:
+        """Trees of one drafter below the roots [B'] of some rows; growth: as for `expand`."""
+        one = self._newest(member)
         base = max(one.stable[row] for row in rows)
         self.cache.reserve(base + shape.top_k * shape.depth)
         cache, index = self._own(member), torch.tensor(rows, device=root.device)
@@ -178,7 +186,7 @@ class StackProposer:
             cache.keep_rows(index)
         stable = torch.tensor(one.stable, device=root.device)[index]
         drafter: FusedDrafter = self.drafters.members[member]
-        return draft_levels(drafter, cache, one.last[index], root, stable, base, shape, one.logits[index])
+        return draft_levels(drafter, cache, one.last[index], root, stable, base, shape, one.logits[index], growth)
 
 
 def _beside(cache: KeyValueCache, other: KeyValueCache, count: int) -> KeyValueCache:

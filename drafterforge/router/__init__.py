@@ -1,0 +1,1 @@
+"""From a prompt to a law over drafters: features, net, and the files they are kept in."""

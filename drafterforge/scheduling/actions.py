@@ -1,0 +1,104 @@
+"""The tree shapes a scheduler may choose from: a grid of node counts, depths and widths, and to draft nothing.
+
+Axes: A actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from drafterforge.errors import ConfigError
+from drafterforge.tree.grow import TreeShape
+
+NO_DRAFT = TreeShape(num_tokens=1, depth=0, top_k=1)
+
+
+@dataclass(frozen=True)
+class ActionGrid:
+    """Action 0 drafts nothing; the others are all combinations whose pool can fill their nodes.
+
+    A combination with more nodes than its pool has would be the same tree as another's, and is left out (Re-SpS masks
+    such actions).
+    """
+
+    name: str
+    num_tokens: tuple[int, ...]
+    depths: tuple[int, ...]
+    top_ks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for key in ("num_tokens", "depths", "top_ks"):
+            values = getattr(self, key)
+            if not values or list(values) != sorted(set(values)) or values[0] < 1:
+                raise ConfigError(f"{key} of an action grid must be rising numbers from 1 on, got {list(values)}")
+
+    @cached_property
+    def shapes(self) -> tuple[TreeShape, ...]:
+        """All actions."""
+        found = [NO_DRAFT]
+        for count in self.num_tokens:
+            for depth in self.depths:
+                found += [
+                    shape
+                    for shape in (TreeShape(count, depth, top_k) for top_k in self.top_ks)
+                    if 1 < count <= shape.pool_size + 1
+                ]
+        return tuple(found)
+
+    def __len__(self) -> int:
+        """A."""
+        return len(self.shapes)
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """num_tokens, depth and top_k of each action, [A, 3]."""
+        return np.array([(shape.num_tokens, shape.depth, shape.top_k) for shape in self.shapes])
+
+    def index(self, shape: TreeShape) -> int:
+        """The action with this shape."""
+        if shape not in self.shapes:
+            raise ConfigError(f"{describe(shape)} is no action of the grid {self.name!r}, which has {self.summary}")
+        return self.shapes.index(shape)
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        parts = (self.num_tokens, self.depths, self.top_ks)
+        words = (
+            f"{key} {','.join(map(str, values))}"
+            for key, values in zip(("nodes", "levels", "top_k"), parts, strict=True)
+        )
+        return f"{', '.join(words)}: {len(self)} actions"
+
+    def as_dict(self) -> dict:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "num_tokens": list(self.num_tokens),
+            "depths": list(self.depths),
+            "top_ks": list(self.top_ks),
+        }
+
+    @staticmethod
+    def of(values: dict) -> ActionGrid:
+        """From `as_dict`."""
+        return ActionGrid(values["name"], *(tuple(values[key]) for key in ("num_tokens", "depths", "top_ks")))
+
+    def check(self, top_ks: Iterable[int], depth: int, where: str) -> None:
+        """Refuse a grid that reaches beyond what was recorded."""
+        missing = sorted(set(self.top_ks) - set(top_ks))
+        if missing or max(self.depths) > depth:
+            raise ConfigError(
+                f"the grid {self.name!r} asks for {self.summary}, but {where} holds top_k {sorted(top_ks)} and "
+                f"{depth} levels; type overwrite=true to record them anew"
+            )
+
+
+def describe(shape: TreeShape) -> str:
+    """nodes/levels/top_k, as papers write them."""
+    return f"{shape.num_tokens}/{shape.depth}/{shape.top_k}"

@@ -1,0 +1,90 @@
+"""The network of a learnt scheduler: an actor that scores tree shapes, a critic that only training asks.
+
+Axes: B decisions, O observation, A actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+FARTHEST = 10.0  # standard deviations; what lies beyond in a new domain is cut off
+
+
+class Dense(nn.Module):
+    """A linear layer whose weight is [in, out]: a few rows take a third of the time that they take of [out, in]."""
+
+    def __init__(self, fan_in: int, fan_out: int, gain: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.orthogonal_(torch.empty(fan_in, fan_out), gain))
+        self.bias = nn.Parameter(torch.zeros(fan_out))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[B, out] of inputs [B, in]."""
+        return torch.addmm(self.bias, inputs, self.weight)
+
+
+def mlp(widths: Sequence[int], gain: float) -> nn.Sequential:
+    """Layers between `widths` with tanh between them; `gain` is the last layer's."""
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(widths[:-1]):
+        layers += [Dense(fan_in, fan_out, 2**0.5), nn.Tanh()]
+    return nn.Sequential(*layers, Dense(widths[-2], widths[-1], gain))
+
+
+class ActorCritic(nn.Module):
+    """Two separate tanh networks over one normalised observation."""
+
+    def __init__(
+        self,
+        observation_size: int,
+        num_actions: int,
+        actor: Sequence[int] = (128, 128),
+        critic: Sequence[int] = (128, 128),
+    ) -> None:
+        """actor, critic: widths of the hidden layers."""
+        super().__init__()
+        self.observation_size, self.num_actions = observation_size, num_actions
+        self.actor = mlp((observation_size, *actor, num_actions), gain=0.01)  # close to uniform at first
+        self.critic = mlp((observation_size, *critic, 1), gain=1.0)
+        self.register_buffer("mean", torch.zeros(observation_size))
+        self.register_buffer("scale", torch.ones(observation_size))
+
+    def normalise_by(self, observations: Tensor) -> None:
+        """From now on shift and scale each feature as observations [N, O] need it to have mean 0 and deviation 1."""
+        deviation, mean = torch.std_mean(observations.double(), dim=0, correction=0)
+        self.mean.copy_(mean)
+        constant = deviation <= 1e-6 * mean.abs().clamp(min=1.0)
+        self.scale.copy_(deviation.masked_fill(constant, 1.0))
+
+    def normalised(self, observations: Tensor) -> Tensor:
+        """What both networks read, [B, O], of observations [B, O] in any floating type."""
+        return ((observations.to(self.mean.dtype) - self.mean) / self.scale).clamp(-FARTHEST, FARTHEST)
+
+    def forward(self, observations: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Logits [B, A] and values [B], these in the units the critic was trained in.
+
+        observations: [B, O].  mask: [B, A], true where an action is allowed; each row allows one at least.
+        """
+        inputs = self.normalised(observations)
+        return forbid(self.actor(inputs), mask), self.critic(inputs).squeeze(-1)
+
+    def logits(self, observations: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The logits [B, A] alone: all that serving needs."""
+        return forbid(self.actor(self.normalised(observations)), mask)
+
+
+def forbid(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Logits [B, A] that are -inf where mask [B, A] is false."""
+    return logits if mask is None else logits.masked_fill(~mask, -torch.inf)
+
+
+def act(logits: Tensor, temperature: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+    """Actions [B] of logits [B, A]: the best ones at temperature 0, else drawn from softmax(logits / temperature)."""
+    if temperature == 0.0:
+        return logits.argmax(dim=-1)
+    noise = torch.empty_like(logits).exponential_(generator=generator).log_()  # never -inf: it draws no zeros
+    return (logits / temperature - noise).argmax(dim=-1)  # the Gumbel-max trick

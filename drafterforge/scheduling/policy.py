@@ -1,0 +1,164 @@
+"""Learnt schedulers: a network over what a scheduler sees, its actions, and how it is stored.
+
+Axes: B rows, A actions, S candidates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.scheduling.actions import ActionGrid
+from drafterforge.scheduling.nets import ActorCritic, act
+from drafterforge.scheduling.observation import Observation, level_size, observed, of_level, pool_size
+from drafterforge.scheduling.schedulers import Scheduler
+from drafterforge.tree.expand import Growth
+from drafterforge.tree.grow import TreeShape
+
+SCHEMA = 1
+WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """What a stored policy is and is for."""
+
+    kind: str  # shapes: a whole shape at once | ltd: depth and size while drafting
+    method: str  # resps | ltd | planner
+    target_fingerprint: str
+    drafter: str  # name
+    drafter_sha256: str  # of its manifest: a policy knows one drafter
+    device: str  # that its latency profile was measured on
+    grid: dict[str, Any]
+    parts: list[str] = field(default_factory=list)  # of the observation
+    every: int = 1  # cycles an action is kept
+    temperature: float = 0.0  # of choosing; 0: the best
+    top_k: int = 0  # width, for kind=ltd
+    hidden: dict[str, list[int]] = field(default_factory=dict)  # network -> widths of its hidden layers
+    schema: int = SCHEMA
+
+
+class ShapePolicy(Scheduler):
+    """Chooses a whole shape, kept for some cycles."""
+
+    def __init__(self, spec: PolicySpec, net: ActorCritic, seed: int = 0) -> None:
+        self.spec, self.net, self.name = spec, net.eval(), spec.method
+        self.grid, self.every = ActionGrid.of(spec.grid), spec.every
+        self.depth = max(self.grid.depths)
+        self.generator = torch.Generator(device=net.mean.device).manual_seed(seed)
+
+    def choose(self, seen: Observation) -> list[TreeShape]:
+        """The best shapes, or some drawn at a temperature."""
+        logits = self.net.logits(observed(self.spec.parts, seen))
+        return [self.grid.shapes[place] for place in act(logits, self.spec.temperature, self.generator).tolist()]
+
+
+class LTDPolicy(Scheduler):
+    """Decides after every level whether to draft another, and then how many candidates to verify."""
+
+    def __init__(self, spec: PolicySpec, depth_net: ActorCritic | None, size_net: ActorCritic | None) -> None:
+        """A network that is missing: as deep, or as large, as the grid allows."""
+        self.spec, self.name, self.grid = spec, spec.method, ActionGrid.of(spec.grid)
+        self.depth_net, self.size_net = depth_net, size_net
+        self.depth, self.every = max(self.grid.depths), 1
+        self.sizes = [count for count in self.grid.num_tokens if count > 1]
+        self.shape = TreeShape(self.sizes[-1], self.depth, spec.top_k)
+
+    def choose(self, seen: Observation) -> list[TreeShape]:
+        """The largest tree, which `growth` cuts."""
+        return [self.shape] * seen.rows
+
+    def growth(self, lengths: Tensor) -> Growth:
+        """Decisions for rows with roots at these positions."""
+        return LTDGrowth(self, lengths)
+
+
+class LTDGrowth:
+    """Decisions of an `LTDPolicy` for the rows of one draft."""
+
+    def __init__(self, policy: LTDPolicy, lengths: Tensor) -> None:
+        self.policy, self.lengths = policy, lengths
+
+    def go_on(self, level: int, scores: Tensor) -> Tensor:
+        """See `Growth`."""
+        policy = self.policy
+        if policy.depth_net is None:
+            return torch.ones(len(scores), dtype=torch.bool, device=scores.device)
+        seen = of_level(scores, level_size(policy.spec.top_k), self.lengths, level)
+        return policy.depth_net.logits(seen).argmax(dim=1) == 1
+
+    def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
+        """See `Growth`."""
+        policy, top_k = self.policy, self.policy.spec.top_k
+        pool = depths * level_size(top_k) - level_size(top_k) + top_k + 1
+        if policy.size_net is None:
+            return pool.clamp(max=policy.sizes[-1])
+        size = pool_size(top_k, policy.depth)
+        logits = policy.size_net.logits(of_level(scores, size, self.lengths, depths))
+        sizes = torch.tensor(policy.sizes, device=scores.device)
+        smaller = torch.cat((torch.ones_like(sizes[:1]), sizes[:-1]))
+        fresh = smaller < pool[:, None]  # a size is another tree than the one before, if that did not take all
+        return torch.minimum(sizes[logits.masked_fill(~fresh, -torch.inf).argmax(dim=1)], pool)
+
+
+def save_policy(folder: Path, spec: PolicySpec, nets: dict[str, ActorCritic]) -> None:
+    """Write a policy's weights and description."""
+    tensors = {f"{name}.{key}": value for name, net in nets.items() for key, value in net.state_dict().items()}
+    save_file({key: value.contiguous().cpu() for key, value in tensors.items()}, folder / WEIGHTS)
+    sizes = {name: [net.observation_size, net.num_actions] for name, net in nets.items()}
+    save_json_atomic(folder / DESCRIPTION, asdict(spec) | {"nets": sizes})
+
+
+def load_policy(folder: Path | str, seed: int = 0) -> Scheduler:
+    """The scheduler that is stored in a folder."""
+    folder = Path(folder)
+    try:
+        found = json.loads((folder / DESCRIPTION).read_bytes())
+        sizes = found.pop("nets")
+        if found.get("schema") != SCHEMA:
+            raise ArtifactError(f"{folder} has a policy of schema {found.get('schema')}, this version reads {SCHEMA}")
+        spec = PolicySpec(**found)
+        tensors = load_file(folder / WEIGHTS)
+        nets = {name: _net(name, spec.hidden[name], *size, tensors) for name, size in sizes.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, ArtifactError):
+            raise
+        raise ArtifactError(
+            f"{folder} holds no whole policy: {error}; type drafterforge train-policy overwrite=true"
+        ) from error
+    if spec.kind == "shapes":
+        return ShapePolicy(spec, nets["shapes"], seed)
+    return LTDPolicy(spec, nets.get("depth"), nets.get("size"))
+
+
+def _net(name: str, hidden: Sequence[int], size: int, actions: int, tensors: dict[str, Tensor]) -> ActorCritic:
+    own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+    critic = [value.shape[1] for key, value in own.items() if key.startswith("critic.") and key.endswith("weight")][:-1]
+    net = ActorCritic(size, actions, hidden, critic)
+    net.load_state_dict(own)
+    return net.eval()
+
+
+def check_policy(policy: Scheduler, target_fingerprint: str, drafter: str, drafter_sha256: str, folder: Path) -> None:
+    """Refuse a policy of another target or drafter."""
+    spec = policy.spec
+    if spec.target_fingerprint != target_fingerprint:
+        raise ConfigError(
+            f"{folder} is a policy for a target with fingerprint {spec.target_fingerprint}, this one has "
+            f"{target_fingerprint}; type drafterforge train-policy"
+        )
+    if spec.drafter_sha256 != drafter_sha256:
+        raise ConfigError(
+            f"{folder} is a policy for drafter {spec.drafter!r} as it was when traces were recorded, not for this "
+            f"{drafter!r}; type drafterforge train-policy drafter={drafter}"
+        )

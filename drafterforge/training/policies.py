@@ -1,0 +1,135 @@
+"""Trains a policy of every method from traces and what their cycles cost.
+
+Axes: R roots, A actions, D levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from drafterforge.errors import ConfigError
+from drafterforge.scheduling.actions import ActionGrid
+from drafterforge.scheduling.choices import depths_of, observations_of, sizes_of
+from drafterforge.scheduling.environments import DepthEnvironment, ShapeEnvironment, SizeEnvironment
+from drafterforge.scheduling.latency import LatencyProfile
+from drafterforge.scheduling.nets import ActorCritic
+from drafterforge.scheduling.replay import build_table
+from drafterforge.scheduling.trace import Traces
+from drafterforge.schema import PolicyConfig
+from drafterforge.training.planner import PlannerConfig, distil_planner
+from drafterforge.training.ppo_fit import fit_ppo
+from drafterforge.training.ppo_module import PPOConfig, PPOModule
+
+Curve = list[dict[str, float]]
+TURNS = {"depth": ["depth"], "size": ["size"], "independent": ["size", "depth"], "both": ["size", "depth"]}
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a policy learns from."""
+
+    traces: Traces
+    drafter: int
+    profile: LatencyProfile
+    grid: ActionGrid
+    folder: Path  # of logs
+    seed: int
+
+
+def train_shapes(config: PolicyConfig, lesson: Lesson, advance: Callable[[str], None]) -> tuple[dict, dict[str, Curve]]:
+    """Networks and curves of `resps` and `planner`."""
+    torch.manual_seed(lesson.seed)
+    table = build_table(lesson.traces, lesson.grid, lesson.drafter, lesson.profile)
+    seen = observations_of(lesson.traces, lesson.drafter, config.parts)
+    net = ActorCritic(seen.shape[1], len(lesson.grid), config.actor, config.critic)
+    if config.method == "planner":
+        planned = PlannerConfig(rounds=config.planner_rounds, weight_decay=config.weight_decay)
+        curve = distil_planner(net, seen, table, planned, lesson.seed, advance)
+        return {"shapes": net}, {"shapes": curve}
+    net.normalise_by(torch.from_numpy(seen))
+    environment = ShapeEnvironment(table, seen, config.num_envs, config.train_every, reward_of(config), lesson.seed)
+    module = PPOModule(net, environment, ppo_config(config))
+    return {"shapes": net}, {"shapes": fit_ppo(module, lesson.folder, lesson.seed)}
+
+
+def train_ltd(config: PolicyConfig, lesson: Lesson) -> tuple[dict, dict[str, Curve]]:
+    """Networks and curves of `ltd`: each alone first, then in turn, the other one fixed."""
+    told = lesson.traces.recorded.told
+    if told not in lesson.grid.top_ks:
+        raise ConfigError(f"traces tell the scores of top_k={told}, which the grid {lesson.grid.name!r} has not")
+    grid = ltd_grid(lesson.grid, told, config.max_depth)
+    table = build_table(lesson.traces, grid, lesson.drafter, lesson.profile)
+    traces, drafter, depth = lesson.traces, lesson.drafter, max(grid.depths)
+    nets: dict[str, ActorCritic | None] = {"depth": None, "size": None}
+    curves: dict[str, Curve] = {}
+    turns = TURNS[config.decides] * (config.rounds if config.decides == "both" else 1)
+    budget = replace(ppo_config(config), total_cycles=max(config.total_cycles // len(turns), 1))
+    for turn, name in enumerate(turns):
+        other = None if config.decides == "independent" else nets["depth" if name == "size" else "size"]
+        if name == "size":
+            depths = None if other is None else depths_of(other, traces, drafter, depth)
+            environment = SizeEnvironment(
+                table, traces, drafter, depths, config.num_envs, reward_of(config), lesson.seed + turn
+            )
+        else:
+            each = [
+                sizes_of(other, traces, drafter, table, np.minimum(level, np.clip(traces.levels, 1, depth)))
+                for level in range(1, depth + 1)
+            ]
+            environment = DepthEnvironment(
+                table, traces, drafter, np.stack(each, axis=1), config.num_envs, reward_of(config), lesson.seed + turn
+            )
+        net = nets[name]
+        if net is None:
+            torch.manual_seed(lesson.seed + turn)
+            net = ActorCritic(environment.observation_size, environment.num_actions, config.actor, config.critic)
+            net.normalise_by(torch.from_numpy(gathered(environment)))
+        module = PPOModule(net, environment, budget)
+        curves[f"{turn + 1} {name}"] = fit_ppo(module, lesson.folder / f"{turn + 1}-{name}", lesson.seed + turn)
+        nets[name] = net.eval()
+    return {name: net for name, net in nets.items() if net is not None}, curves
+
+
+def ltd_grid(grid: ActionGrid, told: int, max_depth: int) -> ActionGrid:
+    """The actions that LTD's two policies can lead to: one width, every depth."""
+    depths = tuple(range(1, min(max_depth, max(grid.depths)) + 1))
+    return ActionGrid(f"{grid.name}, ltd", grid.num_tokens, depths, (told,))
+
+
+def gathered(environment: DepthEnvironment | SizeEnvironment, steps: int = 32) -> np.ndarray:
+    """Observations under random choices, by which a network is normalised, [n, O]."""
+    draw = np.random.default_rng(0)
+    seen, masks = environment.reset()
+    found = [seen]
+    for _ in range(steps):
+        noise = draw.random(masks.shape) * masks
+        step = environment.step(noise.argmax(axis=1))
+        masks = step.masks
+        found.append(step.observations)
+    return np.concatenate(found)
+
+
+def reward_of(config: PolicyConfig) -> str:
+    """What environments pay; unread where the objective is the average."""
+    return "throughput" if config.objective == "average" else config.objective
+
+
+def ppo_config(config: PolicyConfig) -> PPOConfig:
+    """PPO's own part of the configuration."""
+    return PPOConfig(
+        total_cycles=config.total_cycles,
+        num_steps=config.num_steps,
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        lr=config.lr,
+        schedule=config.schedule,
+        gamma=config.gamma,
+        lam=config.lam,
+        entropy=config.entropy,
+        objective="average" if config.objective == "average" else "reward",
+    )

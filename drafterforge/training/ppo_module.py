@@ -1,0 +1,247 @@
+"""The Lightning module that trains a scheduler's policy by PPO.
+
+Axes: T steps of a rollout, E environments, N = T x E decisions, O observation, A actions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from itertools import repeat
+
+import numpy as np
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from drafterforge.errors import ConfigError
+from drafterforge.scheduling.environment import VectorEnvironment
+from drafterforge.scheduling.nets import ActorCritic, act
+from drafterforge.training.ppo import PPOTerms, explained_variance, gae, log_probs_of, ppo_loss, standardised
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """How a policy is trained."""
+
+    total_cycles: int = 400_000  # training ends when the environments have played so many
+    num_steps: int = 64  # decisions per environment and rollout
+    batch_size: int = 32  # decisions per optimiser step
+    epochs: int = 4  # passes over each rollout
+    lr: float = 3e-4
+    schedule: str = "constant"  # constant | linear: warm-up, then down to 0 at the end of the budget
+    warmup_ratio: float = 0.01  # share of the budget, for schedule=linear
+    gamma: float = 0.99
+    lam: float = 0.95
+    clip: float = 0.2
+    value_weight: float = 0.5
+    entropy: float = 0.01  # weight of the entropy; 0.1 is max-entropy PPO
+    grad_clip: float = 0.5  # largest norm of the gradient; 0: none
+    normalise_advantages: bool = True  # in each minibatch
+    target_kl: float | None = None  # leave a rollout once the policy is 1.5 times as far from where it was
+    objective: str = "average"  # average: tokens - rho x seconds, for tokens per second | reward: the environment's
+    rho_rollouts: int = 10  # recent rollouts whose tokens per second are rho
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for name in ("total_cycles", "num_steps", "batch_size", "epochs", "rho_rollouts"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"ppo.{name} must be >= 1, got {getattr(self, name)}")
+        for name in ("gamma", "lam", "warmup_ratio"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"ppo.{name} must lie in [0, 1], got {getattr(self, name)}")
+        for name, choices in (("schedule", ("constant", "linear")), ("objective", ("average", "reward"))):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"ppo.{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+
+    def lr_at(self, progress: float) -> float:
+        """The learning rate after a share `progress` of the budget."""
+        if self.schedule == "constant":
+            return self.lr
+        if progress < self.warmup_ratio:
+            return self.lr * progress / self.warmup_ratio
+        return self.lr * (1 - progress) / max(1 - self.warmup_ratio, 1e-8)
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """T steps of E environments, and the state they end in."""
+
+    observations: Tensor  # [T + 1, E, O]
+    masks: Tensor  # [T + 1, E, A]
+    actions: Tensor  # [T, E]
+    rewards: Tensor  # [T, E], the environment's
+    dones: Tensor  # [T, E]
+    tokens: Tensor  # [T, E]
+    seconds: Tensor  # [T, E]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What the decisions of a rollout teach, steps and environments flattened."""
+
+    observations: Tensor  # [N, O]
+    masks: Tensor  # [N, A]
+    actions: Tensor  # [N]
+    log_probs: Tensor  # [N]
+    advantages: Tensor  # [N]
+    returns: Tensor  # [N], in the critic's units
+
+
+class PPOModule(LightningModule):
+    """Every training step plays one rollout with the current policy and learns from it.
+
+    The critic learns returns scaled to mean 0 and deviation 1, so that rewards may have any size.
+    """
+
+    def __init__(self, net: ActorCritic, environment: VectorEnvironment, config: PPOConfig) -> None:
+        super().__init__()
+        assert (net.observation_size, net.num_actions) == (environment.observation_size, environment.num_actions)
+        self.automatic_optimization = False
+        self.net, self.environment, self.config = net, environment, config
+        self.register_buffer("return_moments", torch.zeros(2, dtype=torch.float64), persistent=False)
+        self.return_mean, self.return_scale, self.num_rollouts = 0.0, 1.0, 0
+        self.generator = torch.Generator()  # the only randomness besides the environment's
+        self.curve: list[dict[str, float]] = []
+        self.cycles = 0
+
+    def on_fit_start(self) -> None:
+        """Start the environments and the budget."""
+        self.observations, self.masks = self.environment.reset()
+        self.recent: deque[tuple[float, float]] = deque(maxlen=self.config.rho_rollouts)
+        self.cycles, self.curve = 0, []
+
+    def train_dataloader(self) -> Iterable[int]:
+        """Nothing to load; the budget ends the training."""
+        return repeat(0)
+
+    def training_step(self, batch: int, index: int) -> None:
+        """One rollout, and `epochs` passes over it."""
+        config, before = self.config, self.cycles
+        rollout = self.collect()
+        lr = config.lr_at(min(1.0, (before + self.cycles) / 2 / config.total_cycles))
+        tokens, seconds = rollout.tokens.sum().item(), rollout.seconds.sum().item()
+        self.recent.append((tokens, seconds))
+        rho = sum(t for t, _ in self.recent) / max(sum(s for _, s in self.recent), 1e-12)
+        samples, explained = self.appraise(rollout, rho)
+        terms = self.improve(samples, lr)
+        figures = {
+            "reward": rollout.rewards.mean().item(),
+            "tokens_per_s": tokens / max(seconds, 1e-12),
+            "rho": rho,
+            "explained_variance": explained.item(),
+            "lr": lr,
+            **{name: value.item() for name, value in asdict(terms).items()},
+        }
+        self.curve.append({"cycles": self.cycles} | {f"train/{name}": value for name, value in figures.items()})
+        for logger in self.loggers:  # `log_dict` takes as long as an optimiser step
+            logger.log_metrics(self.curve[-1], step=len(self.curve))
+        self.trainer.should_stop = self.cycles >= config.total_cycles
+
+    @torch.no_grad()
+    def collect(self) -> Rollout:
+        """Play `num_steps` steps, or fewer where the budget ends."""
+        environment, num_steps = self.environment, self.config.num_steps
+        shape = (num_steps + 1, environment.num_envs)
+        observations = torch.empty(*shape, environment.observation_size, device=self.device)
+        masks = torch.empty(*shape, environment.num_actions, dtype=torch.bool, device=self.device)
+        actions, steps = [], []
+        for t in range(num_steps + 1):
+            # copied: the environment may fill the same arrays again
+            observations[t], masks[t] = torch.from_numpy(self.observations), torch.from_numpy(self.masks)
+            if t == num_steps or self.cycles >= self.config.total_cycles:
+                break
+            logits = self.net.logits(observations[t], masks[t])
+            actions.append(act(logits.cpu(), 1.0, self.generator))
+            step = environment.step(actions[-1].numpy())
+            self.observations, self.masks = step.observations, step.masks
+            self.cycles += int(step.cycles.sum())
+            # copied likewise
+            steps.append([np.array(x) for x in (step.rewards, step.dones, step.tokens, step.seconds)])
+        rewards, dones, tokens, seconds = (np.stack(column) for column in zip(*steps, strict=True))
+        return Rollout(
+            observations[: t + 1],
+            masks[: t + 1],
+            torch.stack(actions).to(self.device),
+            torch.from_numpy(rewards).float().to(self.device),
+            torch.from_numpy(dones).to(self.device),
+            torch.from_numpy(tokens).double(),
+            torch.from_numpy(seconds).double(),
+        )
+
+    @torch.no_grad()
+    def appraise(self, rollout: Rollout, rho: float) -> tuple[Samples, Tensor]:
+        """Advantages and returns of a rollout, and the share of the returns' variance that the critic explained."""
+        config, actions = self.config, rollout.actions
+        observations, masks = rollout.observations.flatten(0, 1), rollout.masks.flatten(0, 1)
+        logits, values = self.net(observations, masks)
+        values = (self.return_mean + self.return_scale * values).view(rollout.masks.shape[:2])
+        rewards = rollout.rewards
+        if config.objective == "average":
+            rewards = (rollout.tokens - rho * rollout.seconds).to(rewards)
+        advantages, returns = gae(rewards, values[:-1], values[-1], rollout.dones, config.gamma, config.lam)
+        self.follow(returns)
+        count = actions.numel()
+        samples = Samples(
+            observations[:count],
+            masks[:count],
+            actions.flatten(),
+            log_probs_of(logits[:count], actions.flatten()),
+            advantages.flatten(),
+            (returns.flatten() - self.return_mean) / self.return_scale,
+        )
+        return samples, explained_variance(values[:-1], returns)
+
+    def follow(self, returns: Tensor) -> None:
+        """Let the critic's units follow the returns [T, E]; what it predicts stays (PopArt, arXiv 1602.07714)."""
+        self.num_rollouts += 1
+        moments = torch.stack((returns.double().mean(), returns.double().square().mean()))
+        self.return_moments.lerp_(moments, max(1 / self.num_rollouts, 0.05))
+        mean, square = self.return_moments.tolist()
+        deviation = max(square - mean**2, 0.0) ** 0.5
+        scale = max(deviation, 1e-4 * abs(mean)) or 1.0
+        if self.num_rollouts > 1:  # what an untrained critic predicts need not stay
+            head = self.net.critic[-1]
+            head.weight.mul_(self.return_scale / scale)
+            head.bias.mul_(self.return_scale).add_(self.return_mean - mean).div_(scale)
+        self.return_mean, self.return_scale = mean, scale
+
+    def improve(self, samples: Samples, lr: float) -> PPOTerms:
+        """Optimise over shuffled minibatches of equal size; the mean of their terms."""
+        config = self.config
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        optimizer.param_groups[0]["lr"] = lr
+        parameters = list(self.net.parameters())
+        count = samples.actions.numel()
+        num_batches = max(1, round(count / config.batch_size))
+        history = []
+        for _ in range(config.epochs):
+            order = torch.randperm(count, generator=self.generator).to(self.device)
+            for rows in order.tensor_split(num_batches):
+                advantages = samples.advantages[rows]
+                logits, values = self.net(samples.observations[rows], samples.masks[rows])
+                loss, terms = ppo_loss(
+                    logits,
+                    values,
+                    samples.actions[rows],
+                    samples.log_probs[rows],
+                    standardised(advantages) if config.normalise_advantages else advantages,
+                    samples.returns[rows],
+                    clip=config.clip,
+                    value_weight=config.value_weight,
+                    entropy_weight=config.entropy,
+                )
+                history.append(terms)
+                if config.target_kl is not None and terms.approx_kl.item() > 1.5 * config.target_kl:
+                    return PPOTerms.mean(history)
+                optimizer.zero_grad()
+                loss.backward()
+                if config.grad_clip:
+                    torch.nn.utils.clip_grad_norm_(parameters, config.grad_clip)
+                optimizer.step()
+        return PPOTerms.mean(history)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam; each rollout sets its learning rate."""
+        return torch.optim.Adam(self.net.parameters(), lr=self.config.lr, eps=1e-5, fused=True)

@@ -1,0 +1,195 @@
+"""Measures what every step of a cycle costs on this device, and how well that predicts answers it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.folder import reuse_artifact, write_artifact
+from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.compose import to_dict
+from drafterforge.pipelines.console import bar, table_console
+from drafterforge.pipelines.decode import open_drafter
+from drafterforge.pipelines.pool import open_pool
+from drafterforge.pipelines.traces import policy_prompts
+from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.numerics import choose_numerics
+from drafterforge.runtime.pool import Pool
+from drafterforge.scheduling.actions import ActionGrid, describe
+from drafterforge.scheduling.fit import fit_terms, median_error
+from drafterforge.scheduling.latency import FILE, STEPS, Cycles, LatencyProfile, terms
+from drafterforge.scheduling.schedulers import RandomScheduler, StaticScheduler
+from drafterforge.schema import CalibrateConfig
+from drafterforge.target.device import describe_device
+from drafterforge.target.load import Target, load_target
+
+Config = CalibrateConfig
+INPUTS = tuple(Cycles.__dataclass_fields__)
+
+
+@dataclass
+class Measured:
+    """Cycles of live answers and what their steps took."""
+
+    columns: dict[str, list[float]] = field(
+        default_factory=lambda: {n: [] for n in (*Cycles.__dataclass_fields__, *STEPS)}
+    )
+
+    def add(self, answer: Generation) -> None:
+        """Take in an answer of one row."""
+        position = len(answer.prompt)
+        for place, cycle in enumerate(answer.cycles):
+            last = place == len(answer.cycles) - 1  # which refreshes nothing
+            seen = {"depth": cycle.depth, "top_k": cycle.top_k, "nodes": cycle.num_nodes, "length": position}
+            seen |= {"emitted": cycle.accept_length, "draft": cycle.draft_s - cycle.refresh_s}
+            seen |= {"refresh": 0.0 if last else cycle.refresh_s, "verify": cycle.verify_s, "host": cycle.host_s}
+            for name, value in seen.items():
+                self.columns[name].append(value)
+            position += cycle.accept_length
+
+    @property
+    def cycles(self) -> Cycles:
+        """What their cost depends on."""
+        return Cycles(*(np.array(self.columns[name]) for name in INPUTS))
+
+    def seconds(self, step: str) -> np.ndarray:
+        """Seconds of a step, [M]."""
+        return np.array(self.columns[step])
+
+
+def run(cfg: Config) -> Path:
+    """Measure, fit, compare with held-out answers, and write the profile."""
+    target = load_target(cfg.target)
+    grid = action_grid(cfg)
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
+    parent = open_drafter(folder, target)
+    path = artifact_dir(cfg.runs_dir, target.name, "latency", cfg.name or cfg.drafter)
+    settings = {
+        "latency": to_dict(replace(cfg.latency, path="")),
+        "grid": grid.as_dict(),
+        "drafter": parent.as_parent(),
+        "device": describe_device(target.device),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "numerics": choose_numerics(cfg.runtime.numerics, target),
+        "seed": cfg.seed,
+    }
+    whole = {"target": target.name, "target_fingerprint": target.fingerprint, "config": settings}
+    if cfg.overwrite or reuse_artifact(path, "latency", **whole) is None:
+        profile = measured_profile(cfg, target, grid)
+        with write_artifact(
+            path, kind="latency", name=path.name, **whole, parents=[parent], metrics=dict(profile.errors), replace=True
+        ) as staged:
+            save_json_atomic(staged / FILE, profile.as_json())
+        show(profile)
+    print(f"wrote {path / FILE}; next: drafterforge train-policy")
+    return path
+
+
+def action_grid(cfg: Config) -> ActionGrid:
+    """The configured grid."""
+    return ActionGrid(cfg.grid.name, tuple(cfg.grid.num_tokens), tuple(cfg.grid.depths), tuple(cfg.grid.top_ks))
+
+
+def measured_profile(cfg: Config, target: Target, grid: ActionGrid) -> LatencyProfile:
+    """The fitted profile and its errors on held-out answers.
+
+    Answers to fit, held-out ones and probes without a drafter take turns, so that drift hits all alike.
+    """
+    latency = cfg.latency
+    prompts = policy_prompts(cfg.domains, latency.num_prompts, latency.num_held_out, target, cfg.seed)
+    numerics = choose_numerics(cfg.runtime.numerics, target)
+    pool = Pool(open_pool(cfg.runs_dir, target, [cfg.drafter]), "static")
+    engine = Engine(target, pool, max_batch=1, numerics=numerics)
+    plain = Engine(target, numerics="fast")
+    drawn = RandomScheduler(grid, cfg.seed)
+    draw = np.random.default_rng(cfg.seed + 1)
+    held = [grid.shapes[place] for place in draw.integers(len(grid), size=latency.num_held_out)]
+    turns = [(drawn, ids, True) for ids in prompts["train"]]
+    for place, (shape, ids) in enumerate(zip(held, prompts["test"], strict=True)):
+        after = round((place + 1) * len(prompts["train"]) / len(held)) + place
+        turns.insert(after, (StaticScheduler(shape), ids, False))
+    pool.scheduler = drawn
+    engine.generate([prompts["train"][0]], latency.max_new_tokens)  # warm-up
+    plain.generate([prompts["train"][0]], latency.probe_tokens)
+    found, probe, held_out = Measured(), Measured(), []
+    with bar("measuring cycles", len(turns)) as progress:
+        for scheduler, ids, fits in turns:
+            probe.add(plain.generate([ids], latency.probe_tokens)[0])
+            pool.scheduler = scheduler
+            one = found if fits else Measured()
+            one.add(engine.generate([ids], latency.max_new_tokens)[0])
+            held_out += [] if fits else [one]
+            progress.advance(shown="drawn trees" if fits else describe(scheduler.shape))
+    profile = fitted(cfg, target, grid, found, probe)
+    return replace(profile, errors=errors_on(held_out, profile, probe))
+
+
+def fitted(cfg: Config, target: Target, grid: ActionGrid, found: Measured, probe: Measured) -> LatencyProfile:
+    """Seconds of all terms; node counts between the grid's are interpolated."""
+    nodes = tuple(sorted({1, *grid.num_tokens}))
+    seconds = {}
+    for step in STEPS:
+        kept = found.seconds(step) > 0
+        cycles = Cycles(*(getattr(found.cycles, name)[kept] for name in INPUTS))
+        seconds[step] = fit_terms(terms(step, cycles, nodes, grid.top_ks), found.seconds(step)[kept])
+    alone = sum(probe.seconds(step) for step in STEPS)
+    kilo = probe.cycles.length / 1000.0
+    return LatencyProfile(
+        device=describe_device(target.device),
+        dtype=str(target.dtype).removeprefix("torch."),
+        target=target.name,
+        drafter=cfg.drafter,
+        nodes=nodes,
+        top_ks=grid.top_ks,
+        depth=max(grid.depths),
+        seconds=seconds,
+        autoregressive=fit_terms({"token": np.ones_like(kilo), "kilotoken": kilo}, alone),
+        errors={},
+    )
+
+
+def errors_on(answers: Sequence[Measured], profile: LatencyProfile, probes: Measured) -> dict[str, float]:
+    """Median absolute error of answers' total time and of each step's, one tree for each answer.
+
+    All predictions are scaled by one factor: what probes without a drafter took in the same run, over what was
+    predicted for them.
+    """
+    took = sum(probes.seconds(step).sum() for step in STEPS)
+    scale = took / profile.token_s(probes.cycles.length).sum()
+    errors = {"autoregressive_scale": round(float(scale), 4)}
+    predicted, measured = {}, {}
+    for step in STEPS:
+        ran = [one.seconds(step) > 0 for one in answers]
+        known = zip(answers, ran, strict=True)
+        predicted[step] = np.array([scale * profile.step_s(step, one.cycles)[kept].sum() for one, kept in known])
+        measured[step] = np.array([one.seconds(step).sum() for one in answers])
+        drafted = measured[step] > 1e-4 * len(answers)
+        if drafted.any():
+            errors[step] = round(median_error(predicted[step][drafted], measured[step][drafted]), 4)
+    total = sum(predicted.values()), sum(measured.values())
+    return errors | {
+        "total": round(median_error(*total), 4),
+        "total_largest": round(float(np.abs(total[0] / total[1] - 1).max()), 4),
+    }
+
+
+def show(profile: LatencyProfile) -> None:
+    """What a cycle costs, and how far predictions are off."""
+    table = Table(title=f"milliseconds on {profile.device}, {profile.dtype}", title_justify="left")
+    for heading in ("step", "terms", "held-out error"):
+        table.add_column(heading)
+    for step in STEPS:
+        cells = ", ".join(f"{name} {1e3 * value:.2f}" for name, value in profile.seconds[step].items() if value > 1e-6)
+        error = profile.errors.get(step)
+        table.add_row(step, cells, "" if error is None else f"{100 * error:.1f} %")
+    table.add_row("autoregressive token", f"{1e3 * profile.autoregressive['token']:.2f}", "")
+    table.add_row(
+        "an answer", f"scaled by {profile.errors['autoregressive_scale']:.3f}", f"{100 * profile.errors['total']:.1f} %"
+    )
+    table_console().print(table)

@@ -1,0 +1,81 @@
+"""Drafters and trees selected together, replayed on held-out answers in tokens per second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.folder import open_artifact, write_artifact
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.compose import to_dict
+from drafterforge.evaluation.joint import JointContest, portfolio
+from drafterforge.pipelines.console import bar, table_console
+from drafterforge.scheduling.actions import ActionGrid
+from drafterforge.scheduling.latency import LatencyProfile
+from drafterforge.scheduling.trace import Traces
+from drafterforge.schema import TrainPolicyConfig
+from drafterforge.target.load import Target
+
+SELECTORS = {
+    "hedgespec": {},
+    "normalhedge": {},
+    "hedgespec, carried over": {"carry": True},
+    "ucb1": {},
+    "random": {},
+}
+
+
+def select_jointly(
+    cfg: TrainPolicyConfig, target: Target, grid: ActionGrid, traces: Traces, profile: LatencyProfile, traces_path: Path
+) -> Path:
+    """Choose arms on the training answers, and replay selectors over them on the held-out ones."""
+    train, test = traces.split("train"), traces.split("test")
+    arms = portfolio(train, grid, profile, cfg.policy.arms)
+    learned = JointContest.of(train, grid, profile, arms).alone().sum(axis=0)
+    contest = JointContest.of(test, grid, profile, arms)
+    alone = contest.alone()
+    best, tokens = int(learned.argmin()), contest.num_tokens
+    rows: list[dict[str, Any]] = [
+        {"name": f"{arm.name} alone", "tokens_per_s": tokens / total}
+        for arm, total in zip(arms, alone.sum(axis=0), strict=True)
+    ]
+    name = f"best arm of the training answers, {arms[best].name}"
+    rows.append({"name": name, "tokens_per_s": tokens / alone[:, best].sum()})
+    rows.append({"name": "best arm of each answer in hindsight", "tokens_per_s": tokens / alone.min(axis=1).sum()})
+    with bar("replaying selectors", len(SELECTORS)) as progress:
+        for name, options in SELECTORS.items():
+            seconds = contest.play(contest.maker(name.split(",")[0], **options))
+            wins = float(np.mean(seconds < alone[:, best]))
+            rows.append({"name": name, "tokens_per_s": tokens / seconds.sum(), "faster_on": wins})
+            progress.advance(shown=name)
+    report = {"arms": [arm.name for arm in arms], "rows": rows, "profile": profile.device, "grid": grid.as_dict()}
+    path = artifact_dir(cfg.runs_dir, target.name, "reports", f"policy-{cfg.name or 'joint'}")
+    with write_artifact(
+        path,
+        kind="reports",
+        name=path.name,
+        target=target.name,
+        target_fingerprint=target.fingerprint,
+        config=to_dict(cfg),
+        parents=[open_artifact(traces_path, "traces")],
+        replace=True,
+    ) as folder:
+        save_json_atomic(folder / "joint.json", report)
+    show(report)
+    print(f"wrote {path / 'joint.json'}")
+    return path
+
+
+def show(report: dict[str, Any]) -> None:
+    """Rates, the best first."""
+    table = Table(title=f"replayed on held-out answers, priced for {report['profile']}", title_justify="left")
+    for heading in ("arm or selector", "tokens/s", "faster than the best arm on"):
+        table.add_column(heading, justify="left" if heading.startswith("arm") else "right")
+    for row in sorted(report["rows"], key=lambda row: -row["tokens_per_s"]):
+        wins = f"{100 * row['faster_on']:.0f} % of answers" if "faster_on" in row else ""
+        table.add_row(row["name"], f"{row['tokens_per_s']:.2f}", wins)
+    table_console().print(table)

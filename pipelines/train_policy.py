@@ -1,0 +1,299 @@
+"""Trains a tree scheduler: traces and latencies if they are missing, then seconds of replay, then held-out answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table as RichTable
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.folder import open_artifact, reuse_artifact, write_artifact
+from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.compose import to_dict
+from drafterforge.errors import ConfigError
+from drafterforge.evaluation.lossless import compare, counted
+from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
+from drafterforge.evaluation.report import build_row
+from drafterforge.evaluation.schedules import Schedule, bounds_of, faster_p, replayed, schedule_of
+from drafterforge.pipelines import calibrate
+from drafterforge.pipelines.console import bar, table_console
+from drafterforge.pipelines.decode import open_drafter
+from drafterforge.pipelines.joint import select_jointly
+from drafterforge.pipelines.pool import fingerprint_of, open_pool
+from drafterforge.pipelines.traces import traces_of
+from drafterforge.pipelines.train_router import train_router
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.numerics import choose_numerics
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.shapes import choose_shape
+from drafterforge.scheduling.actions import ActionGrid, describe
+from drafterforge.scheduling.latency import LatencyProfile, read_profile
+from drafterforge.scheduling.planner import best_static
+from drafterforge.scheduling.policy import PolicySpec, check_policy, load_policy, save_policy
+from drafterforge.scheduling.replay import build_table
+from drafterforge.scheduling.trace import Traces
+from drafterforge.schema import KNOTS, CalibrateConfig, TrainPolicyConfig
+from drafterforge.target.device import describe_device
+from drafterforge.target.load import Target, load_target
+from drafterforge.training.policies import Curve, Lesson, ltd_grid, train_ltd, train_shapes
+from drafterforge.tree.grow import TreeShape
+
+Config = TrainPolicyConfig
+
+
+def run(cfg: Config) -> Path:
+    """Train one policy and compare it with the best static tree."""
+    target = load_target(cfg.target)
+    path = artifact_dir(cfg.runs_dir, target.name, "policies", cfg.name or cfg.policy.method)
+    if cfg.policy.method == "router":
+        return train_router(target, cfg.router.domains, path, cfg.router, cfg.seed, overwrite=cfg.overwrite)
+    grid = calibrate.action_grid(cfg)
+    traces_path, traces = traces_of(cfg.traces, cfg.grid, cfg.drafter, cfg.runs_dir, target, cfg.seed, cfg.overwrite)
+    grid.check(traces.recorded.top_ks, traces.recorded.depth, str(traces_path))
+    profile_path, profile = profile_of(cfg, target, grid)
+    if cfg.policy.method == "joint":
+        return select_jointly(cfg, target, grid, traces, profile, traces_path)
+    trained(cfg, target, grid, traces, profile, path, (traces_path, profile_path))
+    schedules = schedules_of(cfg, target, grid, traces, profile, path)
+    test = traces.split("test")
+    drafter = traces.drafter(cfg.drafter)
+    rows = [replayed(one, test, drafter, profile) for one in schedules.values()]
+    rows += bounds_of(test, drafter, grid, profile, traces.split("train"))
+    rows_live = live(cfg, target, test, schedules)
+    report = {"replayed": rows, "live": rows_live, "grid": grid.as_dict(), "profile": profile.device}
+    out = artifact_dir(cfg.runs_dir, target.name, "reports", f"policy-{path.name}")
+    with write_artifact(
+        out,
+        kind="reports",
+        name=out.name,
+        target=target.name,
+        target_fingerprint=target.fingerprint,
+        config=to_dict(cfg),
+        parents=[open_artifact(path, "policies")],
+        replace=True,
+    ) as staged:
+        save_json_atomic(staged / "schedules.json", report)
+    show(report)
+    print(f"wrote {path} and {out / 'schedules.json'}")
+    return path
+
+
+def profile_of(cfg: Config, target: Target, grid: ActionGrid) -> tuple[Path, LatencyProfile]:
+    """What cycles cost: the profile that is named, or this device's, measured if it is not there."""
+    if cfg.latency.path:
+        path = Path(cfg.latency.path)
+        profile = read_profile(path)
+    else:
+        path = artifact_dir(cfg.runs_dir, target.name, "latency", cfg.drafter)
+        if not path.is_dir():
+            calibrate.run(
+                CalibrateConfig(
+                    target=cfg.target,
+                    grid=replace(cfg.grid, name="calibration", num_tokens=knots(cfg.grid.num_tokens)),
+                    latency=cfg.latency,
+                    runtime=cfg.runtime,
+                    drafter=cfg.drafter,
+                    domains=cfg.traces.domains,
+                    runs_dir=cfg.runs_dir,
+                    seed=cfg.seed,
+                )
+            )
+        profile = read_profile(path)
+        found = describe_device(target.device), str(target.dtype).removeprefix("torch.")
+        if (profile.device, profile.dtype) != found:
+            raise ConfigError(
+                f"{path} was measured on {profile.device} in {profile.dtype}, this is {found[0]} in {found[1]}; type "
+                f"drafterforge calibrate overwrite=true, or latency.path={path} to train for that device"
+            )
+    profile.check(grid, path)
+    return path, profile
+
+
+def knots(num_tokens: Sequence[int]) -> list[int]:
+    """Node counts to measure: the grid's, and finer ones between them."""
+    return sorted({*num_tokens, *(count for count in KNOTS if count <= max(num_tokens))})
+
+
+def trained(
+    cfg: Config,
+    target: Target,
+    grid: ActionGrid,
+    traces: Traces,
+    profile: LatencyProfile,
+    path: Path,
+    sources: tuple[Path, Path],
+) -> None:
+    """The policy's artifact, trained if it is not there."""
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
+    parent = open_drafter(folder, target)
+    settings = {
+        "policy": to_dict(cfg.policy),
+        "grid": grid.as_dict(),
+        "traces": {key: value for key, value in to_dict(cfg.traces).items() if key not in ("batch_size", "shard_size")},
+        "profile": profile.as_json(),
+        "drafter": parent.as_parent(),
+        "seed": cfg.seed,
+    }
+    whole = {"target": target.name, "target_fingerprint": target.fingerprint, "config": settings}
+    if reuse_artifact(path, "policies", **whole, overwrite=cfg.overwrite) is not None:
+        return
+    staging = open_staging(path, settings)
+    lesson = Lesson(traces.split("train"), traces.drafter(cfg.drafter), profile, grid, staging, cfg.seed)
+    if cfg.policy.method == "ltd":
+        nets, curves = train_ltd(cfg.policy, lesson)
+    else:
+        with bar(f"training {cfg.policy.method}", cfg.policy.planner_rounds) as progress:
+            nets, curves = train_shapes(cfg.policy, lesson, lambda shown: progress.advance(shown=shown))
+    ltd = cfg.policy.method == "ltd"
+    told = traces.recorded.told
+    spec = PolicySpec(
+        kind="ltd" if ltd else "shapes",
+        method=cfg.policy.method,
+        target_fingerprint=target.fingerprint,
+        drafter=cfg.drafter,
+        drafter_sha256=fingerprint_of(parent),
+        device=profile.device,
+        grid=(ltd_grid(grid, told, cfg.policy.max_depth) if ltd else grid).as_dict(),
+        parts=list(cfg.policy.parts),
+        every=cfg.policy.every,
+        temperature=cfg.policy.temperature,
+        top_k=told if ltd else 0,
+        hidden={name: list(cfg.policy.actor) for name in nets},
+    )
+    parents = [parent, open_artifact(sources[0], "traces")]
+    if sources[1].is_dir():
+        parents.append(open_artifact(sources[1], "latency"))
+    with write_artifact(
+        path, kind="policies", name=path.name, **whole, parents=parents, replace=cfg.overwrite
+    ) as staged:
+        save_policy(staged, spec, nets)
+        save_json_atomic(staged / "curves.json", curves)
+        plot(staged / "curves.png", curves, cfg.policy.method)
+    drop_staging(path)
+
+
+def schedules_of(
+    cfg: Config, target: Target, grid: ActionGrid, traces: Traces, profile: LatencyProfile, path: Path
+) -> dict[str, Schedule]:
+    """What is compared: the default tree, the best static tree of the training answers, and policies."""
+    drafter, train = traces.drafter(cfg.drafter), traces.split("train")
+    table = build_table(train, grid, drafter, profile)
+    best = grid.shapes[best_static(table)[0]]
+    default = choose_shape(cfg.runtime, target.device, target.dtype)
+    found = {
+        "default": Schedule(f"default tree {describe(default)}", shape=default),
+        "best static": Schedule(f"best static tree {describe(best)}", shape=best),
+    }
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
+    wanted = fingerprint_of(open_drafter(folder, target))
+    for name in (path.name, *cfg.live.policies):
+        own = path if name == path.name else find_artifact(cfg.runs_dir, target.name, "policies", name)
+        policy = load_policy(own)
+        check_policy(policy, target.fingerprint, cfg.drafter, wanted, own)
+        found[name] = schedule_of(name, policy)
+    return found
+
+
+def live(cfg: Config, target: Target, test: Traces, schedules: dict[str, Schedule]) -> list[dict[str, Any]]:
+    """Held-out answers decoded one by one, methods taking turns."""
+    count = min(cfg.live.num_prompts, len(test.tokens))
+    if not count:
+        return []
+    prompts = [tokens[:begin].tolist() for tokens, begin in zip(test.tokens, test.begins, strict=True)][:count]
+    drafters = open_pool(cfg.runs_dir, target, [cfg.drafter])
+    numerics = choose_numerics(cfg.runtime.numerics, target)
+    methods = [Method(AUTOREGRESSIVE, Engine(target, numerics="fast"))]
+    for one in schedules.values():
+        engine = Engine(target, drafters[cfg.drafter], one.shape, max_batch=1, numerics=numerics) if one.shape else None
+        if engine is None:
+            pool = Pool(drafters, "static", scheduler=one.policy)
+            engine = Engine(target, pool, choose_shape(cfg.runtime, target.device, target.dtype), 1, numerics)
+        methods.append(Method(one.name, engine, "static", "static" if one.shape else one.policy.name, [cfg.drafter]))
+    with bar("decoding held-out answers", count * len(methods)) as progress:
+        found = measure(methods, prompts, cfg.traces.max_new_tokens, progress.advance)
+    static = schedules["best static"].name
+    rows = []
+    for method in methods:
+        mismatches = compare(method.name, target, found[method.name], found[AUTOREGRESSIVE])
+        row = build_row(
+            method,
+            found[method.name],
+            found[AUTOREGRESSIVE],
+            domain="mixed",
+            mismatches=counted(mismatches),
+            dtype=str(target.dtype).removeprefix("torch."),
+            numerics=method.engine.numerics,
+        )
+        cycle_s = row["time_s"]["draft"] + row["time_s"]["verify"] + row["time_s"]["host"] + row["time_s"]["schedule"]
+        row["policy_share"] = round(row["time_s"]["schedule"] / max(cycle_s, 1e-12), 5)
+        row["over_best_static"] = round(row["tokens_per_s"] / build_rate(found[static]), 4)
+        row["p_over_best_static"] = faster_p(found[method.name], found[static])
+        row["shapes"] = shapes_used(found[method.name])
+        rows.append(row)
+    return rows
+
+
+def build_rate(generations: Sequence[Any]) -> float:
+    """Tokens per second of some answers."""
+    return sum(len(one.tokens) for one in generations) / sum(one.time_s["total"] for one in generations)
+
+
+def shapes_used(generations: Sequence[Any], most: int = 6) -> dict[str, float]:
+    """Shares of the trees that were verified most often."""
+    cycles = [describe(TreeShape(c.num_nodes, c.depth, max(c.top_k, 1))) for one in generations for c in one.cycles]
+    names, counts = np.unique(cycles, return_counts=True)
+    order = np.argsort(-counts)[:most]
+    return {str(names[place]): round(float(counts[place] / len(cycles)), 3) for place in order}
+
+
+def plot(path: Path, curves: dict[str, Curve], method: str) -> None:
+    """Learning curves."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.2 * len(curves)), layout="constrained")
+    for place, (name, curve) in enumerate(curves.items()):
+        axes = figure.add_subplot(len(curves), 1, place + 1)
+        along = "cycles" if curve and "cycles" in curve[0] else "round"
+        for key in ("train/tokens_per_s", "val/tokens_per_s"):
+            if curve and key in curve[0]:
+                axes.plot([point[along] for point in curve], [point[key] for point in curve], label=key)
+        axes.set(xlabel=along, ylabel="tokens/s, replayed", title=f"{method}: {name}")
+        axes.legend()
+    figure.savefig(path)
+
+
+def show(report: dict[str, Any]) -> None:
+    """Replayed and live rates beside each other."""
+    console = table_console()
+    table = RichTable(title=f"replayed on held-out answers, priced for {report['profile']}", title_justify="left")
+    for heading in ("schedule", "MAT", "tokens/s", "over best static", "actions used"):
+        table.add_column(heading, justify="left" if heading == "schedule" else "right")
+    static = next(row["tokens_per_s"] for row in report["replayed"] if row["name"].startswith("best static tree"))
+    for row in report["replayed"]:
+        mat = "" if row["mat"] is None else f"{row['mat']:.2f}"
+        gain = f"{100 * (row['tokens_per_s'] / static - 1):+.1f} %"
+        table.add_row(row["name"], mat, f"{row['tokens_per_s']:.2f}", gain, str(row["actions"] or ""))
+    console.print(table)
+    if not report["live"]:
+        return
+    table = RichTable(title="live, one request at a time", title_justify="left")
+    for heading in ("method", "MAT", "tokens/s", "speed-up", "over best static", "p", "policy's share", "mismatches"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for row in report["live"]:
+        p = row["p_over_best_static"]
+        table.add_row(
+            row["method"],
+            f"{row['mat']:.2f}",
+            f"{row['tokens_per_s']:.1f}",
+            f"{row['speedup']:.2f}x",
+            f"{100 * (row['over_best_static'] - 1):+.1f} %",
+            "" if p is None else f"{p:.1g}",
+            f"{100 * row['policy_share']:.2f} %",
+            str(row["mismatches"]),
+        )
+    console.print(table)

@@ -1,0 +1,257 @@
+"""prompts -> what the target says of them while it reads -> a router that names their drafter."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from scipy.stats import binomtest
+from torch import Tensor
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.folder import reuse_artifact, write_artifact
+from drafterforge.artifacts.manifest import Manifest, canonical_json
+from drafterforge.compose import to_dict
+from drafterforge.data.answering import DATE, user_turns
+from drafterforge.data.chat import prompt_ids
+from drafterforge.data.prompts import Prompt, load_prompts
+from drafterforge.data.rephrase import kinds, partly_rephrased, rephrased
+from drafterforge.errors import ConfigError
+from drafterforge.pipelines.console import bar, say, table_console
+from drafterforge.router.features import TextEncoder, prompt_features, request_text
+from drafterforge.router.router import Router
+from drafterforge.schema import DataConfig, DomainConfig, RouterConfig
+from drafterforge.target.load import Target
+from drafterforge.training.router import expected_calibration_error, fit_router, soft_labels
+
+TOKENS_PER_PASS = 2048  # padded tokens that the target reads at a time
+CLEAN = "as written"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the pool's drafters made of prompts; without it a prompt's label is its domain."""
+
+    drafters: list[str]
+    accept_lengths: Mapping[str, Sequence[float]]  # id of a prompt as written -> MAT of every drafter
+    parents: Sequence[Manifest] = ()  # of the drafters
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of what was measured."""
+        return sha256(canonical_json([self.drafters, self.accept_lengths])).hexdigest()
+
+
+def train_router(
+    target: Target,
+    domains: Sequence[str],
+    path: Path,
+    config: RouterConfig,
+    seed: int,
+    *,
+    measured: Measured | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """A router over domains, or over measured drafters, as a `policies` artifact at `path`, trained or found."""
+    settings = {
+        "config": {
+            "policy": "router",
+            "router": to_dict(config),
+            "domains": list(domains),
+            "measured": measured.digest if measured else None,
+            "seed": seed,
+        },
+        "target": target.name,
+        "target_fingerprint": target.fingerprint,
+    }
+    if not overwrite and reuse_artifact(path, "policies", **settings) is not None:
+        say(f"router: {path} was made before with these settings")
+        return path
+    sets = router_prompts(domains, config, seed)
+    encoder = TextEncoder.open(config.encoder) if config.features == "text" else None
+    read = pooled_sets(target, encoder, sets)
+    labels, targets = labelled(read, domains, config, measured)
+    net, curve = fit_router(
+        (read["train"][1], targets["train"]), (read["val"][1], targets["val"]), len(labels), config, seed
+    )
+    router = Router(net, labels, target=target.name, target_fingerprint=target.fingerprint, encoder=encoder)
+    tests = {name: (found, pooled) for name, (found, pooled) in read.items() if name not in ("train", "val")}
+    rows = [judged(router, name, *found, targets[name], measured) for name, found in tests.items()]
+    metrics = {"accuracy": {row["prompts"]: row["accuracy"] for row in rows}, "temperature": float(net.temperature)}
+    with write_artifact(
+        path,
+        kind="policies",
+        name=path.name,
+        parents=measured.parents if measured else (),
+        metrics=metrics,
+        replace=overwrite,
+        **settings,
+    ) as folder:
+        router.save(folder)
+        save_json_atomic(folder / "curves.json", curve)
+        save_json_atomic(folder / "rows.json", rows)
+    show(rows)
+    say(f"router: {rows[0]['accuracy']:.1%} of {rows[0]['num_prompts']} held-out prompts as written, {path}")
+    return path
+
+
+# --- prompts -------------------------------------------------------------------------------------
+
+
+def router_prompts(domains: Sequence[str], config: RouterConfig, seed: int) -> dict[str, list[Prompt]]:
+    """Prompts of all domains: partly rephrased for `train` and `val`; test as written, and once for every rephrasing.
+
+    The three use different tasks, and different wordings to rephrase with.
+    """
+    if len(set(domains)) < 2:
+        raise ConfigError(f"a router needs at least two domains to tell apart, got {', '.join(domains) or 'none'}")
+    data = DataConfig(num_train=config.num_train, num_val=config.num_val, num_test=config.num_test)
+    sets: dict[str, list[Prompt]] = {"train": [], "val": [], CLEAN: []} | {kind: [] for kind in kinds()}
+    for name in domains:
+        drawn = {split: first_turns(one) for split, one in load_prompts(data, DomainConfig(name=name), seed).items()}
+        for split in ("train", "val"):
+            sets[split] += partly_rephrased(drawn[split], config.rephrased, split, seed)
+        sets[CLEAN] += drawn["test"]
+        for kind in kinds():
+            sets[kind] += rephrased(drawn["test"], kind, "test", seed)
+    return sets
+
+
+def first_turns(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The prompts up to what the target is asked first."""
+    return [dataclasses.replace(prompt, messages=tuple(user_turns(prompt.messages)[0])) for prompt in prompts]
+
+
+def pooled_sets(
+    target: Target, encoder: TextEncoder | None, sets: Mapping[str, Sequence[Prompt]]
+) -> dict[str, tuple[list[Prompt], Tensor]]:
+    """Of every set, the prompts that the target can read, and their pooled features, [n, F] float32."""
+    found, left_out = {}, 0
+    with bar("reading prompts", sum(map(len, sets.values()))) as progress:
+        for name, prompts in sets.items():
+            ids = [prompt_ids(target.tokenizer, prompt.messages, date=DATE) for prompt in prompts]
+            kept = [place for place, one in enumerate(ids) if len(one) <= target.max_positions]
+            left_out += len(prompts) - len(kept)
+            if not kept:
+                raise ConfigError(
+                    f"all prompts ({name}) are longer than the {target.max_positions} tokens of the target"
+                )
+            read = [prompts[place] for place in kept]
+            if encoder is None:
+                pooled = pooled_by_target(target, [ids[place] for place in kept], progress.advance)
+            else:
+                pooled = torch.stack([encoder(request_text(prompt.messages)) for prompt in read])
+                progress.advance(len(read))
+            found[name] = (read, pooled)
+    if left_out:
+        say(f"router: {left_out} prompts are longer than the target's {target.max_positions} tokens: left out")
+    return found
+
+
+@torch.inference_mode()
+def pooled_by_target(target: Target, prompts: Sequence[list[int]], advance: Any = None) -> Tensor:
+    """Pooled features of token ids, [n, F] float32; batches hold prompts of like length, padded where nothing looks."""
+    waiting = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))
+    pooled: dict[int, Tensor] = {}
+    while waiting:
+        longest = len(prompts[waiting[-1]])
+        count = max(1, TOKENS_PER_PASS // longest)
+        waiting, chosen = waiting[:-count], waiting[-count:]
+        tokens = torch.zeros(len(chosen), longest, dtype=torch.long)
+        for row, place in enumerate(chosen):
+            tokens[row, : len(prompts[place])] = torch.tensor(prompts[place])
+        positions = torch.arange(longest, device=target.device).expand(len(chosen), -1)
+        _, features = target.forward(tokens.to(target.device), positions, None)
+        for row, place in enumerate(chosen):
+            pooled[place] = prompt_features(features[row, : len(prompts[place])]).cpu()
+        if advance is not None:
+            advance(len(chosen))
+    return torch.stack([pooled[place] for place in range(len(prompts))]).clone()
+
+
+def labelled(
+    read: Mapping[str, tuple[Sequence[Prompt], Tensor]],
+    domains: Sequence[str],
+    config: RouterConfig,
+    measured: Measured | None,
+) -> tuple[list[str], dict[str, Tensor]]:
+    """The labels, and which of them the prompts of every set have: int64 [n]; where drafters were measured, [n, L]."""
+    if measured is None:
+        labels = list(domains)
+        return labels, {
+            name: torch.tensor([labels.index(prompt.domain) for prompt in prompts])
+            for name, (prompts, _) in read.items()
+        }
+    found = {}
+    for name, (prompts, _) in read.items():
+        lengths = accept_lengths(prompts, measured)
+        found[name] = soft_labels(lengths, config.label_temperature) if name == "train" else lengths.argmax(dim=1)
+    return list(measured.drafters), found
+
+
+def accept_lengths(prompts: Sequence[Prompt], measured: Measured) -> Tensor:
+    """MAT of every drafter on every prompt, [n, N]; other words, same drafter."""
+    ids = [prompt.id.partition("/")[0] for prompt in prompts]
+    if lacking := [one for one in ids if one not in measured.accept_lengths]:
+        raise ConfigError(f"{len(lacking)} prompts were not measured, such as {lacking[0]}; measure them first")
+    return torch.tensor([list(measured.accept_lengths[one]) for one in ids], dtype=torch.float32)
+
+
+# --- what it is worth ----------------------------------------------------------------------------
+
+
+def judged(
+    router: Router, name: str, prompts: Sequence[Prompt], pooled: Tensor, labels: Tensor, measured: Measured | None
+) -> dict[str, Any]:
+    """Accuracy with its interval, calibration, and the accept length of what is chosen, on one set of prompts."""
+    probabilities = router.net.probabilities(pooled)
+    chosen = probabilities.argmax(dim=1)
+    right = chosen == labels
+    interval = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
+    row = {
+        "prompts": name,
+        "num_prompts": len(right),
+        "accuracy": float(right.float().mean()),
+        "accuracy_ci95": [interval.low, interval.high],
+        "ece": expected_calibration_error(probabilities, labels),
+        "confidence": float(probabilities.max(dim=1).values.mean()),
+        "by_label": {
+            label: float(right[labels == place].float().mean())
+            for place, label in enumerate(router.labels)
+            if (labels == place).any()
+        },
+    }
+    if measured is not None:
+        lengths = accept_lengths(prompts, measured)
+        row["mat"] = float(lengths.gather(1, chosen[:, None]).mean())
+        row["best_mat"] = float(lengths.max(dim=1).values.mean())
+    return row
+
+
+def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The table a reader wants first."""
+    table = Table(title="router, held-out prompts", title_justify="left")
+    labels = list(rows[0]["by_label"])
+    measured = "mat" in rows[0]
+    headings = ("prompts", "number", "accuracy", "95 %", "ECE", "confidence", *labels)
+    for heading in (*headings, *(("MAT", "best MAT") if measured else ())):
+        table.add_column(heading, justify="left" if heading == "prompts" else "right")
+    for row in rows:
+        low, high = row["accuracy_ci95"]
+        table.add_row(
+            row["prompts"],
+            str(row["num_prompts"]),
+            f"{row['accuracy']:.1%}",
+            f"{low:.1%} - {high:.1%}",
+            f"{row['ece']:.3f}",
+            f"{row['confidence']:.2f}",
+            *(f"{row['by_label'].get(label, float('nan')):.0%}" for label in labels),
+            *((f"{row['mat']:.2f}", f"{row['best_mat']:.2f}") if measured else ()),
+        )
+    table_console().print(table)

@@ -1,0 +1,166 @@
+"""How fast replay is, what a Re-SpS training costs, how far the latency model is off, and whether replay is exact.
+
+    python scripts/bench_replay.py [--json PATH] [--quick] [key=value ...]   # keys of `drafterforge train-policy`
+
+Records traces and measures latencies if they are not there.  `live_cycles_different` counts cycles of live decoding,
+each with a tree drawn from 50 actions of the grid, whose tokens are not those that replay says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.compose import load_config
+from drafterforge.evaluation.lossless import top2_margin
+from drafterforge.pipelines.calibrate import action_grid
+from drafterforge.pipelines.console import bar
+from drafterforge.pipelines.pool import open_pool
+from drafterforge.pipelines.traces import traces_of
+from drafterforge.pipelines.train_policy import profile_of
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+from drafterforge.scheduling.actions import ActionGrid
+from drafterforge.scheduling.choices import observations_of
+from drafterforge.scheduling.environments import ShapeEnvironment
+from drafterforge.scheduling.replay import Table as Outcomes
+from drafterforge.scheduling.replay import build_table
+from drafterforge.scheduling.schedulers import PlannedScheduler
+from drafterforge.scheduling.trace import Traces
+from drafterforge.schema import TrainPolicyConfig
+from drafterforge.target.device import describe_device
+from drafterforge.target.load import Target, load_target
+from drafterforge.training.policies import Lesson, train_shapes
+
+ACTIONS, PROMPTS = 50, 32  # drawn from the grid, and held-out answers decoded with them
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("overrides", nargs="*", help="as for drafterforge train-policy")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quick", action="store_true", help="little of everything; the numbers mean little")
+    options = parser.parse_args(arguments)
+    cfg: TrainPolicyConfig = load_config("train_policy", TrainPolicyConfig, options.overrides)
+    resps: TrainPolicyConfig = load_config(
+        "train_policy", TrainPolicyConfig, ["policy=resps", *(o for o in options.overrides if "policy" not in o)]
+    )
+    target = load_target(cfg.target)
+    grid = action_grid(cfg)
+    _, traces = traces_of(cfg.traces, cfg.grid, cfg.drafter, cfg.runs_dir, target, cfg.seed, False)
+    _, profile = profile_of(cfg, target, grid)
+    drafter = traces.drafter(cfg.drafter)
+    began = time.perf_counter()
+    table = build_table(traces.split("train"), grid, drafter, profile)
+    build_s = time.perf_counter() - began
+    rows = [
+        stepping(table, observations_of(traces.split("train"), drafter, parts), parts, options.quick)
+        for parts in (["features"], ["children", "length"])
+    ]
+    budget = replace(resps.policy, total_cycles=4000 if options.quick else resps.policy.total_cycles)
+    with tempfile.TemporaryDirectory() as folder:
+        lesson = Lesson(traces.split("train"), drafter, profile, grid, Path(folder), cfg.seed)
+        began = time.perf_counter()
+        train_shapes(budget, lesson, lambda _: None)
+        budget_s = time.perf_counter() - began
+    live = exactness(cfg, target, traces, grid, drafter, 2 if options.quick else PROMPTS)
+    figures = {
+        "cycles_per_s": min(row["cycles_per_s"] for row in rows),
+        "resps_budget_s": round(budget_s, 1),
+        "latency_median_abs_err": profile.errors.get("total"),
+        "live_cycles_different": live["different"],
+    }
+    rows.append({"part": "training answers of the traces", "answers": len(traces.split("train").tokens)})
+    rows.append({"part": "table of all actions", "seconds": round(build_s, 2), "actions": len(grid)})
+    rows.append({"part": "live cycles", **live})
+    show(rows, figures)
+    if options.json:
+        report = {
+            "bench": "replay",
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "device": describe_device(target.device),
+            "dtype": str(target.dtype).removeprefix("torch."),
+            "figures": figures,
+            "rows": rows,
+        }
+        save_json_atomic(options.json, report)
+
+
+def stepping(table: Outcomes, observations: np.ndarray, parts: list[str], quick: bool) -> dict:
+    """Cycles a second of environments that step and observe, actions drawn beforehand."""
+    env = ShapeEnvironment(table, observations, num_envs=256, every=10)
+    draw, steps = np.random.default_rng(0), 20 if quick else 400
+    actions = draw.integers(env.num_actions, size=(steps, env.num_envs))
+    env.reset()
+    began, cycles = time.perf_counter(), 0
+    for one in actions:
+        cycles += int(env.step(one).cycles.sum())
+    rate = cycles / (time.perf_counter() - began)
+    return {
+        "part": f"stepping, seeing {'+'.join(parts)}",
+        "observation": observations.shape[1],
+        "cycles_per_s": round(rate),
+    }
+
+
+def exactness(
+    cfg: TrainPolicyConfig, target: Target, traces: Traces, grid: ActionGrid, drafter: int, count: int
+) -> dict:
+    """Live cycles with drawn trees against their replay; also texts that are not those recorded."""
+    test = traces.split("test")
+    table, draw = test.accept_lengths(grid, drafter), np.random.default_rng(cfg.seed)
+    drawn = draw.choice(len(grid), size=min(ACTIONS, len(grid)), replace=False)
+    drafters = open_pool(cfg.runs_dir, target, [cfg.drafter])
+    found = {"prompts": 0, "cycles": 0, "different": 0, "other_texts": 0, "least_margin": None}
+    with bar("live cycles", count) as progress:
+        for place in range(min(count, len(test.tokens))):
+            begin, tokens = int(test.begins[place]), test.tokens[place].tolist()
+            actions = draw.choice(drawn, size=len(tokens))
+            scheduler = PlannedScheduler([grid.shapes[action] for action in actions])
+            engine = Engine(target, Pool(drafters, "static", scheduler=scheduler), max_batch=1)
+            answer = engine.generate([tokens[:begin]], cfg.traces.max_new_tokens)[0]
+            found["prompts"] += 1
+            row = test.starts[place]
+            for cycle, action in zip(answer.cycles, actions, strict=False):
+                found["cycles"] += 1
+                found["different"] += cycle.accept_length != table[row, action]
+                row += cycle.accept_length
+            if answer.tokens != tokens[begin:]:
+                same = next(i for i, (a, b) in enumerate(zip(answer.tokens, tokens[begin:], strict=False)) if a != b)
+                margin = top2_margin(target, tokens[: begin + same])
+                found["other_texts"] += 1
+                found["least_margin"] = min(margin, found["least_margin"] or margin)
+            progress.advance()
+    return found | {"different": int(found["different"])}
+
+
+def show(rows: list[dict], figures: dict) -> None:
+    """Two tables."""
+    table = Table(title="parts", title_justify="left")
+    table.add_column("part")
+    table.add_column("figures")
+    for row in rows:
+        table.add_row(row["part"], ", ".join(f"{key} {value}" for key, value in row.items() if key != "part"))
+    console.print(table)
+    table = Table(title="figures", title_justify="left")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in figures.items():
+        table.add_row(name, str(value))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

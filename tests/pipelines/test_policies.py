@@ -1,0 +1,138 @@
+"""calibrate and train-policy from the command line on a tiny target."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.cli import main
+from drafterforge.pipelines import traces as traces_pipeline
+from drafterforge.scheduling.latency import read_profile
+from drafterforge.scheduling.policy import load_policy
+from tests.pipelines.conftest import Bench
+
+OWN = ("experiment=smoke", "drafter=sql")
+POLICIES = {
+    "planner": ("policy=planner",),
+    "resps": ("policy=resps", "policy.train_every=2", "policy.every=3"),
+    "ltd": ("policy=ltd",),
+    "alone": ("policy=ltd", "policy.decides=independent", "name=alone"),
+}
+
+
+@pytest.fixture(scope="session")
+def policy_runs(tmp_path_factory, trained_runs, tiny_folder) -> Path:
+    """Runs of one drafter, its traces, the device's profile and a planner's policy."""
+    runs = tmp_path_factory.mktemp("policies") / "runs"
+    shutil.copytree(trained_runs, runs)
+    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={runs}")
+    assert main(["train-policy", *OWN, *hf]) == 0
+    return runs
+
+
+@pytest.fixture
+def policies(bench, policy_runs) -> Bench:
+    """A bench with a copy of these runs."""
+    shutil.copytree(policy_runs, bench.runs)
+    return bench
+
+
+def test_train_policy_records_calibrates_trains_and_measures(policies):
+    assert {"tiny/traces/sql", "tiny/latency/sql", "tiny/policies/planner", "tiny/reports/policy-planner"} <= set(
+        policies.finished()
+    )
+    metrics = open_artifact(policies.artifact("traces"), "traces").metrics
+    assert metrics["answers"] > 0 and metrics["positions"] >= metrics["answers"] and metrics["bytes_per_position"] > 0
+    profile = read_profile(policies.artifact("latency"))
+    assert profile.errors["total"] >= 0 and profile.autoregressive["token"] > 0
+    kinds = {parent["kind"] for parent in open_artifact(policies.artifact("policies", "planner"), "policies").parents}
+    assert kinds == {"drafters", "traces", "latency"}
+    report = json.loads((policies.artifact("reports", "policy-planner") / "schedules.json").read_text())
+    names = [row["name"] for row in report["replayed"]]
+    assert names[0].startswith("default tree") and "policy planner" in names and "perfect foresight" in names
+    rates = {row["name"]: row["tokens_per_s"] for row in report["replayed"]}
+    assert rates["perfect foresight"] >= max(rates[name] for name in names if not name.startswith("default")) - 1e-3
+    assert len(report["live"]) == 4 and all(row["mismatches"] == 0 for row in report["live"])
+    assert (policies.artifact("policies", "planner") / "curves.png").stat().st_size > 1000
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "planner"])
+def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(policies, name, monkeypatch):
+    monkeypatch.setattr(traces_pipeline, "record", lambda *_: pytest.fail("recorded again"))
+    done = policies("train-policy", *OWN, *POLICIES[name])
+    assert done.code == 0, done.err
+    assert f"policy {name}" in done.out
+    ask = ("generate", "prompt=How many?", "drafter=sql", "max_new_tokens=8", "colour=never")
+    plain = policies("generate", "prompt=How many?", "max_new_tokens=8", "colour=never")
+    assert policies(*ask, f"pool.scheduler={name}").out == plain.out
+    load_policy(policies.artifact("policies", name))
+
+
+def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
+    whole = policies.artifact("traces")
+    before = {file.name: file.read_bytes() for file in whole.glob("shard-*.safetensors")}
+    shutil.rmtree(whole)
+    real, calls = traces_pipeline.recorded_shard, []
+
+    def once(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(traces_pipeline, "recorded_shard", once)
+    assert "interrupted" in policies("train-policy", *OWN).one_line()
+    assert not whole.exists()
+    assert policies("train-policy", *OWN).code == 0
+    assert len(calls) == len(before) + 1
+    assert {file.name: file.read_bytes() for file in whole.glob("shard-*.safetensors")} == before
+
+
+def test_drafters_and_trees_are_selected_together(policies):
+    shutil.copytree(policies.artifact("drafters", "sql"), policies.artifact("drafters", "more"))
+    wanted = ("policy=joint", "traces.drafters=[sql,more]", "traces.name=both", "policy.arms=3")
+    done = policies("train-policy", *OWN, *wanted)
+    assert done.code == 0, done.err
+    report = json.loads((policies.artifact("reports", "policy-joint") / "joint.json").read_text())
+    rates = {row["name"]: row["tokens_per_s"] for row in report["rows"]}
+    assert 1 <= len(report["arms"]) <= 3 and "hedgespec" in rates
+    hindsight = rates["best arm of each answer in hindsight"]
+    assert hindsight >= max(rate for name, rate in rates.items() if name.endswith("alone")) - 1e-9
+
+
+MISTAKES = {
+    "was made with other settings": ("train-policy", *OWN, "traces.num_test=3"),
+    "measured trees up to 4 nodes": ("train-policy", *OWN, "grid.num_tokens=[1,2,4,99]", "grid.depths=[1,2]"),
+    "traces tell the scores of top_k=2, which the grid": ("train-policy", *OWN, "policy=ltd", "grid.top_ks=[1]"),
+    "no latency profile at": ("train-policy", *OWN, "latency.path=nowhere.json"),
+    "policy.parts must be one of": ("train-policy", *OWN, "policy.parts=[colour]"),
+    "grid.depths must be rising numbers": ("train-policy", *OWN, "grid.depths=[2,1]"),
+    "no policy named 'planer'; did you mean": ("train-policy", *OWN, "policy=planer"),
+    "type `drafterforge train-policy`": ("generate", "prompt=a", "drafter=sql", "pool.scheduler=nothing"),
+    "selector=router needs pool.router": ("generate", "prompt=a", "drafter=pool", "pool.selector=router"),
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_mistakes_get_one_line_and_leave_nothing(policies, words):
+    before = policies.finished()
+    assert words in policies(*MISTAKES[words]).one_line()
+    assert policies.finished() == before
+
+
+def test_policies_of_another_drafter_and_profiles_of_another_device_are_refused(policies, tmp_path):
+    folder = policies.artifact("latency")
+    profile = json.loads((folder / "latency.json").read_text()) | {"device": "another"}
+    (tmp_path / "other.json").write_text(json.dumps(profile))
+    done = policies("train-policy", *OWN, f"latency.path={tmp_path / 'other.json'}", "name=other")
+    assert done.code == 0 and "priced for another" in done.out
+    shutil.rmtree(folder)
+    shutil.rmtree(policies.artifact("drafters"))
+    assert policies("train-drafter", "domain=sql", "experiment=smoke", "seed=1", "overwrite=true").code == 0
+    words = policies("generate", "prompt=a", "drafter=sql", "pool.scheduler=planner").one_line()
+    assert "as it was when traces were recorded" in words

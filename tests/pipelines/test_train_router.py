@@ -1,0 +1,164 @@
+"""A router trained on a tiny target: read the same way in training and decoding, written whole, found again."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.data.answering import DATE
+from drafterforge.data.chat import prompt_ids
+from drafterforge.data.prompts import Prompt
+from drafterforge.data.rephrase import kinds
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.pipelines import train_router as pipeline
+from drafterforge.pipelines.train_router import (
+    CLEAN,
+    Measured,
+    accept_lengths,
+    first_turns,
+    pooled_by_target,
+    router_prompts,
+    train_router,
+)
+from drafterforge.router.features import prompt_features
+from drafterforge.router.router import Router
+from drafterforge.schema import RouterConfig, TargetConfig
+from drafterforge.target.load import Target, load_target
+from tests.router.test_router import save_encoder
+
+DOMAINS = ["math", "chat"]
+TINY = RouterConfig(num_train=8, num_val=2, num_test=2, max_steps=8)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_still_works():
+    """Lightning ignores SIGINT once it has seen one."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture(scope="module")
+def served(tiny_folder) -> Target:
+    """A tiny target with a tokenizer."""
+    return load_target(TargetConfig(source="hf", model=str(tiny_folder), name="tiny", device="cpu"))
+
+
+@pytest.fixture(scope="module")
+def trained(served, tmp_path_factory):
+    """The folder of a router between two domains."""
+    return train_router(served, DOMAINS, tmp_path_factory.mktemp("policies") / "router", TINY, seed=0)
+
+
+def features_of(target: Target, messages) -> torch.Tensor:
+    """What prefill would hand to a selector, [P, 3H]."""
+    ids = prompt_ids(target.tokenizer, messages, date=DATE)
+    with torch.inference_mode():
+        return target.forward(torch.tensor([ids]), torch.arange(len(ids))[None], None)[1][0]
+
+
+def test_features_of_a_prompt_do_not_depend_on_the_batch_it_stands_in(served, monkeypatch):
+    monkeypatch.setattr(pipeline, "TOKENS_PER_PASS", 90)
+    draw = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(3, 200, (n,), generator=draw).tolist() for n in (30, 4, 17, 44, 29, 1)]
+    pooled = pooled_by_target(served, prompts)
+    for ids, found in zip(prompts, pooled, strict=True):
+        _, features = served.forward(torch.tensor([ids]), torch.arange(len(ids))[None], None)
+        torch.testing.assert_close(found, prompt_features(features[0]), atol=2e-5, rtol=1e-4)
+
+
+def test_splits_share_no_task_and_every_rephrasing_asks_the_same_test_prompts():
+    sets = router_prompts(["sql", "math"], RouterConfig(num_train=40, num_val=10, num_test=10), seed=0)
+    tasks = {name: {prompt.task for prompt in prompts} for name, prompts in sets.items()}
+    assert not tasks["train"] & tasks["val"] and not (tasks["train"] | tasks["val"]) & tasks[CLEAN]
+    assert sum("/" in prompt.id for prompt in sets["train"]) == len(sets["train"]) / 2
+    for kind in kinds():
+        assert [prompt.id for prompt in sets[kind]] == [f"{prompt.id}/{kind}" for prompt in sets[CLEAN]]
+
+
+def test_a_conversation_is_routed_by_what_is_asked_first():
+    talk = [("system", "Hi"), ("user", "One"), ("user", "Two"), ("assistant", "Three")]
+    messages = tuple({"role": role, "content": text} for role, text in talk)
+    assert first_turns([Prompt("a", "chat", "", messages, "test")])[0].messages == messages[:2]
+
+
+def test_a_router_is_a_whole_policy_of_its_target(trained, served):
+    manifest = open_artifact(trained, "policies", target_fingerprint=served.fingerprint)
+    assert {"router.json", "router.safetensors", "curves.json", "rows.json"} == manifest.files.keys()
+    rows = json.loads((trained / "rows.json").read_text())
+    assert [row["prompts"] for row in rows] == [CLEAN, *kinds()]
+    assert manifest.metrics["accuracy"] == {row["prompts"]: row["accuracy"] for row in rows}
+    for row in rows:
+        assert row["num_prompts"] == 4 and set(row["by_label"]) == set(DOMAINS)
+        assert 0 <= row["accuracy_ci95"][0] <= row["accuracy"] <= row["accuracy_ci95"][1] <= 1
+        assert 0 <= row["ece"] <= 1
+
+
+def test_served_features_are_judged_as_in_training(trained, served):
+    router = Router.load(trained, served.fingerprint)
+    sets = router_prompts(DOMAINS, TINY, seed=0)
+    right = 0
+    for prompt in sets[CLEAN]:
+        law = router.law(features_of(served, prompt.messages), ["general", *DOMAINS])
+        np.testing.assert_allclose(law.sum(), 1.0)
+        right += DOMAINS[law[1:].argmax()] == prompt.domain
+    rows = json.loads((trained / "rows.json").read_text())
+    assert right == round(rows[0]["accuracy"] * rows[0]["num_prompts"])
+
+
+def test_a_router_made_before_is_found_and_other_settings_are_refused(trained, served, monkeypatch):
+    before = (trained / "manifest.json").read_bytes()
+    monkeypatch.setattr(pipeline, "pooled_sets", None)
+    assert train_router(served, DOMAINS, trained, TINY, seed=0) == trained
+    assert (trained / "manifest.json").read_bytes() == before
+    with pytest.raises(ArtifactError, match="seed: 0 there, 1 now"):
+        train_router(served, DOMAINS, trained, TINY, seed=1)
+
+
+def test_a_router_of_another_target_is_refused(trained, other_folder):
+    other = load_target(TargetConfig(source="hf", model=str(other_folder), name="tiny", device="cpu"))
+    with pytest.raises(ArtifactError, match="but this target has fingerprint"):
+        Router.load(trained, other.fingerprint)
+    with pytest.raises(ArtifactError, match="fingerprint"):
+        train_router(other, DOMAINS, trained, TINY, seed=0)
+
+
+def test_measured_drafters_become_the_labels(served, tmp_path):
+    sets = router_prompts(DOMAINS, TINY, seed=0)
+    ids = {prompt.id.split("/")[0]: prompt.domain for prompts in sets.values() for prompt in prompts}
+    lengths = {name: [3.0, 2.0, 1.0] if domain == "math" else [2.0, 2.5, 1.0] for name, domain in ids.items()}
+    measured = Measured(["general", "chat", "retrieval"], lengths)
+    path = train_router(served, DOMAINS, tmp_path / "router", TINY, seed=0, measured=measured)
+    assert Router.load(path).labels == ["general", "chat", "retrieval"]
+    rows = json.loads((path / "rows.json").read_text())
+    for row in rows:
+        assert row["best_mat"] == pytest.approx(2.75) and set(row["by_label"]) == {"general", "chat"}
+        assert row["mat"] <= row["best_mat"]
+    lengths.pop(sets["role"][0].id.split("/")[0])
+    with pytest.raises(ConfigError, match="1 prompts were not measured"):
+        accept_lengths(sets["role"], measured)
+
+
+def test_a_router_over_texts_reads_an_encoder(served, tmp_path):
+    config = replace(TINY, features="text", encoder=str(save_encoder(tmp_path / "bert")))
+    path = train_router(served, DOMAINS, tmp_path / "router", config, seed=0)
+    router = Router.load(path, served.fingerprint)
+    assert router.kind == "text" and router.probabilities("What is 3 + 4?").shape == (2,)
+
+
+@pytest.mark.parametrize("domains", [[], ["sql"], ["sql", "sql"]])
+def test_one_domain_needs_no_router(served, tmp_path, domains):
+    with pytest.raises(ConfigError, match="at least two domains"):
+        train_router(served, domains, tmp_path / "router", TINY, seed=0)
+
+
+def test_prompts_longer_than_the_target_reads_are_told_in_a_line(served, tmp_path):
+    short = replace(served, config=type(served.config)(**served.config.to_dict() | {"max_position_embeddings": 8}))
+    with pytest.raises(ConfigError, match="longer than the 8 tokens of the target"):
+        train_router(short, DOMAINS, tmp_path / "router", TINY, seed=0)

@@ -1,0 +1,268 @@
+"""A router reads the same in training and decoding, is read back as it was written, and refuses what is not its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertModel
+
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.router.features import TextEncoder, prompt_features, request_text
+from drafterforge.router.net import RouterNet
+from drafterforge.router.router import Router
+from tests.tiny import build_tokenizer
+
+LABELS = ["sql", "math", "chat"]
+HIDDEN = 4  # of the target
+
+
+def net(width: int = HIDDEN, hidden: int = 0) -> RouterNet:
+    made = RouterNet(width, len(LABELS), hidden)
+    made.normalise(torch.randn(9, width) * 3 + 1)
+    for parameter in made.parameters():
+        parameter.data.normal_()
+    made.temperature.fill_(1.7)
+    return made
+
+
+def router(hidden: int = 0) -> Router:
+    return Router(net(hidden=hidden), LABELS, target="tiny", target_fingerprint="aa")
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    router().save(tmp_path)
+    return tmp_path
+
+
+def save_encoder(folder: Path, seed: int = 0, safe: bool = True) -> Path:
+    torch.manual_seed(seed)
+    tokenizer = build_tokenizer()
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)
+    model = BertModel(config)
+    if safe:
+        model.save_pretrained(folder)
+    else:
+        folder.mkdir()
+        config.save_pretrained(folder)
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+# --- features ------------------------------------------------------------------------------------
+
+
+def test_features_are_the_high_tap_of_the_last_position_at_unit_rms():
+    features = torch.randn(5, 3 * HIDDEN)
+    high = features[4, 2 * HIDDEN :]
+    torch.testing.assert_close(prompt_features(features), high / high.square().mean().sqrt(), atol=1e-5, rtol=1e-5)
+
+
+def test_features_do_not_depend_on_what_came_before_but_through_the_target():
+    features = torch.randn(5, 3 * HIDDEN)
+    assert torch.equal(prompt_features(features), prompt_features(features[-1:]))
+
+
+def test_features_of_half_precision_are_float32():
+    assert prompt_features(torch.randn(3, 12).bfloat16()).dtype == torch.float32
+
+
+# --- net and law ---------------------------------------------------------------------------------
+
+
+def test_temperature_flattens_the_probabilities_and_leaves_the_best_label():
+    made, pooled = net(), torch.randn(20, HIDDEN)
+    sharp = made.probabilities(pooled)
+    made.temperature.fill_(9.0)
+    flat = made.probabilities(pooled)
+    assert torch.equal(sharp.argmax(dim=1), flat.argmax(dim=1))
+    assert (flat.max(dim=1).values < sharp.max(dim=1).values).all()
+    torch.testing.assert_close(flat.sum(dim=1), torch.ones(20))
+
+
+def test_a_feature_that_never_varied_in_training_cannot_blow_up():
+    made = RouterNet(2, 2)
+    made.normalise(torch.tensor([[1.0, 5.0], [2.0, 5.0]]))
+    assert torch.isfinite(made(torch.tensor([[1.5, 5.1]]))).all() and made.std.min() > 0
+
+
+def test_a_label_gives_its_probability_to_its_drafter_else_to_the_generalist_else_to_all_alike():
+    made = router()
+    assert made.law_for(["math", "sql", "chat"]).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
+    assert made.law_for(["general", "sql"]).tolist() == [[0, 1], [1, 0], [1, 0]]
+    assert made.law_for(["sql", "retrieval"]).tolist() == [[1, 0], [0.5, 0.5], [0.5, 0.5]]
+
+
+def test_the_law_of_a_pool_is_a_law():
+    made, features = router(), torch.randn(7, 3 * HIDDEN)
+    for pool in (LABELS, ["general", "sql"], ["retrieval", "math", "other"]):
+        law = made.law(features, pool)
+        assert law.shape == (len(pool),) and law.min() >= 0
+        np.testing.assert_allclose(law.sum(), 1.0)
+    np.testing.assert_allclose(made.law(features, LABELS), made.probabilities(features))
+
+
+def test_a_pool_that_the_router_knows_nothing_of_is_told_in_a_line():
+    with pytest.raises(ConfigError, match="knows sql, math, chat, but the pool has retrieval"):
+        router().law_for(["retrieval"])
+    with pytest.raises(ConfigError, match="no drafter"):
+        router().law_for([])
+
+
+@pytest.mark.parametrize("labels", [["sql"], ["sql", "sql", "math"], ["sql", "math"], ["sql", "math", 3]])
+def test_labels_that_do_not_fit_are_told_in_a_line(labels):
+    with pytest.raises(ConfigError, match="labels"):
+        Router(net(), labels)
+
+
+@pytest.mark.parametrize("prompt", [torch.randn(5, 9), torch.randn(0, 12), torch.randn(12), "Hello"])
+def test_a_prompt_of_the_wrong_kind_or_shape_is_told_in_a_line(prompt):
+    with pytest.raises(ConfigError, match="this router reads"):
+        router().probabilities(prompt)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden", [0, 5])
+def test_a_saved_router_gives_the_same_probabilities(tmp_path, hidden):
+    made, features = router(hidden), torch.randn(7, 3 * HIDDEN)
+    made.save(tmp_path)
+    opened = Router.load(tmp_path, "aa")
+    assert opened.labels == LABELS and opened.kind == "target" and opened.target == "tiny"
+    assert np.array_equal(opened.probabilities(features), made.probabilities(features))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["router.json", "router.safetensors"]
+
+
+def change_spec(folder: Path, **changes: object) -> None:
+    path = folder / "router.json"
+    spec = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in spec.items() if value is not None}))
+
+
+def refused(folder: Path, told: str, *arguments: object) -> None:
+    with pytest.raises(ArtifactError, match=re.escape(told)) as caught:
+        Router.load(folder, *arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_router_of_another_target_is_refused(saved):
+    refused(saved, "reads features of target 'tiny' with fingerprint aa, but this target has fingerprint bb", "bb")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"schema_version": 99}, "schema version 99, but this drafterforge reads up to 1"),
+        ({"pooling": 7}, "was trained on pooling 7"),
+        ({"labels": None}, "missing or unknown keys: labels"),
+        ({"surprise": 1}, "missing or unknown keys: surprise"),
+        ({"labels": "sql"}, "labels is no list"),
+        ({"labels": ["sql", "sql", "chat"]}, "at least two labels, each once"),
+        ({"labels": ["sql", "chat"]}, "head.bias is [3, 'torch.float32'], wanted [2, 'torch.float32']"),
+        ({"kind": "mood"}, "kind 'mood'"),
+        ({"width": 12}, "wanted [3, 12, 'torch.float32']"),
+        ({"width": "12"}, "width is no int"),
+        ({"hidden": 8}, "missing or unexpected tensors"),
+        ({"hidden": -1}, "hidden -1"),
+    ],
+)
+def test_a_changed_description_is_refused_in_a_line(saved, changes, told):
+    change_spec(saved, **changes)
+    refused(saved, told)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"3"])
+def test_a_description_that_is_none_is_refused_in_a_line(saved, content):
+    (saved / "router.json").write_bytes(content)
+    refused(saved, "router")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"extra": torch.ones(2)}, "missing or unexpected tensors: extra"),
+        ({"mean": torch.ones(4).half()}, "mean is [4, 'torch.float16']"),
+        ({"mean": torch.full((4,), float("nan"))}, "mean is not finite"),
+        ({"std": torch.zeros(4)}, "std and temperature must be > 0"),
+        ({"temperature": torch.tensor(-1.0)}, "std and temperature must be > 0"),
+    ],
+)
+def test_changed_weights_are_refused_in_a_line(saved, changes, told):
+    path = saved / "router.safetensors"
+    save_file(load_file(path) | changes, path)
+    refused(saved, told)
+
+
+def test_missing_or_cut_weights_are_refused_in_a_line(saved):
+    path = saved / "router.safetensors"
+    path.write_bytes(path.read_bytes()[:40])
+    refused(saved, "is no readable router")
+    path.unlink()
+    refused(saved, "is no readable router")
+
+
+# --- text encoders -------------------------------------------------------------------------------
+
+
+def test_a_text_becomes_the_mean_of_the_encoder_s_last_states(tmp_path):
+    encoder = TextEncoder.open(str(save_encoder(tmp_path / "bert")))
+    ids = encoder.tokenizer("Count the users.", return_tensors="pt")["input_ids"]
+    states = encoder.model(input_ids=ids).last_hidden_state[0]
+    torch.testing.assert_close(encoder("Count the users."), states.mean(dim=0))
+    assert encoder("x" * 999).shape == (encoder.width,) == (16,)  # longer than its window
+
+
+def test_an_encoder_reads_all_that_the_user_said():
+    talk = [("system", "Be kind."), ("user", "Hi"), ("assistant", "Hello"), ("user", "Sum 1 and 2.")]
+    assert request_text([{"role": role, "content": text} for role, text in talk]) == "Hi\nSum 1 and 2."
+
+
+def test_a_saved_router_over_texts_gives_the_same_probabilities_with_any_target(tmp_path):
+    folder = save_encoder(tmp_path / "bert")
+    made = Router(net(width=16), LABELS, target="tiny", target_fingerprint="aa", encoder=TextEncoder.open(str(folder)))
+    made.save(tmp_path)
+    opened = Router.load(tmp_path, "bb")
+    assert opened.kind == "text"
+    assert np.array_equal(opened.probabilities("Count."), made.probabilities("Count."))
+    moved = folder.rename(tmp_path / "moved")
+    refused(tmp_path, f"router.encoder={folder} is no folder")
+    assert Router.load(tmp_path, encoder=str(moved)).encoder.source == str(moved)
+    with pytest.raises(ConfigError, match="this router reads texts"):
+        opened.probabilities(torch.randn(5, 12))
+
+
+def test_another_encoder_is_refused_in_a_line(tmp_path):
+    encoder = TextEncoder.open(str(save_encoder(tmp_path / "bert")))
+    Router(net(width=16), LABELS, encoder=encoder).save(tmp_path)
+    refused(tmp_path, f"but {tmp_path / 'other'} has", None, str(save_encoder(tmp_path / "other", seed=1)))
+
+
+def test_an_encoder_of_another_width_is_told_in_a_line(tmp_path):
+    encoder = TextEncoder.open(str(save_encoder(tmp_path / "bert")))
+    with pytest.raises(ConfigError, match=r"reads 4 features, but .* has 16"):
+        Router(net(), LABELS, encoder=encoder)
+
+
+def test_pickled_weights_are_refused_in_a_line(tmp_path):
+    folder = save_encoder(tmp_path / "bert", safe=False)
+    with pytest.raises(ArtifactError, match="cannot be loaded as a text encoder") as caught:
+        TextEncoder.open(str(folder))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_encoder_that_lacks_weights_is_refused_in_a_line(tmp_path):
+    path = save_encoder(tmp_path / "bert") / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["encoder.layer.1.output.dense.weight"]
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match=r"lacks encoder\.layer\.1\.output\.dense\.weight"):
+        TextEncoder.open(str(tmp_path / "bert"))

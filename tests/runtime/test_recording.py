@@ -1,0 +1,213 @@
+"""Law 4: replayed cycles equal live cycles, position by position, for every action of the grid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
+from drafterforge.evaluation.schedules import chosen
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.recording import record
+from drafterforge.runtime.sampling import GREEDY, Sampling
+from drafterforge.scheduling.actions import ActionGrid
+from drafterforge.scheduling.choices import observations_of
+from drafterforge.scheduling.environments import depth_observations, size_observations
+from drafterforge.scheduling.nets import ActorCritic
+from drafterforge.scheduling.observation import Observation
+from drafterforge.scheduling.policy import LTDPolicy, PolicySpec, ShapePolicy, check_policy, load_policy, save_policy
+from drafterforge.scheduling.schedulers import RandomScheduler, StaticScheduler
+from drafterforge.scheduling.trace import Recorded, join
+from drafterforge.tree.expand import Growth
+from drafterforge.tree.grow import TreeShape
+from tests.conftest import tiny_target
+from tests.runtime.test_pool import full_drafters, lora_drafters
+from tests.scheduling.made import profile as made_profile
+
+GRID = ActionGrid("tiny", (1, 2, 4, 7, 12, 20), (1, 2, 5), (1, 2, 3, 5))
+PROMPTS = [[3, 14, 15, 9, 26, 5], [4] * 17]
+COUNT = 18
+RECORDED = Recorded(("a", "b", "c"), (1, 2, 3, 5), 5, 3)
+
+
+@pytest.fixture(scope="module")
+def everything():
+    """A target, drafters of two kinds, and traces of its answers, one of which ends at an end token."""
+    target = tiny_target(eos_token_id=None)
+    experts = lora_drafters(target, 2)
+    drafters = {"a": experts[0], "b": experts[1], "c": full_drafters(target, 1)[0]}
+    answers = Engine(target).generate(PROMPTS, COUNT)
+    target.eos_ids = {answers[0].tokens[11]}
+    answers = Engine(target).generate(PROMPTS, COUNT)
+    found = [record(target, Pool(drafters), a.prompt, a.tokens, COUNT, (1, 2, 3, 5), 5, 3) for a in answers]
+    return target, drafters, join(RECORDED, found, ["x"] * 2, ["test"] * 2)
+
+
+def played(traces, table, answer: int, action: int) -> list[int]:
+    """Accept lengths of an answer's cycles under one action."""
+    row, found = traces.starts[answer], []
+    while row < traces.starts[answer + 1]:
+        found.append(int(table[row, action]))
+        row += found[-1]
+    return found
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("name", RECORDED.drafters)
+def test_replayed_cycles_equal_live_cycles_for_every_action(everything, name):
+    target, drafters, traces = everything
+    table = traces.accept_lengths(GRID, traces.drafter(name))
+    nodes, depths = traces.nodes(GRID), traces.depths(GRID)
+    different = 0
+    for action, shape in enumerate(GRID.shapes):
+        live = Engine(target, drafters[name], shape, max_batch=1).generate(PROMPTS, COUNT)
+        for answer, found in enumerate(live):
+            replayed = played(traces, table, answer, action)
+            assert [cycle.accept_length for cycle in found.cycles] == replayed, (shape, answer)
+            rows = traces.starts[answer] + np.cumsum([0, *replayed[:-1]])
+            assert [cycle.num_nodes for cycle in found.cycles] == nodes[rows, action].tolist()
+            assert [cycle.depth for cycle in found.cycles] == depths[rows, action].tolist()
+            different += len(set(replayed)) > 1
+    assert different > 9  # drafters that never guess right would prove nothing
+
+
+def test_what_is_told_is_what_drafting_scores(everything):
+    _, _, traces = everything
+    assert traces.rows["scores"].shape == (3, traces.num_roots, 3 + 4 * 9)
+    assert (np.diff(traces.rows["children"].astype(np.float32), axis=2) <= 0).all()
+    first = traces.rows["scores"][..., :3].astype(np.float32)
+    np.testing.assert_allclose(first, traces.rows["children"][..., :3].astype(np.float32), atol=2e-3)
+
+
+def test_a_truth_ranked_first_at_level_one_is_the_likeliest_child(everything):
+    _, _, traces = everything
+    ranks, log_q = traces.rows["ranks"], traces.rows["log_q"]
+    alone = ranks[:, :, 0, 0] == 1  # width 1, depth 1
+    best = traces.rows["children"][..., 0].astype(np.float32)
+    np.testing.assert_allclose(log_q[alone], best[alone], atol=2e-3)
+    assert (log_q[~alone] < best[~alone] + 2e-3).all()
+
+
+def test_only_eagle3_drafters_are_recorded(everything):
+    target = everything[0]
+    with pytest.raises(DrafterforgeError, match="traces are of EAGLE-3 drafters"):
+        record(target, Pool({"r": Retrieval()}), [3, 4], [5, 6], 9, (1,), 2, 1)
+
+
+@pytest.mark.parametrize("max_batch", [1, 2])
+def test_any_actions_replay_cycle_by_cycle_and_leave_the_text_alone(everything, max_batch):
+    target, drafters, traces = everything
+    pool = Pool({"a": drafters["a"]}, "static", scheduler=RandomScheduler(GRID, seed=4))
+    table, nodes = traces.accept_lengths(GRID, 0), traces.nodes(GRID)
+    wanted = Engine(target).generate(PROMPTS, COUNT)
+    for answer, found in enumerate(Engine(target, pool, max_batch=max_batch).generate(PROMPTS, COUNT)):
+        assert found.tokens == wanted[answer].tokens
+        row, depths = traces.starts[answer], traces.depths(GRID)
+        for cycle in found.cycles:
+            fitting = (nodes[row] == cycle.num_nodes) & (depths[row] == cycle.depth) & (GRID.table[:, 2] == cycle.top_k)
+            assert {int(n) for n in table[row][fitting]} == {cycle.accept_length}
+            row += cycle.accept_length
+        assert row == traces.starts[answer + 1]
+
+
+class Whim(Growth):
+    """Goes on while the best candidate is likely enough, and keeps as many nodes as levels."""
+
+    def go_on(self, level, scores):
+        return scores.amax(dim=1) > -1.5 * level
+
+    def nodes(self, depths, scores):
+        return 2 * depths + 1
+
+
+class WhimScheduler(StaticScheduler):
+    """Decides on while drafting."""
+
+    def growth(self, lengths):
+        return Whim()
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, seed=3)])
+def test_decisions_while_drafting_leave_the_text_alone(everything, sampling):
+    target, drafters, _ = everything
+    wanted = [a.tokens for a in Engine(target).generate(PROMPTS, COUNT, sampling)]
+    shapes = set()
+    for max_batch in (1, 2):
+        pool = Pool(dict(drafters), "random", scheduler=WhimScheduler(TreeShape(20, 5, 3)))
+        found = Engine(target, pool, max_batch=max_batch).generate(PROMPTS, COUNT, sampling)
+        assert [answer.tokens for answer in found] == wanted
+        shapes |= {(cycle.num_nodes, cycle.depth) for answer in found for cycle in answer.cycles}
+    assert len({depth for _, depth in shapes}) > 2
+    assert all(count == 2 * depth + 1 for count, depth in shapes if depth)
+
+
+def shape_policy(traces, every: int, parts: list[str]) -> ShapePolicy:
+    """A random network that chooses now this, now that."""
+    seen = torch.from_numpy(observations_of(traces, 0, parts))
+    net = ActorCritic(seen.shape[1], len(GRID), (16,), (4,))
+    net.normalise_by(seen)
+    spec = PolicySpec("shapes", "resps", "in-memory", "a", "", "cpu", GRID.as_dict(), parts, every=every)
+    return ShapePolicy(spec, net)
+
+
+def ltd_policy(traces) -> LTDPolicy:
+    """Random networks for depth and size."""
+    grid = ActionGrid("ltd", GRID.num_tokens, GRID.depths, (3,))
+    depth, size = ActorCritic(9 + 2, 2, (16,), (4,)), ActorCritic(3 + 4 * 9 + 2, 5, (16,), (4,))
+    levels = np.full(traces.num_roots, 3)
+    scores = traces.rows["scores"][0]
+    depth.normalise_by(torch.from_numpy(depth_observations(scores, levels, traces.positions, 3)))
+    size.normalise_by(torch.from_numpy(size_observations(scores, levels, traces.positions, 3, 5)))
+    with torch.no_grad():
+        depth.actor[-1].bias += torch.tensor([0.0, 0.01])
+    return LTDPolicy(PolicySpec("ltd", "ltd", "in-memory", "a", "", "cpu", grid.as_dict(), top_k=3), depth, size)
+
+
+@pytest.mark.parametrize("name", ["children", "features, kept", "ltd"])
+def test_a_policy_decodes_the_cycles_that_its_replay_says(everything, name):
+    target, drafters, traces = everything
+    torch.manual_seed(5)
+    policies = {
+        "children": lambda: shape_policy(traces, 1, ["children", "length"]),
+        "features, kept": lambda: shape_policy(traces, 3, ["features"]),
+        "ltd": lambda: ltd_policy(traces),
+    }
+    policy = policies[name]()
+    table, actions, every = chosen(policy, traces, 0, made_profile())
+    assert len(set(actions.tolist())) > 2
+    wanted: list[list[int]] = [[] for _ in PROMPTS]
+    rows, kept, acting = traces.starts[:-1].copy(), [0] * len(PROMPTS), [0] * len(PROMPTS)
+    for place in range(len(PROMPTS)):
+        while rows[place] < traces.starts[place + 1]:
+            if kept[place] == 0:
+                acting[place], kept[place] = actions[rows[place]], every
+            wanted[place].append(int(table.tokens[rows[place], acting[place]]))
+            rows[place] += wanted[place][-1]
+            kept[place] -= 1
+    pool = Pool({"a": drafters["a"]}, "static", scheduler=policy)
+    for max_batch in (1, 2):
+        live = Engine(target, pool, max_batch=max_batch).generate(PROMPTS, COUNT)
+        assert [[cycle.accept_length for cycle in answer.cycles] for answer in live] == wanted
+
+
+def test_a_stored_policy_chooses_alike_and_a_damaged_one_is_refused(everything, tmp_path):
+    _, _, traces = everything
+    policy = shape_policy(traces, 2, ["children"])
+    save_policy(tmp_path, replace(policy.spec, hidden={"shapes": [16]}), {"shapes": policy.net})
+    again = load_policy(tmp_path)
+    seen = Observation(
+        torch.from_numpy(traces.rows["features"]),
+        torch.from_numpy(traces.rows["children"][0]),
+        torch.from_numpy(traces.positions),
+    )
+    assert again.choose(seen) == policy.choose(seen) and again.every == 2
+    with pytest.raises(ConfigError, match="is a policy for a target with fingerprint in-memory"):
+        check_policy(again, "another", "a", "", tmp_path)
+    (tmp_path / "policy.safetensors").write_bytes(b"")
+    with pytest.raises(ArtifactError, match="holds no whole policy"):
+        load_policy(tmp_path)
