@@ -19,9 +19,9 @@ from drafterforge.runtime.judging import Judgement, Truth
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.proposers.eagle3 import level_step
 from drafterforge.runtime.proposers.stack import StackProposer
+from drafterforge.scheduling.observation import best_children
 from drafterforge.scheduling.trace import CHILDREN, Trace
 from drafterforge.target.load import Target
-from drafterforge.tree.grow import top_children
 from drafterforge.tree.union import expand_widths
 
 ROOTS = 64  # drafted from at once
@@ -119,7 +119,7 @@ def _drafts(
         cache = beside_roots(keys, roots, 2 * sum(top_ks) * depth)
         step = level_step(drafter, cache, outputs[newest], roots, keys.shape[4])
         drafts = expand_widths(logits[newest], top_ks, depth, truth, step, drafter.token_ids, told)
-        best = top_children(logits[newest], CHILDREN)[0]
+        best = best_children(logits[newest], CHILDREN)
         ranks = drafts.ranks[:, :, lower[0], lower[1]]
         scores = drafts.scores.clamp(min=-6e4)  # the least that float16 holds
         found.append((ranks.cpu().numpy().astype(np.uint16), scores.half().cpu().numpy(), best.half().cpu().numpy()))

@@ -22,7 +22,7 @@ LENGTH_UNIT, LEVEL_UNIT = 1000.0, 10.0  # as LTD scales them
 class Observation:
     """What is known before rows draft; float16 as in traces where one is recorded."""
 
-    features: Tensor  # [B, 3H] the target's, one position before the root
+    features: Tensor | None  # [B, 3H] the target's, one position before the root; None: nobody asks
     children: Tensor  # [B, C] log-probabilities of the root's best children, descending
     lengths: Tensor  # [B] position of the root
 
@@ -56,6 +56,13 @@ def observed(parts: Sequence[str], seen: Observation) -> Tensor:
         else:
             found.append(seen.lengths[:, None].float() / LENGTH_UNIT)
     return torch.cat(found, dim=1)
+
+
+def best_children(logits: Tensor, count: int) -> Tensor:
+    """Log-probabilities of the best children of logits [B, W], descending, [B, count]; their ids are not asked for."""
+    logits = logits.float()
+    best = logits.topk(min(count, logits.shape[-1]), dim=-1).values
+    return (best - logits.logsumexp(dim=-1, keepdim=True)).clamp_(max=0.0)
 
 
 def of_level(scores: Tensor, size: int, lengths: Tensor, level: int | Tensor) -> Tensor:

@@ -22,6 +22,7 @@ class Scheduler(ABC):
 
     name = "scheduler"
     every = 1  # cycles for which a choice is kept
+    reads_features = False  # whether it sees the target's
     depth: int  # deepest tree it asks for
 
     @abstractmethod

@@ -23,11 +23,11 @@ from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
 from drafterforge.runtime.proposers.retrieval import RetrievalProposer
 from drafterforge.runtime.proposers.solo import SoloProposer
 from drafterforge.runtime.proposers.stack import StackProposer
-from drafterforge.scheduling.observation import Observation
+from drafterforge.scheduling.observation import Observation, best_children
 from drafterforge.scheduling.trace import CHILDREN
 from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 from drafterforge.tree.expand import Growth
-from drafterforge.tree.grow import Tree, TreeShape, root_only, top_children
+from drafterforge.tree.grow import Tree, TreeShape, root_only
 
 
 @dataclass
@@ -137,7 +137,7 @@ class PoolProposer(Proposer):
                     continue
                 guesses = part.guesses(member, [self.rows.index(row) for row in asked])
                 began = time.perf_counter()
-                chosen = scheduler.choose(seen(guesses, asked))
+                chosen = scheduler.choose(seen(guesses, asked, scheduler.reads_features))
                 for row, shape in zip(asked, chosen, strict=True):
                     row.scheduled, row.kept = shape, scheduler.every
                 self.schedule_s += time.perf_counter() - began
@@ -341,11 +341,11 @@ class Timed:
         return self.counts
 
 
-def seen(guesses: Tensor, rows: Sequence[PoolRow]) -> Observation:
+def seen(guesses: Tensor, rows: Sequence[PoolRow], reads_features: bool) -> Observation:
     """What a scheduler sees of rows; guesses: logits of their roots' children, [B, W]."""
-    features = torch.stack([row.feature for row in rows])
+    features = torch.stack([row.feature for row in rows]) if reads_features else None
     lengths = torch.tensor([row.position - 1 for row in rows], device=guesses.device)
-    return Observation(features, top_children(guesses, CHILDREN)[0], lengths)
+    return Observation(features, best_children(guesses, CHILDREN), lengths)
 
 
 def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
