@@ -340,6 +340,8 @@ def show(report: dict[str, Any]) -> None:
                 str(row["mismatches"]),
             )
         console.print(table)
+    if not report["curves"]["live"]:
+        return
     other = [text for one in report["curves"]["live"] for text in one["other_text"]]
     margins = ", ".join(f"{text['margin']:.1e}" for text in other)
     differing = sum(one["requests_with_other_cycles"] for one in report["curves"]["live"])

@@ -60,7 +60,7 @@ def test_train_policy_records_calibrates_trains_and_measures(policies):
     assert (policies.artifact("policies", "planner") / "curves.png").stat().st_size > 1000
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "planner"])
 def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(policies, name, monkeypatch):
     monkeypatch.setattr(traces_pipeline, "record", lambda *_: pytest.fail("recorded again"))
@@ -73,6 +73,7 @@ def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(p
     load_policy(policies.artifact("policies", name))
 
 
+@pytest.mark.slow
 def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
     whole = policies.artifact("traces")
     before = {file.name: file.read_bytes() for file in whole.glob("shard-*.safetensors")}
@@ -118,6 +119,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.quick_cases(5)
 @pytest.mark.parametrize("words", MISTAKES)
 def test_mistakes_get_one_line_and_leave_nothing(policies, words):
     before = policies.finished()
@@ -125,6 +127,7 @@ def test_mistakes_get_one_line_and_leave_nothing(policies, words):
     assert policies.finished() == before
 
 
+@pytest.mark.slow
 def test_policies_of_another_drafter_and_profiles_of_another_device_are_refused(policies, tmp_path):
     folder = policies.artifact("latency")
     profile = json.loads((folder / "latency.json").read_text()) | {"device": "another"}
