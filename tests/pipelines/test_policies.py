@@ -94,6 +94,7 @@ def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
     assert {file.name: file.read_bytes() for file in whole.glob("shard-*.safetensors")} == before
 
 
+@pytest.mark.slow
 def test_drafters_and_trees_are_selected_together(policies):
     shutil.copytree(policies.artifact("drafters", "sql"), policies.artifact("drafters", "more"))
     wanted = ("policy=joint", "traces.drafters=[sql,more]", "traces.name=both", "policy.arms=3")

@@ -132,6 +132,7 @@ class WhimScheduler(StaticScheduler):
         return Whim()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, seed=3)])
 def test_decisions_while_drafting_leave_the_text_alone(everything, sampling):
     target, drafters, _ = everything
@@ -168,6 +169,7 @@ def ltd_policy(traces) -> LTDPolicy:
     return LTDPolicy(PolicySpec("ltd", "ltd", "in-memory", "a", "", "cpu", grid.as_dict(), top_k=3), depth, size)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["children", "features, kept", "ltd"])
 def test_a_policy_decodes_the_cycles_that_its_replay_says(everything, name):
     target, drafters, traces = everything

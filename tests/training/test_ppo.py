@@ -252,6 +252,7 @@ def test_serving_computes_the_logits_that_training_saw():
     assert torch.equal(again.logits(observations), net.logits(observations))
 
 
+@pytest.mark.slow
 def test_a_contextual_bandit_is_solved_whatever_the_size_of_its_rewards(tmp_path):
     world = Bandit()
     module = trained(tmp_path, world)
@@ -270,6 +271,7 @@ def test_forbidden_actions_are_never_played(tmp_path):
     assert all(math.isfinite(value) for point in module.curve for value in point.values())
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("gamma", "first"), [(0.95, 1), (0.3, 0)])
 def test_a_patient_policy_walks_to_the_end_of_the_chain(tmp_path, gamma, first):
     world = Chain()
@@ -279,6 +281,7 @@ def test_a_patient_policy_walks_to_the_end_of_the_chain(tmp_path, gamma, first):
     assert module.curve[-1]["train/reward"] == pytest.approx(wanted, abs=0.03)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("objective", "best", "rate"), [("average", 0, 3.0), ("reward", 1, 1.0)])
 def test_the_average_objective_finds_the_best_rate_where_the_mean_of_ratios_does_not(tmp_path, objective, best, rate):
     world = Rates()
@@ -297,6 +300,7 @@ def test_rho_is_the_ratio_of_sums_over_recent_rollouts(tmp_path):
     assert module.curve[-1]["train/rho"] == pytest.approx(tokens / seconds)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_policy_and_another_seed_another(tmp_path):
     config = replace(QUICK, total_cycles=800)
     runs = [trained(tmp_path / str(i), Bandit(), config, seed) for i, seed in enumerate((0, 0, 1))]
@@ -341,6 +345,7 @@ def test_training_reaches_every_parameter(tmp_path):
         assert not torch.equal(value, before[name]), name
 
 
+@pytest.mark.slow
 def test_a_small_target_kl_leaves_a_rollout_early(tmp_path):
     config = replace(QUICK, total_cycles=1_500, entropy=0.01)
     free = trained(tmp_path / "free", Bandit(), config)
@@ -361,6 +366,7 @@ def test_a_wrong_setting_is_named(wrong):
         PPOConfig(**wrong)
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_raised_and_still_works_afterwards(tmp_path):
     class Interrupted(Bandit):
         def play(self, actions):
@@ -374,6 +380,7 @@ def test_ctrl_c_is_raised_and_still_works_afterwards(tmp_path):
     assert signal.getsignal(signal.SIGINT) is handler
 
 
+@pytest.mark.slow
 def test_progress_is_all_that_is_printed(tmp_path, capfd):
     module = module_of(Bandit(), replace(QUICK, total_cycles=1_000))
     fit_ppo(module, tmp_path / "quiet", 0, progress=False)
