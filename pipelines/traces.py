@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from drafterforge.artifacts.folder import reuse_artifact, write_artifact
+from drafterforge.artifacts.folder import is_whole, open_artifact, reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.compose import to_dict
@@ -19,7 +19,7 @@ from drafterforge.pipelines.pool import open_pool
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.recording import record
-from drafterforge.scheduling.trace import Recorded, Traces, join, load_shards, save_shard
+from drafterforge.scheduling.trace import Recorded, Traces, join, load_shards, recorded_of, save_shard
 from drafterforge.schema import DataConfig, DomainConfig, GridConfig, TracesConfig
 from drafterforge.target.load import Target
 
@@ -36,6 +36,7 @@ def traces_of(
     folders = [find_artifact(runs_dir, target.name, "drafters", name) for name in names]
     parents = [open_drafter(folder, target) for folder in folders]
     path = artifact_dir(runs_dir, target.name, "traces", cfg.name or drafter)
+    recorded = wider(path, recorded)
     settings = {
         "traces": to_dict(cfg),
         "recorded": asdict(recorded),
@@ -96,6 +97,15 @@ def traces_of(
         f"{metrics['bytes_per_position']:.0f} bytes each{rate}"
     )
     return path, traces
+
+
+def wider(path: Path, wanted: Recorded) -> Recorded:
+    """What is recorded already, if it holds all that is wanted and more: a smaller grid needs no recording anew."""
+    if not is_whole(path):
+        return wanted
+    found = recorded_of(open_artifact(path, "traces"))
+    same = (found.drafters, found.told) == (wanted.drafters, wanted.told)
+    return found if same and {*wanted.top_ks} <= {*found.top_ks} and wanted.depth <= found.depth else wanted
 
 
 def shards(cfg: TracesConfig, target: Target, seed: int) -> dict[str, list[tuple[str, str, list[int]]]]:
