@@ -94,6 +94,7 @@ def test_a_drafter_that_starts_from_another_keeps_its_vocabulary_map(trained):
     assert [(parent["kind"], parent["name"]) for parent in parents] == [("answers", "math"), ("drafters", "sql")]
 
 
+@pytest.mark.slow
 def test_a_scratch_drafter_learns_from_online_features_and_named_answers(trained):
     done = trained(
         *TRAIN, "drafter.init=scratch", "data.features=online", "answers=sql", "name=other", "trainer.max_steps=2"
@@ -136,6 +137,7 @@ def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trai
         assert "40 tokens in " in done.err and done.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_quickstart_leaves_its_report(bench):
     done = bench("quickstart", "experiment=smoke", "trainer.max_steps=2")
     assert done.code == 0

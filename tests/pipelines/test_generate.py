@@ -20,7 +20,7 @@ def small_folder(tmp_path):
     return save_tiny_target(tmp_path / "small", num_hidden_layers=5, hidden_size=16, intermediate_size=24)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [(), SAMPLE])
 def test_every_kind_of_drafter_prints_the_same_text(trained, small_folder, sampling):
     wanted = trained(*ASK, *sampling).out

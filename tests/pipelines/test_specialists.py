@@ -74,14 +74,16 @@ def test_any_kind_opens_by_its_manifest(specialists):
     assert isinstance(found, Retrieval) and found.datastore.num_sequences == 8
 
 
-@pytest.mark.parametrize("name", ["sql-causal_lm", "sql-retrieval"])
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("name", ["sql-retrieval", "sql-causal_lm"])
 def test_generate_prints_the_target_s_text_whichever_drafts(specialists, name):
     wanted = specialists(*ASK).out
     assert specialists(*ASK, f"drafter={name}").out == wanted
     assert specialists(*ASK, f"drafter={specialists.artifact('drafters', name)}").out == wanted
 
 
-@pytest.mark.parametrize("command", [LM, STORE])
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("command", [STORE, LM])
 def test_again_nothing_is_made_and_other_settings_are_refused(specialists, command):
     done = specialists(*command, *BRIEF)
     kind = command[-1].partition("=")[2]

@@ -59,7 +59,7 @@ def test_prompts_decoded_together_give_what_each_gives_alone(family, forward):
     same_alone_and_together(target, eagle3(target), GREEDY)
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.0, repetition_penalty=1.2, seed=3)], ids=str)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_drafters_of_every_kind_may_serve_a_batch(drafter, sampling):

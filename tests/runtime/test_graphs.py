@@ -29,7 +29,7 @@ def cycles_of(answer) -> list[tuple[int, int]]:
     return [(cycle.num_nodes, cycle.accept_length) for cycle in answer.cycles]
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_fixed_shapes_change_nothing(family):
     target = tiny_target(family)

@@ -24,7 +24,7 @@ PROMPTS = [[3, 14, 15, 9, 26, 5], [7], [4] * 17]
 HALF = [torch.bfloat16, torch.float16]
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("family", "dtype", "sampling"),
     [(family, torch.bfloat16, GREEDY) for family in FAMILIES]

@@ -118,7 +118,7 @@ def everything(target) -> dict:
     return {**named, "small": small, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}
 
 
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)])
 @pytest.mark.parametrize("name", ["random", "normalhedge", "thompson", "metasd_ucb"])
 @pytest.mark.parametrize("every", [1, 3])

@@ -57,7 +57,7 @@ def played(traces, table, answer: int, action: int) -> list[int]:
     return found
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDED.drafters)
 def test_replayed_cycles_equal_live_cycles_for_every_action(everything, name):
     target, drafters, traces = everything

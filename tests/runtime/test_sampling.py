@@ -96,7 +96,7 @@ def test_noise_next_to_one_picks_the_last_token_that_has_any_probability():
     assert Picker([Sampling(temperature=1.0)], 3, logits.device)(logits, almost_one, None) == 1
 
 
-@pytest.mark.quick_cases(6)
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("shape", [(5, 4, 1), (24, 4, 4)])
 def test_speculative_sampling_equals_autoregressive_sampling(sampling, shape):

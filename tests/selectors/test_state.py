@@ -23,7 +23,7 @@ EVERY = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.quick_cases(10)
+@pytest.mark.quick_cases(6)
 @EVERY
 def test_a_restored_selector_makes_the_same_choices(name, options):
     text = Text()
