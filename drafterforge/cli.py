@@ -66,6 +66,11 @@ COMMANDS = {
         "GenerateConfig",
         "answer one prompt, with or without a drafter",
     ),
+    "export": Command(
+        "drafterforge.pipelines.export",
+        "ExportConfig",
+        "pack drafters and policies into a bundle, or for SGLang and vLLM",
+    ),
     "quickstart": Command(
         "drafterforge.pipelines.quickstart",
         "QuickstartConfig",

@@ -544,6 +544,7 @@ class GenerateConfig:
     pool: PoolConfig = field(default_factory=PoolConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     drafter: str = ""  # a drafter's name or folder | pool | retrieval | a small LM's folder; empty: autoregressive
+    bundle: str = ""  # a bundle's name, folder, .tar or hub id; drafter= then is one of its own, empty: its pool
     prompt: str = ""  # taken verbatim; empty: read from standard input
     max_new_tokens: int = 256  # length limit of the answer
     temperature: float = 0.0  # 0: the most probable token each time
@@ -565,6 +566,30 @@ class GenerateConfig:
 @dataclass(frozen=True)
 class QuickstartConfig(TrainDrafterConfig):
     """`drafterforge quickstart`."""
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """`drafterforge export`."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    pool: PoolConfig = field(default_factory=PoolConfig)  # what the bundle holds, and how its engine decodes
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)  # of its engine; null: what suits each device
+    bundle: str = "main"  # name of the bundle; for other formats than bundle also a folder, a .tar or a hub id
+    format: str = "bundle"  # bundle: a folder | tar: one reproducible file | sglang | vllm: drafters for these servers
+    licence: str = ""  # of drafters and policies, such as Apache-2.0; empty: that of what is shipped, else not stated
+    target_licence: str = ""  # of the target; empty: known for the embedded default, else not stated
+    out: str = ""  # file or folder to write; empty: in runs_dir, beside the bundle
+    push: str = ""  # OWNER/NAME on the hub to upload the bundle to
+    private: bool = True  # whether a repository that push= makes is private
+    runs_dir: str = "runs"  # where drafters and policies are looked up
+    overwrite: bool = False  # make the bundle or the export anew
+
+    def __post_init__(self) -> None:
+        """Check ranges, and keys that contradict each other."""
+        _one_of("format", self.format, ("bundle", "tar", "sglang", "vllm"))
+        _require(bool(self.bundle), "bundle= is empty; type bundle=NAME")
+        _require(not self.push or self.format == "bundle", "push= uploads a bundle; type format=bundle")
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
+from drafterforge.bundle.drafters import check_taps, small_lm
 from drafterforge.compose import catalogue, to_dict
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafter.checkpoint import load_drafter
-from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.retrieval import Datastore, Retrieval
 from drafterforge.errors import ArtifactError
@@ -29,7 +29,7 @@ from drafterforge.pipelines.console import bar, say
 from drafterforge.runtime.engine import Drafter, Engine, kind_of_drafter
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.schema import DataConfig, DomainConfig, GenerateConfig, TargetConfig, TrainDrafterConfig
+from drafterforge.schema import DataConfig, DomainConfig, GenerateConfig, TrainDrafterConfig
 from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
@@ -81,21 +81,6 @@ def open_any(folder: Path, target: Target) -> Drafter:
     return small_lm(folder, target) if kind == "causal_lm" else fused_drafter(folder, target)
 
 
-def small_lm(folder: Path, target: Target) -> Target:
-    """The causal LM in `folder`, in the target's dtype and on its device; refused if it reads other token ids."""
-    dtype = str(target.dtype).removeprefix("torch.")
-    config = TargetConfig(name="", source="hf", model=str(folder), dtype=dtype, device=str(target.device))
-    model = load_target(config, tapped=False)
-    ours, theirs = (one.tokenizer.get_vocab() for one in (model, target))
-    for token, wanted in sorted(theirs.items(), key=lambda item: item[1]):
-        if ours.get(token, wanted) != wanted:
-            raise ArtifactError(
-                f"{folder} has another tokenizer than {target.name}: {token!r} is {ours[token]} there and {wanted} "
-                "here; a causal LM drafts for a target with the same tokenizer"
-            )
-    return model
-
-
 def fused_drafter(folder: Path, target: Target) -> FusedDrafter:
     """The EAGLE-3 drafter in `folder`, ready to decode; checked to be whole and trained for this target."""
     open_drafter(folder, target)
@@ -103,15 +88,6 @@ def fused_drafter(folder: Path, target: Target) -> FusedDrafter:
     drafter = load_drafter(folder, embedding)
     check_taps(folder, drafter, target)
     return FusedDrafter(drafter, embedding)
-
-
-def check_taps(folder: Path, drafter: Eagle3Drafter, target: Target) -> None:
-    """Refuse a drafter that reads other layers of the target."""
-    if drafter.spec.tap_layers != target.backbone.taps:
-        raise ArtifactError(
-            f"{folder} reads the inputs of layers {drafter.spec.tap_layers}; this target is tapped at "
-            f"{target.backbone.taps}; train a drafter for it"
-        )
 
 
 def engine_for(folder: Path, target: Target, shape: TreeShape, numerics: str = "fast") -> Engine:

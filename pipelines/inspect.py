@@ -9,6 +9,9 @@ from rich.table import Table
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
+from drafterforge.bundle.card import summary
+from drafterforge.bundle.open import check_bundle, locate
+from drafterforge.bundle.record import BUNDLE, BundleRecord
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import table_console
 from drafterforge.schema import InspectConfig
@@ -16,11 +19,13 @@ from drafterforge.schema import InspectConfig
 Config = InspectConfig
 
 
-def run(cfg: Config) -> Manifest:
-    """Print kind, target, files, parents and figures of the artifact at `path`."""
+def run(cfg: Config) -> Manifest | BundleRecord:
+    """Print kind, target, files, parents and figures of the artifact or the bundle at `path`."""
     if not cfg.path:
         raise ConfigError("inspect needs a folder: type drafterforge inspect PATH")
     path = Path(cfg.path).expanduser()
+    if (path / BUNDLE).is_file() or path.is_file():
+        return inspect_bundle(path)
     kind = Manifest.read(path).kind if (path / "manifest.json").is_file() else "artifact"
     manifest = open_artifact(path, kind)
     table = Table(
@@ -38,3 +43,33 @@ def run(cfg: Config) -> Manifest:
     table.add_row("settings", json.dumps(manifest.config, indent=1))
     table_console().print(table)
     return manifest
+
+
+def inspect_bundle(path: Path) -> BundleRecord:
+    """Print what a bundle holds, its hashes checked."""
+    record = check_bundle(locate(path))
+    target, default = record.target, record.defaults
+    table = Table(title=f"bundle {record.name}: every file whole", title_justify="left", show_header=False)
+    source = target.model or "embedded default"
+    table.add_row("target", f"{target.name} ({source}), fingerprint {target.fingerprint}")
+    table.add_row("made", f"by drafterforge {record.drafterforge_version} from parts of {record.created}")
+    table.add_row("digest", record.digest)
+    chosen = {"selector": default.selector, "scheduler": default.scheduler, "router": default.router}
+    table.add_row("defaults", ", ".join(f"{key} {value or 'none'}" for key, value in chosen.items()))
+    table.add_row("drafters", ", ".join(default.drafters))
+    console = table_console()
+    console.print(table)
+    drafters = Table("drafter", "kind", "domain", "adds to", "bytes", "validation", "licence")
+    for entry in record.drafters:
+        size = sum(file.bytes for name, file in record.files.items() if name.startswith(f"{entry.path}/"))
+        length = entry.training.get("val_accept_length")
+        found = f"{length:.2f}" if isinstance(length, int | float) else ""
+        cells = [entry.name, entry.kind, entry.domain, entry.base, f"{size:,}" if entry.path else ""]
+        drafters.add_row(*cells, found, entry.licence or "not stated")
+    console.print(drafters)
+    parts = Table("part", "kind", "about")
+    for part in record.parts:
+        parts.add_row(part.name, part.kind, summary(part.about))
+    if record.parts:
+        console.print(parts)
+    return record

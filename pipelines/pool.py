@@ -8,12 +8,12 @@ from pathlib import Path
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.drafter.checkpoint import generalist_of, load_full
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.lora import ADAPTER, load_adapter
+from drafterforge.bundle.drafters import RETRIEVAL, Source, open_drafters
+from drafterforge.drafter.checkpoint import generalist_of
+from drafterforge.drafter.lora import ADAPTER
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.decode import check_taps, kind_of, open_any, open_drafter
+from drafterforge.pipelines.decode import kind_of, open_drafter
 from drafterforge.router.router import Router
 from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.runtime.shapes import choose_shape
@@ -22,8 +22,6 @@ from drafterforge.scheduling.schedulers import Scheduler
 from drafterforge.schema import PoolConfig, RuntimeConfig
 from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape
-
-RETRIEVAL = "retrieval"  # the drafter that needs no training
 
 
 def pool_names(runs_dir: Path | str, target: Target, names: Sequence[str]) -> list[str]:
@@ -96,31 +94,17 @@ def fingerprint_of(manifest: Manifest) -> str:
 
 def open_pool(runs_dir: Path | str, target: Target, names: Sequence[str]) -> dict[str, Drafter]:
     """Drafters by name; experts share the weights of their generalist."""
-    generalists: dict[Path, tuple] = {}
-    found: dict[str, Drafter] = {}
+    return open_drafters([source_of(runs_dir, target, name) for name in names], target)
 
-    def shared(folder: Path) -> tuple:
-        """A drafter with weights of its own, opened once."""
-        key = folder.resolve()
-        if key not in generalists:
-            open_drafter(folder, target)
-            drafter = load_full(folder, target.backbone.embedding)
-            check_taps(folder, drafter, target)
-            generalists[key] = drafter, FusedDrafter(drafter, target.backbone.embedding)
-        return generalists[key]
 
-    for name in names:
-        if name == RETRIEVAL:
-            found[name] = Retrieval()
-            continue
-        hint = f"drafterforge train-drafter domain=... name={name}"
-        folder = find_artifact(runs_dir, target.name, "drafters", name, hint=hint)
-        manifest = open_drafter(folder, target)
-        if kind_of(manifest) != "eagle3":
-            found[name] = open_any(folder, target)
-        elif (base := generalist_of(folder)) is None:
-            found[name] = shared(folder)[1]
-        else:
-            drafter, fused = shared(base)
-            found[name] = fused.expert(load_adapter(folder / ADAPTER, drafter))
-    return found
+def source_of(runs_dir: Path | str, target: Target, name: str) -> Source:
+    """Where a drafter's files are; it and what it adds to are whole, and for this target."""
+    if name == RETRIEVAL:
+        return Source(name, RETRIEVAL, None)
+    hint = f"drafterforge train-drafter domain=... name={name}"
+    folder = find_artifact(runs_dir, target.name, "drafters", name, hint=hint)
+    kind = kind_of(open_drafter(folder, target))
+    base = generalist_of(folder) if kind == "eagle3" else None
+    if base is not None:
+        open_drafter(base, target)
+    return Source(name, kind, folder, base)

@@ -56,29 +56,41 @@ def write_artifact(
     `metrics` is read when the block ends, so it may be filled inside it. A kill at any moment
     leaves the old artifact or the new one; an exception in the block leaves what was there before.
     """
-    path = Path(os.path.abspath(path))
-    with one_line(path, every=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _clear_stale(path)
-        _refuse_to_overwrite(path, replace)
-        folder, lock = _locked_sibling(path)
-    try:
-        with one_line(path):
-            yield folder
-        with one_line(path, every=True):
+    with whole_folder(path, replace=replace) as folder:
+        yield folder
+        with one_line(Path(path), every=True):
             manifest = Manifest(
                 kind=kind,
                 name=name,
                 target=target,
                 target_fingerprint=target_fingerprint,
                 config=plain_json(config),
-                files=_hash_and_sync(folder),
+                files=hash_and_sync(folder),
                 parents=[p.as_parent() if isinstance(p, Manifest) else dict(p) for p in parents],
                 metrics=plain_json(metrics or {}),
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
             )
             write_bytes_atomic(folder / MANIFEST, manifest.to_json())
-            _refuse_to_overwrite(path, replace)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path | str, *, marker: str = MANIFEST, replace: bool = False) -> Iterator[Path]:
+    """Yields a temporary sibling folder to fill; on success it becomes the folder at `path`, by one rename.
+
+    marker: the file by which a folder of this kind is known; `replace` replaces no other. A kill at any moment leaves
+    the old folder or the new one; an exception in the block leaves what was there before.
+    """
+    path = Path(os.path.abspath(path))
+    with one_line(path, every=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _clear_stale(path)
+        _refuse_to_overwrite(path, replace, marker)
+        folder, lock = _locked_sibling(path)
+    try:
+        with one_line(path):
+            yield folder
+        with one_line(path, every=True):
+            _refuse_to_overwrite(path, replace, marker)
             _move_into_place(folder, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -197,7 +209,8 @@ def _read_whole(path: Path, kind: str, verify: bool) -> Manifest:
     return manifest
 
 
-def _hash_and_sync(folder: Path) -> dict[str, dict[str, Any]]:
+def hash_and_sync(folder: Path) -> dict[str, dict[str, Any]]:
+    """Returns the sha256 and size of every file in a folder, all of them on the disk."""
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_dir():
@@ -234,10 +247,10 @@ def _move_into_place(folder: Path, path: Path) -> None:
             os.close(lock)
 
 
-def _refuse_to_overwrite(path: Path, replace: bool) -> None:
+def _refuse_to_overwrite(path: Path, replace: bool, marker: str) -> None:
     if not path.exists():
         return
-    if not path.is_dir() or (any(path.iterdir()) and not (path / MANIFEST).exists()):
+    if not path.is_dir() or (any(path.iterdir()) and not (path / marker).exists()):
         raise ArtifactError(f"{path} is there and no drafterforge artifact; type name=OTHER, or move it")
     if not replace and any(path.iterdir()):
         raise ArtifactError(f"{path} exists already; type overwrite=true to replace it, or name=OTHER")

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
+from drafterforge.artifacts.typed import read_json
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.lora import ADAPTER, Adapter, load_adapter, merge
-from drafterforge.drafter.spec import DrafterSpec
+from drafterforge.drafter.spec import DrafterSpec, check_spec
 from drafterforge.errors import ArtifactError
 
 
@@ -76,12 +77,14 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
     Raises ArtifactError on any missing, unexpected or misshapen tensor and on an impossible vocabulary map.
     """
     path = folder / "model.safetensors"
+    config = read_json(folder / "config.json")
     try:
-        spec = DrafterSpec.from_config(json.loads((folder / "config.json").read_text()), str(folder / "config.json"))
+        spec = DrafterSpec.from_config(config, str(folder / "config.json"))
+        check_spec(spec, str(folder / "config.json"))
         tensors = load_file(path)
-    except (OSError, json.JSONDecodeError, SafetensorError) as error:
+    except (OSError, TypeError, ValueError, AttributeError, IndexError, SafetensorError) as error:
         raise ArtifactError(
-            f"{folder} is no readable drafter ({error}); wanted config.json and model.safetensors"
+            f"{folder} is no readable drafter ({str(error)[:200]}); wanted config.json and model.safetensors"
         ) from None
     tensors.pop("embed_tokens.weight", None)  # some writers add the target's
     if tuple(embedding.shape) != (spec.vocab_size, spec.target_hidden_size):
@@ -89,8 +92,8 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
             f"{folder} drafts for a target of vocabulary {spec.vocab_size} and width {spec.target_hidden_size}; "
             f"this target has {embedding.shape[0]} and {embedding.shape[1]}"
         )
-    drafter = Eagle3Drafter(spec, embedding)
-    wanted = drafter.state_dict()
+    with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
+        wanted = Eagle3Drafter(spec, embedding).state_dict()
     if missing := sorted(wanted.keys() - tensors.keys()):
         raise ArtifactError(f"{path} lacks {', '.join(missing)}")
     if unexpected := sorted(tensors.keys() - wanted.keys()):
@@ -99,6 +102,7 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
         if tensor.shape != wanted[name].shape:
             raise ArtifactError(f"{path}: {name} is {list(tensor.shape)}, wanted {list(wanted[name].shape)}")
     check_vocabulary(tensors["d2t"], tensors["t2d"], str(path))
+    drafter = Eagle3Drafter(spec, embedding)
     drafter.load_state_dict(tensors)
     return drafter.to(embedding.device)
 

@@ -61,7 +61,7 @@ def load_adapter(folder: Path, drafter: Eagle3Drafter) -> Adapter:
         tensors = load_file(path)
         rank = int(config["r"])
         scale = float(config["lora_alpha"]) / (rank**0.5 if config.get("use_rslora") else rank)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError, ZeroDivisionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError, ArithmeticError) as error:
         raise ArtifactError(f"{folder} is no readable adapter ({error!r}); wanted {CONFIG} and {WEIGHTS}") from None
     odd = [f"{key}={config[key]!r}" for key, plain in _UNREAD.items() if config.get(key, plain) not in (plain, None)]
     odd += [key for key in ("rank_pattern", "alpha_pattern", "modules_to_save") if config.get(key)]

@@ -12,6 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from drafterforge.errors import ArtifactError
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
+LARGEST = 1 << 24  # of any dimension
 
 
 @dataclass(frozen=True)
@@ -144,3 +145,31 @@ class DrafterSpec:
             )
         except KeyError as error:
             raise ArtifactError(f"{source} lacks the key {error}; wanted the config of an EAGLE-3 drafter") from None
+
+
+def check_spec(spec: DrafterSpec, source: str) -> None:
+    """Refuse dimensions that no drafter has; `source` names them in errors."""
+    sizes = ("hidden_size", "target_hidden_size", "intermediate_size", "num_heads", "num_key_heads", "head_dim")
+    for name in (*sizes, "vocab_size", "draft_vocab_size", "max_positions"):
+        value = getattr(spec, name)
+        if type(value) is not int or not 0 < value <= LARGEST:
+            raise ArtifactError(f"{source}: {name} is {str(value)[:40]}, wanted a number from 1 to {LARGEST}")
+    if spec.num_heads % spec.num_key_heads or spec.head_dim % 2 or spec.num_heads * spec.head_dim > LARGEST:
+        raise ArtifactError(
+            f"{source}: {spec.num_heads} heads, {spec.num_key_heads} of keys, of width {spec.head_dim}; wanted a "
+            "multiple, and an even width"
+        )
+    if type(spec.rms_norm_eps) is not float or not 0 <= spec.rms_norm_eps < 1:
+        raise ArtifactError(f"{source}: rms_norm_eps is {str(spec.rms_norm_eps)[:40]}, wanted a number below 1")
+    if len(spec.tap_layers) != 3 or not all(type(layer) is int and 0 <= layer <= LARGEST for layer in spec.tap_layers):
+        raise ArtifactError(f"{source}: eagle_aux_hidden_state_layer_ids is {str(spec.tap_layers)[:80]}, wanted three")
+    rope = spec.rope_parameters
+    theta = rope.get("rope_theta", 10000.0) if isinstance(rope, dict) else None
+    if type(theta) not in (int, float) or not 0 < theta < 1e15:
+        raise ArtifactError(f"{source}: rope_parameters is {str(rope)[:80]}, wanted an object with a rope_theta > 0")
+    try:
+        frequencies, factor = spec.rotary()
+    except Exception as error:  # transformers has its own for every kind of rope
+        raise ArtifactError(f"{source}: rope_parameters {str(rope)[:80]} cannot be used ({str(error)[:80]})") from None
+    if not torch.isfinite(frequencies).all() or not isinstance(factor, int | float):
+        raise ArtifactError(f"{source}: rope_parameters {str(rope)[:80]} gives no finite frequencies")

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from drafterforge.artifacts.typed import read_json
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.router.features import NUM_TAPS, POOLING, TextEncoder, prompt_features
 from drafterforge.router.net import RouterNet
@@ -22,6 +23,7 @@ from drafterforge.router.net import RouterNet
 SCHEMA_VERSION = 1
 KINDS = ("target", "text")  # the target's own prompt features | a text encoder's
 WEIGHTS, SPEC = "router.safetensors", "router.json"
+WIDEST = 1 << 20  # of a layer
 GENERALIST = "general"
 AGAIN = "type `drafterforge train-policy policy=router overwrite=true`"
 
@@ -145,7 +147,8 @@ class Router:
                 f"{folder} reads features of target {spec['target']!r} with fingerprint {spec['target_fingerprint']}, "
                 f"but this target has fingerprint {target_fingerprint}; {AGAIN}"
             )
-        net = RouterNet(spec["width"], len(spec["labels"]), spec["hidden"])
+        with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
+            net = RouterNet(spec["width"], len(spec["labels"]), spec["hidden"])
         _read_weights(folder / WEIGHTS, net)
         opened = TextEncoder.open(encoder or spec["encoder"]) if spec["kind"] == "text" else None
         if opened is not None and opened.fingerprint != spec["encoder_fingerprint"]:
@@ -160,15 +163,15 @@ class Router:
 def check_labels(labels: Sequence[str]) -> list[str]:
     """The labels, if there are at least two different names."""
     labels = list(labels)
-    if len(labels) < 2 or len(set(labels)) != len(labels) or not all(isinstance(label, str) for label in labels):
+    if not all(isinstance(label, str) for label in labels) or len(labels) < 2 or len(set(labels)) != len(labels):
         raise ConfigError(f"a router needs at least two labels, each once, got {labels}")
     return labels
 
 
 def _read_spec(path: Path) -> dict:
     try:
-        spec = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        spec = read_json(path)
+    except ArtifactError as error:
         raise ArtifactError(f"{path.parent} is no readable router ({error}); wanted {SPEC} and {WEIGHTS}") from None
     version = spec.get("schema_version") if isinstance(spec, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -186,7 +189,7 @@ def _read_spec(path: Path) -> dict:
         check_labels(spec["labels"])
     except ConfigError as error:
         raise ArtifactError(f"{path} is damaged ({error}); {AGAIN}") from None
-    if spec["kind"] not in KINDS or spec["width"] < 1 or spec["hidden"] < 0:
+    if spec["kind"] not in KINDS or not 0 < spec["width"] <= WIDEST or not 0 <= spec["hidden"] <= WIDEST:
         shape = f"kind {spec['kind']!r}, width {spec['width']}, hidden {spec['hidden']}"
         raise ArtifactError(f"{path} is damaged ({shape}); {AGAIN}")
     if spec["kind"] == "target" and spec["pooling"] != POOLING:
@@ -210,4 +213,4 @@ def _read_weights(path: Path, net: RouterNet) -> None:
             raise ArtifactError(f"{path}: {name} is not finite; {AGAIN}")
     if not (tensors["std"].min() > 0 and tensors["temperature"] > 0):
         raise ArtifactError(f"{path}: std and temperature must be > 0; {AGAIN}")
-    net.load_state_dict(tensors)
+    net.load_state_dict(tensors, assign=True)

@@ -14,6 +14,7 @@ import numpy as np
 from drafterforge.errors import ConfigError
 from drafterforge.tree.grow import TreeShape
 
+LARGEST, MOST = 4096, 64  # number in a grid, and how many of them
 NO_DRAFT = TreeShape(num_tokens=1, depth=0, top_k=1)
 
 
@@ -34,8 +35,11 @@ class ActionGrid:
         """Check ranges."""
         for key in ("num_tokens", "depths", "top_ks"):
             values = getattr(self, key)
-            if not values or list(values) != sorted(set(values)) or values[0] < 1:
-                raise ConfigError(f"{key} of an action grid must be rising numbers from 1 on, got {list(values)}")
+            whole = 0 < len(values) <= MOST and all(type(value) is int for value in values)
+            if not whole or list(values) != sorted(set(values)) or values[0] < 1 or values[-1] > LARGEST:
+                raise ConfigError(
+                    f"{key} of an action grid must be rising numbers from 1 to {LARGEST}, got {str(list(values))[:80]}"
+                )
 
     @cached_property
     def shapes(self) -> tuple[TreeShape, ...]:

@@ -5,7 +5,6 @@ Axes: B rows, A actions, S candidates.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,16 +16,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.typed import read_json, typed
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.scheduling.actions import ActionGrid
 from drafterforge.scheduling.nets import ActorCritic, act
-from drafterforge.scheduling.observation import Observation, level_size, observed, of_level, pool_size
+from drafterforge.scheduling.observation import PARTS, Observation, level_size, observed, of_level, pool_size
 from drafterforge.scheduling.schedulers import Scheduler
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import TreeShape
 
 SCHEMA = 1
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
+MOST_LAYERS, WIDEST = 16, 1 << 20  # of a network
 
 
 @dataclass(frozen=True)
@@ -122,31 +123,37 @@ def save_policy(folder: Path, spec: PolicySpec, nets: dict[str, ActorCritic]) ->
 def load_policy(folder: Path | str, seed: int = 0) -> Scheduler:
     """The scheduler that is stored in a folder."""
     folder = Path(folder)
+    path = folder / DESCRIPTION
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        version = found.get("schema") if isinstance(found, dict) else None
+        raise ArtifactError(f"{folder} has a policy of schema {str(version)[:20]}, this version reads {SCHEMA}")
+    sizes = typed(dict[str, list[int]], found.pop("nets", None), f"{path}: nets")
+    spec = typed(PolicySpec, found, str(path))
+    if not spec.parts and spec.kind == "shapes":
+        raise ArtifactError(f"{path}: parts is empty; wanted some of {', '.join(PARTS)}")
     try:
-        found = json.loads((folder / DESCRIPTION).read_bytes())
-        sizes = found.pop("nets")
-        if found.get("schema") != SCHEMA:
-            raise ArtifactError(f"{folder} has a policy of schema {found.get('schema')}, this version reads {SCHEMA}")
-        spec = PolicySpec(**found)
         tensors = load_file(folder / WEIGHTS)
         nets = {name: _net(name, spec.hidden[name], *size, tensors) for name, size in sizes.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        if isinstance(error, ArtifactError):
-            raise
+        if spec.kind == "shapes":
+            return ShapePolicy(spec, nets["shapes"], seed)
+        return LTDPolicy(spec, nets.get("depth"), nets.get("size"))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, SafetensorError, ConfigError) as error:
+        reason = " ".join(str(error).split())[:200]
         raise ArtifactError(
-            f"{folder} holds no whole policy: {error}; type drafterforge train-policy overwrite=true"
+            f"{folder} holds no whole policy: {reason}; type drafterforge train-policy overwrite=true"
         ) from error
-    if spec.kind == "shapes":
-        return ShapePolicy(spec, nets["shapes"], seed)
-    return LTDPolicy(spec, nets.get("depth"), nets.get("size"))
 
 
 def _net(name: str, hidden: Sequence[int], size: int, actions: int, tensors: dict[str, Tensor]) -> ActorCritic:
     own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
     critic = [value.shape[1] for key, value in own.items() if key.startswith("critic.") and key.endswith("weight")][:-1]
-    net = ActorCritic(size, actions, hidden, critic)
-    net.load_state_dict(own)
-    return net.eval()
+    if len(hidden) > MOST_LAYERS or not all(0 < width <= WIDEST for width in (*hidden, size, actions)):
+        raise ValueError(f"{name} has layers of {size}, {str(list(hidden))[:80]} and {actions} numbers")
+    with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
+        net = ActorCritic(size, actions, hidden, critic)
+    net.load_state_dict(own, assign=True)
+    return net.float().eval()
 
 
 def check_policy(policy: Scheduler, target_fingerprint: str, drafter: str, drafter_sha256: str, folder: Path) -> None:

@@ -1,0 +1,176 @@
+"""From a bundle's path or hub id to an engine: every check first, then the target, then what it decodes with."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from drafterforge.bundle.archive import is_archive, unpacked
+from drafterforge.bundle.drafters import RETRIEVAL, Source, open_drafters
+from drafterforge.bundle.files import check_files, folder_of
+from drafterforge.bundle.hub import downloaded, is_hub_id
+from drafterforge.bundle.record import BUNDLE, BundleRecord, TargetReference, read_record
+from drafterforge.drafter.lora import ADAPTER
+from drafterforge.errors import ArtifactError, DrafterforgeError
+from drafterforge.router.router import Router
+from drafterforge.runtime.engine import Engine, kind_of_drafter
+from drafterforge.runtime.pool import Drafter, Pool
+from drafterforge.runtime.shapes import choose_shape, default_shape
+from drafterforge.scheduling.policy import check_policy, load_policy
+from drafterforge.scheduling.schedulers import Scheduler
+from drafterforge.schema import RuntimeConfig, TargetConfig
+from drafterforge.target.load import Target, load_target
+
+LONGEST = 800  # characters of an error
+
+
+@contextlib.contextmanager
+def short_errors() -> Iterator[None]:
+    """What a stranger's file says is told in part only, however long it is."""
+    try:
+        yield
+    except DrafterforgeError as error:
+        if len(str(error)) <= LONGEST and "\n" not in str(error):
+            raise
+        text = " ".join(str(error).split())
+        shorter = text if len(text) <= LONGEST else f"{text[: LONGEST - 200]} ... {text[-180:]}"
+        raise type(error)(shorter) from error
+
+
+@short_errors()
+def open_bundle(
+    path: str | Path,
+    *,
+    target: Target | TargetConfig | str | None = None,
+    drafter: str = "",
+    selector: str | None = None,
+    scheduler: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    numerics: str = "",
+    max_batch: int = 8,
+) -> Engine:
+    """The engine of the bundle at `path`: a folder, a `.tar` of one, or a hub id (`name/bundle`, `name/bundle@rev`).
+
+    target: a folder or hub id of the target, a configuration, or the loaded one; None: where the bundle says it is.
+    drafter: decode with this one alone, without selection and scheduling.  selector, scheduler: others than the
+    bundle's defaults; a scheduler of "" is none.  device, dtype: where and in what the target is loaded.  numerics:
+    empty: the bundle's.
+    Raises ArtifactError or ConfigError, in one line, on anything but a whole bundle of this very target.
+    """
+    folder = locate(path)
+    record = check_bundle(folder)
+    sources = [source_of(folder, record, name) for name in ([drafter] if drafter else record.defaults.drafters)]
+    if not isinstance(target, Target):
+        target = load_target(target_config(record.target, target, device, dtype))
+    check_target(record.target, target, folder)
+    drafters = open_drafters(sources, target)
+    defaults = record.defaults
+    runtime = RuntimeConfig(numerics=numerics or defaults.numerics, **static_shape(record))
+    if drafter:
+        alone = drafters[drafter]
+        shape = choose_shape(runtime, target.device, target.dtype, kind_of_drafter(alone))
+        return Engine(target, alone, shape, max_batch, runtime.numerics)
+    router = None
+    if defaults.router:
+        router = Router.load(folder_of(folder, record.part(defaults.router, "router").path, record), target.fingerprint)
+    own = selector in (None, defaults.selector)
+    pool = Pool(
+        drafters,
+        defaults.selector if own else selector,
+        every=defaults.every,
+        shapes={name: shape for name, one in drafters.items() if (shape := own_shape(one, target))},
+        scheduler=open_scheduler(folder, record, target, defaults.scheduler if scheduler is None else scheduler),
+        router=router,
+        **(defaults.options if own else {}),
+    )
+    return Engine(target, pool, choose_shape(runtime, target.device, target.dtype), max_batch, runtime.numerics)
+
+
+def locate(path: str | Path) -> Path:
+    """The local folder of a bundle, fetched or unpacked where it is not one already."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_file():
+        if is_archive(folder):
+            return unpacked(folder)
+        raise ArtifactError(f"{folder} is no bundle; wanted a folder with {BUNDLE}, a .tar of one, or a hub id")
+    if is_hub_id(str(path)):
+        return downloaded(str(path))
+    raise ArtifactError(f"no bundle at {folder}; wanted a folder with {BUNDLE}, a .tar of one, or a hub id")
+
+
+def check_bundle(folder: Path, hashes: bool = True) -> BundleRecord:
+    """The record of the bundle in `folder`, whose files are all there and whole."""
+    record = read_record(folder)
+    check_files(folder, record, hashes)
+    return record
+
+
+def target_config(
+    reference: TargetReference, given: TargetConfig | str | None, device: str, dtype: str
+) -> TargetConfig:
+    """How to load the target: as the bundle says, or from where the caller says."""
+    if isinstance(given, TargetConfig):
+        return given
+    if given:
+        return TargetConfig(name=reference.name, source="hf", model=str(given), device=device, dtype=dtype)
+    where = {"source": reference.source, "model": reference.model, "revision": reference.revision}
+    return TargetConfig(name=reference.name, device=device, dtype=dtype, **where)
+
+
+def check_target(reference: TargetReference, target: Target, folder: Path) -> None:
+    """Refuse another target than the one that the bundle's drafters were trained for."""
+    if target.fingerprint == reference.fingerprint:
+        return
+    found = tokenizer_sha256(target.folder)
+    other = "tokenizer" if found != reference.tokenizer_sha256 else "weights or config"
+    raise ArtifactError(
+        f"{folder} serves target {reference.name!r} with fingerprint {reference.fingerprint}, but this {target.name!r} "
+        f"has {target.fingerprint} (another {other}); give the target that it was made for"
+    )
+
+
+def tokenizer_sha256(folder: Path) -> str:
+    """Of tokenizer.json in a target's folder; empty without one."""
+    path = folder / "tokenizer.json"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def source_of(folder: Path, record: BundleRecord, name: str) -> Source:
+    """Where a drafter's files are in the bundle."""
+    entry = record.drafter(name)
+    if entry.kind == RETRIEVAL and not entry.path:
+        return Source(name, entry.kind, None)
+    own = folder_of(folder, entry.path, record)
+    if not entry.base:
+        return Source(name, entry.kind, own)
+    if not (own / ADAPTER).is_dir():
+        raise ArtifactError(f"{own} has no {ADAPTER}/, though {BUNDLE} says that it adds to {entry.base!r}")
+    return Source(name, entry.kind, own, folder_of(folder, record.drafter(entry.base).path, record))
+
+
+def open_scheduler(folder: Path, record: BundleRecord, target: Target, name: str) -> Scheduler | None:
+    """The scheduler of this name, none without one; it must be of this target and of the bundle's drafter."""
+    if not name:
+        return None
+    own = folder_of(folder, record.part(name, "policy").path, record)
+    policy = load_policy(own)
+    drafter = record.drafter(policy.spec.drafter)
+    check_policy(policy, target.fingerprint, drafter.name, record.fingerprint(drafter.name), own)
+    return policy
+
+
+def static_shape(record: BundleRecord) -> dict[str, int | None]:
+    """What of the static tree's shape the bundle fixes."""
+    return {key: getattr(record.defaults, key) for key in ("num_tokens", "depth", "top_k")}
+
+
+def own_shape(drafter: Drafter, target: Target) -> object:
+    """Trees of a drafter whose levels cost nothing; None: the engine's."""
+    if kind_of_drafter(drafter) != RETRIEVAL:
+        return None
+    return default_shape(target.device, target.dtype, RETRIEVAL)

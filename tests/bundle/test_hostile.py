@@ -1,0 +1,310 @@
+"""Opening a bundle from a stranger runs nothing, leaves the folder alone, and says what is wrong in one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import resource
+import shutil
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from drafterforge.bundle.archive import pack, unpack
+from drafterforge.bundle.open import open_bundle
+from drafterforge.bundle.record import BUNDLE
+from drafterforge.cli import main
+from drafterforge.errors import DrafterforgeError
+from tests.bundle.conftest import edit, rehash
+
+WEIGHTS = "drafters/general/model.safetensors"
+CONFIG = "drafters/general/config.json"
+
+
+class Boom:
+    """What a pickle would do."""
+
+    def __reduce__(self):
+        return (os.mkdir, (str(Path(os.environ["BOOM"])),))
+
+
+def sparse(path: Path, size: int) -> None:
+    with open(path, "wb") as file:
+        file.truncate(size)
+
+
+def plant_pickle(folder: Path) -> None:
+    (folder / "drafters/general/pytorch_model.bin").write_bytes(pickle.dumps(Boom()))
+
+
+def list_pickle(folder: Path) -> None:
+    plant_pickle(folder)
+    rehash(folder, "drafters/general/pytorch_model.bin")
+
+
+def disguise_pickle(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes(pickle.dumps(Boom()))
+    rehash(folder, WEIGHTS)
+
+
+def link_out(folder: Path) -> None:
+    (folder / CONFIG).rename(folder.parent / "config.json")
+    (folder / CONFIG).symlink_to(folder.parent / "config.json")
+
+
+def link_folder(folder: Path) -> None:
+    shutil.move(folder / "drafters", folder.parent / "drafters")
+    (folder / "drafters").symlink_to(folder.parent / "drafters")
+
+
+def climb(folder: Path) -> None:
+    (folder.parent / "outside.json").write_text("{}")
+    edit(folder, lambda content: content["files"].update({"../outside.json": {"sha256": "0" * 64, "bytes": 2}}))
+
+
+def climb_by_entry(folder: Path) -> None:
+    edit(folder, lambda content: content["drafters"][0].update(path="../tiny/drafters/general"))
+
+
+def absolute(folder: Path) -> None:
+    edit(folder, lambda content: content["files"].update({"/etc/hosts.json": {"sha256": "0" * 64, "bytes": 2}}))
+
+
+def sparse_file(folder: Path) -> None:
+    sparse(folder / WEIGHTS, 10 << 30)
+
+
+def sparse_record(folder: Path) -> None:
+    sparse(folder / BUNDLE, 10 << 30)
+
+
+def wrong_hash(folder: Path) -> None:
+    data = bytearray((folder / WEIGHTS).read_bytes())
+    data[-1] ^= 1
+    (folder / WEIGHTS).write_bytes(data)
+
+
+def truncated(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
+    rehash(folder, WEIGHTS)
+
+
+def huge_header(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
+    rehash(folder, WEIGHTS)
+
+
+def absurd_width(folder: Path) -> None:
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(config | {"intermediate_size": 10**12}))
+    rehash(folder, CONFIG)
+
+
+def deep(folder: Path) -> None:
+    (folder / BUNDLE).write_text("[" * 200_000 + "]" * 200_000)
+
+
+def deep_part(folder: Path) -> None:
+    (folder / CONFIG).write_text("[" * 200_000 + "]" * 200_000)
+    rehash(folder, CONFIG)
+
+
+def no_object(folder: Path) -> None:
+    (folder / BUNDLE).write_text("42")
+
+
+def not_a_number(folder: Path) -> None:
+    (folder / BUNDLE).write_text((folder / BUNDLE).read_text().replace('"every": 1', '"every": NaN'))
+
+
+def own_digest(folder: Path) -> None:
+    (folder / BUNDLE).write_text((folder / BUNDLE).read_text().replace('"every": 1', '"every": 2'))
+
+
+def missing(folder: Path) -> None:
+    (folder / CONFIG).unlink()
+
+
+def pipe(folder: Path) -> None:
+    (folder / CONFIG).unlink()
+    os.mkfifo(folder / CONFIG)
+
+
+def code_in_config(folder: Path) -> None:
+    config = json.loads((folder / CONFIG).read_text())
+    config |= {"architectures": ["Mine"], "auto_map": {"AutoModel": "evil.Mine"}}
+    (folder / CONFIG).write_text(json.dumps(config))
+    rehash(folder, CONFIG)
+
+
+HOSTILE = {
+    plant_pickle: "is not named in bundle.json",
+    list_pickle: "no pickles or programs",
+    disguise_pickle: "no readable drafter",
+    link_out: "is a link",
+    link_folder: "is a link",
+    climb: "wanted a plain path inside the bundle",
+    climb_by_entry: "wanted a plain path inside the bundle",
+    absolute: "wanted a plain path inside the bundle",
+    sparse_file: "has 10,737,418,240 bytes, but bundle.json says",
+    sparse_record: "no file of its kind has more than",
+    wrong_hash: "has sha256",
+    truncated: "no readable drafter",
+    huge_header: "no readable drafter",
+    absurd_width: "intermediate_size",
+    deep: "is damaged",
+    deep_part: "is damaged",
+    no_object: "is damaged",
+    not_a_number: "NaN is no JSON number",
+    own_digest: "does not match its own digest",
+    missing: "is missing",
+    pipe: "is a link or no plain file",
+    code_in_config: "describes a 'Mine'",
+}
+
+
+@pytest.mark.parametrize("attack", HOSTILE, ids=lambda attack: attack.__name__)
+def test_a_hostile_bundle_is_one_line_and_exit_2(bundle, served, attack, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("BOOM", str(tmp_path / "boom"))
+    attack(bundle)
+    began = time.monotonic()
+    code = main(["generate", f"bundle={bundle}", "prompt=a", "max_new_tokens=2"])
+    error = capsys.readouterr().err.splitlines()
+    assert code == 2 and len(error) == 1 and HOSTILE[attack] in error[0], error
+    assert not (tmp_path / "boom").exists()
+    assert time.monotonic() - began < 20, "ten gigabytes were read"
+
+
+def archive(path: Path, folder: Path, change) -> Path:
+    """An archive of the bundle, with members changed or added."""
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
+        for name in [BUNDLE, *sorted(json.loads((folder / BUNDLE).read_text())["files"])]:
+            data = (folder / name).read_bytes()
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            change(tar, member, data)
+    return path
+
+
+def as_link(tar, member, data):
+    if member.name == CONFIG:
+        member.type, member.linkname, member.size = tarfile.SYMTYPE, "/etc/hosts", 0
+        tar.addfile(member)
+    else:
+        tar.addfile(member, io.BytesIO(data))
+
+
+def with_climber(tar, member, data):
+    tar.addfile(member, io.BytesIO(data))
+    if member.name == BUNDLE:
+        evil = tarfile.TarInfo("../../evil.json")
+        evil.size = 2
+        tar.addfile(evil, io.BytesIO(b"{}"))
+
+
+def twice(tar, member, data):
+    tar.addfile(member, io.BytesIO(data))
+    if member.name == CONFIG:
+        tar.addfile(member, io.BytesIO(data))
+
+
+def larger(tar, member, data):
+    if member.name == CONFIG:
+        data += b" " * 1000
+        member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+def without_one(tar, member, data):
+    if member.name != CONFIG:
+        tar.addfile(member, io.BytesIO(data))
+
+
+ARCHIVES = {
+    as_link: "a link or no plain file",
+    with_climber: "not named in bundle.json",
+    twice: "cannot be unpacked",
+    larger: "but bundle.json says",
+    without_one: "is missing",
+}
+
+
+@pytest.mark.parametrize("change", ARCHIVES, ids=lambda change: change.__name__)
+def test_a_hostile_archive_is_refused_and_leaves_nothing(whole_bundle, tmp_path, monkeypatch, change):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
+    path = archive(tmp_path / "b.tar", whole_bundle, change)
+    with pytest.raises(DrafterforgeError, match=ARCHIVES[change]):
+        open_bundle(path)
+    assert not list((tmp_path / "cache").rglob("*.json")) and not (tmp_path / "evil.json").exists()
+
+
+def test_a_cut_archive_is_refused(whole_bundle, tmp_path):
+    pack(whole_bundle, tmp_path / "b.tar")
+    (tmp_path / "b.tar").write_bytes((tmp_path / "b.tar").read_bytes()[:50_000])
+    (tmp_path / "to").mkdir()
+    with pytest.raises(DrafterforgeError, match=r"cannot be unpacked|is missing|bytes, but"):
+        unpack(tmp_path / "b.tar", tmp_path / "to")
+
+
+def leaves(value, place=()):
+    """Every place in a JSON document."""
+    yield place
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from leaves(one, (*place, key))
+
+
+def put(value, place, new):
+    """The document with another value at a place."""
+    if not place:
+        return new
+    value = dict(value) if isinstance(value, dict) else list(value)
+    value[place[0]] = put(value[place[0]], place[1:], new)
+    return value
+
+
+ABSURD = [None, True, -1, 0, 10**15, 10**400, 1.5, -1e300, "", "x" * 5000, "../..", [], [[[]]], {}, {"a": 1}]
+DOCUMENTS = (BUNDLE, CONFIG, "drafters/sql/adapter/adapter_config.json", "policies/shapes/policy.json")
+DOCUMENTS += ("routers/domains/router.json", "drafters/store/config.json")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_any_value_of_any_document_may_be_absurd(bundle, served, document):
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 30), limits[1]))  # nothing here may cost memory
+    whole = json.loads((bundle / document).read_text())
+    opened = refused = 0
+    wrong: list[str] = []
+    try:
+        for number, place in enumerate(leaves(whole)):
+            for value in ABSURD[number % 4 :: 4]:  # a quarter of them at each place
+                content = put(whole, place, value)
+                if document == BUNDLE:
+                    if isinstance(content, dict):
+                        (bundle / BUNDLE).write_text(json.dumps({"digest": "", **content}))
+                        edit(bundle, lambda content: None)
+                    else:
+                        (bundle / BUNDLE).write_text(json.dumps(content))
+                else:
+                    (bundle / document).write_text(json.dumps(content))
+                    rehash(bundle, document)
+                try:
+                    engine = open_bundle(bundle, target=served)
+                    engine.generate([[5, 6, 7]], 3)
+                    opened += 1
+                except DrafterforgeError as error:
+                    refused += 1
+                    if "\n" in str(error) or len(str(error)) > 2000:
+                        wrong.append(f"{place} = {str(value)[:30]!r}: {str(error)[:200]}")
+                except Exception as error:
+                    wrong.append(f"{place} = {str(value)[:30]!r}: {str(error)[:200]!r} {type(error).__name__}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert not wrong, "\n".join(wrong)
+    assert refused > 0 and (opened > 0 or "store" in document)  # whose every value is checked

@@ -1,0 +1,146 @@
+"""export, and generate and inspect on what it wrote, from the command line on a tiny target."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+
+import pytest
+
+import drafterforge
+from drafterforge.bundle import hub
+from drafterforge.bundle.record import BUNDLE, read_record
+from drafterforge.cli import main
+
+ASK = ("generate", "prompt=How many?", "max_new_tokens=8", "colour=never")
+
+
+def everything(folder) -> dict[str, str]:
+    """Hash of every file below a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture
+def exported(trained):
+    """A bench with a bundle of its sql drafter and retrieval."""
+    done = trained("export", "licence=MIT", "bundle=house")
+    assert done.code == 0, done.err
+    return trained
+
+
+def test_an_exported_bundle_opens_with_the_target_s_text(exported):
+    folder = exported.artifact("bundles", "house")
+    record = read_record(folder)
+    assert [entry.name for entry in record.drafters] == ["sql", "retrieval"]
+    sql = record.drafter("sql")
+    assert (sql.domain, sql.licence) == ("sql", "MIT") and sql.training["val_accept_length"] >= 1
+    assert sql.training["trainer"]["ttt_steps"] >= 1
+    assert not [name for name in record.files if "logs" in name or "curves" in name]
+    plain = exported(*ASK)
+    for options in (("bundle=house",), (f"bundle={folder}", "drafter=sql"), ("bundle=house", "drafter=retrieval")):
+        done = exported(*ASK, *options)
+        assert (done.code, done.out) == (0, plain.out), done.err
+    engine = drafterforge.open(folder)
+    assert engine.drafter.names == ["sql", "retrieval"]
+
+
+def test_a_bundle_is_inspected_as_a_table(exported, capsys):
+    assert main(["inspect", str(exported.artifact("bundles", "house"))]) == 0
+    out = capsys.readouterr().out
+    record = read_record(exported.artifact("bundles", "house"))
+    assert record.target.fingerprint in out and "retrieval" in out and record.digest[:20] in out
+    weights = exported.artifact("bundles", "house") / "drafters/sql/model.safetensors"
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert main(["inspect", str(exported.artifact("bundles", "house"))]) == 2
+    assert "has sha256" in capsys.readouterr().err
+
+
+def test_an_archive_is_the_same_bytes_again(exported, tmp_path):
+    assert exported("export", "bundle=house", "format=tar").code == 0
+    first = exported.artifact("bundles", "house.tar").read_bytes()
+    assert "exists already" in exported("export", "bundle=house", "format=tar").one_line()
+    shutil.rmtree(exported.artifact("bundles", "house"))
+    again = exported("export", "licence=MIT", "bundle=house", "format=tar", f"out={tmp_path / 'again.tar'}")
+    assert again.code == 0, again.err
+    assert (tmp_path / "again.tar").read_bytes() == first
+    done = exported(*ASK, f"bundle={tmp_path / 'again.tar'}")
+    assert (done.code, done.out) == (0, exported(*ASK).out), done.err
+
+
+def test_mistakes_get_one_line_and_leave_the_earlier_bundle(exported):
+    before = everything(exported.runs)
+    mistakes = {
+        "exists already; type overwrite=true": ("export", "bundle=house"),
+        "no drafters named 'sgl'": ("export", "bundle=other", "pool.drafters=[sgl]"),
+        "no policies named 'nothing'": ("export", "bundle=house", "overwrite=true", "pool.scheduler=nothing"),
+        "must be a plain folder name": ("export", "bundle=.hidden"),
+        "format must be one of": ("export", "format=zip"),
+        "push= uploads a bundle": ("export", "format=tar", "push=me/mine"),
+        "is no repository's id": ("export", "bundle=house", "overwrite=true", "push=nowhere"),
+        "no bundle at nothing": (*ASK, "bundle=nothing"),
+        "the bundle has no drafter 'sq'": (*ASK, "bundle=house", "drafter=sq"),
+    }
+    for wanted, typed in mistakes.items():
+        assert wanted in exported(*typed).one_line(), typed
+    assert everything(exported.runs) == before
+
+
+class StandIn:
+    """A hub that is a folder."""
+
+    def __init__(self, folder):
+        self.folder, self.made = folder, []
+
+    def create_repo(self, repository, private, exist_ok):
+        self.made.append((repository, private, exist_ok))
+
+    def upload_folder(self, repo_id, folder_path, allow_patterns, **_):
+        for name in allow_patterns:
+            place = self.folder / repo_id / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(f"{folder_path}/{name}", place)
+        (self.folder / repo_id / ".gitattributes").write_text("*.safetensors lfs\n")
+
+
+def test_a_bundle_goes_to_the_hub_and_comes_back_by_its_id(exported, tmp_path, monkeypatch):
+    stand_in = StandIn(tmp_path / "hub")
+
+    def snapshot_download(repository, revision, allow_patterns, local_dir):
+        assert "*.safetensors" in allow_patterns and not any("bin" in pattern for pattern in allow_patterns)
+        shutil.copytree(stand_in.folder / repository, local_dir, dirs_exist_ok=True)
+        (local_dir / ".cache").mkdir(exist_ok=True)
+        if revision:
+            raise ValueError(f"no revision {revision}\nthere")
+
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: stand_in)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
+    done = exported("export", "bundle=house", "licence=MIT", "overwrite=true", "push=me/house")
+    assert done.code == 0 and "pushed to me/house" in done.err, done.err
+    assert stand_in.made == [("me/house", True, True)]
+    done = exported(*ASK, "bundle=me/house")
+    assert (done.code, done.out) == (0, exported(*ASK).out), done.err
+    line = exported(*ASK, "bundle=me/house@v2").one_line()
+    assert "could not get the bundle 'me/house@v2' from the hub (no revision v2)" in line
+    assert not hub.is_hub_id("a/../b") and not hub.is_hub_id("/tmp/x") and hub.is_hub_id("a/b@refs/pr/1")
+
+
+def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
+    before = everything(exported.runs)
+    for place in ("hash_and_sync", "model_card", "check_files"):
+        with monkeypatch.context() as patch:
+
+            def stop(*_, **__):
+                raise KeyboardInterrupt
+
+            patch.setattr(f"drafterforge.bundle.write.{place}", stop)
+            done = exported("export", "bundle=house", "licence=BSD", "overwrite=true")
+        assert "interrupted" in done.one_line()
+        assert everything(exported.runs) == before
+    done = exported("export", "bundle=house", "licence=BSD", "overwrite=true")
+    assert done.code == 0
+    assert read_record(exported.artifact("bundles", "house")).drafter("sql").licence == "BSD"
+    assert json.loads((exported.artifact("bundles", "house") / BUNDLE).read_text())["schema_version"] == 1
