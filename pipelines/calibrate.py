@@ -30,6 +30,7 @@ from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
 
 Config = CalibrateConfig
+CONTEXT = 256  # tokens, at which a token without a drafter is shown
 INPUTS = tuple(Cycles.__dataclass_fields__)
 
 
@@ -61,6 +62,14 @@ class Measured:
     def seconds(self, step: str) -> np.ndarray:
         """Seconds of a step, [M]."""
         return np.array(self.columns[step])
+
+
+@dataclass
+class Beside:
+    """Cycles of one answer, and tokens decoded without a drafter right beside it."""
+
+    cycles: Measured = field(default_factory=Measured)
+    probes: Measured = field(default_factory=Measured)
 
 
 def run(cfg: Config) -> Path:
@@ -117,30 +126,37 @@ def measured_profile(cfg: Config, target: Target, grid: ActionGrid) -> LatencyPr
     pool.scheduler = drawn
     engine.generate([prompts["train"][0]], latency.max_new_tokens)  # warm-up
     plain.generate([prompts["train"][0]], latency.probe_tokens)
-    found, probe, held_out = Measured(), Measured(), []
+    found, held_out, probe = [], [], Measured()
     with bar("measuring cycles", len(turns)) as progress:
         for scheduler, ids, fits in turns:
-            probe.add(plain.generate([ids], latency.probe_tokens)[0])
             pool.scheduler = scheduler
-            one = found if fits else Measured()
-            one.add(engine.generate([ids], latency.max_new_tokens)[0])
-            held_out += [] if fits else [one]
+            one = Beside()
+            probed(plain, ids, latency.probe_tokens, probe, one.probes)
+            one.cycles.add(engine.generate([ids], latency.max_new_tokens)[0])
+            if not fits:
+                probed(plain, ids, latency.probe_tokens, probe, one.probes)
+            (found if fits else held_out).append(one)
             progress.advance(shown="drawn trees" if fits else describe(scheduler.shape))
     profile = fitted(cfg, target, grid, found, probe)
     return replace(profile, errors=errors_on(held_out, profile, probe))
 
 
-def fitted(cfg: Config, target: Target, grid: ActionGrid, found: Measured, probe: Measured) -> LatencyProfile:
-    """Seconds of all terms; node counts between the grid's are interpolated."""
+def probed(plain: Engine, ids: list[int], num_tokens: int, *into: Measured) -> None:
+    """Decode some tokens without a drafter: what a token costs at this moment."""
+    answer = plain.generate([ids], num_tokens)[0]
+    for one in into:
+        one.add(answer)
+
+
+def fitted(cfg: Config, target: Target, grid: ActionGrid, found: Sequence[Beside], probe: Measured) -> LatencyProfile:
+    """Seconds of all terms; node counts between the grid's are interpolated.
+
+    An answer's times are first divided by how slow the machine was just then: its probe's time over the expected.
+    """
     nodes = tuple(sorted({1, *grid.num_tokens}))
-    seconds = {}
-    for step in STEPS:
-        kept = found.seconds(step) > 0
-        cycles = Cycles(*(getattr(found.cycles, name)[kept] for name in INPUTS))
-        seconds[step] = fit_terms(terms(step, cycles, nodes, grid.top_ks), found.seconds(step)[kept])
     alone = sum(probe.seconds(step) for step in STEPS)
     kilo = probe.cycles.length / 1000.0
-    return LatencyProfile(
+    profile = LatencyProfile(
         device=describe_device(target.device),
         dtype=str(target.dtype).removeprefix("torch."),
         target=target.name,
@@ -148,34 +164,49 @@ def fitted(cfg: Config, target: Target, grid: ActionGrid, found: Measured, probe
         nodes=nodes,
         top_ks=grid.top_ks,
         depth=max(grid.depths),
-        seconds=seconds,
+        seconds={},
         autoregressive=fit_terms({"token": np.ones_like(kilo), "kilotoken": kilo}, alone),
         errors={},
     )
+    cycles = Cycles(*(np.concatenate([getattr(one.cycles.cycles, name) for one in found]) for name in INPUTS))
+    seconds = {}
+    for step in STEPS:
+        took = np.concatenate([one.cycles.seconds(step) / scale_of(one.probes, profile) for one in found])
+        kept = took > 0
+        ran = Cycles(*(getattr(cycles, name)[kept] for name in INPUTS))
+        seconds[step] = fit_terms(terms(step, ran, nodes, grid.top_ks), took[kept])
+    return replace(profile, seconds=seconds)
 
 
-def errors_on(answers: Sequence[Measured], profile: LatencyProfile, probes: Measured) -> dict[str, float]:
+def scale_of(probes: Measured, profile: LatencyProfile) -> float:
+    """What probes without a drafter took, over what was predicted for them."""
+    took = sum(probes.seconds(step).sum() for step in STEPS)
+    return float(took / profile.token_s(probes.cycles.length).sum())
+
+
+def errors_on(answers: Sequence[Beside], profile: LatencyProfile, probes: Measured) -> dict[str, float]:
     """Median absolute error of answers' total time and of each step's, one tree for each answer.
 
-    All predictions are scaled by one factor: what probes without a drafter took in the same run, over what was
-    predicted for them.
+    Predictions are scaled by the probes just before and after an answer: a shared machine drifts by more than the
+    profile errs, and a schedule's gain is a ratio.  `total_unscaled` has one factor for all, from all probes.
     """
-    took = sum(probes.seconds(step).sum() for step in STEPS)
-    scale = took / profile.token_s(probes.cycles.length).sum()
-    errors = {"autoregressive_scale": round(float(scale), 4)}
+    overall = scale_of(probes, profile)
+    own = np.array([scale_of(one.probes, profile) for one in answers])
+    errors = {"autoregressive_scale": round(overall, 4)}
     predicted, measured = {}, {}
     for step in STEPS:
-        ran = [one.seconds(step) > 0 for one in answers]
-        known = zip(answers, ran, strict=True)
-        predicted[step] = np.array([scale * profile.step_s(step, one.cycles)[kept].sum() for one, kept in known])
-        measured[step] = np.array([one.seconds(step).sum() for one in answers])
+        took = [one.cycles.seconds(step) for one in answers]
+        known = zip(answers, took, strict=True)
+        predicted[step] = np.array([profile.step_s(step, one.cycles.cycles)[each > 0].sum() for one, each in known])
+        measured[step] = np.array([each.sum() for each in took])
         drafted = measured[step] > 1e-4 * len(answers)
         if drafted.any():
-            errors[step] = round(median_error(predicted[step][drafted], measured[step][drafted]), 4)
-    total = sum(predicted.values()), sum(measured.values())
+            errors[step] = round(median_error((own * predicted[step])[drafted], measured[step][drafted]), 4)
+    total, took = sum(predicted.values()), sum(measured.values())
     return errors | {
-        "total": round(median_error(*total), 4),
-        "total_largest": round(float(np.abs(total[0] / total[1] - 1).max()), 4),
+        "total": round(median_error(own * total, took), 4),
+        "total_largest": round(float(np.abs(own * total / took - 1).max()), 4),
+        "total_unscaled": round(median_error(overall * total, took), 4),
     }
 
 
@@ -188,8 +219,9 @@ def show(profile: LatencyProfile) -> None:
         cells = ", ".join(f"{name} {1e3 * value:.2f}" for name, value in profile.seconds[step].items() if value > 1e-6)
         error = profile.errors.get(step)
         table.add_row(step, cells, "" if error is None else f"{100 * error:.1f} %")
-    table.add_row("autoregressive token", f"{1e3 * profile.autoregressive['token']:.2f}", "")
-    table.add_row(
-        "an answer", f"scaled by {profile.errors['autoregressive_scale']:.3f}", f"{100 * profile.errors['total']:.1f} %"
-    )
+    token_s = float(profile.token_s(np.array([CONTEXT]))[0])
+    table.add_row(f"autoregressive token at {CONTEXT}", f"{1e3 * token_s:.2f}", "")
+    table.add_row("an answer", "scaled by tokens beside it", f"{100 * profile.errors['total']:.1f} %")
+    scale = profile.errors["autoregressive_scale"]
+    table.add_row("", f"scaled by {scale:.3f}, from all of them", f"{100 * profile.errors['total_unscaled']:.1f} %")
     table_console().print(table)
