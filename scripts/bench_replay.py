@@ -32,7 +32,7 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.scheduling.actions import ActionGrid
 from drafterforge.scheduling.choices import observations_of
-from drafterforge.scheduling.environments import ShapeEnvironment
+from drafterforge.scheduling.episodes import ShapeEnvironment
 from drafterforge.scheduling.replay import Table as Outcomes
 from drafterforge.scheduling.replay import build_table
 from drafterforge.scheduling.schedulers import PlannedScheduler

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from drafterforge.scheduling.environments import depth_observations, ltd_index, size_observations, sizes_allowed
+from drafterforge.scheduling.episodes import depth_observations, ltd_index, size_observations, sizes_allowed
 from drafterforge.scheduling.nets import ActorCritic
 from drafterforge.scheduling.observation import Observation, observed
 from drafterforge.scheduling.replay import Table

@@ -15,7 +15,7 @@ import torch
 from drafterforge.errors import ConfigError
 from drafterforge.scheduling.actions import ActionGrid
 from drafterforge.scheduling.choices import depths_of, observations_of, sizes_of
-from drafterforge.scheduling.environments import DepthEnvironment, ShapeEnvironment, SizeEnvironment
+from drafterforge.scheduling.episodes import DepthEnvironment, ShapeEnvironment, SizeEnvironment
 from drafterforge.scheduling.latency import LatencyProfile
 from drafterforge.scheduling.nets import ActorCritic
 from drafterforge.scheduling.replay import build_table

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import signal
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from drafterforge.training.ppo_module import PPOModule
 from drafterforge.training.progress import StepProgress
+from drafterforge.training.quietly import fit, quiet
 
 
 class CycleProgress(StepProgress):
@@ -42,9 +39,7 @@ def fit_ppo(module: PPOModule, folder: Path, seed: int, progress: bool = True) -
 
     The module stays on the device it is on.  Raises KeyboardInterrupt when interrupted.
     """
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module=r"lightning\..*")
+    quiet()
     folder.mkdir(parents=True, exist_ok=True)
     module.generator.manual_seed(seed)
     device = module.device
@@ -61,14 +56,5 @@ def fit_ppo(module: PPOModule, folder: Path, seed: int, progress: bool = True) -
         enable_model_summary=False,
         default_root_dir=str(folder),
     )
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        trainer.fit(module)
-    except SystemExit:
-        raise KeyboardInterrupt from None  # lightning turns Ctrl-C into exit(1)
-    finally:
-        with contextlib.suppress(ValueError):  # only the main thread sets handlers
-            signal.signal(signal.SIGINT, handler)  # lightning leaves Ctrl-C ignored
-    if trainer.interrupted:
-        raise KeyboardInterrupt
+    fit(trainer, module)
     return module.curve

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import signal
-import warnings
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -18,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from drafterforge.errors import ConfigError
 from drafterforge.router.net import RouterNet
 from drafterforge.schema import RouterConfig
+from drafterforge.training.quietly import fit, quiet
 
 LOG_TEMPERATURES = (-3.0, 3.0)  # range that a temperature is looked for in
 
@@ -105,16 +101,7 @@ def run(module: RouterModule, train: tuple[Tensor, Tensor], val: tuple[Tensor, T
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        trainer.fit(module, *loaders)
-    except SystemExit:
-        raise KeyboardInterrupt from None  # lightning turns Ctrl-C into exit(1)
-    finally:
-        with contextlib.suppress(ValueError):  # only the main thread sets handlers
-            signal.signal(signal.SIGINT, handler)  # lightning leaves Ctrl-C ignored
-    if trainer.interrupted:
-        raise KeyboardInterrupt
+    fit(trainer, module, *loaders)
 
 
 def check_examples(examples: tuple[Tensor, Tensor], num_labels: int, split: str) -> None:
@@ -162,10 +149,3 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, num_bins: 
     bins = (confidence * num_bins).long().clamp(max=num_bins - 1)
     gaps = torch.zeros(num_bins, dtype=torch.double).index_add(0, bins, correct - confidence)
     return float(gaps.abs().sum() / len(labels))
-
-
-def quiet() -> None:
-    """Keep lightning's hints to itself; the pipelines say what matters."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module=r"lightning\..*")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import logging
 import platform
-import signal
-import warnings
 from pathlib import Path
 
 import torch
@@ -22,6 +18,7 @@ from drafterforge.training.keeper import Keeper
 from drafterforge.training.loggers import build_loggers
 from drafterforge.training.module import DistillModule
 from drafterforge.training.progress import StepProgress
+from drafterforge.training.quietly import fit, quiet
 from drafterforge.training.resume import SafetensorsCheckpointIO
 
 
@@ -76,9 +73,7 @@ def distil(
 
     A second call with the same folder goes on from the last validation, on the same curve.
     """
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module=r"lightning\..*")
+    quiet()
     keep_freed_memory()
     seed_everything(seed, verbose=False)
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,15 +83,6 @@ def distil(
     trainer = build_trainer(config, folder, device, keeper, build_loggers(config, folder, first_step))
     train.first_batch = lambda: trainer.global_step * config.accumulate
     loaders = [DataLoader(data, batch_size=None) for data in (train, val)]
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        trainer.fit(module, *loaders, ckpt_path=resume, weights_only=False)
-    except SystemExit:
-        raise KeyboardInterrupt from None  # lightning turns Ctrl-C into exit(1)
-    finally:
-        with contextlib.suppress(ValueError):  # only the main thread sets handlers
-            signal.signal(signal.SIGINT, handler)  # lightning leaves Ctrl-C ignored
-    if trainer.interrupted:
-        raise KeyboardInterrupt
+    fit(trainer, module, *loaders, ckpt_path=resume, weights_only=False)
     keeper.load_best(module)
     return keeper

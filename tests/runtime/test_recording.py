@@ -17,7 +17,7 @@ from drafterforge.runtime.recording import record
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.scheduling.actions import ActionGrid
 from drafterforge.scheduling.choices import observations_of
-from drafterforge.scheduling.environments import depth_observations, size_observations
+from drafterforge.scheduling.episodes import depth_observations, size_observations
 from drafterforge.scheduling.nets import ActorCritic
 from drafterforge.scheduling.observation import Observation
 from drafterforge.scheduling.policy import LTDPolicy, PolicySpec, ShapePolicy, check_policy, load_policy, save_policy

@@ -9,7 +9,7 @@ import torch
 from drafterforge.errors import ConfigError
 from drafterforge.scheduling.actions import NO_DRAFT, ActionGrid
 from drafterforge.scheduling.choices import depths_of, ltd_actions, observations_of, sizes_of
-from drafterforge.scheduling.environments import (
+from drafterforge.scheduling.episodes import (
     DepthEnvironment,
     ShapeEnvironment,
     SizeEnvironment,
