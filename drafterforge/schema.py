@@ -428,7 +428,7 @@ class PolicyConfig:
 
     method: str = "planner"  # resps | ltd | planner | router | joint: drafter and tree by a selector
     objective: str = "average"  # average: tokens - rho x seconds | throughput | accept_length | time, as papers reward
-    parts: list[str] = field(default_factory=lambda: ["children", "length"])  # seen: features, children, length
+    parts: list[str] = field(default_factory=lambda: ["children", "length"])  # features, text, children, length
     train_every: int = 1  # cycles an action is kept in training
     every: int = 1  # cycles an action is kept in decoding
     temperature: float = 0.0  # of choosing in decoding; 0: the best
@@ -462,7 +462,7 @@ class PolicyConfig:
         _at_least("policy.weight_decay", self.weight_decay, 0.0)
         _at_least("policy.temperature", self.temperature, 0.0)
         for part in self.parts:
-            _one_of("policy.parts", part, ("features", "children", "length"))
+            _one_of("policy.parts", part, ("features", "text", "children", "length"))
         _require(bool(self.parts), "policy.parts must name what the policy sees, such as [children]")
 
 

@@ -55,6 +55,7 @@ def run(cfg: Config) -> Path:
     grid = calibrate.action_grid(cfg)
     traces_path, traces = traces_of(cfg.traces, cfg.grid, cfg.drafter, cfg.runs_dir, target, cfg.seed, cfg.overwrite)
     grid.check(traces.recorded.top_ks, traces.recorded.depth, str(traces_path))
+    traces = traces.with_texts(target.backbone.embedding)
     profile_path, profile = profile_of(cfg, target, grid)
     if cfg.policy.method == "joint":
         return select_jointly(cfg, target, grid, traces, profile, traces_path)

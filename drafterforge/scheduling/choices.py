@@ -26,6 +26,7 @@ def observations_of(traces: Traces, drafter: int, parts: list[str]) -> np.ndarra
             torch.from_numpy(traces.rows["features"][rows]),
             torch.from_numpy(traces.rows["children"][drafter, rows]),
             torch.from_numpy(traces.positions[rows]),
+            torch.from_numpy(traces.rows["texts"][rows]) if "text" in parts else None,
         )
         found.append(observed(parts, seen).numpy())
     return np.concatenate(found)

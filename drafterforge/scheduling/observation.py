@@ -13,7 +13,8 @@ from torch import Tensor
 
 from drafterforge.errors import ConfigError
 
-PARTS = ("features", "children", "length")
+PARTS = ("features", "text", "children", "length")
+TEXT_WINDOW = 64  # tokens before and with the root whose embeddings are averaged
 FLOOR = -20.0  # of log-probabilities; less probable candidates look alike, as do missing ones
 LENGTH_UNIT, LEVEL_UNIT = 1000.0, 10.0  # as LTD scales them
 
@@ -25,6 +26,7 @@ class Observation:
     features: Tensor | None  # [B, 3H] the target's, one position before the root; None: nobody asks
     children: Tensor  # [B, C] log-probabilities of the root's best children, descending
     lengths: Tensor  # [B] position of the root
+    texts: Tensor | None = None  # [B, H] see `text_state`; None: nobody asks
 
     @property
     def rows(self) -> int:
@@ -34,7 +36,7 @@ class Observation:
 
 def widths(parts: Sequence[str], num_features: int, num_children: int) -> int:
     """O: entries of an observation."""
-    sizes = {"features": num_features, "children": 2 * num_children + 1, "length": 1}
+    sizes = {"features": num_features, "text": num_features // 3, "children": 2 * num_children + 1, "length": 1}
     if unknown := [part for part in parts if part not in sizes]:
         raise ConfigError(f"an observation has {', '.join(PARTS)}, not {unknown[0]!r}")
     return sum(sizes[part] for part in parts)
@@ -49,6 +51,8 @@ def observed(parts: Sequence[str], seen: Observation) -> Tensor:
     for part in parts:
         if part == "features":
             found.append(seen.features.half().float())
+        elif part == "text":
+            found.append(seen.texts.half().float())
         elif part == "children":
             logp = seen.children.half().float().clamp(min=FLOOR)
             probs = logp.exp()
@@ -56,6 +60,14 @@ def observed(parts: Sequence[str], seen: Observation) -> Tensor:
         else:
             found.append(seen.lengths[:, None].float() / LENGTH_UNIT)
     return torch.cat(found, dim=1)
+
+
+def text_state(tokens: Tensor, embedding: Tensor) -> Tensor:
+    """The mean of the last tokens' embeddings, [H] float16: what a text says without a model reading it.
+
+    tokens: [P], root included.  embedding: the target's, [V, H].  The papers' ablation of the feature state.
+    """
+    return torch.nn.functional.embedding(tokens[-TEXT_WINDOW:], embedding).float().mean(dim=0).half()
 
 
 def best_children(logits: Tensor, count: int) -> Tensor:

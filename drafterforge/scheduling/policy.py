@@ -55,7 +55,8 @@ class ShapePolicy(Scheduler):
     def __init__(self, spec: PolicySpec, net: ActorCritic, seed: int = 0) -> None:
         self.spec, self.net, self.name = spec, net.eval(), spec.method
         self.grid, self.every = ActionGrid.of(spec.grid), spec.every
-        self.depth, self.reads_features = max(self.grid.depths), "features" in spec.parts
+        self.depth = max(self.grid.depths)
+        self.reads_features, self.reads_text = "features" in spec.parts, "text" in spec.parts
         self.generator = torch.Generator(device=net.mean.device).manual_seed(seed)
 
     def choose(self, seen: Observation) -> list[TreeShape]:

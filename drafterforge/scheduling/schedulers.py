@@ -23,6 +23,7 @@ class Scheduler(ABC):
     name = "scheduler"
     every = 1  # cycles for which a choice is kept
     reads_features = False  # whether it sees the target's
+    reads_text = False  # whether it sees what the last tokens say
     depth: int  # deepest tree it asks for
 
     @abstractmethod

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.numpy import load_file, save_file
+from torch import Tensor
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.scheduling.actions import ActionGrid
+from drafterforge.scheduling.observation import text_state
 
 CHILDREN = 10  # of the root, whose log-probabilities a scheduler sees before it chooses
 PER_ROOT = ("features", "margins", "ranks", "scores", "children", "log_q")
@@ -128,6 +131,14 @@ class Traces:
                 inside = level <= deep
                 found[:, action] += inside & (own[index, np.where(inside, place, 0)] < num_tokens)
         return np.minimum(found, self.ahead[:, None].clip(max=255)).astype(np.uint8)
+
+    def with_texts(self, embedding: Tensor) -> Traces:
+        """With what the text before each root says, see `text_state`; embedding: the target's, [V, H]."""
+        found = []
+        for tokens, begin in zip(self.tokens, self.begins, strict=True):
+            text = torch.from_numpy(tokens.astype(np.int64)).to(embedding.device)
+            found += [text_state(text[: root + 1], embedding) for root in range(begin, len(text) - 1)]
+        return replace(self, rows={**self.rows, "texts": torch.stack(found).cpu().numpy()})
 
     def select(self, answers: Sequence[int]) -> Traces:
         """Those of some answers."""

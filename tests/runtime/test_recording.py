@@ -170,7 +170,7 @@ def ltd_policy(traces) -> LTDPolicy:
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("name", ["children", "features, kept", "ltd"])
+@pytest.mark.parametrize("name", ["children", "features, kept", "ltd", "text"])
 def test_a_policy_decodes_the_cycles_that_its_replay_says(everything, name):
     target, drafters, traces = everything
     torch.manual_seed(5)
@@ -178,7 +178,9 @@ def test_a_policy_decodes_the_cycles_that_its_replay_says(everything, name):
         "children": lambda: shape_policy(traces, 1, ["children", "length"]),
         "features, kept": lambda: shape_policy(traces, 3, ["features"]),
         "ltd": lambda: ltd_policy(traces),
+        "text": lambda: shape_policy(traces, 1, ["text", "length"]),
     }
+    traces = traces.with_texts(target.backbone.embedding)
     policy = policies[name]()
     table, actions, every = chosen(policy, traces, 0, made_profile())
     assert len(set(actions.tolist())) > 2

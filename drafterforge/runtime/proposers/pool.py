@@ -23,7 +23,8 @@ from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
 from drafterforge.runtime.proposers.retrieval import RetrievalProposer
 from drafterforge.runtime.proposers.solo import SoloProposer
 from drafterforge.runtime.proposers.stack import StackProposer
-from drafterforge.scheduling.observation import Observation, best_children
+from drafterforge.scheduling.observation import TEXT_WINDOW, Observation, best_children, text_state
+from drafterforge.scheduling.schedulers import Scheduler
 from drafterforge.scheduling.trace import CHILDREN
 from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 from drafterforge.tree.expand import Growth
@@ -37,6 +38,7 @@ class PoolRow:
     selector: Selector
     position: int  # absolute position of the next token to be committed
     feature: Tensor  # [3H] the target's, one position before the root
+    text: Tensor  # the last tokens, root included
     cycles: int = 0
     tokens: int = 0  # of the answer
     choice: str = ""
@@ -99,7 +101,7 @@ class PoolProposer(Proposer):
         if self.pool.router is not None:
             selector.advise(self.pool.router.law(features, self.names))
         selector.begin(text[:-1].tolist())
-        self.rows.append(PoolRow(selector, text.numel(), features[-1]))
+        self.rows.append(PoolRow(selector, text.numel(), features[-1], text[-TEXT_WINDOW:]))
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these; the selectors of the others are free."""
@@ -137,7 +139,7 @@ class PoolProposer(Proposer):
                     continue
                 guesses = part.guesses(member, [self.rows.index(row) for row in asked])
                 began = time.perf_counter()
-                chosen = scheduler.choose(seen(guesses, asked, scheduler.reads_features))
+                chosen = scheduler.choose(seen(guesses, asked, scheduler, self.pool.drafters[name].embedding))
                 for row, shape in zip(asked, chosen, strict=True):
                     row.scheduled, row.kept = shape, scheduler.every
                 self.schedule_s += time.perf_counter() - began
@@ -184,6 +186,7 @@ class PoolProposer(Proposer):
         divergences = self._divergences() if any(row.selector.needs.divergence for row in self.rows) else None
         for place, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
             depth, row.feature = row.shape.depth, features[place, count - 1]
+            row.text = torch.cat((row.text, tokens[place, :count]))[-TEXT_WINDOW:]
             divergence = None if divergences is None else divergences[place]
             drafter = self.names.index(row.choice)
             row.unjudged.append(Feedback(drafter, row.position, count, depth, divergence=divergence))
@@ -341,11 +344,12 @@ class Timed:
         return self.counts
 
 
-def seen(guesses: Tensor, rows: Sequence[PoolRow], reads_features: bool) -> Observation:
-    """What a scheduler sees of rows; guesses: logits of their roots' children, [B, W]."""
-    features = torch.stack([row.feature for row in rows]) if reads_features else None
+def seen(guesses: Tensor, rows: Sequence[PoolRow], scheduler: Scheduler, embedding: Tensor) -> Observation:
+    """What a scheduler sees of rows; guesses: logits of their roots' children, [B, W]; embedding: [V, H]."""
+    features = torch.stack([row.feature for row in rows]) if scheduler.reads_features else None
+    texts = torch.stack([text_state(row.text, embedding) for row in rows]) if scheduler.reads_text else None
     lengths = torch.tensor([row.position - 1 for row in rows], device=guesses.device)
-    return Observation(features, best_children(guesses, CHILDREN), lengths)
+    return Observation(features, best_children(guesses, CHILDREN), lengths, texts)
 
 
 def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
