@@ -9,9 +9,8 @@ from pathlib import Path
 
 import torch
 
-from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.artifacts.folder import open_artifact, write_artifact
-from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.locate import find_artifact
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.bundle.drafters import check_taps, small_lm
 from drafterforge.compose import catalogue, to_dict
@@ -24,13 +23,13 @@ from drafterforge.drafter.retrieval import Datastore, Retrieval
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
-from drafterforge.evaluation.report import build_report, build_row
+from drafterforge.evaluation.report import build_row
 from drafterforge.pipelines.console import bar, say
+from drafterforge.pipelines.reports import write_report
 from drafterforge.runtime.engine import Drafter, Engine, kind_of_drafter
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schema import DataConfig, DomainConfig, GenerateConfig, TrainDrafterConfig
-from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
@@ -116,36 +115,18 @@ def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: AnswerSet,
             report_rows, details = report_rows + more_rows, details + more
         except (torch.OutOfMemoryError, MemoryError):
             say("the float32 check does not fit in memory and was left out; type eval.check_float32=false to skip it")
-    report = build_report(
-        report_rows,
-        target={
-            "name": target.name,
-            "fingerprint": target.fingerprint,
-            "revision": target.revision,
-        },
-        device=describe_device(target.device),
-        dtype=str(target.dtype).removeprefix("torch."),
-        numerics=choose_numerics(cfg.runtime.numerics, target),
-        seed=cfg.seed,
+    report, _ = write_report(
+        cfg.runs_dir,
+        target,
+        cfg.drafter_name,
         suite=f"{cfg.domain.name}, held out",
+        seed=cfg.seed,
+        numerics=cfg.runtime.numerics,
+        rows=report_rows,
         curves={"mismatches": details},
-    )
-    path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.drafter_name)
-    with write_artifact(
-        path,
-        kind="reports",
-        name=path.name,
-        target=target.name,
-        target_fingerprint=target.fingerprint,
-        config={
-            "eval": to_dict(cfg.eval),
-            "runtime": to_dict(cfg.runtime),
-            "domain": cfg.domain.name,
-        },
+        config={"eval": to_dict(cfg.eval), "runtime": to_dict(cfg.runtime), "domain": cfg.domain.name},
         parents=[open_drafter(drafter, target), answers.manifest],
-        replace=True,
-    ) as folder:
-        save_json_atomic(folder / "report.json", report)
+    )
     return report
 
 

@@ -12,28 +12,26 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.artifacts.folder import write_artifact
-from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.artifacts.locate import find_artifact
 from drafterforge.compose import to_dict
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt, load_prompts
 from drafterforge.data.rephrase import kinds, rephrased
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
-from drafterforge.evaluation.report import build_report, build_row
+from drafterforge.evaluation.report import build_row
 from drafterforge.evaluation.selection import Contest, Cycles, tuned
 from drafterforge.evaluation.story import Story, tell
 from drafterforge.pipelines.console import bar, say, table_console
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool
+from drafterforge.pipelines.reports import write_report
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.schema import DataConfig, DomainConfig, EvaluateConfig
 from drafterforge.selectors import names as selector_names
-from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
@@ -68,25 +66,17 @@ def run(cfg: Config) -> Path:
     live = decoded(cfg, target, pool, shape, requests, answers, contest) if cfg.suite.check_live else []
     timed_rows, details = timed(cfg, target, pool, shape, requests)
     matrix = domain_matrix(contest, [requests[place].domain for place in contest.places])
-    report = build_report(
-        timed_rows + rows,
-        target={"name": target.name, "fingerprint": target.fingerprint, "revision": target.revision},
-        device=describe_device(target.device),
-        dtype=str(target.dtype).removeprefix("torch."),
-        numerics=choose_numerics(cfg.runtime.numerics, target),
-        seed=cfg.seed,
-        suite=cfg.suite.name,
-        curves={"mat_by_domain": matrix, "live": live, "mismatches": details},
-    )
-    path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name or cfg.suite.name)
     trained = [name for name in pool.names if name != RETRIEVAL]
     folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in trained]
-    with write_artifact(
-        path,
-        kind="reports",
-        name=path.name,
-        target=target.name,
-        target_fingerprint=target.fingerprint,
+    report, path = write_report(
+        cfg.runs_dir,
+        target,
+        cfg.name or cfg.suite.name,
+        suite=cfg.suite.name,
+        seed=cfg.seed,
+        numerics=cfg.runtime.numerics,
+        rows=timed_rows + rows,
+        curves={"mat_by_domain": matrix, "live": live, "mismatches": details},
         config={
             "suite": to_dict(cfg.suite),
             "pool": to_dict(cfg.pool),
@@ -94,12 +84,10 @@ def run(cfg: Config) -> Path:
             "seed": cfg.seed,
         },
         parents=[open_drafter(folder, target) for folder in folders],
-        replace=True,
-    ) as folder:
-        save_json_atomic(folder / "report.json", report)
+    )
     show(report)
-    print(f"wrote {path / 'report.json'}")
-    return path
+    print(f"wrote {path}")
+    return path.parent
 
 
 def stream(cfg: Config, target: Target, count: int, seed: int) -> list[Request]:

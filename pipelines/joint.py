@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.artifacts.folder import open_artifact, write_artifact
-from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.folder import open_artifact
 from drafterforge.compose import to_dict
 from drafterforge.evaluation.joint import JointContest, portfolio
 from drafterforge.pipelines.console import bar, table_console
+from drafterforge.pipelines.reports import write_report
 from drafterforge.scheduling.actions import ActionGrid
 from drafterforge.scheduling.latency import LatencyProfile
 from drafterforge.scheduling.trace import Traces
@@ -52,30 +51,30 @@ def select_jointly(
             wins = float(np.mean(seconds < alone[:, best]))
             rows.append({"name": name, "tokens_per_s": tokens / seconds.sum(), "faster_on": wins})
             progress.advance(shown=name)
-    report = {"arms": [arm.name for arm in arms], "rows": rows, "profile": profile.device, "grid": grid.as_dict()}
-    path = artifact_dir(cfg.runs_dir, target.name, "reports", f"policy-{cfg.name or 'joint'}")
-    with write_artifact(
-        path,
-        kind="reports",
-        name=path.name,
-        target=target.name,
-        target_fingerprint=target.fingerprint,
+    found = {"arms": [arm.name for arm in arms], "replayed": rows, "profile": profile.device, "grid": grid.as_dict()}
+    _, path = write_report(
+        cfg.runs_dir,
+        target,
+        f"policy-{cfg.name or 'joint'}",
+        suite="drafters and trees together, held out",
+        seed=cfg.seed,
+        numerics=cfg.runtime.numerics,
+        rows=[],
+        curves=found,
         config=to_dict(cfg),
         parents=[open_artifact(traces_path, "traces")],
-        replace=True,
-    ) as folder:
-        save_json_atomic(folder / "joint.json", report)
-    show(report)
-    print(f"wrote {path / 'joint.json'}")
-    return path
+    )
+    show(found)
+    print(f"wrote {path}")
+    return path.parent
 
 
-def show(report: dict[str, Any]) -> None:
+def show(found: dict[str, Any]) -> None:
     """Rates, the best first."""
-    table = Table(title=f"replayed on held-out answers, priced for {report['profile']}", title_justify="left")
+    table = Table(title=f"replayed on held-out answers, priced for {found['profile']}", title_justify="left")
     for heading in ("arm or selector", "tokens/s", "faster than the best arm on"):
         table.add_column(heading, justify="left" if heading.startswith("arm") else "right")
-    for row in sorted(report["rows"], key=lambda row: -row["tokens_per_s"]):
+    for row in sorted(found["replayed"], key=lambda row: -row["tokens_per_s"]):
         wins = f"{100 * row['faster_on']:.0f} % of answers" if "faster_on" in row else ""
         table.add_row(row["name"], f"{row['tokens_per_s']:.2f}", wins)
     table_console().print(table)

@@ -25,6 +25,7 @@ from drafterforge.pipelines.console import bar, table_console
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.joint import select_jointly
 from drafterforge.pipelines.pool import fingerprint_of, open_pool
+from drafterforge.pipelines.reports import write_report
 from drafterforge.pipelines.traces import traces_of
 from drafterforge.pipelines.train_router import train_router
 from drafterforge.runtime.engine import Engine
@@ -66,21 +67,20 @@ def run(cfg: Config) -> Path:
     rows = [replayed(one, test, drafter, profile) for one in schedules.values()]
     rows += bounds_of(test, drafter, grid, profile, traces.split("train"))
     rows_live = live(cfg, target, test, schedules)
-    report = {"replayed": rows, "live": rows_live, "grid": grid.as_dict(), "profile": profile.device}
-    out = artifact_dir(cfg.runs_dir, target.name, "reports", f"policy-{path.name}")
-    with write_artifact(
-        out,
-        kind="reports",
-        name=out.name,
-        target=target.name,
-        target_fingerprint=target.fingerprint,
+    report, out = write_report(
+        cfg.runs_dir,
+        target,
+        f"policy-{path.name}",
+        suite="schedules, held out",
+        seed=cfg.seed,
+        numerics=cfg.runtime.numerics,
+        rows=rows_live,
+        curves={"replayed": rows, "grid": grid.as_dict(), "profile": profile.device},
         config=to_dict(cfg),
         parents=[open_artifact(path, "policies")],
-        replace=True,
-    ) as staged:
-        save_json_atomic(staged / "schedules.json", report)
+    )
     show(report)
-    print(f"wrote {path} and {out / 'schedules.json'}")
+    print(f"wrote {path} and {out}")
     return path
 
 
@@ -270,22 +270,22 @@ def plot(path: Path, curves: dict[str, Curve], method: str) -> None:
 
 def show(report: dict[str, Any]) -> None:
     """Replayed and live rates beside each other."""
-    console = table_console()
-    table = RichTable(title=f"replayed on held-out answers, priced for {report['profile']}", title_justify="left")
+    console, found = table_console(), report["curves"]
+    table = RichTable(title=f"replayed on held-out answers, priced for {found['profile']}", title_justify="left")
     for heading in ("schedule", "MAT", "tokens/s", "over best static", "actions used"):
         table.add_column(heading, justify="left" if heading == "schedule" else "right")
-    static = next(row["tokens_per_s"] for row in report["replayed"] if row["name"].startswith("best static tree"))
-    for row in report["replayed"]:
+    static = next(row["tokens_per_s"] for row in found["replayed"] if row["name"].startswith("best static tree"))
+    for row in found["replayed"]:
         mat = "" if row["mat"] is None else f"{row['mat']:.2f}"
         gain = f"{100 * (row['tokens_per_s'] / static - 1):+.1f} %"
         table.add_row(row["name"], mat, f"{row['tokens_per_s']:.2f}", gain, str(row["actions"] or ""))
     console.print(table)
-    if not report["live"]:
+    if not report["rows"]:
         return
     table = RichTable(title="live, one request at a time", title_justify="left")
     for heading in ("method", "MAT", "tokens/s", "speed-up", "over best static", "p", "policy's share", "mismatches"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
-    for row in report["live"]:
+    for row in report["rows"]:
         p = row["p_over_best_static"]
         table.add_row(
             row["method"],

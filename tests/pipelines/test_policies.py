@@ -52,12 +52,13 @@ def test_train_policy_records_calibrates_trains_and_measures(policies):
     assert profile.errors["total"] >= 0 and sum(profile.autoregressive.values()) > 0
     kinds = {parent["kind"] for parent in open_artifact(policies.artifact("policies", "planner"), "policies").parents}
     assert kinds == {"drafters", "traces", "latency"}
-    report = json.loads((policies.artifact("reports", "policy-planner") / "schedules.json").read_text())
-    names = [row["name"] for row in report["replayed"]]
+    report = json.loads((policies.artifact("reports", "policy-planner") / "report.json").read_text())
+    replayed = report["curves"]["replayed"]
+    names = [row["name"] for row in replayed]
     assert names[0].startswith("default tree") and "policy planner" in names and "perfect foresight" in names
-    rates = {row["name"]: row["tokens_per_s"] for row in report["replayed"]}
+    rates = {row["name"]: row["tokens_per_s"] for row in replayed}
     assert rates["perfect foresight"] >= max(rates[name] for name in names if not name.startswith("default")) - 1e-3
-    assert len(report["live"]) == 4 and all(row["mismatches"] == 0 for row in report["live"])
+    assert len(report["rows"]) == 4 and all(row["mismatches"] == 0 for row in report["rows"])
     assert (policies.artifact("policies", "planner") / "curves.png").stat().st_size > 1000
 
 
@@ -101,8 +102,8 @@ def test_drafters_and_trees_are_selected_together(policies):
     wanted = ("policy=joint", "traces.drafters=[sql,more]", "traces.name=both", "policy.arms=3")
     done = policies("train-policy", *OWN, *wanted)
     assert done.code == 0, done.err
-    report = json.loads((policies.artifact("reports", "policy-joint") / "joint.json").read_text())
-    rates = {row["name"]: row["tokens_per_s"] for row in report["rows"]}
+    report = json.loads((policies.artifact("reports", "policy-joint") / "report.json").read_text())["curves"]
+    rates = {row["name"]: row["tokens_per_s"] for row in report["replayed"]}
     assert 1 <= len(report["arms"]) <= 3 and "hedgespec" in rates
     hindsight = rates["best arm of each answer in hindsight"]
     assert hindsight >= max(rate for name, rate in rates.items() if name.endswith("alone")) - 1e-9
