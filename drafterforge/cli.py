@@ -66,6 +66,11 @@ COMMANDS = {
         "GenerateConfig",
         "answer one prompt, with or without a drafter",
     ),
+    "serve": Command(
+        "drafterforge.pipelines.serve",
+        "ServeConfig",
+        "answer HTTP requests of OpenAI's clients, several at once",
+    ),
     "quickstart": Command(
         "drafterforge.pipelines.quickstart",
         "QuickstartConfig",

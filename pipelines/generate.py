@@ -7,12 +7,10 @@ from itertools import groupby
 
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import console
-from drafterforge.pipelines.decode import load_any_drafter
-from drafterforge.pipelines.pool import build_pool, scheduled
+from drafterforge.pipelines.pool import what_drafts
 from drafterforge.runtime.batch import Generation
-from drafterforge.runtime.engine import Engine, kind_of_drafter
+from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import Sampling
-from drafterforge.runtime.shapes import choose_shape
 from drafterforge.runtime.stopping import TextStream
 from drafterforge.schema import GenerateConfig
 from drafterforge.target.load import load_target
@@ -31,12 +29,7 @@ def run(cfg: Config) -> str:
     filters = {name: getattr(cfg, name) for name in ("top_k", "top_p", "min_p", "repetition_penalty")}
     sampling = Sampling(temperature=cfg.temperature, seed=cfg.seed, **filters)
     target = load_target(cfg.target)
-    if cfg.drafter == "pool":
-        drafter, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)
-    else:
-        drafter = load_any_drafter(cfg, target)
-        shape = choose_shape(cfg.runtime, target.device, target.dtype, kind_of_drafter(drafter))
-        drafter = scheduled(cfg.pool, cfg.runs_dir, target, cfg.drafter, drafter)
+    drafter, shape = what_drafts(cfg, target)
     printer = Printer(target.tokenizer, cfg.colour == "always" or (cfg.colour == "auto" and sys.stdout.isatty()))
     message = {"role": "user", "content": prompt}
     engine = Engine(target, drafter, shape, numerics=cfg.runtime.numerics)

@@ -13,13 +13,14 @@ from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.lora import ADAPTER, load_adapter
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.decode import check_taps, kind_of, open_any, open_drafter
+from drafterforge.pipelines.decode import check_taps, kind_of, load_any_drafter, open_any, open_drafter
 from drafterforge.router.router import Router
+from drafterforge.runtime.engine import kind_of_drafter
 from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.scheduling.policy import check_policy, load_policy
 from drafterforge.scheduling.schedulers import Scheduler
-from drafterforge.schema import PoolConfig, RuntimeConfig
+from drafterforge.schema import GenerateConfig, PoolConfig, RuntimeConfig, ServeConfig
 from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape
 
@@ -42,6 +43,15 @@ def pool_names(runs_dir: Path | str, target: Target, names: Sequence[str]) -> li
 def is_expert(runs_dir: Path | str, target: Target, name: str) -> bool:
     """Whether a drafter adds to another; those with weights of their own come first in a pool."""
     return (find_artifact(runs_dir, target.name, "drafters", name) / ADAPTER).is_dir()
+
+
+def what_drafts(cfg: GenerateConfig | ServeConfig, target: Target) -> tuple[Drafter | Pool | None, TreeShape]:
+    """The drafter or pool that `drafter=` names, and its trees."""
+    if cfg.drafter == "pool":
+        return build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)
+    drafter = load_any_drafter(cfg, target)
+    shape = choose_shape(cfg.runtime, target.device, target.dtype, kind_of_drafter(drafter))
+    return scheduled(cfg.pool, cfg.runs_dir, target, cfg.drafter, drafter), shape
 
 
 def build_pool(cfg: PoolConfig, runtime: RuntimeConfig, runs_dir: Path | str, target: Target) -> tuple[Pool, TreeShape]:
