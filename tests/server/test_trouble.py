@@ -50,19 +50,27 @@ def events(lines) -> list[dict]:
     return [json.loads(one) for one in found[:-1]]
 
 
+def joins(up, gate) -> None:
+    """Let a second answer join the one that is held in its cycle."""
+    eventually(lambda: len(up.service.worker.waiting) == 1)
+    gate.let(1)
+    eventually(lambda: len(up.service.worker.running) == 2)
+
+
 def idle(up) -> bool:
     """Whether nothing runs or waits, as the batch itself and `/metrics` say."""
     worker = up.service.worker
     return not worker.batch.rows and up.figure("answers_running") == up.figure("answers_waiting") == 0
 
 
-@pytest.mark.parametrize("drafter", [lambda target: None, pool_of], ids=["alone", "pool"])
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("drafter", [pool_of, lambda target: None], ids=["pool", "alone"])
 def test_a_client_that_hangs_up_leaves_the_batch_and_the_others_go_on(speaking, gate, wanted, drafter):
     with serving(Engine(speaking, drafter(speaking), SHAPE)) as up, ThreadPoolExecutor(1) as pool:
-        other = pool.submit(lambda: up.ask(max_tokens=30).json()["choices"][0]["text"])
         with open_stream(up, prompt="another", max_tokens=400):
-            eventually(lambda: len(up.service.worker.running) == 2)
-            gate.let(2)
+            other = pool.submit(lambda: up.ask(max_tokens=30).json()["choices"][0]["text"])
+            joins(up, gate)
+            gate.let(1)
         eventually(lambda: up.figure("requests_total", status="499") == 1)
         gate.let(2)
         eventually(lambda: len(up.service.worker.batch.rows) == 1)
@@ -114,13 +122,13 @@ def test_a_full_queue_says_when_to_come_back(speaking, gate):
 
 
 def test_too_slow_an_answer_is_a_timeout(speaking, gate):
-    with serving(Engine(speaking, max_batch=2), timeout_s=0.3) as up:
-        with open_stream(up) as lines:
+    with serving(Engine(speaking, max_batch=2), timeout_s=1.5) as up:
+        with open_stream(up) as lines, ThreadPoolExecutor(2) as pool:
+            late, later = pool.submit(up.ask), pool.submit(up.client.completions.create, **ASK)
             assert events(lines)[-1]["error"]["code"] == "timeout"
-        late = up.ask()
-        assert late.status_code == 504 and late.json()["error"]["code"] == "timeout"
+        assert late.result().status_code == 504 and late.result().json()["error"]["code"] == "timeout"
         with pytest.raises(openai.InternalServerError, match="longer than"):
-            up.client.completions.create(**ASK)
+            later.result()
         gate.open()
         eventually(lambda: idle(up))
         assert up.figure("requests_total", status="504") == 3
@@ -139,13 +147,14 @@ def test_too_slow_a_body_is_a_timeout(speaking):
         assert up.figure("requests_total", status="408") == 1
 
 
-@pytest.mark.parametrize("drafter", [lambda target: None, pool_of], ids=["alone", "pool"])
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("drafter", [pool_of, lambda target: None], ids=["pool", "alone"])
 def test_a_failing_cycle_fails_its_answers_and_no_others(speaking, gate, wanted, caplog, drafter):
     engine = Engine(speaking, drafter(speaking), SHAPE, max_batch=2)
     with serving(engine) as up, ThreadPoolExecutor(2) as pool:
-        whole = pool.submit(up.ask)
         with open_stream(up) as lines:
-            eventually(lambda: len(up.service.worker.running) == 2)
+            whole = pool.submit(up.ask)
+            joins(up, gate)
             waits = pool.submit(up.ask, max_tokens=30)
             eventually(lambda: len(up.service.worker.waiting) == 1)
             gate.error = RuntimeError("the device is on fire")
@@ -185,7 +194,6 @@ def test_a_prompt_that_cannot_be_read_fails_alone_unless_the_batch_is_broken(
     monkeypatch.setattr(Batch, name, failing)
     with serving(Engine(speaking)) as up:
         with open_stream(up) as lines:
-            eventually(lambda: len(up.service.worker.running) == 1)
             doomed.append(True)
             with ThreadPoolExecutor(1) as pool:
                 failed = pool.submit(up.ask)
