@@ -71,6 +71,11 @@ COMMANDS = {
         "ExportConfig",
         "pack drafters and policies into a bundle, or for SGLang and vLLM",
     ),
+    "serve": Command(
+        "drafterforge.pipelines.serve",
+        "ServeConfig",
+        "answer HTTP requests of OpenAI's clients, several at once",
+    ),
     "quickstart": Command(
         "drafterforge.pipelines.quickstart",
         "QuickstartConfig",

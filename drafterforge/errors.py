@@ -13,3 +13,7 @@ class ConfigError(DrafterforgeError):
 
 class ArtifactError(DrafterforgeError):
     """A file or folder that is missing, damaged, or made for something else."""
+
+
+class PromptTooLongError(DrafterforgeError):
+    """A prompt that leaves the target no room for an answer."""

@@ -564,6 +564,43 @@ class GenerateConfig:
 
 
 @dataclass(frozen=True)
+class ServeConfig:
+    """`drafterforge serve`."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    pool: PoolConfig = field(default_factory=PoolConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    bundle: str = ""  # name or folder of a bundle; empty: target= and drafter=
+    drafter: str = ""  # a drafter's name or folder | pool | retrieval | a small LM's folder; empty: autoregressive
+    host: str = "127.0.0.1"  # address that is listened at; 0.0.0.0: every address of this machine
+    port: int = 8000  # 0: a free one
+    api_key: str = field(default="", repr=False)  # that clients have to send; better: DRAFTERFORGE_API_KEY=KEY
+    max_batch: int = 8  # answers decoded together
+    max_waiting: int = 64  # answers that may wait for a place; more are refused
+    max_choices: int = 8  # answers that one request may ask for, by n= or by several prompts
+    max_body_bytes: int = 4194304  # of a request
+    max_new_tokens: int = 1024  # most tokens of an answer, and how many where a request does not say
+    timeout_s: float = 300.0  # from a request's arrival to the end of its answer
+    grace_s: float = 10.0  # that answers under way may go on after Ctrl-C or SIGTERM
+    runs_dir: str = "runs"  # where the drafter is looked up
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for key in ("max_batch", "max_choices", "max_body_bytes", "max_new_tokens"):
+            _at_least(key, getattr(self, key), 1)
+        for key in ("max_waiting", "grace_s"):
+            _at_least(key, getattr(self, key), 0)
+        _require(0 <= self.port < 2**16, f"port must lie in [0, 65535], got {self.port}")
+        _require(self.timeout_s > 0, f"timeout_s must be > 0, got {self.timeout_s}")
+        most = self.max_batch + self.max_waiting
+        _require(
+            self.max_choices <= most,
+            f"max_choices={self.max_choices} could never be taken by max_batch={self.max_batch} and "
+            f"max_waiting={self.max_waiting}; type max_choices={most}",
+        )
+
+
+@dataclass(frozen=True)
 class QuickstartConfig(TrainDrafterConfig):
     """`drafterforge quickstart`."""
 

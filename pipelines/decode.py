@@ -29,7 +29,7 @@ from drafterforge.pipelines.reports import write_report
 from drafterforge.runtime.engine import Drafter, Engine, kind_of_drafter
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.schema import DataConfig, DomainConfig, GenerateConfig, TrainDrafterConfig
+from drafterforge.schema import DataConfig, DomainConfig, GenerateConfig, ServeConfig, TrainDrafterConfig
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
@@ -41,7 +41,7 @@ def open_drafter(folder: Path, target: Target) -> Manifest:
     return open_artifact(folder, "drafters", target_fingerprint=target.fingerprint, target=target.name)
 
 
-def load_any_drafter(cfg: GenerateConfig, target: Target) -> Drafter | None:
+def load_any_drafter(cfg: GenerateConfig | ServeConfig, target: Target) -> Drafter | None:
     """The drafter that `drafter=` names: a trained one, retrieval, or a small language model's folder."""
     if not cfg.drafter:
         return None

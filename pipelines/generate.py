@@ -5,20 +5,13 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
-from drafterforge.artifacts.locate import artifact_dir
-from drafterforge.bundle.open import open_bundle
-from drafterforge.bundle.record import BUNDLE
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import console
-from drafterforge.pipelines.decode import load_any_drafter
-from drafterforge.pipelines.pool import build_pool, scheduled
+from drafterforge.pipelines.engines import open_engine
 from drafterforge.runtime.batch import Generation
-from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.sampling import Sampling
-from drafterforge.runtime.shapes import choose_shape
 from drafterforge.runtime.stopping import TextStream
 from drafterforge.schema import GenerateConfig
-from drafterforge.target.load import load_target
 
 Config = GenerateConfig
 GREEN, RESET = "\x1b[32m", "\x1b[0m"
@@ -33,7 +26,7 @@ def run(cfg: Config) -> str:
         raise ConfigError('generate needs a prompt: type prompt="..." or pipe text into it')
     filters = {name: getattr(cfg, name) for name in ("top_k", "top_p", "min_p", "repetition_penalty")}
     sampling = Sampling(temperature=cfg.temperature, seed=cfg.seed, **filters)
-    engine = open_engine(cfg)
+    engine, _ = open_engine(cfg)
     coloured = cfg.colour == "always" or (cfg.colour == "auto" and sys.stdout.isatty())
     printer = Printer(engine.target.tokenizer, coloured)
     message = {"role": "user", "content": prompt}
@@ -42,36 +35,6 @@ def run(cfg: Config) -> str:
     print(flush=True)
     console.print(summary(answer), soft_wrap=True, markup=False)
     return answer.text
-
-
-def open_engine(cfg: Config, max_batch: int = 8) -> Engine:
-    """The engine that is configured: a bundle's, or the target with a drafter or a pool from `runs_dir`."""
-    if cfg.bundle:
-        return open_named_bundle(cfg, max_batch)
-    target = load_target(cfg.target)
-    if cfg.drafter == "pool":
-        drafter, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)
-    else:
-        drafter = load_any_drafter(cfg, target)
-        shape = choose_shape(cfg.runtime, target.device, target.dtype, kind_of_drafter(drafter))
-        drafter = scheduled(cfg.pool, cfg.runs_dir, target, cfg.drafter, drafter)
-    return Engine(target, drafter, shape, max_batch, cfg.runtime.numerics)
-
-
-def open_named_bundle(cfg: Config, max_batch: int = 8) -> Engine:
-    """The engine of a bundle given by name, path or hub id; what the command line says comes before its defaults."""
-    named = artifact_dir(cfg.runs_dir, cfg.target.name, "bundles", cfg.bundle) if plain(cfg.bundle) else None
-    path = named if named is not None and (named / BUNDLE).is_file() else cfg.bundle
-    given = cfg.target if cfg.target.source == "hf" else None
-    where = {"device": cfg.target.device, "dtype": cfg.target.dtype}
-    numerics = "" if cfg.runtime.numerics == "auto" else cfg.runtime.numerics
-    drafter = "" if cfg.drafter == "pool" else cfg.drafter
-    return open_bundle(path, target=given, drafter=drafter, numerics=numerics, max_batch=max_batch, **where)
-
-
-def plain(name: str) -> bool:
-    """Whether a text can be the name of an artifact, not only a path."""
-    return "/" not in name and not name.startswith((".", "~"))
 
 
 class Printer:

@@ -49,15 +49,15 @@ def open_bundle(
     scheduler: str | None = None,
     device: str = "auto",
     dtype: str = "auto",
-    numerics: str = "",
+    runtime: RuntimeConfig | None = None,
     max_batch: int = 8,
 ) -> Engine:
     """The engine of the bundle at `path`: a folder, a `.tar` of one, or a hub id (`name/bundle`, `name/bundle@rev`).
 
     target: a folder or hub id of the target, a configuration, or the loaded one; None: where the bundle says it is.
     drafter: decode with this one alone, without selection and scheduling.  selector, scheduler: others than the
-    bundle's defaults; a scheduler of "" is none.  device, dtype: where and in what the target is loaded.  numerics:
-    empty: the bundle's.
+    bundle's defaults; a scheduler of "" is none.  device, dtype: where and in what the target is loaded.  runtime:
+    static tree and numerics; what is null or `auto` is the bundle's.
     Raises ArtifactError or ConfigError, in one line, on anything but a whole bundle of this very target.
     """
     folder = locate(path)
@@ -68,7 +68,7 @@ def open_bundle(
     check_target(record.target, target, folder)
     drafters = open_drafters(sources, target)
     defaults = record.defaults
-    runtime = RuntimeConfig(numerics=numerics or defaults.numerics, **static_shape(record))
+    runtime = merged(runtime or RuntimeConfig(), record)
     if drafter:
         alone = drafters[drafter]
         shape = choose_shape(runtime, target.device, target.dtype, kind_of_drafter(alone))
@@ -164,9 +164,11 @@ def open_scheduler(folder: Path, record: BundleRecord, target: Target, name: str
     return policy
 
 
-def static_shape(record: BundleRecord) -> dict[str, int | None]:
-    """What of the static tree's shape the bundle fixes."""
-    return {key: getattr(record.defaults, key) for key in ("num_tokens", "depth", "top_k")}
+def merged(given: RuntimeConfig, record: BundleRecord) -> RuntimeConfig:
+    """What is given, and for the rest what the bundle says."""
+    own = {key: getattr(record.defaults, key) for key in ("num_tokens", "depth", "top_k")}
+    shape = {key: value if getattr(given, key) is None else getattr(given, key) for key, value in own.items()}
+    return RuntimeConfig(numerics=record.defaults.numerics if given.numerics == "auto" else given.numerics, **shape)
 
 
 def own_shape(drafter: Drafter, target: Target) -> object:

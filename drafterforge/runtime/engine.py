@@ -13,7 +13,7 @@ import torch
 from drafterforge.data.chat import prompt_ids
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.retrieval import Retrieval
-from drafterforge.errors import DrafterforgeError
+from drafterforge.errors import DrafterforgeError, PromptTooLongError
 from drafterforge.runtime.batch import Batch, Generation
 from drafterforge.runtime.graphs import StaticBatch
 from drafterforge.runtime.numerics import choose_numerics
@@ -176,7 +176,7 @@ class Engine:
         tokens = self._ids(prompt)
         room = self.target.max_positions - len(tokens)
         if not tokens or room < 1:
-            raise DrafterforgeError(
+            raise (PromptTooLongError if tokens else DrafterforgeError)(
                 f"the prompt has {len(tokens)} tokens; this target reads 1 to {self.target.max_positions - 1}"
             )
         if max_new_tokens < 1:

@@ -9,6 +9,8 @@ from transformers import PreTrainedTokenizerBase
 from drafterforge.errors import ConfigError
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what an unfinished character is decoded to
+CHARACTER = 4  # most bytes of a character
+TAIL = 2 * CHARACTER  # tokens that tell how a longer text ends
 
 
 class TextStream:
@@ -31,6 +33,10 @@ class TextStream:
     def append(self, token: int) -> str:
         """The text that one more token completes; empty inside a character."""
         self._tokens.append(token)
+        if len(self._tokens) - self._upto > TAIL:  # decoding all that waits after each token would take ever longer
+            tail = self._decode(len(self._tokens) - TAIL, len(self._tokens))
+            if len(tail) >= CHARACTER and tail.endswith(REPLACEMENT):
+                return ""
         before = self._decode(self._from, self._upto)
         whole = self._decode(self._from, len(self._tokens))
         if whole.endswith(REPLACEMENT):

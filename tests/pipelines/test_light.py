@@ -16,6 +16,8 @@ SERVING = (
     "drafterforge.drafter.checkpoint",
     "drafterforge.drafter.fused",
     "drafterforge.artifacts.folder",
+    "drafterforge.server.app",
+    "drafterforge.server.serving",
 )
 
 

@@ -219,6 +219,39 @@ def test_the_first_stop_string_wins_however_tokens_arrive(text, stops, cuts):
     assert rule.text == text[: min(start for stop_end, start in found if stop_end == end)]
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    pieces=st.lists(
+        st.one_of(st.sampled_from("abé€🙂\ufffd").map(str.encode), st.binary(max_size=12), st.just(b"\xe2\x82" * 6)),
+        max_size=6,
+    )
+)
+def test_invalid_bytes_come_out_as_the_whole_text_has_them(pieces):
+    stream, shown = TextStream(Letters()), ""
+    for token in b"".join(pieces):
+        shown += stream.append(token)
+        assert stream.text == shown
+    stream.finish()
+    assert stream.text == b"".join(pieces).decode(errors="replace") and stream.text.startswith(shown)
+
+
+def test_text_inside_an_invalid_character_costs_as_much_a_token_however_long_it_is():
+    class Counting(Letters):
+        decoded = 0
+
+        def decode(self, ids, **_):
+            self.decoded += len(ids)
+            return super().decode(ids)
+
+    tokenizer = Counting()
+    stream = TextStream(tokenizer)
+    for token in [0x80] * 2000:
+        stream.append(token)
+    assert tokenizer.decoded < 20 * 2000
+    stream.append(ord("a"))
+    assert stream.text == "\ufffd" * 2000 + "a"
+
+
 def test_an_end_token_wins_over_what_follows_it():
     rule = StopRule(frozenset({0}), 10, "length")
     assert rule.take([5, 6, 0, 7]) == [5, 6, 0] and rule.stop_reason == "eos"

@@ -1,0 +1,113 @@
+"""The routes of OpenAI's API that a drafter is good for, health and metrics; mistakes in the shape clients expect."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+
+from drafterforge.runtime.engine import Engine
+from drafterforge.schema import ServeConfig
+from drafterforge.server.failures import ApiError, engine_failed, plain_error
+from drafterforge.server.protocol import ChatRequest, CompletionRequest
+from drafterforge.server.service import Service
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+def build_app(engine: Engine, model: str, cfg: ServeConfig) -> FastAPI:
+    """An app around the engine, which is known to clients as `model`; `app.state.service` is what answers."""
+    service = Service(engine, model, cfg)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        service.close()
+
+    app = FastAPI(title="drafterforge", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.service = service
+    app.include_router(_open_routes(service))
+    app.include_router(_guarded_routes(service), dependencies=[Depends(_guard(cfg.api_key))])
+
+    def failure(request: Request, error: ApiError) -> JSONResponse:
+        if request.url.path in (CHAT, COMPLETIONS):
+            service.count(error.status)
+        return JSONResponse(error.body, error.status, error.headers)
+
+    async def api_error(request: Request, error: ApiError) -> JSONResponse:
+        return failure(request, error)
+
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        return failure(request, plain_error(error.status_code))
+
+    async def bug(request: Request, error: Exception) -> JSONResponse:
+        return failure(request, engine_failed())
+
+    app.add_exception_handler(ApiError, api_error)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(Exception, bug)
+    return app
+
+
+def _guard(api_key: str) -> Any:
+    """Who may ask: those with the key, if there is one, and no web page that was loaded from elsewhere."""
+
+    async def guard(request: Request) -> None:
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+            raise ApiError(403, "this server does not answer web pages of other hosts", code="forbidden_origin")
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        same = hmac.compare_digest(given.strip().encode("latin-1"), api_key.encode())
+        if api_key and (scheme.lower() != "bearer" or not same):
+            wanted = "wanted the header `Authorization: Bearer KEY` with this server's key"
+            raise ApiError(401, wanted, code="invalid_api_key")
+
+    return guard
+
+
+def _open_routes(service: Service) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/health")
+    async def health() -> JSONResponse:
+        ready = service.worker.open
+        return JSONResponse({"status": "ok" if ready else "shutting down"}, 200 if ready else 503)
+
+    return router
+
+
+def _guarded_routes(service: Service) -> APIRouter:
+    router = APIRouter()
+    card = {"id": service.model, "object": "model", "created": int(time.time()), "owned_by": "drafterforge"}
+
+    @router.post(CHAT)
+    async def chat(request: Request) -> Response:
+        return await service.respond(request, ChatRequest)
+
+    @router.post(COMPLETIONS)
+    async def completions(request: Request) -> Response:
+        return await service.respond(request, CompletionRequest)
+
+    @router.get("/v1/models")
+    async def models() -> JSONResponse:
+        return JSONResponse({"object": "list", "data": [card]})
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> JSONResponse:
+        service.require_model(name)
+        return JSONResponse(card)
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    return router

@@ -1,0 +1,79 @@
+"""A socket, and uvicorn on it until a signal comes; then answers under way may finish for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from drafterforge.errors import ConfigError
+
+CLOSING_S = 5  # for connections whose answers have ended
+IDLE_S = 30  # that a connection is kept for another request
+TICK_S = 0.05
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket bound to the address, before anything slow begins."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, protocol)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except OSError as error:
+        raise _unusable(f"host={host} port={port}", error) from error
+    return found
+
+
+def _unusable(address: str, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot serve at {address} ({error.strerror}); type host= and port= of a free address")
+
+
+def address_of(sock: socket.socket) -> str:
+    """Where clients find it."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(sock: socket.socket) -> bool:
+    """Whether only this machine can reach it."""
+    return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
+
+
+class Server(uvicorn.Server):
+    """Uvicorn that ends without a signal's exit code, once the worker has ended."""
+
+    def __init__(self, app: FastAPI, grace_s: float, ready: Callable[[], None] = lambda: None) -> None:
+        """grace_s: that answers may go on after a signal.  ready: called when requests are answered."""
+        quiet = {"log_level": "warning", "access_log": False, "server_header": False}
+        times = {"timeout_graceful_shutdown": CLOSING_S, "timeout_keep_alive": IDLE_S}
+        super().__init__(uvicorn.Config(app, lifespan="on", ws="none", **quiet, **times))
+        self.worker, self.grace_s, self.ready = app.state.service.worker, grace_s, ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        try:
+            await super().startup(sockets)
+        except OSError as error:  # somebody else took the address while the target was loading
+            raise _unusable(" ".join(map(address_of, sockets or [])), error) from error
+        self.ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Ask for the end; the second time, at once."""
+        self.force_exit, self.should_exit = self.should_exit, True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what is under way and refuse the rest, then close."""
+        self.worker.close(self.grace_s)
+        limit = time.monotonic() + self.grace_s + CLOSING_S
+        while self.worker.alive and not self.force_exit and time.monotonic() < limit:
+            await asyncio.sleep(TICK_S)
+        await super().shutdown(sockets)
+        if self.force_exit:
+            await self.lifespan.shutdown()  # else uvicorn complains about a task that was cut off

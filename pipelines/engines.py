@@ -1,0 +1,57 @@
+"""The engine that a command decodes with: a bundle's, or the target with what `drafter=` names."""
+
+from __future__ import annotations
+
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.bundle.open import open_bundle
+from drafterforge.bundle.record import BUNDLE
+from drafterforge.errors import ConfigError
+from drafterforge.pipelines.decode import load_any_drafter
+from drafterforge.pipelines.pool import build_pool, scheduled
+from drafterforge.runtime.engine import Engine, kind_of_drafter
+from drafterforge.runtime.shapes import choose_shape
+from drafterforge.schema import GenerateConfig, PoolConfig, ServeConfig
+from drafterforge.target.load import load_target
+
+
+def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[Engine, str]:
+    """The engine that is configured, and the name of what it serves."""
+    if cfg.bundle:
+        return open_named_bundle(cfg, max_batch)
+    target = load_target(cfg.target)
+    if cfg.drafter == "pool":
+        drafter, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)
+    else:
+        drafter = load_any_drafter(cfg, target)
+        shape = choose_shape(cfg.runtime, target.device, target.dtype, kind_of_drafter(drafter))
+        drafter = scheduled(cfg.pool, cfg.runs_dir, target, cfg.drafter, drafter)
+    return Engine(target, drafter, shape, max_batch, cfg.runtime.numerics), target.name
+
+
+def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tuple[Engine, str]:
+    """The engine of a bundle given by name, path or hub id; keys that are given come before its defaults."""
+    named = artifact_dir(cfg.runs_dir, cfg.target.name, "bundles", cfg.bundle) if is_name(cfg.bundle) else None
+    path = named if named is not None and (named / BUNDLE).is_file() else cfg.bundle
+    plain, own = PoolConfig(), cfg.pool
+    if own.drafters or own.router or own.every != plain.every or own.options:
+        raise ConfigError(
+            "a bundle fixes pool.drafters, pool.router, pool.every and pool.options; with bundle= give pool.selector "
+            "or pool.scheduler only, or export another bundle"
+        )
+    engine = open_bundle(
+        path,
+        target=cfg.target if cfg.target.source == "hf" else None,
+        drafter="" if cfg.drafter == "pool" else cfg.drafter,
+        selector=None if own.selector == plain.selector else own.selector,
+        scheduler=own.scheduler or None,
+        device=cfg.target.device,
+        dtype=cfg.target.dtype,
+        runtime=cfg.runtime,
+        max_batch=max_batch,
+    )
+    return engine, cfg.bundle if is_name(cfg.bundle) else str(path).rstrip("/").rpartition("/")[2]
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of an artifact, not only a path."""
+    return "/" not in text and not text.startswith((".", "~"))

@@ -1,0 +1,39 @@
+"""The engine behind HTTP until Ctrl-C or SIGTERM: what OpenAI's clients ask for, answered together."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from drafterforge.errors import ConfigError
+from drafterforge.pipelines.console import say
+from drafterforge.pipelines.engines import open_engine
+from drafterforge.schema import ServeConfig
+
+Config = ServeConfig
+KEY = "DRAFTERFORGE_API_KEY"  # in the environment; other users of the machine do not see it, as they see arguments
+EXTRA = ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client")
+
+
+def run(cfg: Config) -> None:
+    """Answer requests."""
+    try:
+        from drafterforge.server.app import build_app
+        from drafterforge.server.serving import Server, address_of, is_loopback, listen
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in EXTRA:
+            raise
+        raise ConfigError(f'serve needs {error.name}; type pip install "drafterforge[serve]"') from error
+    cfg = dataclasses.replace(cfg, api_key=cfg.api_key or os.environ.get(KEY, ""))
+    with listen(cfg.host, cfg.port) as sock:
+        if not cfg.api_key and not is_loopback(sock):
+            say(f"warning: host={cfg.host} lets everyone who can reach this machine ask, without a key; set {KEY}=...")
+        engine, model = open_engine(cfg, cfg.max_batch)
+        url = address_of(sock)
+        server = Server(
+            build_app(engine, model, cfg),
+            cfg.grace_s,
+            ready=lambda: say(f"{model} answers at {url}/v1, figures at {url}/metrics; Ctrl-C ends"),
+        )
+        server.run([sock])
+    say("the server has ended")

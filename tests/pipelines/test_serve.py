@@ -1,0 +1,134 @@
+"""`serve`: mistakes are one line, and a signal ends a server that has answered."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+from openai import OpenAI
+
+from drafterforge.errors import ConfigError
+from drafterforge.pipelines import serve
+from drafterforge.pipelines.engines import open_engine
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+from drafterforge.schema import PoolConfig, RuntimeConfig, ServeConfig, TargetConfig
+from drafterforge.server.serving import Server, address_of, is_loopback, listen
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        ("port=70000", "port must lie in [0, 65535], got 70000"),
+        ("max_batch=0", "max_batch must be >= 1, got 0"),
+        ("timeout_s=0", "timeout_s must be > 0, got 0"),
+        ("max_choices=99", "type max_choices=72"),
+        ("host=no.such.host.invalid", "cannot serve at host=no.such.host.invalid port=8000"),
+        ("bundle=mine", "no bundle at mine"),
+        ("drafter=nowhere", "no drafters named 'nowhere'"),
+        ("runtime.numerics=exact", "runtime.numerics must be one of"),
+    ],
+)
+def test_a_mistake_is_one_line(bench, typed, wanted):
+    port = () if "host" in typed or "port" in typed else ("port=0",)
+    assert wanted in bench("serve", *port, typed).one_line()
+
+
+def test_an_address_in_use_is_one_line_before_the_target_is_loaded(bench, monkeypatch):
+    monkeypatch.setattr(serve, "open_engine", pytest.fail)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = bench("serve", f"port={port}").one_line()
+    assert f"cannot serve at host=127.0.0.1 port={port}" in line and "in use" in line
+
+
+@pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "prometheus_client"])
+def test_without_the_extra_one_line_says_how_to_get_it(bench, monkeypatch, missing):
+    for name in [name for name in sys.modules if name.startswith("drafterforge.server")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert f'serve needs {missing}; type pip install "drafterforge[serve]"' in bench("serve").one_line()
+
+
+@pytest.mark.parametrize(
+    ("typed", "environment", "warned"),
+    [
+        (["host=0.0.0.0"], "", True),
+        (["host=0.0.0.0", "api_key=sesame"], "", False),
+        (["host=0.0.0.0"], "sesame", False),
+        ([], "", False),
+        (["host=localhost"], "", False),
+    ],
+)
+def test_an_open_door_is_warned_of_and_the_key_is_never_shown(bench, monkeypatch, typed, environment, warned):
+    seen = []
+    monkeypatch.setenv("DRAFTERFORGE_API_KEY", environment)
+    monkeypatch.setattr(Server, "run", lambda server, sockets: seen.append(is_loopback(sockets[0])))
+    done = bench("serve", "port=0", *typed)
+    assert done.code == 0 and seen == ["host=0.0.0.0" not in typed]
+    assert ("warning: host=0.0.0.0 lets everyone" in done.err) == warned
+    assert "sesame" not in done.err + done.out
+
+
+def test_ipv6_loopback_is_loopback():
+    try:
+        sock = listen("::1", 0)
+    except ConfigError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    with sock:
+        assert is_loopback(sock) and address_of(sock).startswith("http://[::1]:")
+
+
+def test_the_engine_is_what_the_configuration_says(trained):
+    hf = TargetConfig(name="tiny", source="hf", model=str(trained.target))
+    common = {"target": hf, "runs_dir": str(trained.runs), "max_batch": 3}
+    engine, model = open_engine(ServeConfig(**common), 3)
+    assert (model, engine.drafter, engine.max_batch, engine.shape.num_tokens) == ("tiny", None, 3, 1)
+    engine, _ = open_engine(ServeConfig(drafter="pool", runtime=RuntimeConfig(num_tokens=5), **common))
+    assert isinstance(engine, Engine) and isinstance(engine.drafter, Pool) and engine.shape.num_tokens == 5
+    assert engine.drafter.names == ["sql", "retrieval"]
+
+
+def test_a_bundle_is_served_under_its_name_with_what_is_asked_of_it(trained):
+    assert trained("export", "bundle=house").code == 0
+    hf = TargetConfig(name="tiny", source="hf", model=str(trained.target))
+    common = {"target": hf, "runs_dir": str(trained.runs), "bundle": "house"}
+    engine, model = open_engine(ServeConfig(**common), 3)
+    assert (model, engine.max_batch, engine.drafter.names) == ("house", 3, ["sql", "retrieval"])
+    asked = {"pool": PoolConfig(selector="ucb1"), "runtime": RuntimeConfig(num_tokens=5, depth=2)}
+    engine, model = open_engine(ServeConfig(**common | {"bundle": str(trained.artifact("bundles", "house"))}, **asked))
+    assert (model, engine.drafter.choose, engine.shape.num_tokens) == ("house", "ucb1", 5)
+    with pytest.raises(ConfigError, match=r"a bundle fixes pool\.drafters"):
+        open_engine(ServeConfig(**common, pool=PoolConfig(drafters=["sql"])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_after_its_stream(trained, number):
+    command = [sys.executable, "-m", "drafterforge", "serve", "target=hf", f"target.model={trained.target}"]
+    command += ["target.name=tiny", f"runs_dir={trained.runs}", "drafter=sql", "port=0"]
+    # a shell starts background jobs with SIGINT ignored, and children inherit that
+    hears = {"preexec_fn": partial(signal.signal, signal.SIGINT, signal.SIG_DFL)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = os.environ | {"DRAFTERFORGE_API_KEY": "sesame"}
+    with subprocess.Popen(command, env=environment, **pipes, **hears) as process:
+        said = process.stderr.readline()
+        url = re.search(r"http://127\.0\.0\.1:\d+/v1", said)[0]
+        client = OpenAI(base_url=url, api_key="sesame", max_retries=0)
+        assert [model.id for model in client.models.list()] == ["tiny"]
+        fields = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "temperature": 0}
+        whole = client.chat.completions.create(max_tokens=200, **fields).choices[0]
+        stream = client.chat.completions.create(max_tokens=200, stream=True, **fields)
+        text = next(stream).choices[0].delta.content
+        process.send_signal(number)
+        text += "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        out, rest = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "")
+    assert text == whole.message.content
+    assert rest == "the server has ended\n" and "sesame" not in said

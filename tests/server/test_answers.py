@@ -1,0 +1,200 @@
+"""OpenAI's client gets what the engine says: whole, streamed, cut, sampled and many at once."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.sampling import GREEDY, Sampling
+from tests.server.conftest import MODEL, SHAPE, pool_of, serving, speaking_target
+
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which query counts users?"}]
+SAMPLED = {"temperature": 1.0, "top_p": 0.9, "seed": 5}
+
+
+def chat(up, **fields):
+    return up.client.chat.completions.create(**{"model": MODEL, "messages": CHAT, "max_tokens": 16, **fields})
+
+
+def complete(up, **fields):
+    return up.client.completions.create(**{"model": MODEL, "prompt": "count", "max_tokens": 16, **fields})
+
+
+def streamed(chunks) -> dict[int, dict]:
+    """Text, finish reason and number of pieces of every choice."""
+    found: dict[int, dict] = {}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            one = found.setdefault(choice.index, {"text": "", "finish": None, "pieces": 0})
+            piece = choice.delta.content if hasattr(choice, "delta") else choice.text
+            assert one["finish"] is None  # nothing after the end
+            one["text"] += piece or ""
+            one["pieces"] += bool(piece)
+            one["finish"] = choice.finish_reason
+    return found
+
+
+def test_models_are_listed_and_found_by_name(shared):
+    client = shared.client
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).id == MODEL
+
+
+def test_a_chat_answer_is_the_engine_s(shared, speaking):
+    answer = chat(shared, temperature=0)
+    wanted = Engine(speaking).generate([CHAT], 16, stop=["\x00never"])[0]
+    assert answer.choices[0].message.content == wanted.text and answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].finish_reason == "length" and answer.object == "chat.completion"
+    used = answer.usage
+    assert (used.prompt_tokens, used.completion_tokens) == (len(wanted.prompt), 16)
+    assert used.total_tokens == used.prompt_tokens + used.completion_tokens
+    assert answer.system_fingerprint.endswith("float32-fast")
+
+
+@pytest.mark.quick_cases(4)
+@pytest.mark.parametrize("ask", [chat, complete])
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 0}, SAMPLED, {"seed": 6}, {"seed": 7, "stop": ["e", "\ufffd\ufffd"]}]
+)
+def test_the_pieces_of_a_stream_are_the_whole_answer(shared, ask, sampling):
+    whole = ask(shared, **sampling).choices[0]
+    text = whole.message.content if ask is chat else whole.text
+    found = streamed(ask(shared, stream=True, **sampling))
+    assert found == {0: {"text": text, "finish": whole.finish_reason, "pieces": found[0]["pieces"]}}
+    assert found[0]["pieces"] > 1 or "stop" in sampling
+
+
+def test_a_stream_tells_the_usage_when_asked(shared):
+    whole = chat(shared, **SAMPLED)
+    chunks = list(chat(shared, stream=True, stream_options={"include_usage": True}, **SAMPLED))
+    assert chunks[-1].usage == whole.usage and chunks[-1].choices == []
+    assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[0].choices[0].delta.role == "assistant" and len({chunk.id for chunk in chunks}) == 1
+
+
+def test_a_stop_string_ends_the_answer_and_is_never_sent(shared):
+    whole = complete(shared, temperature=0, max_tokens=30).choices[0].text
+    stop = next(text for text in re.findall(r"[ -~]{2,3}", whole[3:]))
+    for more in ({}, {"stream": True}):
+        answer = complete(shared, temperature=0, max_tokens=30, stop=[stop, "never to be found"], **more)
+        found = (
+            streamed(answer)[0] if more else {"text": answer.choices[0].text, "finish": answer.choices[0].finish_reason}
+        )
+        assert found["text"] == whole[: whole.index(stop)] and found["finish"] == "stop"
+    assert complete(shared, temperature=0, max_tokens=30, stop=stop).usage.completion_tokens < 30
+
+
+def test_an_answer_that_ends_itself_says_stop_and_counts_its_end_token():
+    plain = Engine(speaking_target()).generate(["count"], 20)[0]
+    end = plain.tokens[12]
+    ended = speaking_target(eos_token_id=end)
+    with serving(Engine(ended)) as up:
+        answer = complete(up, temperature=0)
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.completion_tokens == plain.tokens.index(end) + 1
+
+
+def test_the_same_seed_gives_the_same_text_and_another_seed_another(shared):
+    first, again, other = (chat(shared, seed=seed).choices[0].message.content for seed in (3, 3, 4))
+    assert first == again != other
+    assert len({chat(shared).choices[0].message.content for _ in range(2)}) == 2  # drawn where none is given
+    assert chat(shared, seed=-1).choices[0].message.content == chat(shared, seed=2**64 - 1).choices[0].message.content
+
+
+def test_max_tokens_cuts_where_a_longer_answer_has_not_ended(shared):
+    answers = [complete(shared, temperature=0, max_tokens=count) for count in (1, 6, 16)]
+    assert [answer.usage.completion_tokens for answer in answers] == [1, 6, 16]
+    assert {answer.choices[0].finish_reason for answer in answers} == {"length"}
+    short, middle, long = (answer.choices[0].text for answer in answers)
+    assert len(short) < len(middle) < len(long) and up_to(short, middle) and up_to(middle, long)
+    assert chat(shared, max_completion_tokens=2, max_tokens=50).usage.completion_tokens == 2  # the newer name wins
+    assert complete(shared, temperature=0, max_tokens=None).usage.completion_tokens == 60  # the server's own limit
+
+
+def up_to(short: str, long: str) -> bool:
+    """Whether one text begins the other, but for a character that was cut."""
+    return long.startswith(short.rstrip("\ufffd"))
+
+
+def test_an_answer_at_the_end_of_the_context_says_length(speaking):
+    with serving(Engine(speaking), max_new_tokens=500) as up:
+        answer = complete(up, prompt="x" * 500, temperature=0, max_tokens=400)
+    assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (12, "length")
+
+
+def test_several_answers_are_those_of_the_seeds_after_the_first(shared):
+    answers = complete(shared, prompt=["one", "two"], n=2, seed=8, max_tokens=9)
+    alone = [complete(shared, prompt=prompt, seed=seed, max_tokens=9) for prompt in ("one", "two") for seed in (8, 9)]
+    assert [choice.text for choice in answers.choices] == [one.choices[0].text for one in alone]
+    assert [choice.index for choice in answers.choices] == [0, 1, 2, 3]
+    assert answers.usage.prompt_tokens == 6
+    assert answers.usage.completion_tokens == sum(one.usage.completion_tokens for one in alone)
+    found = streamed(complete(shared, prompt=["one", "two"], n=2, seed=8, max_tokens=9, stream=True))
+    assert [found[index]["text"] for index in range(4)] == [one.choices[0].text for one in alone]
+
+
+def test_prompts_may_be_token_ids(shared, speaking):
+    ids = [speaking.tokenizer(prompt).input_ids for prompt in ("one", "two")]
+    wanted = [choice.text for choice in complete(shared, prompt=["one", "two"], temperature=0).choices]
+    assert [choice.text for choice in complete(shared, prompt=ids, temperature=0).choices] == wanted
+    assert complete(shared, prompt=ids[0], temperature=0).choices[0].text == wanted[0]
+
+
+def test_a_message_may_be_parts_of_text(shared):
+    parts = [{"type": "text", "text": "Which query "}, {"type": "text", "text": "counts users?"}]
+    messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": parts}]
+    assert chat(shared, messages=messages, **SAMPLED).choices[0] == chat(shared, **SAMPLED).choices[0]
+
+
+def test_more_sampling_comes_in_the_extra_body(shared, speaking):
+    greedy = complete(shared, temperature=0).choices[0].text
+    assert complete(shared, seed=1, extra_body={"top_k": 1}).choices[0].text == greedy
+    assert complete(shared, seed=1, extra_body={"top_k": -1, "unheard_of": 3}).choices[0].text != greedy
+    sampling = Sampling(temperature=0.7, min_p=0.02, repetition_penalty=1.3, seed=4)
+    wanted = Engine(speaking).generate(["count"], 16, sampling, stop=["\x00never"])[0].text
+    extra = {"min_p": 0.02, "repetition_penalty": 1.3}
+    assert complete(shared, temperature=0.7, seed=4, extra_body=extra).choices[0].text == wanted
+
+
+# Many at once.
+
+PROMPTS = [f"{'long ' * (number % 5)}request {number}" for number in range(32)]
+KINDS = {
+    "float32, a pool": (torch.float32, pool_of, {"numerics": "fast"}),
+    "bfloat16, a pool": (torch.bfloat16, pool_of, {"numerics": "invariant"}),
+    "bfloat16, alone": (torch.bfloat16, lambda target: None, {"numerics": "invariant"}),
+    "fixed shapes": (torch.float32, lambda target: pool_of(target).drafters["one"], {"graphs": True}),
+}
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("kind", KINDS)
+def test_32_requests_at_once_get_what_each_gets_alone(kind):
+    dtype, drafter, options = KINDS[kind]
+    target = speaking_target(dtype)
+    samplings = [GREEDY if number % 2 else Sampling(temperature=1.0, seed=number) for number in range(32)]
+    alone = Engine(target, numerics=options.get("numerics", "fast"))
+    wanted = [
+        alone.generate([prompt], 6 + number % 5, samplings[number], stop=["\x00never"])[0].text
+        for number, prompt in enumerate(PROMPTS)
+    ]
+    with serving(Engine(target, drafter(target), SHAPE, **options)) as up:
+        client = up.client
+
+        def ask(number: int) -> str:
+            sampling = samplings[number]
+            fields = {"model": MODEL, "prompt": PROMPTS[number], "max_tokens": 6 + number % 5}
+            fields |= {"temperature": sampling.temperature, "seed": sampling.seed}
+            if number % 3:
+                return client.completions.create(**fields).choices[0].text
+            return streamed(client.completions.create(stream=True, **fields))[0]["text"]
+
+        with ThreadPoolExecutor(32) as pool:
+            found = list(pool.map(ask, range(32)))
+        assert found == wanted
+        assert up.figure("step_seconds_count", step="verify") < up.figure("cycles_total") / 2  # they shared cycles
+        assert up.figure("answers_running") == up.figure("answers_waiting") == 0

@@ -1,0 +1,203 @@
+"""Requests that make no sense: the right status, the field that is wrong, and a server that goes on."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import openai
+import pytest
+
+from drafterforge.runtime.engine import Engine
+from tests.server.conftest import HTTP, MODEL, serving
+
+PLAIN = {"model": MODEL, "prompt": "ask", "temperature": 0, "max_tokens": 4}
+TURN = {"role": "user", "content": "ask"}
+
+
+def refused(response: httpx.Response, status: int, **wanted: str | None) -> str:
+    """The message of an error in OpenAI's shape."""
+    error = response.json()["error"]
+    assert response.status_code == status, error
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert {name: error[name] for name in wanted} == wanted
+    assert error["type"] == ("invalid_request_error" if status < 500 else "server_error")
+    return error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"prompt": None}, "prompt", "field required"),
+        ({"prompt": []}, "prompt", "wanted text, a list of texts, token ids"),
+        ({"prompt": {"text": "x"}}, "prompt", "wanted text"),
+        ({"prompt": ["x", 3]}, "prompt", "wanted text"),
+        ({"prompt": [1.5]}, "prompt", "wanted text"),
+        ({"prompt": [True]}, "prompt", "wanted text"),
+        ({"prompt": ""}, "prompt", "the prompt has 0 tokens; this target reads 1 to 511"),
+        ({"prompt": [10**30]}, "prompt", "is not one of this target's"),
+        ({"prompt": [-1]}, "prompt", "token id -1 is not one of"),
+        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1, got 0"),
+        ({"max_tokens": "8"}, "max_tokens", 'valid integer, got "8"'),
+        ({"max_tokens": 61}, "max_tokens", "more than this server's 60"),
+        ({"temperature": 2.5}, "temperature", "less than or equal to 2"),
+        ({"temperature": True}, "temperature", "valid number"),
+        ({"top_p": 0}, "top_p", "greater than 0"),
+        ({"top_k": 1.5}, "top_k", "valid integer"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "greater than or equal to 0.01"),
+        ({"seed": 2**64}, "seed", "less than"),
+        ({"n": 0}, "n", "greater than or equal to 1"),
+        ({"n": 9}, "n", "a request may ask for 8"),
+        ({"prompt": ["x"] * 3, "n": 3}, "n", "3 prompts with n=3 make 9 answers"),
+        ({"stop": ["a"] * 5}, "stop", "at most 4 texts"),
+        ({"stop": ["a", ""]}, "stop", "1 to 256 characters"),
+        ({"stop": 3}, "stop", "text or a list of texts"),
+        ({"stream": "yes"}, "stream", "valid boolean"),
+        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage", "valid boolean"),
+        ({"logprobs": 3}, "logprobs", "logprobs is not supported; leave it out"),
+        ({"logprobs": 0}, "logprobs", "logprobs is not supported"),
+        ({"echo": True}, "echo", "echo is not supported"),
+        ({"best_of": 2}, "best_of", "best_of is not supported"),
+        ({"presence_penalty": 0.5}, "presence_penalty", "presence_penalty is not supported"),
+        ({"logit_bias": {"5": 1}}, "logit_bias", "logit_bias is not supported"),
+        ({"model": 3}, "model", "valid string"),
+        ({"model": None}, "model", "field required"),
+    ],
+    ids=str,
+)
+def test_a_wrong_field_is_named(shared, fields, param, message):
+    found = refused(shared.post(json=PLAIN | fields), 400, param=param)
+    assert message in found
+
+
+@pytest.mark.parametrize(
+    ("messages", "param", "message"),
+    [
+        (None, "messages", "field required"),
+        ([], "messages", "at least 1 item"),
+        ("ask", "messages", 'valid list, got "ask"'),
+        ([{"role": "user"}], "messages.0.content", "field required"),
+        ([{"role": "tool", "content": "x"}], "messages.0.role", "'system', 'developer', 'user' or 'assistant'"),
+        ([TURN, {"role": "user", "content": 5}], "messages.1.content", "valid list, got 5"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            "messages.0.content.0.type",
+            "'text'",
+        ),
+    ],
+    ids=str,
+)
+def test_a_wrong_message_is_named(shared, messages, param, message):
+    found = refused(shared.post("/v1/chat/completions", json={"model": MODEL, "messages": messages}), 400, param=param)
+    assert message in found
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"logprobs": None, "echo": False, "presence_penalty": 0, "logit_bias": {}, "user": "me", "best_of": 1},
+        {"n": None},
+    ],
+    ids=str,
+)
+def test_fields_that_ask_for_nothing_are_let_pass(shared, fields):
+    assert shared.post(json=PLAIN | fields).json()["choices"] == shared.post(json=PLAIN).json()["choices"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"not json",
+        b'{"model": "tiny", "prompt": NaN}',
+        b"\xff\xfe\xfa",
+        b"[" * 9_000,
+        b'{"seed": 1' + b"0" * 9_000 + b"}",
+    ],
+    ids=lambda body: str(body[:12]),
+)
+def test_a_body_that_is_no_json_is_refused(shared, body):
+    refused(shared.post(content=body, headers={"Content-Type": "application/json"}), 400, code="malformed_json")
+
+
+@pytest.mark.parametrize("body", [b"[]", b'"ask"', b"3", b"null"])
+def test_a_body_that_is_no_object_is_refused(shared, body):
+    assert "must be a JSON object, got" in refused(shared.post(content=body), 400)
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "a \\udfff b"])
+def test_half_a_character_is_refused(shared, text):
+    for body in (PLAIN, PLAIN | {"prompt": ["x", "ask"]}, PLAIN | {"prompt": "x", "stop": "ask"}):
+        sent = json.dumps(body).replace("ask", text)
+        assert "surrogates" in refused(shared.post(content=sent), 400, code="malformed_json")
+    sent = json.dumps({"model": MODEL, "messages": [TURN]}).replace("ask", text)
+    refused(shared.post("/v1/chat/completions", content=sent), 400, code="malformed_json")
+
+
+def test_infinity_is_no_temperature(shared):
+    body = json.dumps(PLAIN | {"temperature": 7}).replace(" 7", " 1e999")
+    refused(shared.post(content=body), 400, param="temperature")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("size", [20_001, 200_000, 3_000_000])
+def test_a_body_over_the_limit_is_refused_whatever_its_headers_say(shared, chunked, size):
+    body = json.dumps(PLAIN | {"user": "x" * size}).encode()
+    parts = (body[at : at + 10_000] for at in range(0, len(body), 10_000))
+    found = refused(shared.post(content=parts if chunked else body), 413, code="too_large")
+    assert "more than 20000 bytes" in found
+    assert shared.ask().status_code == 200
+
+
+def test_a_prompt_over_the_context_is_refused_by_the_code_that_clients_know(shared):
+    with pytest.raises(openai.BadRequestError) as caught:
+        shared.client.completions.create(model=MODEL, prompt="x" * 512)
+    assert caught.value.code == "context_length_exceeded" and caught.value.param == "prompt"
+    with pytest.raises(openai.BadRequestError, match="this target reads 1 to 511") as caught:
+        shared.client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x" * 600}])
+    assert caught.value.code == "context_length_exceeded" and caught.value.param == "messages"
+
+
+def test_another_model_is_not_here(shared):
+    for ask in (
+        lambda: shared.client.completions.create(model="gpt-4", prompt="x"),
+        lambda: shared.client.models.retrieve("a/b"),
+    ):
+        with pytest.raises(openai.NotFoundError, match="this server has 'tiny'") as caught:
+            ask()
+        assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/v1/embeddings", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405), ("GET", "/docs", 404)],
+)
+def test_what_is_not_there_is_an_error_in_the_same_shape(shared, method, path, status):
+    refused(HTTP.request(method, shared.url + path), status)
+
+
+def test_a_web_page_of_another_host_is_not_answered(shared):
+    refused(shared.post(json=PLAIN, headers={"Origin": "https://evil.example"}), 403, code="forbidden_origin")
+    refused(shared.post(json=PLAIN, headers={"Origin": "null"}), 403)
+    assert shared.post(json=PLAIN, headers={"Origin": shared.url}).status_code == 200
+
+
+def test_without_the_key_only_health_is_told(speaking):
+    with serving(Engine(speaking), api_key="sesame") as up:
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": "sesame"},
+            {"Authorization": "Basic sesame"},
+        ):
+            refused(up.post(json=PLAIN, headers=headers), 401, code="invalid_api_key")
+        for path in ("/v1/models", "/metrics"):
+            refused(HTTP.get(up.url + path), 401)
+        assert HTTP.get(f"{up.url}/health").json() == {"status": "ok"}
+        with pytest.raises(openai.AuthenticationError):
+            up.client.models.list()
+        right = up.client.with_options(api_key="sesame")
+        assert right.models.list().data[0].id == MODEL
+        assert right.completions.create(**PLAIN).usage.completion_tokens == 4
+        assert "sesame" not in repr(up.service.cfg)
