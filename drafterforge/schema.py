@@ -261,6 +261,27 @@ class PrepareDataConfig:
 
 
 @dataclass(frozen=True)
+class ImportConfig:
+    """`drafterforge import`."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    path: str = ""  # folder or hub id of a published EAGLE-3 head
+    revision: str | None = None  # of a hub id
+    format: str = "auto"  # eagle3: SafeAILab's and SGLang's | speculators | auto: as its config tells
+    layer_ids: list[int] = field(default_factory=list)  # layers whose input it reads, if its config is not clear
+    norm_before_residual: bool | None = None  # where a speculators config does not say
+    name: str = ""  # of the drafter; empty: the last part of path
+    runs_dir: str = "runs"  # where the drafter is written
+    overwrite: bool = False  # replace a drafter of that name
+
+    def __post_init__(self) -> None:
+        """Check what can be told without the head."""
+        _one_of("format", self.format, ("auto", "eagle3", "speculators"))
+        _require(len(self.layer_ids) in (0, 3), f"layer_ids must be three layers, got {list(self.layer_ids)}")
+        _require(self.name not in ("retrieval", "pool"), f"name={self.name} means another drafter; type name=OTHER")
+
+
+@dataclass(frozen=True)
 class TrainDrafterConfig(PrepareDataConfig):
     """`drafterforge train-drafter`; its name is the drafter's, and of the answers it prepares.
 
