@@ -26,6 +26,7 @@ from drafterforge.target.fingerprint import fingerprint
 from drafterforge.target.load import locate_target
 
 FILES = ("config.json", "model.safetensors")
+EMBEDDING = "model.embed_tokens.weight"
 MADE_BY = "drafterforge"  # key in the header of the weights; other programs do not read it
 DEPTH = 3  # drafted tokens a cycle in the commands that are printed, as in most published ones
 
@@ -69,6 +70,8 @@ def target_embedding(folder: Path) -> Tensor:
     """The input embedding [V, H] of the model in `folder`, as stored."""
     weights = TargetWeights(folder)
     names = [name for name in weights.where if name.endswith("embed_tokens.weight")]
+    if EMBEDDING in names:  # beside it, checkpoints with prediction layers of their own have more
+        names = [EMBEDDING]
     if len(names) != 1:
         found = ", ".join(names) or "none"
         raise ArtifactError(f"{folder} has {len(names)} tensors named *embed_tokens.weight ({found}); wanted one")

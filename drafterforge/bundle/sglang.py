@@ -9,6 +9,7 @@ import torch
 
 from drafterforge.bundle.layout import DEPTH, TargetFacts, dtype_name, served_spec, tensors_of, write_model
 from drafterforge.drafter.eagle3 import Eagle3Drafter
+from drafterforge.errors import ArtifactError
 
 
 def write_sglang(
@@ -18,10 +19,20 @@ def write_sglang(
 
     dtype: of the weights; None: the smallest that loses nothing.
     """
+    if drafter.spec.norm_before_residual:
+        raise ArtifactError(
+            "this drafter adds to its normed feature (norm_before_residual), which SGLang and SafeAILab's code do not "
+            "know and would get wrong without a word; type format=vllm"
+        )
+    write_plain(folder, drafter, target, dtype)
+    return serve_sglang(target, out)
+
+
+def write_plain(folder: Path, drafter: Eagle3Drafter, target: TargetFacts, dtype: torch.dtype | None = None) -> None:
+    """Fill `folder` with published names; see `write_sglang`."""
     tensors = tensors_of(drafter, dtype)
     config = served_spec(drafter.spec, target.config).to_config(dtype_name(tensors))
     write_model(folder, config, tensors, "sglang")
-    return serve_sglang(target, out)
 
 
 def serve_sglang(target: TargetFacts, out: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from drafterforge.bundle.layout import DEPTH, TargetFacts, dtype_name, served_spec, tensors_of, write_model
-from drafterforge.bundle.sglang import write_sglang
+from drafterforge.bundle.sglang import write_plain
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.spec import DrafterSpec
 
@@ -56,7 +56,7 @@ def write_vllm(
     dtype: of the weights; None: the smallest that loses nothing.
     """
     if layout == "plain":
-        write_sglang(folder, drafter, target, out, dtype)
+        write_plain(folder, drafter, target, dtype)
         return serve_plain(target, out)
     tensors = tensors_of(drafter, dtype)
     config = speculators_config(served_spec(drafter.spec, target.config), target, dtype_name(tensors))

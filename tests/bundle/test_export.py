@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shlex
+from functools import partial
 
 import pytest
 import torch
@@ -43,13 +44,19 @@ def test_what_is_exported_and_imported_again_is_the_same_drafter(runs, tiny, fac
 
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("size", [40, 10_000], ids=["map", "whole vocabulary"])
-@pytest.mark.parametrize("write", [write_sglang, write_vllm])
+@pytest.mark.parametrize("write", [partial(write_vllm, layout="plain"), write_vllm], ids=["plain", "speculators"])
 def test_every_kind_of_drafter_survives(facts, tmp_path, write, size, before):
     drafter = random_drafter(facts, size, norm_before_residual=before, rope_parameters=SCALED)
     write(tmp_path, drafter, facts, tmp_path)
     back = read_head(tmp_path, facts).drafter
     assert back.spec == drafter.spec
     assert all(torch.equal(back.state_dict()[key], tensor) for key, tensor in drafter.state_dict().items())
+
+
+def test_what_sglang_would_get_wrong_is_not_written_for_it(facts, tmp_path):
+    with pytest.raises(ArtifactError, match="which SGLang and SafeAILab's code do not know"):
+        write_sglang(tmp_path, random_drafter(facts, norm_before_residual=True), facts, tmp_path)
+    assert not any(tmp_path.iterdir())
 
 
 def test_weights_are_in_bfloat16_where_that_loses_nothing_and_in_float32_where_it_would(runs, tiny, tmp_path):
@@ -215,7 +222,15 @@ def test_a_drafter_of_another_target(runs, facts, drafter, tiny):
         export_drafter(runs, config_of(tiny), "other")
 
 
-def test_a_target_without_an_embedding_of_the_usual_name(tmp_path):
+def test_the_embedding_of_a_target_is_found_by_its_name(tmp_path):
+    more = {f"model.layers.{layer}.embed_tokens.weight": torch.zeros(3, 2) for layer in (7, 8)}
+    save_file({"model.embed_tokens.weight": torch.ones(3, 2), **more}, tmp_path / "model.safetensors")
+    assert target_embedding(tmp_path).all()
+    save_file({"model.language_model.embed_tokens.weight": torch.ones(3, 2)}, tmp_path / "model.safetensors")
+    assert target_embedding(tmp_path).all()
+    save_file(more, tmp_path / "model.safetensors")
+    with pytest.raises(ArtifactError, match=r"has 2 tensors named \*embed_tokens.weight"):
+        target_embedding(tmp_path)
     save_file({"wte.weight": torch.zeros(3, 2)}, tmp_path / "model.safetensors")
     with pytest.raises(ArtifactError, match=r"has 0 tensors named \*embed_tokens.weight"):
         target_embedding(tmp_path)
