@@ -16,6 +16,7 @@ SERVING = (
     "drafterforge.drafter.checkpoint",
     "drafterforge.drafter.fused",
     "drafterforge.artifacts.folder",
+    "drafterforge.bundle.foreign",
 )
 
 
