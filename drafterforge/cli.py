@@ -25,11 +25,12 @@ class Command:
     config: str
     summary: str
     resumes: bool = False  # typed again after an interruption, it goes on where it was
+    yaml: str = ""  # name of its file in `configs/`; empty: the module's
 
     @property
     def name(self) -> str:
         """Name of its file in `configs/`."""
-        return self.module.rpartition(".")[2]
+        return self.yaml or self.module.rpartition(".")[2]
 
 
 COMMANDS = {
@@ -75,6 +76,12 @@ COMMANDS = {
         "drafterforge.pipelines.serve",
         "ServeConfig",
         "answer HTTP requests of OpenAI's clients, several at once",
+    ),
+    "import": Command(
+        "drafterforge.pipelines.import_drafter",
+        "ImportConfig",
+        "turn a published EAGLE-3 head into a drafter",
+        yaml="import",  # no name for a module
     ),
     "quickstart": Command(
         "drafterforge.pipelines.quickstart",

@@ -261,6 +261,27 @@ class PrepareDataConfig:
 
 
 @dataclass(frozen=True)
+class ImportConfig:
+    """`drafterforge import`."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    path: str = ""  # folder or hub id of a published EAGLE-3 head
+    revision: str | None = None  # of a hub id
+    format: str = "auto"  # eagle3: SafeAILab's and SGLang's | speculators | auto: as its config tells
+    layer_ids: list[int] = field(default_factory=list)  # layers whose input it reads, if its config is not clear
+    norm_before_residual: bool | None = None  # where a speculators config does not say
+    name: str = ""  # of the drafter; empty: the last part of path
+    runs_dir: str = "runs"  # where the drafter is written
+    overwrite: bool = False  # replace a drafter of that name
+
+    def __post_init__(self) -> None:
+        """Check what can be told without the head."""
+        _one_of("format", self.format, ("auto", "eagle3", "speculators"))
+        _require(len(self.layer_ids) in (0, 3), f"layer_ids must be three layers, got {list(self.layer_ids)}")
+        _require(self.name not in ("retrieval", "pool"), f"name={self.name} means another drafter; type name=OTHER")
+
+
+@dataclass(frozen=True)
 class TrainDrafterConfig(PrepareDataConfig):
     """`drafterforge train-drafter`; its name is the drafter's, and of the answers it prepares.
 
@@ -614,6 +635,9 @@ class ExportConfig:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)  # of its engine; null: what suits each device
     bundle: str = "main"  # name of the bundle; for other formats than bundle also a folder, a .tar or a hub id
     format: str = "bundle"  # bundle: a folder | tar: one reproducible file | sglang | vllm: drafters for these servers
+    drafter: str = ""  # for format=sglang|vllm: which one; empty: every EAGLE-3 drafter
+    layout: str = ""  # for format=vllm: speculators, the default, or plain, which is SGLang's
+    weights: str = "auto"  # for format=sglang|vllm: bfloat16 | float32 | auto: bfloat16 where it loses nothing
     licence: str = ""  # of drafters and policies, such as Apache-2.0; empty: that of what is shipped, else not stated
     target_licence: str = ""  # of the target; empty: known for the embedded default, else not stated
     out: str = ""  # file or folder to write; empty: in runs_dir, beside the bundle
@@ -627,6 +651,9 @@ class ExportConfig:
         _one_of("format", self.format, ("bundle", "tar", "sglang", "vllm"))
         _require(bool(self.bundle), "bundle= is empty; type bundle=NAME")
         _require(not self.push or self.format == "bundle", "push= uploads a bundle; type format=bundle")
+        _one_of("layout", self.layout, ("", "speculators", "plain"))
+        _require(not self.layout or self.format == "vllm", f"layout={self.layout} is read with format=vllm only")
+        _one_of("weights", self.weights, ("auto", "bfloat16", "float32"))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from drafterforge.schema import PrepareDataConfig
+from drafterforge.schema import ImportConfig, PrepareDataConfig
 
 TABLE_WIDTH = 120  # of tables in a file or a pipe, where rich would assume 80 columns and cut
 QUIET_S = 20.0  # what ends sooner needs no lines
@@ -81,7 +81,7 @@ def bar(title: str, total: int) -> Iterator[Bar]:
         yield Bar(progress, title, total)
 
 
-def same_target(cfg: PrepareDataConfig) -> str:
+def same_target(cfg: PrepareDataConfig | ImportConfig) -> str:
     """What to type besides, so that the next command finds what this one wrote; empty for the defaults."""
     typed = ""
     if cfg.target.source == "hf":

@@ -51,7 +51,7 @@ def load_any_drafter(cfg: GenerateConfig | ServeConfig, target: Target) -> Draft
     if (folder / "config.json").is_file() and not (folder / MANIFEST).is_file():
         if '"eagle_config"' in (text := (folder / "config.json").read_text(errors="replace")) or "Eagle3" in text:
             raise ArtifactError(
-                f"{folder} looks like an EAGLE-3 head without {MANIFEST}; wanted one from `drafterforge train-drafter`"
+                f"{folder} looks like an EAGLE-3 head of another program; type `drafterforge import path={folder}`"
             )
         return small_lm(folder, target)
     folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter, hint=command_for(cfg.drafter))

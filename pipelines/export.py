@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,18 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.bundle.archive import pack
 from drafterforge.bundle.drafters import RETRIEVAL, Source
 from drafterforge.bundle.hub import is_hub_id, push
-from drafterforge.bundle.open import open_bundle, tokenizer_sha256
+from drafterforge.bundle.layout import TargetFacts, read_target
+from drafterforge.bundle.open import check_bundle, locate, open_bundle, tokenizer_sha256
+from drafterforge.bundle.open import source_of as bundled
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
+from drafterforge.drafter.checkpoint import generalist_of, load_full
+from drafterforge.drafter.eagle3 import Eagle3Drafter
+from drafterforge.drafter.lora import ADAPTER, load_adapter, merge
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines.console import say
+from drafterforge.pipelines.decode import kind_of
+from drafterforge.pipelines.export_drafter import FORMATS, export_loaded, label_of
 from drafterforge.pipelines.pool import build_pool, pool_names, source_of
 from drafterforge.schema import ExportConfig
 from drafterforge.target.load import Target, load_target
@@ -35,6 +42,8 @@ def run(cfg: Config) -> Path:
     """Write what `format` asks for; returns where it is."""
     if cfg.push and not is_hub_id(cfg.push):
         raise ConfigError(f"push={cfg.push!r} is no repository's id; type push=OWNER/NAME")
+    if cfg.format in FORMATS:
+        return export_drafters(cfg)
     folder = bundle_dir(cfg)
     if cfg.format == "bundle" or not (folder / BUNDLE).is_file():
         make_bundle(cfg, folder)
@@ -55,6 +64,77 @@ def bundle_dir(cfg: Config) -> Path:
         if given.is_dir() and "/" in cfg.bundle
         else artifact_dir(cfg.runs_dir, cfg.target.name, "bundles", cfg.bundle)
     )
+
+
+def export_drafters(cfg: Config) -> Path:
+    """EAGLE-3 drafters of a bundle, or of the runs where there is no bundle of that name, for another program."""
+    facts = read_target(cfg.target)
+    names = drafters_of_bundle(cfg, facts) or drafters_of_runs(cfg, facts)
+    if cfg.out and len(names) > 1:
+        raise ConfigError(f"out= is one folder, but there are {', '.join(names)}; type drafter=NAME")
+    root = Path(cfg.out).parent if cfg.out else Path(cfg.runs_dir) / facts.name / "exports"
+    for name, (load, generalist) in names.items():
+        path = Path(cfg.out) if cfg.out else root / label_of(name, cfg.format, cfg.layout)
+        rest = (cfg.format, cfg.layout, path, cfg.overwrite, cfg.weights)
+        for line in export_loaded(load(), facts, name, generalist, *rest):
+            say(line)
+    return root
+
+
+Loaders = dict[str, tuple[Callable[[], Eagle3Drafter], str]]  # by name: how to load it, and what it adds to
+
+
+def drafters_of_bundle(cfg: Config, facts: TargetFacts) -> Loaders:
+    """Those of the bundle that is named; empty where it is only the default's name, and there is none."""
+    path = bundle_dir(cfg) if (bundle_dir(cfg) / BUNDLE).is_file() else Path(cfg.bundle)
+    if not path.exists() and not is_hub_id(cfg.bundle):
+        if cfg.bundle != Config().bundle:
+            wanted = "type drafterforge export bundle=NAME"
+            raise ArtifactError(f"no bundle named {cfg.bundle!r} in {cfg.runs_dir}; {wanted}")
+        return {}
+    folder = locate(path if path.exists() else cfg.bundle)
+    record = check_bundle(folder)
+    if record.target.fingerprint != facts.fingerprint:
+        raise ArtifactError(
+            f"{folder} serves target {record.target.name!r} with fingerprint {record.target.fingerprint}, but "
+            f"{facts.name!r} has {facts.fingerprint}; give the target that it was made for"
+        )
+    sources = [bundled(folder, record, entry.name) for entry in record.drafters if entry.kind == "eagle3"]
+    return chosen(cfg, {source.name: loader(source, facts, record.drafter(source.name).base) for source in sources})
+
+
+def drafters_of_runs(cfg: Config, facts: TargetFacts) -> Loaders:
+    """Those that were trained for the target, or are shipped."""
+    found: Loaders = {}
+    for name in cfg.pool.drafters or list_artifacts(cfg.runs_dir, facts.name, "drafters"):
+        folder = find_artifact(cfg.runs_dir, facts.name, "drafters", name)
+        manifest = open_artifact(folder, "drafters", target_fingerprint=facts.fingerprint, target=facts.name)
+        if kind_of(manifest) == "eagle3":
+            base = generalist_of(folder)
+            generalist = Manifest.read(base).name if base else ""
+            found[manifest.name] = loader(Source(name, "eagle3", folder, base), facts, generalist)
+    return chosen(cfg, found)
+
+
+def loader(source: Source, facts: TargetFacts, generalist: str) -> tuple[Callable[[], Eagle3Drafter], str]:
+    """How to load a drafter, its additions merged, and what it adds to."""
+
+    def load() -> Eagle3Drafter:
+        drafter = load_full(source.base or source.folder, facts.embedding)
+        return merge(drafter, load_adapter(source.folder / ADAPTER, drafter)) if source.base else drafter
+
+    return load, generalist
+
+
+def chosen(cfg: Config, found: Loaders) -> Loaders:
+    """The drafter that is asked for, or all."""
+    if not found:
+        raise ArtifactError(
+            f"there is no EAGLE-3 drafter to export in {cfg.runs_dir}; type drafterforge train-drafter domain=sql"
+        )
+    if cfg.drafter and cfg.drafter not in found:
+        raise ConfigError(f"no EAGLE-3 drafter named {cfg.drafter!r} to export; there is: {', '.join(found)}")
+    return {cfg.drafter: found[cfg.drafter]} if cfg.drafter else found
 
 
 def write_archive(cfg: Config, folder: Path) -> Path:

@@ -23,6 +23,8 @@ WEIGHTS = "drafterforge/shipped"  # artifacts, of which one line tells
 FOLDERS = {
     WEIGHTS: "generalist and LoRA experts of the embedded target, found by name where runs/ has none",
     "scripts": "set-up, tests, benchmarks",
+    "scripts/clients": "run by the environments of other programs, to compare what they do with what we do",
+    "tests/external": "other programs open our exports; `pytest -m external`",
     "configs": "hydra groups; YAML only picks values of the dataclasses in schema.py",
     "configs/data": "where prompts come from",
     "configs/domain": "which traffic",

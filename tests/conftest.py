@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,9 +95,9 @@ def tiny_target(
     return wrap_model(model, None, name=f"tiny-{family}", folder=Path("nowhere"), forward=forward)
 
 
-def tiny_drafter(target: Target, draft_vocab_size: int = 40) -> Eagle3Drafter:
+def tiny_drafter(target: Target, draft_vocab_size: int = 40, **changes: object) -> Eagle3Drafter:
     """A random drafter for a tiny target, drafting every id that is not a multiple of three first."""
-    spec = DrafterSpec.for_target(target.config, target.backbone.taps, draft_vocab_size)
+    spec = replace(DrafterSpec.for_target(target.config, target.backbone.taps, draft_vocab_size), **changes)
     drafter = Eagle3Drafter(spec, target.backbone.embedding.float())
     scratch_init(drafter, std=0.2)
     ids = torch.arange(target.config.vocab_size)

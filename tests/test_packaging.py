@@ -57,7 +57,9 @@ def test_every_direct_dependency_is_pinned():
     assert wanted - pinned == set()
 
 
-@pytest.mark.parametrize("script", ["scripts/setup", "scripts/test", "scripts/quickstart", ".ci/run"])
+@pytest.mark.parametrize(
+    "script", ["scripts/setup", "scripts/test", "scripts/quickstart", "scripts/clients_env", ".ci/run"]
+)
 def test_scripts_are_executable(script):
     assert (ROOT / script).stat().st_mode & 0o111
     assert (ROOT / script).read_text().startswith("#!/usr/bin/env bash")

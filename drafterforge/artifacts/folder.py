@@ -7,11 +7,10 @@ so what a dead writer left behind can be told from what a live one is still fill
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -56,41 +55,40 @@ def write_artifact(
     `metrics` is read when the block ends, so it may be filled inside it. A kill at any moment
     leaves the old artifact or the new one; an exception in the block leaves what was there before.
     """
-    with whole_folder(path, replace=replace) as folder:
+    path = Path(os.path.abspath(path))
+    with write_folder(path, lambda: refuse_to_overwrite(path, replace)) as folder:
         yield folder
-        with one_line(Path(path), every=True):
-            manifest = Manifest(
-                kind=kind,
-                name=name,
-                target=target,
-                target_fingerprint=target_fingerprint,
-                config=plain_json(config),
-                files=hash_and_sync(folder),
-                parents=[p.as_parent() if isinstance(p, Manifest) else dict(p) for p in parents],
-                metrics=plain_json(metrics or {}),
-                created=datetime.now(UTC).isoformat(timespec="seconds"),
-            )
-            write_bytes_atomic(folder / MANIFEST, manifest.to_json())
+        manifest = Manifest(
+            kind=kind,
+            name=name,
+            target=target,
+            target_fingerprint=target_fingerprint,
+            config=plain_json(config),
+            files=hash_files(folder),
+            parents=[p.as_parent() if isinstance(p, Manifest) else dict(p) for p in parents],
+            metrics=plain_json(metrics or {}),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        write_bytes_atomic(folder / MANIFEST, manifest.to_json())
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path | str, *, marker: str = MANIFEST, replace: bool = False) -> Iterator[Path]:
+def write_folder(path: Path | str, check: Callable[[], None]) -> Iterator[Path]:
     """Yields a temporary sibling folder to fill; on success it becomes the folder at `path`, by one rename.
 
-    marker: the file by which a folder of this kind is known; `replace` replaces no other. A kill at any moment leaves
-    the old folder or the new one; an exception in the block leaves what was there before.
+    check: raises if what is at `path` must stay; called before and after the block.
     """
     path = Path(os.path.abspath(path))
     with one_line(path, every=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         _clear_stale(path)
-        _refuse_to_overwrite(path, replace, marker)
+        check()
         folder, lock = _locked_sibling(path)
     try:
         with one_line(path):
             yield folder
         with one_line(path, every=True):
-            _refuse_to_overwrite(path, replace, marker)
+            check()
             _move_into_place(folder, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -209,24 +207,28 @@ def _read_whole(path: Path, kind: str, verify: bool) -> Manifest:
     return manifest
 
 
-def hash_and_sync(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns the sha256 and size of every file in a folder, all of them on the disk."""
-    files = {}
-    for path in sorted(folder.rglob("*")):
+def hash_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Returns the sha256 and size of every file in a folder that has no manifest yet."""
+    assert not (folder / MANIFEST).exists(), "the manifest is written here, not by the caller"
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): {"sha256": file_sha256(path), "bytes": path.stat().st_size}
+        for path in paths
+    }
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.rglob("*"):
         if path.is_dir():
             sync_folder(path)
-            continue
-        assert path != folder / MANIFEST, "the manifest is written here, not by the caller"
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
-            size = os.fstat(file.fileno()).st_size
-        files[path.relative_to(folder).as_posix()] = {"sha256": digest, "bytes": size}
-    return files
+        else:
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+    sync_folder(folder)
 
 
 def _move_into_place(folder: Path, path: Path) -> None:
-    sync_folder(folder)
+    _sync(folder)
     if not path.exists():
         os.rename(folder, path)
         sync_folder(path.parent)
@@ -247,7 +249,8 @@ def _move_into_place(folder: Path, path: Path) -> None:
             os.close(lock)
 
 
-def _refuse_to_overwrite(path: Path, replace: bool, marker: str) -> None:
+def refuse_to_overwrite(path: Path, replace: bool, marker: str = MANIFEST) -> None:
+    """Raises if what is at `path` must stay: anything but a folder with this file, and that too without `replace`."""
     if not path.exists():
         return
     if not path.is_dir() or (any(path.iterdir()) and not (path / marker).exists()):

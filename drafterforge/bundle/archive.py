@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 from drafterforge.artifacts.atomic import file_sha256, one_line, sync_folder
-from drafterforge.artifacts.folder import whole_folder
+from drafterforge.artifacts.folder import refuse_to_overwrite, write_folder
 from drafterforge.artifacts.typed import MAX_BYTES
 from drafterforge.bundle.files import check_files, check_name
 from drafterforge.bundle.record import BUNDLE, BundleRecord, read_record
@@ -60,7 +60,7 @@ def unpacked(path: Path) -> Path:
     folder = cache_dir() / "bundles" / file_sha256(path)
     if (folder / BUNDLE).is_file():
         return folder
-    with whole_folder(folder, marker=BUNDLE) as inside:
+    with write_folder(folder, lambda: refuse_to_overwrite(folder, False, BUNDLE)) as inside:
         unpack(path, inside)
     return folder
 

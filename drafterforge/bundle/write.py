@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from drafterforge.artifacts.atomic import write_bytes_atomic
-from drafterforge.artifacts.folder import hash_and_sync, whole_folder
+from drafterforge.artifacts.folder import hash_files, refuse_to_overwrite, write_folder
 from drafterforge.bundle.card import CARD, model_card
 from drafterforge.bundle.files import check_files, check_name
 from drafterforge.bundle.record import BUNDLE, BundleRecord, FileEntry, read_record
@@ -19,13 +19,13 @@ def write_bundle(folder: Path, record: BundleRecord, sources: Mapping[str, Path]
 
     Returns the record with its files' hashes.  A kill at any moment leaves the earlier bundle or the new one.
     """
-    with whole_folder(folder, marker=BUNDLE, replace=replace_it) as inside:
+    with write_folder(folder, lambda: refuse_to_overwrite(folder, replace_it, BUNDLE)) as inside:
         for name, source in sorted(sources.items()):
             check_name(name)
             (inside / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, inside / name)
         (inside / CARD).write_text(model_card(record))
-        record = replace(record, files={name: FileEntry(**one) for name, one in hash_and_sync(inside).items()})
+        record = replace(record, files={name: FileEntry(**one) for name, one in hash_files(inside).items()})
         write_bytes_atomic(inside / BUNDLE, record.to_json())
         check_files(inside, read_record(inside), hashes=False)  # what is written opens
     return record

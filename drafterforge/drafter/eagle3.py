@@ -85,7 +85,10 @@ class DrafterLayer(nn.Module):
         gives [N', heads, D]; every slot's key and value is computed, but only the queries asked for.
         """
         spec = self.spec
-        x = torch.cat((self.input_layernorm(embeddings), self.hidden_norm(hidden)), dim=-1)
+        normed = self.hidden_norm(hidden)
+        x = torch.cat((self.input_layernorm(embeddings), normed), dim=-1)
+        if spec.norm_before_residual:
+            hidden = normed
         k = self.self_attn.k_proj(x).view(-1, spec.num_key_heads, spec.head_dim)
         v = self.self_attn.v_proj(x).view(-1, spec.num_key_heads, spec.head_dim)
         k = apply_rope(k, *rope)

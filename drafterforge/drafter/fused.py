@@ -98,7 +98,10 @@ class FusedDrafter:
         """As `DrafterLayer.forward`, from positions [N] instead of a rope."""
         spec, linears = self.spec, self.linears
         rope = self.rope(positions, hidden.dtype)
-        x = torch.cat((self._norm(embeddings, "input_norm"), self._norm(hidden, "hidden_norm")), dim=-1)
+        normed = self._norm(hidden, "hidden_norm")
+        x = torch.cat((self._norm(embeddings, "input_norm"), normed), dim=-1)
+        if spec.norm_before_residual:
+            hidden = normed
         kv = linears["kv"](x).view(-1, 2 * spec.num_key_heads, spec.head_dim)
         k, v = apply_rope(kv[:, : spec.num_key_heads], *rope), kv[:, spec.num_key_heads :]
         if rows is not None:

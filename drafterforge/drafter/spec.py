@@ -13,6 +13,7 @@ from drafterforge.errors import ArtifactError
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 LARGEST = 1 << 24  # of any dimension
+UNREAD = ("norm_output", "fc_norm", "norm_before_fc")  # norms of later variants, which we do not run
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class DrafterSpec:
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
+    norm_before_residual: bool = False  # the layer adds to the normed feature, as heads by speculators do
 
     @staticmethod
     def for_target(config: PretrainedConfig, taps: tuple[int, int, int], draft_vocab_size: int) -> DrafterSpec:
@@ -98,7 +100,7 @@ class DrafterSpec:
             "attention_bias": False,
             "mlp_bias": False,
             "tie_word_embeddings": False,
-            "norm_before_residual": False,
+            "norm_before_residual": self.norm_before_residual,
             "initializer_range": 0.02,
             "use_cache": True,
             "torch_dtype": dtype,
@@ -121,10 +123,8 @@ class DrafterSpec:
             architecture = (config.get("architectures") or ["?"])[0]
             if architecture != ARCHITECTURE:
                 raise ArtifactError(f"{source} describes a {architecture!r}, wanted {ARCHITECTURE!r}")
-            if config.get("norm_before_residual") or config.get("norm_output") or config.get("fc_norm"):
-                raise ArtifactError(
-                    f"{source} sets norm_before_residual, norm_output or fc_norm, which this version does not run"
-                )
+            if unread := [key for key in UNREAD if config.get(key)]:
+                raise ArtifactError(f"{source} sets {', '.join(unread)}, which this version does not run")
             taps = tuple(config["eagle_aux_hidden_state_layer_ids"])
             return DrafterSpec(
                 hidden_size=config["hidden_size"],
@@ -142,6 +142,7 @@ class DrafterSpec:
                 bos_token_id=config["bos_token_id"],
                 eos_token_id=config["eos_token_id"],
                 pad_token_id=config["pad_token_id"],
+                norm_before_residual=bool(config.get("norm_before_residual")),
             )
         except KeyError as error:
             raise ArtifactError(f"{source} lacks the key {error}; wanted the config of an EAGLE-3 drafter") from None

@@ -134,7 +134,10 @@ class StackedDrafters:
         rope = self.rope(positions, hidden.dtype)
         alike = self.gains["input_norm"].dim() == 1
         embedded = self._norm(embeddings if alike else embeddings.expand_as(hidden), "input_norm")
-        x = torch.cat((embedded.expand_as(hidden), self._norm(hidden, "hidden_norm")), dim=-1)
+        normed = self._norm(hidden, "hidden_norm")
+        x = torch.cat((embedded.expand_as(hidden), normed), dim=-1)
+        if spec.norm_before_residual:
+            hidden = normed
         kv = linears["kv"](x).unflatten(-1, (2 * spec.num_key_heads, spec.head_dim))
         k, v = apply_rope(kv[:, :, : spec.num_key_heads], *rope), kv[:, :, spec.num_key_heads :]
         if rows is not None:
@@ -153,4 +156,5 @@ def signature(drafter: FusedDrafter) -> tuple:
     """What must be equal for drafters to stack."""
     spec = drafter.spec
     shapes = tuple(base_of(linear).weight.shape for linear in drafter.linears.values())
-    return shapes, spec.num_heads, spec.head_dim, spec.rms_norm_eps, str(spec.rope_parameters), drafter.embedding.dtype
+    constants = spec.num_heads, spec.head_dim, spec.rms_norm_eps, str(spec.rope_parameters), spec.norm_before_residual
+    return shapes, *constants, drafter.embedding.dtype

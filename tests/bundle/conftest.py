@@ -1,4 +1,4 @@
-"""A bundle of every kind of part, for a tiny target on disk."""
+"""A bundle of every kind of part for a tiny target on disk; drafters of one, and heads as others publish them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from drafterforge.artifacts.manifest import canonical_json
+from drafterforge.artifacts.manifest import Manifest, canonical_json
+from drafterforge.bundle.layout import TargetFacts
 from drafterforge.bundle.open import tokenizer_sha256
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
+from drafterforge.bundle.sglang import write_sglang
+from drafterforge.bundle.vllm import write_vllm
 from drafterforge.bundle.write import write_bundle
 from drafterforge.drafter.checkpoint import save_drafter
 from drafterforge.drafter.lora import ADAPTER, CONFIG, WEIGHTS
@@ -28,6 +31,7 @@ from drafterforge.scheduling.observation import widths
 from drafterforge.scheduling.policy import PolicySpec, save_policy
 from drafterforge.schema import TargetConfig
 from drafterforge.target.load import Target, load_target
+from tests.bundle.made import facts_of, random_drafter, write_drafter, write_expert
 from tests.conftest import tiny_drafter
 from tests.tiny import save_tiny_target
 
@@ -144,3 +148,45 @@ def rehash(folder: Path, *names: str) -> None:
             content["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
 
     edit(folder, change)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Path:
+    """A tiny Llama and its tokenizer."""
+    return save_tiny_target(tmp_path_factory.mktemp("target") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def facts(tiny) -> TargetFacts:
+    return facts_of(tiny)
+
+
+@pytest.fixture
+def drafter(facts):
+    return random_drafter(facts)
+
+
+@pytest.fixture
+def runs(tmp_path, facts, drafter) -> Path:
+    """Runs with a generalist and a LoRA expert of it."""
+    path = write_drafter(tmp_path / "runs", facts, drafter)
+    write_expert(tmp_path / "runs", facts, random_drafter(facts), Manifest.read(path))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def eagle3(tmp_path, facts, drafter) -> Path:
+    """A head in SafeAILab's and SGLang's layout."""
+    folder = tmp_path / "eagle3"
+    folder.mkdir()
+    write_sglang(folder, drafter, facts, folder)
+    return folder
+
+
+@pytest.fixture
+def speculators(tmp_path, facts, drafter) -> Path:
+    """A head in speculators' layout."""
+    folder = tmp_path / "speculators"
+    folder.mkdir()
+    write_vllm(folder, drafter, facts, folder)
+    return folder

@@ -213,10 +213,17 @@ def test_a_missing_key_is_named(drafter, saved, key):
     assert f"lacks the key {key!r}" in refused(saved, drafter.embedding)
 
 
-@pytest.mark.parametrize("key", ["norm_before_residual", "norm_output", "fc_norm"])
+@pytest.mark.parametrize("key", ["norm_before_fc", "norm_output", "fc_norm"])
 def test_variants_that_this_version_does_not_run_are_refused(drafter, saved, key):
     edit(saved, **{key: True})
-    assert "which this version does not run" in refused(saved, drafter.embedding)
+    assert f"sets {key}, which this version does not run" in refused(saved, drafter.embedding)
+
+
+def test_a_drafter_that_norms_before_the_residual_comes_back_so(tmp_path):
+    drafter = tiny_drafter(tiny_target(), norm_before_residual=True)
+    save_drafter(tmp_path, drafter)
+    assert json.loads((tmp_path / "config.json").read_text())["norm_before_residual"] is True
+    assert load_drafter(tmp_path, drafter.embedding).spec.norm_before_residual is True
 
 
 @pytest.mark.parametrize("shape", [(61, 16), (60, 32)])

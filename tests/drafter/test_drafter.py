@@ -32,10 +32,10 @@ def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("rows", [None, slice(8, 11), slice(10, 11)])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_fused_drafter_equals_the_module(family, rows):
+@pytest.mark.parametrize(("family", "before"), [*((family, False) for family in FAMILIES), ("llama", True)])
+def test_the_fused_drafter_equals_the_module(family, before, rows):
     target = tiny_target(family)
-    module = tiny_drafter(target)
+    module = tiny_drafter(target, norm_before_residual=before)
     for name, parameter in module.named_parameters():
         if "norm" in name:
             parameter.data.add_(0.3 * torch.randn_like(parameter))
@@ -49,6 +49,31 @@ def test_the_fused_drafter_equals_the_module(family, rows):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(fused.logits(found), module.logits(wanted), rtol=1e-4, atol=1e-5)
     assert torch.equal(fused.token_ids, module.token_ids)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_residual_is_the_feature_before_or_after_its_norm(target, before):
+    drafter = tiny_drafter(target, norm_before_residual=before)
+    layer = drafter.midlayer
+    layer.hidden_norm.weight.data.add_(0.3 * torch.randn(32))
+    embeddings, hidden = torch.randn(6, 32), torch.randn(6, 32)
+    rope = drafter.rotary(torch.arange(6), torch.float32)
+    seen = []
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        seen.append(causal(q, k, v))
+        return seen[0]
+
+    with torch.no_grad():
+        found = layer(embeddings, hidden, rope, attend)
+        # as speculators writes it: residual = hidden; hidden = norm(hidden); residual = hidden if norm_before_residual
+        residual = hidden
+        hidden = hidden * (hidden.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * layer.hidden_norm.weight
+        if before:
+            residual = hidden
+        wanted = residual + layer.self_attn.o_proj(seen[0].flatten(1))
+        wanted = wanted + layer.mlp(layer.post_attention_layernorm(wanted))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_the_fused_drafter_runs_in_the_targets_dtype(target):

@@ -7,6 +7,8 @@ import json
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import drafterforge
 from drafterforge.bundle import hub
@@ -130,7 +132,7 @@ def test_a_bundle_goes_to_the_hub_and_comes_back_by_its_id(exported, tmp_path, m
 
 def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
     before = everything(exported.runs)
-    for place in ("hash_and_sync", "model_card", "check_files"):
+    for place in ("hash_files", "model_card", "check_files"):
         with monkeypatch.context() as patch:
 
             def stop(*_, **__):
@@ -144,3 +146,26 @@ def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
     assert done.code == 0
     assert read_record(exported.artifact("bundles", "house")).drafter("sql").licence == "BSD"
     assert json.loads((exported.artifact("bundles", "house") / BUNDLE).read_text())["schema_version"] == 1
+
+
+def test_drafters_of_a_bundle_and_of_runs_are_exported_for_other_programs(exported, tmp_path):
+    done = exported("export", "bundle=house", "format=sglang")
+    assert done.code == 0 and "serve it with: python -m sglang.launch_server" in done.err, done.err
+    folder = exported.runs / "tiny/exports/sql-sglang"
+    shutil.rmtree(exported.artifact("bundles", "house"))
+    again = exported("export", "format=sglang", "drafter=sql", f"out={tmp_path / 'again'}")
+    assert again.code == 0, again.err
+    assert (tmp_path / "again/config.json").read_bytes() == (folder / "config.json").read_bytes()
+    first, second = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "again"))
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    for layout in ("speculators", "plain"):
+        done = exported("export", "format=vllm", f"layout={layout}", "drafter=sql")
+        assert done.code == 0 and "serve it with: vllm serve" in done.err, done.err
+    mistakes = {
+        "exists already": ("export", "format=sglang"),
+        "no bundle named 'hous'": ("export", "bundle=hous", "format=vllm"),
+        "no EAGLE-3 drafter named 'sgl' to export; there is: sql": ("export", "format=vllm", "drafter=sgl"),
+        "layout=plain is read with format=vllm only": ("export", "format=sglang", "layout=plain"),
+    }
+    for wanted, typed in mistakes.items():
+        assert wanted in exported(*typed).one_line(), typed

@@ -18,6 +18,7 @@ SERVING = (
     "drafterforge.artifacts.folder",
     "drafterforge.server.app",
     "drafterforge.server.serving",
+    "drafterforge.bundle.foreign",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -45,11 +46,11 @@ def lora_drafters(target, count: int) -> list[FusedDrafter]:
     return [generalist, *(generalist.expert(adapter) for adapter in adapters)]
 
 
-def full_drafters(target, count: int) -> list[FusedDrafter]:
+def full_drafters(target, count: int, **changes: object) -> list[FusedDrafter]:
     """Drafters with weights, norms and vocabularies of their own."""
     found = []
     for _ in range(count):
-        drafter = tiny_drafter(target)
+        drafter = tiny_drafter(target, **changes)
         for name, parameter in drafter.named_parameters():
             if "norm" in name:
                 parameter.data.add_(0.2 * torch.randn_like(parameter))
@@ -65,11 +66,21 @@ def mixed_drafters(target, count: int) -> list[FusedDrafter]:
     return [shuffled[place] for place in by_family(shuffled)]
 
 
-KINDS = {"lora": lora_drafters, "full": full_drafters, "mixed": mixed_drafters}
+KINDS = {
+    "lora": lora_drafters,
+    "full": full_drafters,
+    "mixed": mixed_drafters,
+    "norm before residual": partial(full_drafters, norm_before_residual=True),
+}
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"), [*((kind, count) for kind in ("lora", "full") for count in (1, 2, 7, 16)), ("mixed", 3)]
+    ("kind", "count"),
+    [
+        *((kind, count) for kind in ("lora", "full") for count in (1, 2, 7, 16)),
+        ("mixed", 3),
+        ("norm before residual", 2),
+    ],
 )
 def test_one_pass_equals_the_loop_over_drafters(target, kind, count):
     members = KINDS[kind](target, count)
@@ -93,6 +104,12 @@ def test_one_pass_equals_the_loop_over_drafters(target, kind, count):
         assert torch.equal(wanted.tokens, found.tokens) and torch.equal(wanted.parents, found.parents)
         some = pool.draft(member, [2, 0], root[[2, 0]], SHAPE)
         assert torch.equal(some.tokens, wanted.tokens[[2, 0]])
+
+
+def test_drafters_whose_layers_add_up_differently_do_not_stack(target):
+    members = [*full_drafters(target, 1), *full_drafters(target, 1, norm_before_residual=True)]
+    with pytest.raises(DrafterforgeError, match="do not stack"):
+        StackedDrafters(members)
 
 
 def test_an_expert_drafts_as_with_its_additions_merged_into_its_weights(target):

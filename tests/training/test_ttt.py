@@ -12,10 +12,10 @@ from tests.conftest import tiny_drafter, tiny_target
 STEPS, DECAY = 4, 0.8
 
 
-def packed(masks: list[list[int]], seed: int = 0) -> tuple[PackedBatch, Teacher, object]:
+def packed(masks: list[list[int]], seed: int = 0, **changes: object) -> tuple[PackedBatch, Teacher, object]:
     """A random batch with the given loss masks, its teacher and a drafter."""
     target = tiny_target()
-    drafter = tiny_drafter(target)
+    drafter = tiny_drafter(target, **changes)
     torch.manual_seed(seed)
     mask = torch.tensor([bit for one in masks for bit in one]).bool()
     total, width = mask.numel(), drafter.spec.hidden_size
@@ -69,7 +69,8 @@ def slow_loss(batch: PackedBatch, teacher: Teacher, drafter) -> tuple[torch.Tens
             all_v = torch.stack([pair[1] for pair in keys]).repeat_interleave(group, 1)
             prob = (torch.einsum("hd,shd->hs", q, all_k) / spec.head_dim**0.5).softmax(-1)
             mixed = torch.einsum("hs,shd->hd", prob, all_v).reshape(1, -1)
-            hidden = hidden[None] + attention.o_proj(mixed)
+            residual = layer.hidden_norm(hidden[None]) if spec.norm_before_residual else hidden[None]
+            hidden = residual + attention.o_proj(mixed)
             return (hidden + layer.mlp(layer.post_attention_layernorm(hidden)))[0], keys
 
         fused = drafter.fuse(features)
@@ -106,10 +107,11 @@ MASKS = {
 }
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["norm after residual", "norm before residual"])
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
-def test_packed_loss_and_gradients_equal_the_slow_ones(masks, recompute):
-    batch, teacher, drafter = packed(masks)
+def test_packed_loss_and_gradients_equal_the_slow_ones(masks, recompute, before):
+    batch, teacher, drafter = packed(masks, norm_before_residual=before)
     layout = lay_out(batch, STEPS)
     outputs = unroll(drafter, batch, layout, STEPS, recompute)
     loss, counts = ttt_loss(outputs, drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, chunk=3)

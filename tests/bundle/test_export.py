@@ -1,0 +1,245 @@
+"""Law 6, the writing side: an exported folder holds the drafter's numbers, every key explicit, and appears whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+from functools import partial
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
+
+from drafterforge.bundle.foreign import read_head
+from drafterforge.bundle.layout import lossless_dtype, read_target, served_spec, target_embedding, write_export
+from drafterforge.bundle.sglang import serve_sglang, write_sglang
+from drafterforge.bundle.vllm import write_vllm
+from drafterforge.drafter.checkpoint import load_drafter
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.pipelines.export_drafter import export_drafter
+from tests.bundle.made import config_of, random_drafter, write_drafter
+
+FORMATS = [("sglang", ""), ("vllm", ""), ("vllm", "plain")]
+SCALED = {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
+YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0}
+
+
+def config_in(folder) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize(("format", "layout"), FORMATS)
+@pytest.mark.parametrize("name", ["general", "sql"])
+def test_what_is_exported_and_imported_again_is_the_same_drafter(runs, tiny, facts, tmp_path, name, format, layout):
+    export_drafter(runs, config_of(tiny), name, format, layout, tmp_path / "out")
+    source = load_drafter(runs / "tiny" / "drafters" / name, facts.embedding)
+    back = read_head(tmp_path / "out", facts).drafter
+    assert back.spec == source.spec
+    for key, tensor in source.state_dict().items():
+        assert torch.equal(back.state_dict()[key], tensor), key
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("size", [40, 10_000], ids=["map", "whole vocabulary"])
+@pytest.mark.parametrize("write", [partial(write_vllm, layout="plain"), write_vllm], ids=["plain", "speculators"])
+def test_every_kind_of_drafter_survives(facts, tmp_path, write, size, before):
+    drafter = random_drafter(facts, size, norm_before_residual=before, rope_parameters=SCALED)
+    write(tmp_path, drafter, facts, tmp_path)
+    back = read_head(tmp_path, facts).drafter
+    assert back.spec == drafter.spec
+    assert all(torch.equal(back.state_dict()[key], tensor) for key, tensor in drafter.state_dict().items())
+
+
+def test_what_sglang_would_get_wrong_is_not_written_for_it(facts, tmp_path):
+    with pytest.raises(ArtifactError, match="which SGLang and SafeAILab's code do not know"):
+        write_sglang(tmp_path, random_drafter(facts, norm_before_residual=True), facts, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_weights_are_in_bfloat16_where_that_loses_nothing_and_in_float32_where_it_would(runs, tiny, tmp_path):
+    for name, wanted in (("general", torch.bfloat16), ("sql", torch.float32)):
+        export_drafter(runs, config_of(tiny), name, out=tmp_path / name)
+        assert load_file(tmp_path / name / "model.safetensors")["fc.weight"].dtype == wanted
+        assert config_in(tmp_path / name)["torch_dtype"] == str(wanted).removeprefix("torch.")
+    export_drafter(runs, config_of(tiny), "sql", out=tmp_path / "half", dtype="bfloat16")
+    assert load_file(tmp_path / "half" / "model.safetensors")["fc.weight"].dtype == torch.bfloat16
+    assert lossless_dtype({"x": torch.tensor([1.0 + 2**-9])}) == torch.float32
+
+
+def test_the_speculators_layout_has_the_targets_embedding_and_their_names(facts, drafter, speculators):
+    tensors = load_file(speculators / "model.safetensors")
+    assert torch.equal(tensors.pop("embed_tokens.weight"), facts.embedding)
+    ours = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in drafter.state_dict().items()}
+    assert tensors.keys() == ours.keys()
+    assert (tensors["d2t"].dtype, tensors["t2d"].dtype) == (torch.int64, torch.bool)
+    others = [name for name in tensors if name not in ("d2t", "t2d")]
+    assert not any("d2t" in name or "t2d" in name for name in others)  # programs look for these as parts of names
+
+
+def test_the_speculators_config_leaves_nothing_to_be_taken_for_granted(facts, speculators):
+    config = config_in(speculators)
+    flags = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "tie_word_embeddings")
+    assert [config[flag] for flag in flags] == [False] * 5
+    assert (config["architectures"], config["speculators_model_type"]) == (["Eagle3DraftModel"], "eagle3")
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 3, 4]
+    assert (config["draft_vocab_size"], config["target_hidden_size"], config["dtype"]) == (40, 32, "bfloat16")
+    described = config["speculators_config"]
+    assert described["verifier"] == {"name_or_path": facts.model, "architectures": ["LlamaForCausalLM"]}
+    assert described["proposal_methods"][0]["speculative_tokens"] == 3
+    assert described["default_proposal_method"] == described["proposal_methods"][0]["proposal_type"]
+
+
+@pytest.mark.parametrize("rope", [{"rope_type": "default", "rope_theta": 5000.0}, SCALED])
+@pytest.mark.parametrize("spelling", ["new", "old"])
+def test_either_spelling_of_the_rope_is_read_as_the_drafters(facts, tmp_path, rope, spelling):
+    write_vllm(tmp_path, random_drafter(facts, rope_parameters=rope), facts, tmp_path)
+    layer = config_in(tmp_path)["transformer_layer_config"]
+    for key in ("rope_theta", "rope_scaling") if spelling == "new" else ("rope_parameters",):
+        del layer[key]
+    found = LlamaConfig(**layer)
+    assert {key: found.rope_parameters[key] for key in rope} == rope
+    assert (found.head_dim, found.num_key_value_heads, found.tie_word_embeddings) == (8, 2, False)
+
+
+@pytest.mark.parametrize(("rope", "kept"), [(SCALED, False), (YARN, True)])
+def test_the_targets_longest_sequence_is_written_unless_the_rope_depends_on_the_drafters(facts, rope, kept):
+    spec = random_drafter(facts, rope_parameters=rope, max_positions=64).spec
+    served = served_spec(spec, facts.config)
+    assert served.max_positions == (64 if kept else facts.config.max_position_embeddings)
+    assert torch.equal(served.rotary()[0], spec.rotary()[0])
+
+
+# Commands.
+
+
+def test_the_commands_name_target_and_drafter(runs, tiny, tmp_path):
+    out = tmp_path / "it's here"  # a shell must get it whole
+    typed = {}
+    for format, layout in FORMATS:
+        lines = export_drafter(runs, config_of(tiny), "general", format, layout, out, overwrite=True)
+        assert lines[0].startswith(f"wrote {out}: drafter general, ")
+        typed[format, layout] = shlex.split(lines[-1].removeprefix("serve it with: "))
+    assert typed["vllm", ""] == ["vllm", "serve", str(out), "--dtype", "float32"]
+    plain = typed["vllm", "plain"]
+    assert plain[:3] == ["vllm", "serve", str(tiny)]
+    wanted = {"method": "eagle3", "model": str(out), "num_speculative_tokens": 3}
+    assert json.loads(plain[plain.index("--speculative-config") + 1]) == wanted
+    flags = dict(zip(typed["sglang", ""][3::2], typed["sglang", ""][4::2], strict=True))
+    assert (flags["--model-path"], flags["--speculative-draft-model-path"]) == (str(tiny), str(out))
+    assert flags["--speculative-algorithm"] == "EAGLE3" and flags["--dtype"] == "float32"
+    steps, width = int(flags["--speculative-num-steps"]), int(flags["--speculative-eagle-topk"])
+    assert (width, int(flags["--speculative-num-draft-tokens"])) == (1, steps + 1)  # the root is one of them
+
+
+def test_a_target_on_the_hub_is_named_by_its_id(facts, tmp_path):
+    hub = dataclasses.replace(facts, model="owner/model")
+    assert " --model-path owner/model " in serve_sglang(hub, tmp_path)
+
+
+# Folders.
+
+
+def test_an_export_goes_beside_the_drafters_when_no_folder_is_named(runs, tiny):
+    for format, layout in FORMATS:
+        export_drafter(runs, config_of(tiny), "general", format, layout)
+    found = sorted(path.name for path in (runs / "tiny" / "exports").iterdir())
+    assert found == ["general-sglang", "general-vllm", "general-vllm-plain"]
+    assert sorted(os.listdir(runs / "tiny" / "exports" / "general-vllm")) == ["config.json", "model.safetensors"]
+
+
+def test_an_earlier_export_is_replaced_only_when_told_so(runs, tiny, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()  # an empty folder is nobody's
+    export_drafter(runs, config_of(tiny), "general", out=out)
+    with pytest.raises(ArtifactError, match="exists already; type overwrite=true"):
+        export_drafter(runs, config_of(tiny), "sql", out=out)
+    assert config_in(out)["torch_dtype"] == "bfloat16"
+    export_drafter(runs, config_of(tiny), "sql", out=out, overwrite=True)
+    assert config_in(out)["torch_dtype"] == "float32"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "runs"]
+
+
+@pytest.mark.parametrize("theirs", ["another file", "a head of another program", "a file of that name", "a drafter"])
+def test_what_no_export_wrote_is_never_replaced(runs, tiny, tmp_path, theirs):
+    out = tmp_path / "out"
+    if theirs == "a file of that name":
+        out.write_text("mine")
+    elif theirs == "a drafter":
+        out = runs / "tiny" / "drafters" / "general"
+    else:
+        export_drafter(runs, config_of(tiny), "general", out=out)
+        if theirs == "another file":
+            (out / "notes.txt").write_text("mine")
+        else:
+            save_file(load_file(out / "model.safetensors"), out / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match="was not written by an export"):
+        export_drafter(runs, config_of(tiny), "general", out=out, overwrite=True)
+    assert out.exists()
+
+
+def test_an_export_that_fails_leaves_what_was_there(runs, tiny, tmp_path):
+    out = tmp_path / "out"
+    export_drafter(runs, config_of(tiny), "general", out=out)
+    before = (out / "model.safetensors").read_bytes()
+    with pytest.raises(KeyError), write_export(out, overwrite=True) as folder:
+        (folder / "config.json").write_text("{")
+        raise KeyError
+    assert (out / "model.safetensors").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "runs"]
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ({"format": "onnx"}, "format must be one of sglang, vllm, got 'onnx'"),
+        ({"layout": "plain"}, "layout=plain is none of format=sglang"),
+        ({"format": "vllm", "layout": "hf"}, "layout=hf is none of format=vllm"),
+        ({"dtype": "int8"}, "dtype must be one of auto, bfloat16, float32, got 'int8'"),
+    ],
+)
+def test_a_format_that_is_not_there(runs, tiny, typed, line):
+    with pytest.raises(ConfigError, match=line):
+        export_drafter(runs, config_of(tiny), "general", **typed)
+
+
+def test_a_drafter_that_is_no_head(runs, tiny, facts, drafter):
+    write_drafter(runs, facts, drafter, "datastore", drafter={"kind": "retrieval"})
+    with pytest.raises(ArtifactError, match="is a retrieval drafter; only EAGLE-3 drafters have a layout"):
+        export_drafter(runs, config_of(tiny), "datastore")
+    with pytest.raises(ArtifactError, match="no drafters named 'none'"):
+        export_drafter(runs, config_of(tiny), "none")
+
+
+def test_a_drafter_of_another_target(runs, facts, drafter, tiny):
+    write_drafter(runs, dataclasses.replace(facts, fingerprint="f00d"), drafter, "other")
+    with pytest.raises(ArtifactError, match="fingerprint f00d"):
+        export_drafter(runs, config_of(tiny), "other")
+
+
+def test_the_embedding_of_a_target_is_found_by_its_name(tmp_path):
+    more = {f"model.layers.{layer}.embed_tokens.weight": torch.zeros(3, 2) for layer in (7, 8)}
+    save_file({"model.embed_tokens.weight": torch.ones(3, 2), **more}, tmp_path / "model.safetensors")
+    assert target_embedding(tmp_path).all()
+    save_file({"model.language_model.embed_tokens.weight": torch.ones(3, 2)}, tmp_path / "model.safetensors")
+    assert target_embedding(tmp_path).all()
+    save_file(more, tmp_path / "model.safetensors")
+    with pytest.raises(ArtifactError, match=r"has 2 tensors named \*embed_tokens.weight"):
+        target_embedding(tmp_path)
+    save_file({"wte.weight": torch.zeros(3, 2)}, tmp_path / "model.safetensors")
+    with pytest.raises(ArtifactError, match=r"has 0 tensors named \*embed_tokens.weight"):
+        target_embedding(tmp_path)
+
+
+def test_a_targets_facts_are_those_of_its_files(tiny, facts):
+    from drafterforge.target.load import load_target
+
+    loaded = load_target(config_of(tiny))
+    assert (facts.name, facts.fingerprint, facts.model) == ("tiny", loaded.fingerprint, str(tiny))
+    assert torch.equal(facts.embedding.to(loaded.dtype), loaded.backbone.embedding)
+    assert read_target(config_of(tiny)).dtype == "float32"

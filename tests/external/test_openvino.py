@@ -1,0 +1,61 @@
+"""Law 6: OpenVINO's files of an export give our logits, and OpenVINO GenAI decodes the target's own text with them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from drafterforge.artifacts.locate import SHIPPED
+from drafterforge.bundle.layout import read_target
+from drafterforge.drafter.checkpoint import load_drafter
+from drafterforge.schema import TargetConfig
+from tests.external.conftest import DEPTH, MAX_TOKENS, Client, our_logits
+
+pytestmark = pytest.mark.external
+
+
+@pytest.fixture(scope="module")
+def client() -> Client:
+    return Client("openvino").require()
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    return tmp_path_factory.mktemp("openvino")
+
+
+@pytest.mark.parametrize("name", ["general", "sql"])
+def test_its_logits_and_texts_are_ours(client, real, exported, ours, prompt_file, text, work, tmp_path, name):
+    features, tokens = text
+    np.savez(tmp_path / "in.npz", features=features[:-1].numpy(), tokens=tokens[1:].numpy())
+    folders = ("--target", real.folder, "--drafter", exported(name, "sglang"), "--work", work)
+    files = ("--prompts", prompt_file, "--inputs", tmp_path / "in.npz", "--out", tmp_path / "out.json")
+    more = ("--depth", DEPTH, "--max-tokens", MAX_TOKENS)
+    client.run("openvino_rounds.py", *folders, *files, *more, log=tmp_path / "openvino.log")
+
+    drafter = load_drafter(SHIPPED / "smollm2-135m" / "drafters" / name, read_target(TargetConfig()).embedding.float())
+    wanted, rows = our_logits(drafter, features, tokens, 1)
+    found = np.load(tmp_path / "out.npz")
+    theirs = torch.from_numpy(found["logits"])[rows]
+    worst = float((theirs - wanted[0]).abs().max())
+    assert worst < 1e-3 and torch.equal(theirs.argmax(-1), wanted[0].argmax(-1))
+    assert np.array_equal(found["d2t"], drafter.d2t.numpy())
+
+    told = json.loads((tmp_path / "out.json").read_text())
+    texts = [answer.tokens[:MAX_TOKENS] for answer in ours(name)]
+    assert told["plain"] == texts == [answer["tokens"] for answer in told["answers"]]
+    # It drafts a little otherwise than a chain over whole contexts, so that counts are near ours, and no more.
+    accepted = sum(answer["accepted"] for answer in told["answers"])
+    emitted = [len(one) - 1 for one in texts]
+    chain = 0
+    for answer, left in zip(ours(name), emitted, strict=True):
+        for cycle in answer.cycles:
+            chain += min(cycle.accepted, max(left, 0))
+            left -= cycle.accept_length
+    print(
+        f"OpenVINO GenAI {told['version']}, {name}: logits off by {worst:.1e}, accepted {accepted}, our chain {chain}"
+    )
+    assert accepted > 0.85 * chain

@@ -1,0 +1,78 @@
+"""Law 6: speculators opens an export with no tensor missing or too many, and its own forward pass gives our logits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from drafterforge.artifacts.locate import SHIPPED
+from drafterforge.bundle.layout import read_target
+from drafterforge.bundle.vllm import write_vllm
+from drafterforge.drafter.checkpoint import load_drafter
+from drafterforge.schema import TargetConfig
+from tests.external.conftest import Client, our_logits
+
+pytestmark = pytest.mark.external
+STEPS = 3
+VERIFIER = {"verifier_lm_head.weight", "verifier_norm.weight"}  # the target's, which it takes from the target
+
+
+@pytest.fixture(scope="module")
+def speculators() -> Client:
+    return Client("speculators").require()
+
+
+def their_logits(client, folder, features, tokens, tmp_path, *more) -> tuple[torch.Tensor, dict]:
+    """Logits of teacher-forced steps, [I, T, W]; what was missing and unexpected."""
+    config = read_target(TargetConfig())
+    inputs = {"features": features[:-1], "tokens": tokens[1:], "embedding": config.embedding}
+    save_file({name: tensor.contiguous() for name, tensor in inputs.items()}, tmp_path / "in.safetensors")
+    given = ("--drafter", folder, "--inputs", tmp_path / "in.safetensors", "--out", tmp_path / "out", "--steps", STEPS)
+    client.run("speculators_logits.py", *given, *more, log=tmp_path / "speculators.log")
+    return load_file(tmp_path / "out.safetensors")["logits"], json.loads((tmp_path / "out.json").read_text())
+
+
+def largest_difference(ours, rows, theirs) -> float:
+    """Over all steps and the slots whose token the text still has."""
+    worst = 0.0
+    for step in range(STEPS):
+        inside = rows + step < theirs.shape[1]
+        worst = max(worst, float((ours[step, inside] - theirs[step, rows[inside]]).abs().max()))
+        assert inside.sum() > 50
+        assert torch.equal(ours[step, inside].argmax(-1), theirs[step, rows[inside]].argmax(-1))
+    return worst
+
+
+@pytest.mark.parametrize("layout", ["speculators", "sglang, converted"])
+@pytest.mark.parametrize("name", ["general", "sql"])
+def test_its_logits_are_ours(speculators, exported, text, tmp_path, name, layout):
+    facts = read_target(TargetConfig())
+    direct = layout == "speculators"
+    folder = exported(name, "vllm") if direct else exported(name, "sglang")
+    more = () if direct else ("--convert-for", facts.model)
+    theirs, told = their_logits(speculators, folder, *text, tmp_path, *more)
+    assert told["unexpected"] == [] and told["layers"] == [2, 15, 27]
+    assert set(told["missing"]) - VERIFIER == (set() if direct else {"embed_tokens.weight"})
+    drafter = load_drafter(SHIPPED / "smollm2-135m" / "drafters" / name, facts.embedding.float())
+    worst = largest_difference(*our_logits(drafter, *text, STEPS), theirs)
+    print(f"speculators, {name}, {layout}: largest difference of logits {worst:.1e}")
+    assert worst < 1e-4
+
+
+def test_norming_before_the_residual_means_the_same_there(speculators, text, tmp_path):
+    facts = read_target(TargetConfig())
+    drafter = load_drafter(SHIPPED / "smollm2-135m" / "drafters" / "general", facts.embedding.float())
+    plain, rows = our_logits(drafter, *text, STEPS)
+    object.__setattr__(drafter.spec, "norm_before_residual", True)
+    write_vllm(tmp_path, drafter, facts, tmp_path)
+    theirs, told = their_logits(speculators, tmp_path, *text, tmp_path)
+    assert told["norm_before_residual"] is True
+    ours, rows = our_logits(drafter, *text, STEPS)
+    # The weights were not trained for this, and logits are larger than a trained head's: so relative to them.
+    worst, scale = largest_difference(ours, rows, theirs), float(ours.abs().max())
+    print(f"speculators, normed before the residual: largest difference of logits {worst:.1e} of {scale:.0f}")
+    assert worst < 1e-5 * scale
+    assert float((ours - plain).abs().max()) > 1  # another drafter than without

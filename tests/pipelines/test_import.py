@@ -1,0 +1,68 @@
+"""`import` from the command line on a tiny target: a head of another program becomes a drafter that decodes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.bundle.vllm import write_vllm
+from tests.bundle.made import edit, facts_of, random_drafter
+
+PROMPT = "prompt=SELECT a FROM t"
+
+
+@pytest.fixture
+def head(tmp_path, tiny_folder):
+    """A head in speculators' layout, norm before residual, as they are published."""
+    folder = tmp_path / "Head-Of-Others"
+    folder.mkdir()
+    facts = facts_of(tiny_folder)
+    write_vllm(folder, random_drafter(facts, norm_before_residual=True), facts, folder)
+    return folder
+
+
+def test_an_imported_head_decodes_the_targets_own_text(bench, head):
+    done = bench("import", f"path={head}")
+    assert (done.code, "wrote " in done.out) == (0, True) and "embed_tokens.weight is the target's own" in done.err
+    path = bench.artifact("drafters", "head-of-others")
+    manifest = open_artifact(path, "drafters")
+    assert manifest.parents == [] and manifest.config["drafter"]["kind"] == "eagle3"
+    imported = manifest.config["imported"]
+    assert (imported["from"], imported["format"], len(imported["files"])) == (str(head), "speculators", 2)
+    assert json.loads((path / "config.json").read_text())["norm_before_residual"] is True
+    settings = ("target.dtype=float32", "max_new_tokens=12", PROMPT)
+    plain = bench("generate", *settings)
+    drafted = bench("generate", "drafter=head-of-others", *settings)
+    assert (drafted.code, drafted.out) == (0, plain.out) and "drafted nodes accepted" in drafted.err
+
+
+def test_imported_again_it_is_found_and_another_head_of_the_name_refused(bench, head):
+    assert bench("import", f"path={head}", "name=one").code == 0
+    assert "was imported from these files before" in bench("import", f"path={head}", "name=one").out
+    edit(head, norm_before_residual=False)
+    assert "type overwrite=true" in bench("import", f"path={head}", "name=one").one_line()
+    assert "wrote " in bench("import", f"path={head}", "name=one", "overwrite=true").out
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ([], "import needs a head: type path=FOLDER"),
+        (["path=./none"], "is no folder and no hub id"),
+        (["path=HEAD", "format=vllm"], "format must be one of auto, eagle3, speculators, got 'vllm'"),
+        (["path=HEAD", "format=eagle3"], "type format=speculators"),
+        (["path=HEAD", "layer_ids=[1,2]"], "layer_ids must be three layers, got [1, 2]"),
+        (["path=HEAD", "name=pool"], "name=pool means another drafter"),
+        (["path=HEAD", "norm_before_residual=false"], "says norm_before_residual=true"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(bench, head, typed, line):
+    done = bench("import", *(one.replace("HEAD", str(head)) for one in typed))
+    assert line in done.one_line() and bench.finished() == []
+
+
+def test_a_head_that_is_not_imported_is_told_how_to_be(bench, head):
+    done = bench("generate", f"drafter={head}", PROMPT)
+    assert f"type `drafterforge import path={head}`" in done.one_line()
