@@ -10,6 +10,8 @@ from typing import Any
 
 from drafterforge.errors import ConfigError
 
+POOL_DOMAINS = ("sql", "python", "math", "chat")  # of the shipped pool's experts: what benchmarks measure by default
+
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
@@ -64,7 +66,7 @@ class DomainConfig:
 
     name: str = "sql"  # folder name of its answers and drafters
     grammar: bool = True  # whether the package has a prompt grammar of its own for it
-    weights: dict[str, float] = field(default_factory=dict)  # general only: share of each domain
+    weights: dict[str, float] = field(default_factory=dict)  # general only: share of each domain; 0 leaves it out
     dataset: str = ""  # hub id used by data=hf when dataset= is not given
     dataset_config: str | None = None  # its configuration on the hub
     dataset_split: str = "train"  # its split that prompts are taken from
@@ -312,7 +314,7 @@ class SuiteConfig:
     """What `eval` decodes."""
 
     name: str = "mixed"  # mixed: a stream of requests over all domains | ood: the same in other words
-    domains: list[str] = field(default_factory=lambda: ["sql", "python", "math", "chat"])  # with a prompt grammar
+    domains: list[str] = field(default_factory=lambda: list(POOL_DOMAINS))  # with a prompt grammar
     num_prompts: int = 64  # requests of the stream
     conversations: float = 0.25  # share of requests that go on from an answer of another domain
     tuning_prompts: int = 32  # further requests, on which constants of bandits are tuned; 0: the defaults
@@ -388,7 +390,7 @@ class TracesConfig:
 
     name: str = ""  # of the artifact; empty: the policy's drafter
     drafters: list[str] = field(default_factory=list)  # EAGLE-3 drafters; empty: the policy's
-    domains: list[str] = field(default_factory=lambda: ["sql", "python", "math", "chat"])  # with a prompt grammar
+    domains: list[str] = field(default_factory=lambda: list(POOL_DOMAINS))  # with a prompt grammar
     num_train: int = 200  # answers that policies learn from, of tasks that no drafter learned from
     num_test: int = 80  # answers that measure them, of further tasks
     max_new_tokens: int = 128  # length limit of an answer
@@ -432,7 +434,7 @@ class CalibrateConfig:
     latency: LatencyConfig = field(default_factory=LatencyConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     drafter: str = "general"  # whose steps are measured
-    domains: list[str] = field(default_factory=lambda: ["sql", "python", "math", "chat"])  # of the prompts
+    domains: list[str] = field(default_factory=lambda: list(POOL_DOMAINS))  # of the prompts
     name: str = ""  # of the profile; empty: the drafter's
     runs_dir: str = "runs"  # where drafters are looked up and the profile is written
     seed: int = 0  # of prompts and trees
@@ -491,7 +493,7 @@ class PolicyConfig:
 class RouterConfig:
     """The classifier that sees a prompt and names its drafter (policy=router)."""
 
-    domains: list[str] = field(default_factory=lambda: ["sql", "python", "math", "chat"])  # with a prompt grammar
+    domains: list[str] = field(default_factory=lambda: list(POOL_DOMAINS))  # with a prompt grammar
     features: str = "target"  # target: what its prefill computes anyway | text: those of a small text encoder
     encoder: str = ""  # router.features=text: folder or hub id of the encoder
     num_train: int = 400  # training prompts of each domain

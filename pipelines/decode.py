@@ -33,8 +33,6 @@ from drafterforge.schema import DataConfig, DomainConfig, GenerateConfig, ServeC
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
-GRAMMARS = ("sql", "python", "math", "chat")  # domains with a prompt grammar of their own
-
 
 def open_drafter(folder: Path, target: Target) -> Manifest:
     """Check that a drafter is whole and was trained for this target."""
@@ -94,7 +92,7 @@ def engine_for(folder: Path, target: Target, shape: TreeShape, numerics: str = "
     return Engine(target, open_any(folder, target), shape, numerics=numerics)
 
 
-def held_out_prompts(target: Target, count: int, domains: Sequence[str] = GRAMMARS) -> list[list[int]]:
+def held_out_prompts(target: Target, count: int, domains: Sequence[str]) -> list[list[int]]:
     """Test prompts of the built-in grammars, the domains taking turns."""
     data = DataConfig(num_train=1, num_val=1, num_test=-(-count // len(domains)))
     drawn = [load_prompts(data, DomainConfig(name=name), seed=0)["test"] for name in domains]

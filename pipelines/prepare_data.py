@@ -15,7 +15,7 @@ from drafterforge.data.prompts import load_prompts
 from drafterforge.data.spool import CaptureSpool
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import bar, same_target, say
-from drafterforge.schema import DataConfig, PrepareDataConfig, TrainDrafterConfig
+from drafterforge.schema import DataConfig, DomainConfig, PrepareDataConfig, TrainDrafterConfig
 from drafterforge.target.answer import BatchAnswerer
 from drafterforge.target.capture import FeatureCapture
 from drafterforge.target.load import Target, load_target
@@ -77,7 +77,7 @@ def answer_prompts(cfg: Config, target: Target, prompts: dict) -> AnswerSet:
             target_name=target.name,
             target_fingerprint=target.fingerprint,
             config={
-                "domain": to_dict(cfg.domain),
+                "domain": to_dict(_mixed(cfg.domain)),
                 "data": _content(cfg),
                 "seed": cfg.seed,
                 "dtype": str(target.dtype),
@@ -102,6 +102,11 @@ def within_context(data: DataConfig, target: Target) -> DataConfig:
             f"{target.max_positions} tokens; type data.max_new_tokens={target.max_positions // 2}"
         )
     return dataclasses.replace(data, max_prompt_tokens=min(data.max_prompt_tokens, room))
+
+
+def _mixed(domain: DomainConfig) -> DomainConfig:
+    """The domain without the parts that its mixture leaves out: a weight of 0 is as good as none."""
+    return dataclasses.replace(domain, weights={name: weight for name, weight in domain.weights.items() if weight})
 
 
 def _content(cfg: Config) -> dict:

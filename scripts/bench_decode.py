@@ -35,7 +35,7 @@ from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.shapes import default_shape
-from drafterforge.schema import TargetConfig
+from drafterforge.schema import POOL_DOMAINS, TargetConfig
 from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
@@ -295,7 +295,7 @@ def invariance(
     """`invariant` beside `fast` in half precision: seconds for the same method, and mismatches."""
     target = load_target(TargetConfig(dtype="bfloat16"))
     head = None if drafter is None else fused_drafter(drafter, target)
-    prompts = held_out_prompts(target, args.invariant_prompts)
+    prompts = held_out_prompts(target, args.invariant_prompts, POOL_DOMAINS)
     fast, exact = (contest(target, head, tree, retrieval, numerics) for numerics in ("fast", "invariant"))
     for contestant in exact:
         contestant.name += ", invariant"
@@ -350,7 +350,7 @@ def main() -> None:
     drafter = None if folder is None else fused_drafter(folder, target)
     tree = default_shape(target.device, target.dtype)
     retrieval = default_shape(target.device, target.dtype, "retrieval")
-    prompts = held_out_prompts(target, args.prompts)
+    prompts = held_out_prompts(target, args.prompts, POOL_DOMAINS)
     contestants = contest(target, drafter, tree, retrieval)
     if args.peers:
         contestants.append(Contestant(HF, transformers_generate(target)))

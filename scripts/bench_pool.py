@@ -37,7 +37,7 @@ from drafterforge.runtime.judging import Truth
 from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
 from drafterforge.runtime.proposers.stack import StackProposer
-from drafterforge.schema import LORA_TARGETS, TargetConfig
+from drafterforge.schema import LORA_TARGETS, POOL_DOMAINS, TargetConfig
 from drafterforge.selectors import learner
 from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
@@ -216,7 +216,7 @@ def normalhedge_ms(drafters: int, rounds: int) -> float:
 
 def selection_in_cycles(target: Target, drafters: dict[str, Drafter], quick: bool) -> dict[str, float]:
     """Shares of a decoding cycle: choosing, judging and learning; and all that one drafter alone would not need."""
-    prompts = held_out_prompts(target, 2 if quick else 8)
+    prompts = held_out_prompts(target, 2 if quick else 8, POOL_DOMAINS)
     first = next(iter(drafters))
     pool = Engine(target, Pool(drafters, "normalhedge"))
     alone = Engine(target, Pool({first: drafters[first]}, "static", drafter=first))

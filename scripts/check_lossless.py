@@ -26,7 +26,7 @@ from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import default_shape
-from drafterforge.schema import TargetConfig
+from drafterforge.schema import POOL_DOMAINS, TargetConfig
 from drafterforge.target.load import Target, load_target
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
@@ -45,7 +45,7 @@ def main() -> int:
     target = load_target(TargetConfig(dtype=args.dtype))
     numerics = choose_numerics("fast" if target.dtype == torch.float32 else "invariant", target)
     folder = None if args.drafter is None else Path(args.drafter.removeprefix("drafter="))
-    prompts = held_out_prompts(target, args.prompts)
+    prompts = held_out_prompts(target, args.prompts, POOL_DOMAINS)
     sampling = Sampling(temperature=args.temperature, seed=1)
 
     @cache

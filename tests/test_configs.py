@@ -11,7 +11,9 @@ import yaml
 from drafterforge import schema
 from drafterforge.cli import COMMANDS, _meanings, _owners
 from drafterforge.compose import catalogue, load_config, to_dict, to_yaml
+from drafterforge.data.grammars import GRAMMARS
 from drafterforge.errors import ConfigError
+from drafterforge.pipelines.prepare_data import _mixed
 
 NEEDED = {  # what a user has to type along with a choice
     "data=jsonl": ["path=prompts.jsonl"],
@@ -100,6 +102,18 @@ def test_experiment_sets_only_what_it_names_and_what_is_typed_wins():
     assert typed.trainer == dataclasses.replace(smoke.trainer, max_steps=7)
 
 
+@pytest.mark.parametrize("domain", GRAMMARS)
+def test_every_grammar_has_a_domain_and_a_share_of_the_mixture(domain):
+    assert _compose("train-drafter", f"domain={domain}").domain.grammar
+    assert _compose("train-drafter", "domain=general").domain.weights.keys() == GRAMMARS.keys()
+
+
+def test_the_small_pool_learns_from_the_domains_of_its_experts_alone():
+    config = _compose("train-drafter", "domain=general", "experiment=pool_smollm2")
+    recorded = schema.DomainConfig(name="general", weights=dict.fromkeys(schema.POOL_DOMAINS, 1.0))
+    assert _mixed(config.domain) == recorded  # what the shipped generalist's answers were made with
+
+
 def test_values_arrive_typed():
     config = _compose(
         "train-drafter",
@@ -113,7 +127,7 @@ def test_values_arrive_typed():
         "overwrite=true",
         "target.revision=null",
     )
-    assert config.domain.weights == {"sql": 2.0, "python": 1.0, "math": 1.0, "chat": 1.0}
+    assert config.domain.weights == dict.fromkeys(GRAMMARS, 1.0) | {"sql": 2.0}
     assert isinstance(config.trainer.lr, float) and config.trainer.loggers == ["csv"]
     assert config.trainer.min_lr_ratio == config.trainer.warmup_ratio
     assert (config.runtime.depth, config.runtime.top_k) == (4, None)

@@ -141,7 +141,12 @@ class AnswerSet:
         domain = domain if domain in held and len(held) > 1 else ""
         if (split, domain) not in self._rows:
             names = sorted(n for n in self.manifest.files if n.startswith(f"{split}-"))
-            self._rows[split, domain] = AnswerRows([self.path / name for name in names], domain)
+            rows = AnswerRows([self.path / name for name in names], domain)
+            if domain and not len(rows):
+                raise ArtifactError(
+                    f"{self.path} has no {split} answers of {domain}; make it with data.num_{split}={len(held)} or more"
+                )
+            self._rows[split, domain] = rows
         return self._rows[split, domain]
 
     def token_counts(self, vocab_size: int, split: str = "train", domain: str = "") -> np.ndarray:

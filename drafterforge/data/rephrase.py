@@ -1,7 +1,8 @@
 """The same requests in other words: two answers to choose from, a role to play, another language around them.
 
 A router that reads the wording instead of the task fails on these.  Train, val and test have wordings of their own, and
-test has languages and roles that training never sees, so that nothing measured was memorised.
+test has languages and roles that training never sees, so that nothing measured was memorised.  Requests that carry a text
+to summarize or translate keep every word of it: there, `language` asks in another language around the request only.
 """
 
 # Templates keep one wording a line.
@@ -19,6 +20,7 @@ from drafterforge.data.prompts import Prompt
 from drafterforge.errors import ConfigError
 
 SPLITS = ("train", "val", "test")
+WITH_TEXT = ("summarization", "translation")  # domains whose requests carry a text that must stay as it is
 
 
 def _templates(block: str) -> list[str]:
@@ -218,10 +220,13 @@ def kinds() -> list[str]:
     return list(_KINDS)
 
 
-def rephrase(messages: Sequence[dict[str, str]], kind: str, split: str, rng: random.Random) -> list[dict[str, str]]:
+def rephrase(
+    messages: Sequence[dict[str, str]], kind: str, split: str, rng: random.Random, whole: bool = False
+) -> list[dict[str, str]]:
     """The conversation with its last request in other words, drawn from the split's own wordings.
 
-    Its content stays; `language` also translates how its sentences begin, outside of code.
+    Its content stays; `language` also translates how its sentences begin, outside of code, unless the request is to
+    stay whole.
     """
     if kind not in _KINDS:
         raise ConfigError(f"no way {kind!r} to rephrase; type one of {', '.join(_KINDS)}")
@@ -231,7 +236,8 @@ def rephrase(messages: Sequence[dict[str, str]], kind: str, split: str, rng: ran
     if not places:
         raise ConfigError(f"nothing to rephrase: {len(messages)} messages, none of a user")
     found = [dict(message) for message in messages]
-    found[places[-1]]["content"] = _KINDS[kind](found[places[-1]]["content"], split, rng)
+    way = _whole_in_language if whole and kind == "language" else _KINDS[kind]
+    found[places[-1]]["content"] = way(found[places[-1]]["content"], split, rng)
     return found
 
 
@@ -241,7 +247,15 @@ def rephrased(prompts: Sequence[Prompt], kind: str, split: str, seed: int) -> li
         dataclasses.replace(
             prompt,
             id=f"{prompt.id}/{kind}",
-            messages=tuple(rephrase(prompt.messages, kind, split, random.Random(f"{seed}/{split}/{kind}/{prompt.id}"))),
+            messages=tuple(
+                rephrase(
+                    prompt.messages,
+                    kind,
+                    split,
+                    random.Random(f"{seed}/{split}/{kind}/{prompt.id}"),
+                    whole=prompt.domain in WITH_TEXT,
+                )
+            ),
         )
         for prompt in prompts
     ]
@@ -270,6 +284,10 @@ def _role(text: str, split: str, rng: random.Random) -> str:
 def _language(text: str, split: str, rng: random.Random) -> str:
     language, template = rng.choice(LANGUAGE[split]).split("|", 1)
     return template.format(prompt=translated(text, language))
+
+
+def _whole_in_language(text: str, split: str, rng: random.Random) -> str:
+    return rng.choice(LANGUAGE[split]).partition("|")[2].format(prompt=text)
 
 
 def translated(text: str, language: str) -> str:

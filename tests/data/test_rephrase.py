@@ -16,6 +16,7 @@ from drafterforge.data.rephrase import (
     ROLES,
     SPLITS,
     TWO_ANSWERS,
+    WITH_TEXT,
     kinds,
     partly_rephrased,
     rephrase,
@@ -55,6 +56,14 @@ def test_in_another_language_code_and_all_but_the_first_words_of_sentences_stay(
         assert TEXT.split("```")[1] in found and "a function {add} for me. " in found
         assert found.endswith("Is {0} 100 % right?") or "Is {0} 100 % right?\n\n" in found
         assert "Write a" not in found and any(f"{text} a function" in found for text in opening)
+
+
+@pytest.mark.parametrize("domain", WITH_TEXT)
+def test_a_request_that_carries_a_text_stays_whole_in_every_rephrasing(domain):
+    messages = ({"role": "user", "content": "Translate into Dutch.\n\nPlease wait. What is that?"},)
+    for kind in kinds():
+        for found in rephrased([Prompt(f"{n}", domain, "task", messages, "test") for n in range(30)], kind, "train", 0):
+            assert messages[0]["content"] in found.messages[0]["content"]
 
 
 def test_only_the_beginnings_of_sentences_are_translated():

@@ -13,16 +13,20 @@ from drafterforge.artifacts import locate
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.cli import main
 from drafterforge.data.answers import AnswerSet
+from drafterforge.data.grammars import GRAMMARS
 from drafterforge.drafter import checkpoint
 from drafterforge.drafter.fused import AdaptedLinear
 from drafterforge.pipelines import train_drafter
 from drafterforge.pipelines.pool import open_pool
-from drafterforge.schema import TargetConfig
+from drafterforge.schema import POOL_DOMAINS, TargetConfig
 from drafterforge.target.load import load_target
 from tests.pipelines.conftest import Bench
 
 SMOKE = ("experiment=smoke", "eval.num_prompts=1", "eval.max_new_tokens=4", "eval.chain=false")
-GENERAL = ("train-drafter", "domain=general", *SMOKE)
+LEFT_OUT = [
+    f"domain.weights.{name}=0" for name in GRAMMARS if name not in POOL_DOMAINS
+]  # as few prompts need few domains
+GENERAL = ("train-drafter", "domain=general", *LEFT_OUT, *SMOKE)
 EXPERT = ("train-drafter", "answers=general", "drafter=lora", "drafter.lora.rank=4", *SMOKE)
 
 

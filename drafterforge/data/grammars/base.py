@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -113,6 +113,34 @@ def fill(rng: random.Random, template: str, /, **slots: object) -> str:
 def phrased(templates: list[str] | tuple[str, ...], **slots: object) -> Writer:
     """A writer that picks one of the templates and fills its slots."""
     return lambda rng: fill(rng, rng.choice(templates), **slots)
+
+
+def framed(asks: Sequence[str], before: Sequence[str], after: Sequence[str], **slots: object) -> Writer:
+    """A writer that puts a request between what the user says about themselves and a wish."""
+
+    def write(rng: random.Random) -> str:
+        parts = (rng.choice(before), rng.choice(asks), rng.choice(after))
+        return fill(rng, " ".join(part for part in parts if part), **slots)
+
+    return write
+
+
+def crossed(
+    kinds: dict[str, tuple[str, ...]],
+    topics: list[str],
+    before: tuple[str, ...],
+    after: tuple[str, ...],
+    **slots: object,
+) -> Iterator[tuple[str, Writer]]:
+    """Each kind of request for each topic."""
+    for kind, asks in kinds.items():
+        for topic in topics:
+            yield f"{kind}: {topic}", framed(asks, before, after, topic=topic, **slots)
+
+
+def rows(table: list[str]) -> Iterator[list[str]]:
+    """The cells of each line of a word list."""
+    return (line.split(" | ") for line in table)
 
 
 def lines(block: str) -> list[str]:

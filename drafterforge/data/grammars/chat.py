@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
-from drafterforge.data.grammars.base import Writer, fill, lines, phrased
+from drafterforge.data.grammars.base import Writer, crossed, framed, lines, phrased
 
 # Things to know about.
 SUBJECTS = lines("""
@@ -904,43 +903,21 @@ DRAWN = {
 
 def tasks() -> Iterator[tuple[str, Writer]]:
     """Every (kind, topic) pair with its writer."""
-    yield from crossed(SUBJECT_KINDS, SUBJECTS, CURIOUS, ANSWER)
-    yield from crossed(ACTIVITY_KINDS, ACTIVITIES, PERSONAL, ANSWER)
-    yield from crossed(STORY_KINDS, STORIES, WRITER, VOICE)
-    yield from crossed(PLACE_KINDS, PLACES, NO_FRAME, ANSWER)
-    yield from crossed(DISH_KINDS, DISHES, PERSONAL, ANSWER)
-    yield from crossed({"letter": LETTER_ASKS}, LETTERS, NO_FRAME, MESSAGE)
-    yield from crossed({"advice": TROUBLE_ASKS}, TROUBLES, NO_FRAME, ANSWER)
-    yield from crossed({"ideas": IDEA_ASKS}, IDEAS, PERSONAL, ANSWER)
-    yield from crossed({"role": ROLE_ASKS}, ROLES, NO_FRAME, VOICE)
+    yield from crossed(SUBJECT_KINDS, SUBJECTS, CURIOUS, ANSWER, **DRAWN)
+    yield from crossed(ACTIVITY_KINDS, ACTIVITIES, PERSONAL, ANSWER, **DRAWN)
+    yield from crossed(STORY_KINDS, STORIES, WRITER, VOICE, **DRAWN)
+    yield from crossed(PLACE_KINDS, PLACES, NO_FRAME, ANSWER, **DRAWN)
+    yield from crossed(DISH_KINDS, DISHES, PERSONAL, ANSWER, **DRAWN)
+    yield from crossed({"letter": LETTER_ASKS}, LETTERS, NO_FRAME, MESSAGE, **DRAWN)
+    yield from crossed({"advice": TROUBLE_ASKS}, TROUBLES, NO_FRAME, ANSWER, **DRAWN)
+    yield from crossed({"ideas": IDEA_ASKS}, IDEAS, PERSONAL, ANSWER, **DRAWN)
+    yield from crossed({"role": ROLE_ASKS}, ROLES, NO_FRAME, VOICE, **DRAWN)
     for kind, asks in PAIR_KINDS.items():
         for first, second in (line.split(" | ") for line in PAIRS):
-            writer = framed(asks, DECIDING, ANSWER, first=first, second=second)
+            writer = framed(asks, DECIDING, ANSWER, first=first, second=second, **DRAWN)
             yield f"{kind}: {first} or {second}", writer
     for kind, style in STYLES.items():
         for text in SENTENCES:
             yield f"rewrite, {kind}: {text}", phrased(STYLE_ASKS, style=style, text=text)
     for line in SMALL_TALK:
-        yield f"small talk: {line}", framed(("{line}",), GREETINGS, ENDINGS, line=line)
-
-
-def crossed(
-    kinds: dict[str, tuple[str, ...]],
-    topics: list[str],
-    before: tuple[str, ...],
-    after: tuple[str, ...],
-) -> Iterator[tuple[str, Writer]]:
-    """Each kind of request for each topic."""
-    for kind, asks in kinds.items():
-        for topic in topics:
-            yield f"{kind}: {topic}", framed(asks, before, after, topic=topic)
-
-
-def framed(asks: tuple[str, ...], before: tuple[str, ...], after: tuple[str, ...], **slots: object) -> Writer:
-    """A writer that puts a request between what the user says about themselves and a wish."""
-
-    def write(rng: random.Random) -> str:
-        parts = (rng.choice(before), rng.choice(asks), rng.choice(after))
-        return fill(rng, " ".join(part for part in parts if part), **slots, **DRAWN)
-
-    return write
+        yield f"small talk: {line}", framed(("{line}",), GREETINGS, ENDINGS, line=line, **DRAWN)

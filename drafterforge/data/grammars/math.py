@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from drafterforge.data.grammars.base import Writer, an, capital, fill, lines, phrased
+from drafterforge.data.grammars.base import Writer, an, capital, fill, lines, phrased, rows
 
 NAMES = lines("""
 Amara Ben Chloe Diego Elif Farid Grace Hanna Ivan Jade Kofi Lena Marco Nadia Omar Priya Quinn Rosa
@@ -853,8 +853,3 @@ def write(asked: Problem, slots: dict[str, object], rng: random.Random) -> str:
             given[f"{slot}_cap"] = capital(str(given[slot]))
     text = fill(rng, rng.choice(asked.texts), **given, **asked.numbers)
     return rng.choice(OPENINGS) + text + rng.choice(CLOSINGS)
-
-
-def rows(table: list[str]) -> Iterator[list[str]]:
-    """The cells of each line of a word list."""
-    return (line.split(" | ") for line in table)
