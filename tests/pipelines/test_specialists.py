@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+import drafterforge
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.cli import main
 from drafterforge.data.answers import AnswerSet
@@ -80,6 +81,20 @@ def test_generate_prints_the_target_s_text_whichever_drafts(specialists, name):
     wanted = specialists(*ASK).out
     assert specialists(*ASK, f"drafter={name}").out == wanted
     assert specialists(*ASK, f"drafter={specialists.artifact('drafters', name)}").out == wanted
+
+
+@pytest.mark.slow
+def test_a_bundle_holds_drafters_of_every_kind(specialists):
+    wanted = specialists(*ASK).out
+    done = specialists("export", "bundle=all", "pool.selector=ucb1")
+    assert done.code == 0, done.err
+    engine = drafterforge.open(specialists.artifact("bundles", "all"))
+    kinds = {name: type(drafter) for name, drafter in engine.drafter.drafters.items()}
+    assert kinds == {"sql": FusedDrafter, "sql-causal_lm": Target, "sql-retrieval": Retrieval, "retrieval": Retrieval}
+    for name in ("", *kinds):
+        assert specialists(*ASK, "bundle=all", *([f"drafter={name}"] if name else [])).out == wanted, name
+    exported = specialists("export", "bundle=all", "format=sglang")
+    assert exported.code == 0 and exported.err.count("wrote") == 1, exported.err
 
 
 @pytest.mark.quick_cases(1)
