@@ -145,9 +145,10 @@ def _command(name: str) -> Command:
 
 def _config(typed: str, command: Command, overrides: list[str]) -> Any:
     if typed == "inspect":
-        if len(overrides) > 1:
-            raise ConfigError(f"inspect takes one folder, got {len(overrides)}: {overrides}")
-        overrides = [o if o.startswith("path=") else f"path={o}" for o in overrides]
+        given = [o for o in overrides if not o.startswith("runs_dir=")]
+        if len(given) > 1:
+            raise ConfigError(f"inspect takes one folder, got {len(given)}: {given}")
+        overrides = [o if o.startswith(("path=", "runs_dir=")) else f"path={o}" for o in overrides]
     return load_config(command.name, getattr(schema, command.config), overrides)
 
 

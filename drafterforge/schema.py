@@ -575,7 +575,9 @@ class GenerateConfig:
     top_p: float = 1.0  # sample among the fewest tokens that hold this probability
     min_p: float = 0.0  # sample among tokens at least this times as probable as the best
     repetition_penalty: float = 1.0  # above 1: tokens of the text so far become less probable
-    stop: list[str] = field(default_factory=list)  # strings that end the answer, left out of it
+    stop: list[str] = field(
+        default_factory=list
+    )  # strings that end the answer, left out of it; backslash n: a new line
     seed: int = 0  # of sampling: the same prompt and seed give the same text, with any drafter
     colour: str = "auto"  # drafted tokens in green: auto (on a terminal) | always | never
     runs_dir: str = "runs"  # where the drafter is looked up
@@ -670,7 +672,8 @@ class DoctorConfig:
 class InspectConfig:
     """`drafterforge inspect PATH`."""
 
-    path: str = ""  # an artifact's folder
+    path: str = ""  # folder of an artifact or a bundle, its name, or a bundle's .tar
+    runs_dir: str = "runs"  # where names are looked up
 
     def __post_init__(self) -> None:
         """Check that there is something to look at."""

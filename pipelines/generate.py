@@ -30,7 +30,8 @@ def run(cfg: Config) -> str:
     coloured = cfg.colour == "always" or (cfg.colour == "auto" and sys.stdout.isatty())
     printer = Printer(engine.target.tokenizer, coloured)
     message = {"role": "user", "content": prompt}
-    for answer in engine.stream([message], cfg.max_new_tokens, sampling, cfg.stop):
+    stop = [text.replace("\\n", "\n").replace("\\t", "\t") for text in cfg.stop]  # shells hand over a backslash
+    for answer in engine.stream([message], cfg.max_new_tokens, sampling, stop):
         printer.show(answer)
     print(flush=True)
     console.print(summary(answer), soft_wrap=True, markup=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from pathlib import Path
 
 from rich.table import Table
 
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.bundle.card import summary
 from drafterforge.bundle.open import check_bundle, locate
@@ -23,7 +25,7 @@ def run(cfg: Config) -> Manifest | BundleRecord:
     """Print kind, target, files, parents and figures of the artifact or the bundle at `path`."""
     if not cfg.path:
         raise ConfigError("inspect needs a folder: type drafterforge inspect PATH")
-    path = Path(cfg.path).expanduser()
+    path = named(cfg) or Path(cfg.path).expanduser()
     if (path / BUNDLE).is_file() or path.is_file():
         return inspect_bundle(path)
     kind = Manifest.read(path).kind if (path / "manifest.json").is_file() else "artifact"
@@ -43,6 +45,17 @@ def run(cfg: Config) -> Manifest | BundleRecord:
     table.add_row("settings", json.dumps(manifest.config, indent=1))
     table_console().print(table)
     return manifest
+
+
+def named(cfg: Config) -> Path | None:
+    """The one artifact or bundle of this name, if there is no such path."""
+    if "/" in cfg.path or Path(cfg.path).exists():
+        return None
+    found = sorted(Path(cfg.runs_dir).glob(f"*/*/{glob.escape(cfg.path)}"))
+    found += sorted(SHIPPED.glob(f"*/*/{glob.escape(cfg.path)}")) if not found else []
+    if len(found) > 1:
+        raise ConfigError(f"{cfg.path!r} names {len(found)} artifacts; type one of {', '.join(map(str, found))}")
+    return found[0] if found else None
 
 
 def inspect_bundle(path: Path) -> BundleRecord:

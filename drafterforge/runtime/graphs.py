@@ -31,6 +31,7 @@ from drafterforge.tree.grow import TreeShape, ancestor_mask, root_only
 log = logging.getLogger(__name__)
 
 FIRST_SLOTS = 512  # of the smallest buffers; larger ones double
+MOST_BUFFERS, MOST_CYCLES = 16, 64  # kept for later batches, and for other trees and samplings in the same buffers
 WARM_UPS = 2  # runs before a capture, which may choose kernels and allocate
 
 
@@ -231,10 +232,16 @@ class StaticBatch(Batch):
         """Bring rows of other buffers together in buffers of the right size."""
         slots = self._slots(max(row.length for row in self.rows))
         key = (len(sources), slots, self.largest, self.drafter is None)
-        rows = next((rows for name, rows in self.pool.items() if name[:4] == key and rows.free), None)
-        if rows is None:
+        name = next((name for name, rows in self.pool.items() if name[:4] == key and rows.free), None)
+        if name is None:
             rows = StaticRows(self.target, self.drafter, len(sources), slots, self.largest.depth)
-            self.pool[(*key, len(self.pool))] = rows
+            name = (*key, id(rows))
+        else:
+            rows = self.pool.pop(name)
+        self.pool[name] = rows  # last: what has not been used for longest goes first
+        for old in [name for name, rows in self.pool.items() if rows.free][: max(len(self.pool) - MOST_BUFFERS, 0)]:
+            if self.pool[old] is not rows:
+                del self.pool[old]
         for place, (source, row) in enumerate(sources):
             rows.take(place, source, row)
         self._release()
@@ -266,9 +273,12 @@ class StaticBatch(Batch):
         if uniform is not None:
             self.static.uniform[:, : shape.depth + 1] = uniform
         key = (shape, self.invariant, tuple(replace(row.sampling, seed=0) for row in self.rows))
-        if key not in self.static.cycles:
-            self.static.cycles[key] = StaticCycle(self.static, shape, self, self.target.device.type == "cuda")
-        found, draft_s, verify_s = self.static.cycles[key]()
+        cycles = self.static.cycles
+        one = cycles.pop(key, None) or StaticCycle(self.static, shape, self, self.target.device.type == "cuda")
+        cycles[key] = one  # last, as above
+        if len(cycles) > MOST_CYCLES:
+            del cycles[next(iter(cycles))]
+        found, draft_s, verify_s = one()
         emitted = [row.take(confirmed) for row, confirmed in zip(self.rows, found.confirmed, strict=True)]
         for row, count in zip(self.rows, found.counts, strict=True):
             row.length += count

@@ -169,3 +169,14 @@ def test_drafters_of_a_bundle_and_of_runs_are_exported_for_other_programs(export
     }
     for wanted, typed in mistakes.items():
         assert wanted in exported(*typed).one_line(), typed
+
+
+def test_what_is_inspected_may_be_named(exported, capsys):
+    runs = f"runs_dir={exported.runs}"
+    assert main(["inspect", "house", runs]) == 0
+    assert "bundle house: every file whole" in capsys.readouterr().out
+    assert main(["inspect", "sql", runs]) == 2  # answers, features, a drafter and a report
+    line = capsys.readouterr().err
+    assert "'sql' names 4 artifacts; type one of" in line and str(exported.artifact("drafters")) in line
+    assert main(["inspect", "nothing", runs]) == 2
+    assert "no artifact at" in capsys.readouterr().err

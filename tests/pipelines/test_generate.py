@@ -53,6 +53,19 @@ def test_a_stop_string_ends_the_text_and_is_left_out(trained):
         assert done.out == whole[: whole.index(stop)] + "\n" and "stopped at stop" in done.err
 
 
+def test_a_stop_string_may_name_a_new_line(trained, monkeypatch):
+    seen = []
+    real = Engine.stream
+
+    def stream(self, prompt, max_new_tokens, sampling, stop):
+        seen.append(stop)
+        return real(self, prompt, max_new_tokens, sampling, stop)
+
+    monkeypatch.setattr(Engine, "stream", stream)
+    assert trained(*ASK, r"stop=['\n\n','a\tb']").code == 0
+    assert seen == [["\n\n", "a\tb"]]
+
+
 def test_drafted_tokens_are_green_and_the_text_stays_the_same(trained, small_folder):
     plain = trained(*ASK, "drafter=retrieval", "colour=never").out
     assert "\x1b" not in plain

@@ -75,6 +75,21 @@ def test_buffers_grow_with_the_text_and_serve_the_next_request(monkeypatch):
 
 
 @pytest.mark.slow
+def test_buffers_that_were_not_used_for_longest_are_given_up(monkeypatch):
+    monkeypatch.setattr(graphs, "MOST_BUFFERS", 2)
+    monkeypatch.setattr(graphs, "MOST_CYCLES", 1)
+    target = tiny_target()
+    engine = Engine(target, fused(target), TreeShape(5, 4, 1), graphs=True)
+    wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS, 18)]
+    for count in (1, 3, 2, 1, 3):
+        assert [answer.tokens for answer in engine.generate(PROMPTS[:count], 18)] == wanted[:count]
+        assert len(engine.buffers) <= 2 and all(len(rows.cycles) == 1 for rows in engine.buffers.values())
+    assert 3 in {name[0] for name in engine.buffers}  # the last that were used
+    sampled = [Sampling(temperature=1.0, seed=3)] * 3
+    again = Engine(target).generate(PROMPTS, 18, sampled)
+    assert [a.tokens for a in engine.generate(PROMPTS, 18, sampled)] == [a.tokens for a in again]
+
+
 def test_batches_that_live_at_the_same_time_do_not_share_buffers():
     target = tiny_target(eos_token_id=None)
     wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS, 20)]
