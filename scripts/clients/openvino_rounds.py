@@ -1,10 +1,11 @@
 """Decode prompts in OpenVINO GenAI with an exported drafter and without, and write tokens and statistics.
 
     PYTHON_OF_OPENVINO scripts/clients/openvino_rounds.py --target FOLDER --drafter FOLDER --prompts IDS.json \
-        --inputs IN.npz --work FOLDER --out FOUND.json
+        --whole FOLDER --inputs IN.npz --work FOLDER --out FOUND.json
 
-Both models become OpenVINO's own files in --work, once.  IDS.json holds lists of token ids; IN.npz `features` [T, 3H]
-and `tokens` [T], the token after each feature's position, for which FOUND.npz gets the drafter's `logits` [T, W].
+Models become OpenVINO's own files in --work, once.  IDS.json holds lists of token ids.  --whole is the drafter with the
+target's embedding among its tensors, which OpenVINO GenAI puts in place by itself and a pass of the drafter alone
+needs: FOUND.npz gets its `logits` [T, W] for IN.npz, `features` [T, 3H] and `tokens` [T], the token after each of them.
 Needs openvino-genai and optimum-intel (scripts/clients_env openvino); knows nothing of drafterforge.
 """
 
@@ -29,15 +30,18 @@ PRECISION = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "IN
 def main() -> None:
     """Prompts one by one, greedily, in float32."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("target", "drafter", "prompts", "inputs", "work", "out"):
+    for name in ("target", "drafter", "prompts", "whole", "inputs", "work", "out"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--depth", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=64)
     typed = parser.parse_args()
     work = Path(typed.work)
     target = converted(Path(typed.target), work / "target")
-    drafter = converted(Path(typed.drafter), work / f"drafter-{Path(typed.drafter).name}", "--trust-remote-code")
-    np.savez(Path(typed.out).with_suffix(".npz"), **forward(drafter, np.load(typed.inputs)))
+    drafter, whole = (
+        converted(Path(folder), work / f"drafter-{Path(folder).name}", "--trust-remote-code")
+        for folder in (typed.drafter, typed.whole)
+    )
+    np.savez(Path(typed.out).with_suffix(".npz"), **forward(whole, np.load(typed.inputs)))
     prompts = json.loads(Path(typed.prompts).read_text())
     plain = pipeline(target)
     texts = [decode(plain, ids, typed.max_tokens)["tokens"] for ids in prompts]

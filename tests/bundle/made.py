@@ -76,4 +76,4 @@ def edit(folder: Path, section: str = "", **changes: object) -> None:
 def edit_tensors(folder: Path, change) -> None:
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
-    save_file(tensors, folder / "model.safetensors")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.bundle.layout import read_target
 from drafterforge.drafter.checkpoint import load_drafter
 from drafterforge.schema import TargetConfig
+from tests.bundle.made import edit_tensors
 from tests.external.conftest import DEPTH, MAX_TOKENS, Client, our_logits
 
 pytestmark = pytest.mark.external
@@ -31,7 +33,9 @@ def work(tmp_path_factory):
 def test_its_logits_and_texts_are_ours(client, real, exported, ours, prompt_file, text, work, tmp_path, name):
     features, tokens = text
     np.savez(tmp_path / "in.npz", features=features[:-1].numpy(), tokens=tokens[1:].numpy())
-    folders = ("--target", real.folder, "--drafter", exported(name, "sglang"), "--work", work)
+    shutil.copytree(exported(name, "sglang"), whole := tmp_path / f"{name}-whole")
+    edit_tensors(whole, lambda tensors: tensors.update({"embed_tokens.weight": real.backbone.embedding.clone()}))
+    folders = ("--target", real.folder, "--drafter", exported(name, "sglang"), "--whole", whole, "--work", work)
     files = ("--prompts", prompt_file, "--inputs", tmp_path / "in.npz", "--out", tmp_path / "out.json")
     more = ("--depth", DEPTH, "--max-tokens", MAX_TOKENS)
     client.run("openvino_rounds.py", *folders, *files, *more, log=tmp_path / "openvino.log")
@@ -41,13 +45,13 @@ def test_its_logits_and_texts_are_ours(client, real, exported, ours, prompt_file
     found = np.load(tmp_path / "out.npz")
     theirs = torch.from_numpy(found["logits"])[rows]
     worst = float((theirs - wanted[0]).abs().max())
-    assert worst < 1e-3 and torch.equal(theirs.argmax(-1), wanted[0].argmax(-1))
+    assert worst < 1e-4 and torch.equal(theirs.argmax(-1), wanted[0].argmax(-1))
     assert np.array_equal(found["d2t"], drafter.d2t.numpy())
 
     told = json.loads((tmp_path / "out.json").read_text())
     texts = [answer.tokens[:MAX_TOKENS] for answer in ours(name)]
     assert told["plain"] == texts == [answer["tokens"] for answer in told["answers"]]
-    # It drafts a little otherwise than a chain over whole contexts, so that counts are near ours, and no more.
+    # It counts and drafts in its own way (fewer accepted, also with the embedding in the file), so near ours is all.
     accepted = sum(answer["accepted"] for answer in told["answers"])
     emitted = [len(one) - 1 for one in texts]
     chain = 0
