@@ -449,6 +449,8 @@ class PolicyConfig:
     decides: str = "both"  # ltd: depth | size | both, taking turns | independent: both, each trained alone
     rounds: int = 2  # ltd: turns of each of the two
     max_depth: int = 8  # ltd: deepest tree
+    size_actor: list[int] | None = None  # ltd: hidden layers of the size policy; null: as actor
+    size_gamma: float | None = None  # ltd: discount of the size policy; null: as gamma
     arms: int = 8  # joint: pairs of drafter and tree to choose from
 
     def __post_init__(self) -> None:
@@ -461,6 +463,9 @@ class PolicyConfig:
         _counts(self, "policy", "planner_rounds arms")
         _at_least("policy.weight_decay", self.weight_decay, 0.0)
         _at_least("policy.temperature", self.temperature, 0.0)
+        for key in ("size_actor", "size_gamma"):
+            given = getattr(self, key) is not None and self.method != "ltd"
+            _require(not given, f"policy.{key}= is read by policy=ltd only, not by policy.method={self.method}")
         for part in self.parts:
             _one_of("policy.parts", part, ("features", "text", "children", "length"))
         _require(bool(self.parts), "policy.parts must name what the policy sees, such as [children]")

@@ -38,7 +38,7 @@ def fit_terms(columns: Mapping[str, np.ndarray], seconds: np.ndarray, rising: Se
 
 
 def fit_step(step: str, cycles: Cycles, seconds: np.ndarray, profile: LatencyProfile) -> dict[str, float]:
-    """Seconds of a step's terms, fitted to seconds [M] of cycles; knots with too few of them lie between their neighbours.
+    """Seconds of a step's terms, fitted to seconds [M]; knots with too few cycles lie between their neighbours.
 
     profile: names the knots.  The outermost ones must be priced: see `unpriced`.
     """

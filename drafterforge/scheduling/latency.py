@@ -149,7 +149,8 @@ def read_profile(path: Path | str) -> LatencyProfile:
         _check(stored)
     except ArtifactError as error:
         raise ArtifactError(
-            f"{path} is no latency profile: {error}; type drafterforge calibrate drafter=NAME overwrite=true on its device"
+            f"{path} is no latency profile: {error}; "
+            "type drafterforge calibrate drafter=NAME overwrite=true on its device"
         ) from error
     values = vars(stored) | {"nodes": tuple(stored.nodes), "top_ks": tuple(stored.top_ks)}
     return LatencyProfile(**values)

@@ -49,7 +49,7 @@ class StaticScheduler(Scheduler):
 
 
 class RandomScheduler(Scheduler):
-    """Any action of a grid, anew for every cycle, none again before all have had their turn: to measure what cycles cost."""
+    """Any action of a grid, none again before all have had their turn: to measure what cycles cost."""
 
     name = "random"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.scheduling.actions import ActionGrid
 from drafterforge.pipelines.calibrate import Beside, Measured, errors_on, fitted
+from drafterforge.scheduling.actions import ActionGrid
 from drafterforge.scheduling.fit import fit_step, fit_terms, unpriced
 from drafterforge.scheduling.latency import STEPS, Cycles, hats, read_profile, terms
 from drafterforge.scheduling.schedulers import RandomScheduler
