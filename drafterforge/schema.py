@@ -478,10 +478,14 @@ class RouterConfig:
     domains: list[str] = field(default_factory=lambda: ["sql", "python", "math", "chat"])  # with a prompt grammar
     features: str = "target"  # target: what its prefill computes anyway | text: those of a small text encoder
     encoder: str = ""  # router.features=text: folder or hub id of the encoder
+    labels: str = "domains"  # domains: a prompt's own | measured: which drafter drafts its answer best
+    drafters: list[str] = field(default_factory=list)  # router.labels=measured: names; empty: the whole pool
+    max_new_tokens: int = 48  # router.labels=measured: length limit of the answers that drafters are measured on
     num_train: int = 400  # training prompts of each domain
     num_val: int = 60  # prompts of each domain that calibrate its confidence
     num_test: int = 100  # held-out prompts of each domain; they are also asked in other words
     rephrased: float = 0.5  # share of the training prompts that are put in other words
+    held_out_kinds: list[str] = field(default_factory=list)  # of rephrasing, tested but not trained on: role, ...
     hidden: int = 64  # width of the MLP's inner layer; 0: a linear head
     max_steps: int = 150  # optimiser steps
     batch_size: int = 256  # prompts per step
@@ -497,6 +501,12 @@ class RouterConfig:
             (self.features == "text") == bool(self.encoder),
             "router.encoder= goes with router.features=text, and only with it; type both or neither",
         )
+        _one_of("router.labels", self.labels, ("domains", "measured"))
+        _require(
+            not self.drafters or self.labels == "measured",
+            "router.drafters= is read by router.labels=measured only; type both or neither",
+        )
+        _at_least("router.max_new_tokens", self.max_new_tokens, 2)
         _counts(self, "router", "num_train num_val num_test max_steps batch_size")
         for key in ("rephrased", "label_smoothing"):
             _share(f"router.{key}", getattr(self, key))

@@ -28,6 +28,7 @@ from drafterforge.pipelines.pool import fingerprint_of, open_pool
 from drafterforge.pipelines.reports import write_report
 from drafterforge.pipelines.traces import traces_of
 from drafterforge.pipelines.train_router import train_router
+from drafterforge.pipelines.yardstick import yardstick_of
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
@@ -53,7 +54,10 @@ def run(cfg: Config) -> Path:
     target = load_target(cfg.target)
     path = artifact_dir(cfg.runs_dir, target.name, "policies", cfg.name or cfg.policy.method)
     if cfg.policy.method == "router":
-        return train_router(target, cfg.router.domains, path, cfg.router, cfg.seed, overwrite=cfg.overwrite)
+        yardstick = yardstick_of(cfg, target) if cfg.router.labels == "measured" else None
+        return train_router(
+            target, cfg.router.domains, path, cfg.router, cfg.seed, yardstick=yardstick, overwrite=cfg.overwrite
+        )
     grid, others = calibrate.action_grid(cfg), policies_of(cfg, target, path)
     given = given_profile(cfg, target, grid) if cfg.latency.path else None
     traces_path, traces = traces_of(cfg.traces, cfg.grid, cfg.drafter, cfg.runs_dir, target, cfg.seed, cfg.overwrite)
