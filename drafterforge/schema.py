@@ -463,6 +463,9 @@ class PolicyConfig:
         _counts(self, "policy", "planner_rounds arms")
         _at_least("policy.weight_decay", self.weight_decay, 0.0)
         _at_least("policy.temperature", self.temperature, 0.0)
+        for key in ("gamma", "lam", "size_gamma"):
+            if getattr(self, key) is not None:
+                _share(f"policy.{key}", getattr(self, key))
         for key in ("size_actor", "size_gamma"):
             given = getattr(self, key) is not None and self.method != "ltd"
             _require(not given, f"policy.{key}= is read by policy=ltd only, not by policy.method={self.method}")

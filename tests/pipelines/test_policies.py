@@ -114,6 +114,7 @@ MISTAKES = {
     "was made with other settings": ("train-policy", *OWN, "traces.num_test=3"),
     "or traces.name=OTHER to keep it": ("train-policy", *OWN, "traces.num_test=3"),
     "no policies named 'plannerr'": ("train-policy", *OWN, "name=new", "live.policies=[plannerr]"),
+    "policy.size_gamma must lie in [0, 1]": ("train-policy", *OWN, "policy=ltd", "policy.size_gamma=1.5"),
     "policy.size_gamma= is read by policy=ltd only": ("train-policy", *OWN, "policy.size_gamma=0.5"),
     "pool.scheduler=planner needs a drafter; type drafter=NAME": ("generate", "prompt=a", "pool.scheduler=planner"),
     "chooses trees of EAGLE-3 drafters, but retrieval is none; type drafter=sql": (
