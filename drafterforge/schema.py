@@ -472,6 +472,8 @@ class PolicyConfig:
     decides: str = "both"  # ltd: depth | size | both, taking turns | independent: both, each trained alone
     rounds: int = 2  # ltd: turns of each of the two
     max_depth: int = 8  # ltd: deepest tree
+    size_actor: list[int] | None = None  # ltd: hidden layers of the size policy; null: as actor
+    size_gamma: float | None = None  # ltd: discount of the size policy; null: as gamma
     arms: int = 8  # joint: pairs of drafter and tree to choose from
 
     def __post_init__(self) -> None:
@@ -484,6 +486,12 @@ class PolicyConfig:
         _counts(self, "policy", "planner_rounds arms")
         _at_least("policy.weight_decay", self.weight_decay, 0.0)
         _at_least("policy.temperature", self.temperature, 0.0)
+        for key in ("gamma", "lam", "size_gamma"):
+            if getattr(self, key) is not None:
+                _share(f"policy.{key}", getattr(self, key))
+        for key in ("size_actor", "size_gamma"):
+            given = getattr(self, key) is not None and self.method != "ltd"
+            _require(not given, f"policy.{key}= is read by policy=ltd only, not by policy.method={self.method}")
         for part in self.parts:
             _one_of("policy.parts", part, ("features", "text", "children", "length"))
         _require(bool(self.parts), "policy.parts must name what the policy sees, such as [children]")
@@ -496,10 +504,14 @@ class RouterConfig:
     domains: list[str] = field(default_factory=lambda: list(POOL_DOMAINS))  # with a prompt grammar
     features: str = "target"  # target: what its prefill computes anyway | text: those of a small text encoder
     encoder: str = ""  # router.features=text: folder or hub id of the encoder
+    labels: str = "domains"  # domains: a prompt's own | measured: which drafter drafts its answer best
+    drafters: list[str] = field(default_factory=list)  # router.labels=measured: names; empty: the whole pool
+    max_new_tokens: int = 48  # router.labels=measured: length limit of the answers that drafters are measured on
     num_train: int = 400  # training prompts of each domain
     num_val: int = 60  # prompts of each domain that calibrate its confidence
     num_test: int = 100  # held-out prompts of each domain; they are also asked in other words
     rephrased: float = 0.5  # share of the training prompts that are put in other words
+    held_out_kinds: list[str] = field(default_factory=list)  # of rephrasing, tested but not trained on: role, ...
     hidden: int = 64  # width of the MLP's inner layer; 0: a linear head
     max_steps: int = 150  # optimiser steps
     batch_size: int = 256  # prompts per step
@@ -515,6 +527,12 @@ class RouterConfig:
             (self.features == "text") == bool(self.encoder),
             "router.encoder= goes with router.features=text, and only with it; type both or neither",
         )
+        _one_of("router.labels", self.labels, ("domains", "measured"))
+        _require(
+            not self.drafters or self.labels == "measured",
+            "router.drafters= is read by router.labels=measured only; type both or neither",
+        )
+        _at_least("router.max_new_tokens", self.max_new_tokens, 2)
         _counts(self, "router", "num_train num_val num_test max_steps batch_size")
         for key in ("rephrased", "label_smoothing"):
             _share(f"router.{key}", getattr(self, key))

@@ -13,6 +13,7 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.compose import to_dict
+from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import bar, table_console
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.pool import open_pool
@@ -22,8 +23,8 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.scheduling.actions import ActionGrid, describe
-from drafterforge.scheduling.fit import fit_terms, median_error
-from drafterforge.scheduling.latency import FILE, STEPS, Cycles, LatencyProfile, terms
+from drafterforge.scheduling.fit import fit_step, fit_terms, median_error, unpriced
+from drafterforge.scheduling.latency import FILE, STEPS, Cycles, LatencyProfile
 from drafterforge.scheduling.schedulers import RandomScheduler, StaticScheduler
 from drafterforge.schema import CalibrateConfig
 from drafterforge.target.device import describe_device
@@ -53,6 +54,11 @@ class Measured:
             for name, value in seen.items():
                 self.columns[name].append(value)
             position += cycle.accept_length
+
+    @staticmethod
+    def join(many: Sequence[Measured]) -> Measured:
+        """One after the other."""
+        return Measured({name: [value for one in many for value in one.columns[name]] for name in Measured().columns})
 
     @property
     def cycles(self) -> Cycles:
@@ -96,7 +102,7 @@ def run(cfg: Config) -> Path:
         ) as staged:
             save_json_atomic(staged / FILE, profile.as_json())
         show(profile)
-    print(f"wrote {path / FILE}; next: drafterforge train-policy")
+    print(f"wrote {path / FILE}; next: drafterforge train-policy drafter={cfg.drafter}")
     return path
 
 
@@ -126,33 +132,33 @@ def measured_profile(cfg: Config, target: Target, grid: ActionGrid) -> LatencyPr
     pool.scheduler = drawn
     engine.generate([prompts["train"][0]], latency.max_new_tokens)  # warm-up
     plain.generate([prompts["train"][0]], latency.probe_tokens)
-    found, held_out, probe = [], [], Measured()
+    found, held_out = [], []
     with bar("measuring cycles", len(turns)) as progress:
         for scheduler, ids, fits in turns:
             pool.scheduler = scheduler
             one = Beside()
-            probed(plain, ids, latency.probe_tokens, probe, one.probes)
+            probed(plain, ids, latency.probe_tokens, one.probes)
             one.cycles.add(engine.generate([ids], latency.max_new_tokens)[0])
             if not fits:
-                probed(plain, ids, latency.probe_tokens, probe, one.probes)
+                probed(plain, ids, latency.probe_tokens, one.probes)
             (found if fits else held_out).append(one)
             progress.advance(shown="drawn trees" if fits else describe(scheduler.shape))
-    profile = fitted(cfg, target, grid, found, probe)
-    return replace(profile, errors=errors_on(held_out, profile, probe))
+    profile = fitted(cfg, target, grid, found)
+    return replace(profile, errors=errors_on(held_out, profile))
 
 
-def probed(plain: Engine, ids: list[int], num_tokens: int, *into: Measured) -> None:
+def probed(plain: Engine, ids: list[int], num_tokens: int, into: Measured) -> None:
     """Decode some tokens without a drafter: what a token costs at this moment."""
-    answer = plain.generate([ids], num_tokens)[0]
-    for one in into:
-        one.add(answer)
+    into.add(plain.generate([ids], num_tokens)[0])
 
 
-def fitted(cfg: Config, target: Target, grid: ActionGrid, found: Sequence[Beside], probe: Measured) -> LatencyProfile:
+def fitted(cfg: Config, target: Target, grid: ActionGrid, found: Sequence[Beside]) -> LatencyProfile:
     """Seconds of all terms; node counts between the grid's are interpolated.
 
     An answer's times are first divided by how slow the machine was just then: its probe's time over the expected.
+    Only these answers' own probes are read, none that will scale a held-out answer.
     """
+    probe = Measured.join([one.probes for one in found])
     nodes = tuple(sorted({1, *grid.num_tokens}))
     alone = sum(probe.seconds(step) for step in STEPS)
     kilo = probe.cycles.length / 1000.0
@@ -174,7 +180,12 @@ def fitted(cfg: Config, target: Target, grid: ActionGrid, found: Sequence[Beside
         took = np.concatenate([one.cycles.seconds(step) / scale_of(one.probes, profile) for one in found])
         kept = took > 0
         ran = Cycles(*(getattr(cycles, name)[kept] for name in INPUTS))
-        seconds[step] = fit_terms(terms(step, ran, nodes, grid.top_ks), took[kept])
+        if missing := unpriced(step, ran, profile) if kept.any() else "all of it":
+            raise ConfigError(
+                f"{len(found)} answers have too few cycles to price a step, {step} ({missing}); "
+                f"type latency.num_prompts={2 * len(found)}, or a smaller grid"
+            )
+        seconds[step] = fit_step(step, ran, took[kept], profile)
     return replace(profile, seconds=seconds)
 
 
@@ -184,13 +195,13 @@ def scale_of(probes: Measured, profile: LatencyProfile) -> float:
     return float(took / profile.token_s(probes.cycles.length).sum())
 
 
-def errors_on(answers: Sequence[Beside], profile: LatencyProfile, probes: Measured) -> dict[str, float]:
+def errors_on(answers: Sequence[Beside], profile: LatencyProfile) -> dict[str, float]:
     """Median absolute error of answers' total time and of each step's, one tree for each answer.
 
     Predictions are scaled by the probes just before and after an answer: a shared machine drifts by more than the
-    profile errs, and a schedule's gain is a ratio.  `total_unscaled` has one factor for all, from all probes.
+    profile errs, and a schedule's gain is a ratio.  `total_unscaled` has one factor for all, from all these probes.
     """
-    overall = scale_of(probes, profile)
+    overall = scale_of(Measured.join([one.probes for one in answers]), profile)
     own = np.array([scale_of(one.probes, profile) for one in answers])
     errors = {"autoregressive_scale": round(overall, 4)}
     predicted, measured = {}, {}

@@ -38,6 +38,11 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
             "a bundle fixes pool.drafters, pool.router, pool.every and pool.options; with bundle= give pool.selector "
             "or pool.scheduler only, or export another bundle"
         )
+    if own.scheduler and cfg.drafter not in ("", "pool"):
+        raise ConfigError(
+            f"drafter={cfg.drafter} of a bundle decodes alone, which pool.scheduler={own.scheduler} does not change; "
+            "leave one of them out"
+        )
     engine = open_bundle(
         path,
         target=cfg.target if cfg.target.source == "hf" else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from drafterforge.artifacts.folder import open_artifact
@@ -10,9 +10,11 @@ from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.bundle.drafters import RETRIEVAL, Source, open_drafters
 from drafterforge.drafter.checkpoint import generalist_of
+from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.lora import ADAPTER
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
+from drafterforge.pipelines.console import say
 from drafterforge.pipelines.decode import kind_of, open_drafter
 from drafterforge.router.router import Router
 from drafterforge.runtime.pool import Drafter, Pool
@@ -47,7 +49,7 @@ def build_pool(cfg: PoolConfig, runtime: RuntimeConfig, runs_dir: Path | str, ta
     drafters = open_pool(runs_dir, target, pool_names(runs_dir, target, cfg.drafters))
     deep = choose_shape(runtime, target.device, target.dtype, "retrieval")  # whose levels cost nothing
     shapes = {name: deep for name, drafter in drafters.items() if isinstance(drafter, Retrieval)}
-    scheduler, router = open_scheduler(cfg, runs_dir, target), open_router(cfg, runs_dir, target)
+    scheduler, router = open_scheduler(cfg, runs_dir, target, drafters), open_router(cfg, runs_dir, target)
     pool = Pool(
         drafters, cfg.selector, every=cfg.every, shapes=shapes, scheduler=scheduler, router=router, **cfg.options
     )
@@ -56,21 +58,47 @@ def build_pool(cfg: PoolConfig, runtime: RuntimeConfig, runs_dir: Path | str, ta
     return pool, shape
 
 
-def scheduled(cfg: PoolConfig, runs_dir: Path | str, target: Target, name: str, drafter: Drafter) -> Drafter | Pool:
-    """The drafter itself, or a pool of it alone whose trees a policy chooses."""
-    scheduler = open_scheduler(cfg, runs_dir, target)
-    return drafter if scheduler is None else Pool({name: drafter}, "static", scheduler=scheduler)
+def scheduled(
+    cfg: PoolConfig, runs_dir: Path | str, target: Target, name: str, drafter: Drafter | None
+) -> Drafter | Pool | None:
+    """The drafter itself, or a pool of it alone whose trees a policy of its own chooses."""
+    if not cfg.scheduler:
+        return drafter
+    if drafter is None:
+        raise ConfigError(f"pool.scheduler={cfg.scheduler} needs a drafter; type drafter=NAME or drafter=pool")
+    drafters = {name: drafter}
+    return Pool(drafters, "static", scheduler=open_scheduler(cfg, runs_dir, target, drafters))
 
 
-def open_scheduler(cfg: PoolConfig, runs_dir: Path | str, target: Target) -> Scheduler | None:
-    """The policy that is configured; it must be of this target, and of its drafter as it is now."""
+def open_scheduler(
+    cfg: PoolConfig, runs_dir: Path | str, target: Target, drafters: Mapping[str, Drafter]
+) -> Scheduler | None:
+    """The policy that is configured; it must be of this target, and of its drafter as it is now.
+
+    drafters: whose trees it is to choose.  A single one must be its own; several are told of where they are not.
+    """
     if not cfg.scheduler:
         return None
     folder = find_artifact(runs_dir, target.name, "policies", cfg.scheduler, hint="drafterforge train-policy")
     open_artifact(folder, "policies", target_fingerprint=target.fingerprint, target=target.name)
     policy = load_policy(folder)
-    own = find_artifact(runs_dir, target.name, "drafters", policy.spec.drafter)
-    check_policy(policy, target.fingerprint, policy.spec.drafter, fingerprint_of(open_drafter(own, target)), folder)
+    own = policy.spec.drafter
+    served = [name for name, drafter in drafters.items() if isinstance(drafter, FusedDrafter)]
+    if not served:
+        raise ConfigError(
+            f"pool.scheduler={cfg.scheduler} chooses trees of EAGLE-3 drafters, but {', '.join(drafters)} is none; "
+            f"type drafter={own}, or leave pool.scheduler out"
+        )
+    named = served[0] if len(drafters) == 1 else own
+    manifest = open_drafter(find_artifact(runs_dir, target.name, "drafters", named), target)
+    if len(drafters) == 1 and manifest.name != own and fingerprint_of(manifest) != policy.spec.drafter_sha256:
+        raise ConfigError(
+            f"pool.scheduler={cfg.scheduler} is a policy for drafter {own!r}, not for {named!r}; type drafter={own}, "
+            f"or drafterforge train-policy drafter={named} name={manifest.name}-{policy.name}"
+        )
+    check_policy(policy, target.fingerprint, named, fingerprint_of(manifest), folder)
+    if others := [name for name in served if name not in (own, named)]:
+        say(f"pool.scheduler={cfg.scheduler} was trained for {own}; it also chooses the trees of {', '.join(others)}")
     return policy
 
 

@@ -51,6 +51,7 @@ def traces_of(
         target=target.name,
         target_fingerprint=target.fingerprint,
         overwrite=overwrite,
+        name_key="traces.name",
     )
     if known is not None:
         return path, load_shards(path, recorded)

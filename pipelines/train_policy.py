@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from drafterforge.pipelines.pool import fingerprint_of, open_pool
 from drafterforge.pipelines.reports import write_report
 from drafterforge.pipelines.traces import traces_of
 from drafterforge.pipelines.train_router import train_router
+from drafterforge.pipelines.yardstick import yardstick_of
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
@@ -37,11 +38,12 @@ from drafterforge.scheduling.latency import LatencyProfile, read_profile
 from drafterforge.scheduling.planner import best_static
 from drafterforge.scheduling.policy import PolicySpec, check_policy, load_policy, save_policy
 from drafterforge.scheduling.replay import build_table
+from drafterforge.scheduling.schedulers import Scheduler
 from drafterforge.scheduling.trace import Traces
 from drafterforge.schema import KNOTS, CalibrateConfig, TrainPolicyConfig
 from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
-from drafterforge.training.policies import Curve, Lesson, ltd_grid, train_ltd, train_shapes
+from drafterforge.training.policies import Curve, Lesson, ltd_grid, part_of, train_ltd, train_shapes
 from drafterforge.tree.grow import TreeShape
 
 Config = TrainPolicyConfig
@@ -52,20 +54,26 @@ def run(cfg: Config) -> Path:
     target = load_target(cfg.target)
     path = artifact_dir(cfg.runs_dir, target.name, "policies", cfg.name or cfg.policy.method)
     if cfg.policy.method == "router":
-        return train_router(target, cfg.router.domains, path, cfg.router, cfg.seed, overwrite=cfg.overwrite)
-    grid = calibrate.action_grid(cfg)
+        yardstick = yardstick_of(cfg, target) if cfg.router.labels == "measured" else None
+        return train_router(
+            target, cfg.router.domains, path, cfg.router, cfg.seed, yardstick=yardstick, overwrite=cfg.overwrite
+        )
+    grid, others = calibrate.action_grid(cfg), policies_of(cfg, target, path)
+    given = given_profile(cfg, target, grid) if cfg.latency.path else None
     traces_path, traces = traces_of(cfg.traces, cfg.grid, cfg.drafter, cfg.runs_dir, target, cfg.seed, cfg.overwrite)
     grid.check(traces.recorded.top_ks, traces.recorded.depth, str(traces_path))
     traces = traces.with_texts(target.backbone.embedding)
-    profile_path, profile = profile_of(cfg, target, grid)
+    profile_path, profile = given or own_profile(cfg, target, grid)
     if cfg.policy.method == "joint":
         return select_jointly(cfg, target, grid, traces, profile, traces_path)
     trained(cfg, target, grid, traces, profile, path, (traces_path, profile_path))
-    schedules = schedules_of(cfg, target, grid, traces, profile, path)
+    others = {path.name: opened(cfg, target, path)} | others
+    schedules = schedules_of(cfg, target, grid, traces, profile, others)
     test = traces.split("test")
     drafter = traces.drafter(cfg.drafter)
     rows = [replayed(one, test, drafter, profile) for one in schedules.values()]
     rows += bounds_of(test, drafter, grid, profile, traces.split("train"))
+    show_replayed(rows, profile.device)
     rows_live = live(cfg, target, test, schedules)
     report, out = write_report(
         cfg.runs_dir,
@@ -79,38 +87,48 @@ def run(cfg: Config) -> Path:
         config=to_dict(cfg),
         parents=[open_artifact(path, "policies")],
     )
-    show(report)
+    show_live(report["rows"])
     print(f"wrote {path} and {out}")
     return path
 
 
-def profile_of(cfg: Config, target: Target, grid: ActionGrid) -> tuple[Path, LatencyProfile]:
-    """What cycles cost: the profile that is named, or this device's, measured if it is not there."""
-    if cfg.latency.path:
-        path = Path(cfg.latency.path)
-        profile = read_profile(path)
-    else:
-        path = artifact_dir(cfg.runs_dir, target.name, "latency", cfg.drafter)
-        if not path.is_dir():
-            calibrate.run(
-                CalibrateConfig(
-                    target=cfg.target,
-                    grid=replace(cfg.grid, name="calibration", num_tokens=knots(cfg.grid.num_tokens)),
-                    latency=cfg.latency,
-                    runtime=cfg.runtime,
-                    drafter=cfg.drafter,
-                    domains=cfg.traces.domains,
-                    runs_dir=cfg.runs_dir,
-                    seed=cfg.seed,
-                )
+def given_profile(cfg: Config, target: Target, grid: ActionGrid) -> tuple[Path, LatencyProfile]:
+    """What cycles cost on the device, this one or another, whose profile is named."""
+    path = Path(cfg.latency.path)
+    profile = read_profile(path)
+    if profile.target != target.name:
+        raise ConfigError(
+            f"{path} was measured for target {profile.target!r}, but this is {target.name!r}; "
+            f"type drafterforge calibrate drafter={cfg.drafter} for this target on that device"
+        )
+    profile.check(grid, path)
+    return path, profile
+
+
+def own_profile(cfg: Config, target: Target, grid: ActionGrid) -> tuple[Path, LatencyProfile]:
+    """What cycles cost on this device, measured if it is not known."""
+    path = artifact_dir(cfg.runs_dir, target.name, "latency", cfg.drafter)
+    if not path.is_dir():
+        calibrate.run(
+            CalibrateConfig(
+                target=cfg.target,
+                grid=replace(cfg.grid, name="calibration", num_tokens=knots(cfg.grid.num_tokens)),
+                latency=cfg.latency,
+                runtime=cfg.runtime,
+                drafter=cfg.drafter,
+                domains=cfg.traces.domains,
+                runs_dir=cfg.runs_dir,
+                seed=cfg.seed,
             )
-        profile = read_profile(path)
-        found = describe_device(target.device), str(target.dtype).removeprefix("torch.")
-        if (profile.device, profile.dtype) != found:
-            raise ConfigError(
-                f"{path} was measured on {profile.device} in {profile.dtype}, this is {found[0]} in {found[1]}; type "
-                f"drafterforge calibrate overwrite=true, or latency.path={path} to train for that device"
-            )
+        )
+    profile = read_profile(path)
+    found = describe_device(target.device), str(target.dtype).removeprefix("torch.")
+    if (profile.device, profile.dtype) != found:
+        raise ConfigError(
+            f"{path} was measured on {profile.device} in {profile.dtype}, this is {found[0]} in {found[1]}; "
+            f"type drafterforge calibrate drafter={cfg.drafter} overwrite=true, "
+            f"or latency.path={path} to train for that device"
+        )
     profile.check(grid, path)
     return path, profile
 
@@ -133,7 +151,7 @@ def trained(
     folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
     parent = open_drafter(folder, target)
     settings = {
-        "policy": to_dict(cfg.policy),
+        "policy": {key: value for key, value in to_dict(cfg.policy).items() if value is not None},
         "grid": grid.as_dict(),
         "traces": {key: value for key, value in to_dict(cfg.traces).items() if key not in ("batch_size", "shard_size")},
         "profile": profile.as_json(),
@@ -164,7 +182,7 @@ def trained(
         every=cfg.policy.every,
         temperature=cfg.policy.temperature,
         top_k=told if ltd else 0,
-        hidden={name: list(cfg.policy.actor) for name in nets},
+        hidden={name: list(part_of(cfg.policy, name).actor) for name in nets},
     )
     parents = [parent, open_artifact(sources[0], "traces")]
     if sources[1].is_dir():
@@ -179,7 +197,12 @@ def trained(
 
 
 def schedules_of(
-    cfg: Config, target: Target, grid: ActionGrid, traces: Traces, profile: LatencyProfile, path: Path
+    cfg: Config,
+    target: Target,
+    grid: ActionGrid,
+    traces: Traces,
+    profile: LatencyProfile,
+    policies: Mapping[str, Scheduler],
 ) -> dict[str, Schedule]:
     """What is compared: the default tree, the best static tree of the training answers, and policies."""
     drafter, train = traces.drafter(cfg.drafter), traces.split("train")
@@ -190,14 +213,25 @@ def schedules_of(
         "default": Schedule(f"default tree {describe(default)}", shape=default),
         "best static": Schedule(f"best static tree {describe(best)}", shape=best),
     }
-    folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
-    wanted = fingerprint_of(open_drafter(folder, target))
-    for name in (path.name, *cfg.live.policies):
-        own = path if name == path.name else find_artifact(cfg.runs_dir, target.name, "policies", name)
-        policy = load_policy(own)
-        check_policy(policy, target.fingerprint, cfg.drafter, wanted, own)
-        found[name] = schedule_of(name, policy)
-    return found
+    return found | {name: schedule_of(name, policy) for name, policy in policies.items()}
+
+
+def policies_of(cfg: Config, target: Target, path: Path) -> dict[str, Scheduler]:
+    """The further policies to decode, opened before anything takes long; the one at `path` is being trained."""
+    hint = "drafterforge train-policy"
+    return {
+        name: opened(cfg, target, find_artifact(cfg.runs_dir, target.name, "policies", name, hint=hint))
+        for name in cfg.live.policies
+        if name != path.name
+    }
+
+
+def opened(cfg: Config, target: Target, folder: Path) -> Scheduler:
+    """A policy that schedules this very drafter."""
+    drafter = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
+    policy = load_policy(folder)
+    check_policy(policy, target.fingerprint, cfg.drafter, fingerprint_of(open_drafter(drafter, target)), folder)
+    return policy
 
 
 def live(cfg: Config, target: Target, test: Traces, schedules: dict[str, Schedule]) -> list[dict[str, Any]]:
@@ -268,24 +302,27 @@ def plot(path: Path, curves: dict[str, Curve], method: str) -> None:
     figure.savefig(path)
 
 
-def show(report: dict[str, Any]) -> None:
-    """Replayed and live rates beside each other."""
-    console, found = table_console(), report["curves"]
-    table = RichTable(title=f"replayed on held-out answers, priced for {found['profile']}", title_justify="left")
+def show_replayed(rows: Sequence[dict[str, Any]], device: str) -> None:
+    """Rates that need no decoding, before there are any others."""
+    table = RichTable(title=f"replayed on held-out answers, priced for {device}", title_justify="left")
     for heading in ("schedule", "MAT", "tokens/s", "over best static", "actions used"):
         table.add_column(heading, justify="left" if heading == "schedule" else "right")
-    static = next(row["tokens_per_s"] for row in found["replayed"] if row["name"].startswith("best static tree"))
-    for row in found["replayed"]:
+    static = next(row["tokens_per_s"] for row in rows if row["name"].startswith("best static tree"))
+    for row in rows:
         mat = "" if row["mat"] is None else f"{row['mat']:.2f}"
         gain = f"{100 * (row['tokens_per_s'] / static - 1):+.1f} %"
         table.add_row(row["name"], mat, f"{row['tokens_per_s']:.2f}", gain, str(row["actions"] or ""))
-    console.print(table)
-    if not report["rows"]:
+    table_console().print(table)
+
+
+def show_live(rows: Sequence[dict[str, Any]]) -> None:
+    """What was decoded."""
+    if not rows:
         return
     table = RichTable(title="live, one request at a time", title_justify="left")
     for heading in ("method", "MAT", "tokens/s", "speed-up", "over best static", "p", "policy's share", "mismatches"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
-    for row in report["rows"]:
+    for row in rows:
         p = row["p_over_best_static"]
         table.add_row(
             row["method"],
@@ -297,4 +334,4 @@ def show(report: dict[str, Any]) -> None:
             f"{100 * row['policy_share']:.2f} %",
             str(row["mismatches"]),
         )
-    console.print(table)
+    table_console().print(table)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
-from drafterforge.artifacts.manifest import Manifest, canonical_json
+from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.compose import to_dict
 from drafterforge.data.answering import DATE, user_turns
 from drafterforge.data.chat import prompt_ids
@@ -24,6 +22,7 @@ from drafterforge.data.prompts import Prompt, load_prompts
 from drafterforge.data.rephrase import kinds, partly_rephrased, rephrased
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import bar, say, table_console
+from drafterforge.pipelines.yardstick import Measured, Yardstick
 from drafterforge.router.features import TextEncoder, prompt_features, request_text
 from drafterforge.router.router import Router
 from drafterforge.schema import DataConfig, DomainConfig, RouterConfig
@@ -32,20 +31,7 @@ from drafterforge.training.router import expected_calibration_error, fit_router,
 
 TOKENS_PER_PASS = 2048  # padded tokens that the target reads at a time
 CLEAN = "as written"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What the pool's drafters made of prompts; without it a prompt's label is its domain."""
-
-    drafters: list[str]
-    accept_lengths: Mapping[str, Sequence[float]]  # id of a prompt as written -> MAT of every drafter
-    parents: Sequence[Manifest] = ()  # of the drafters
-
-    @property
-    def digest(self) -> str:
-        """Sha256 of what was measured."""
-        return sha256(canonical_json([self.drafters, self.accept_lengths])).hexdigest()
+LATER = ("labels", "drafters", "max_new_tokens", "held_out_kinds")  # keys that routers made before do not name
 
 
 def train_router(
@@ -56,15 +42,20 @@ def train_router(
     seed: int,
     *,
     measured: Measured | None = None,
+    yardstick: Yardstick | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """A router over domains, or over measured drafters, as a `policies` artifact at `path`, trained or found."""
+    """A router over domains, or over measured drafters, as a `policies` artifact at `path`, trained or found.
+
+    measured: what drafters made of the prompts; yardstick: measures it, if the router is not there.
+    """
+    by = measured or yardstick
     settings = {
         "config": {
             "policy": "router",
-            "router": to_dict(config),
+            "router": recorded(config),
             "domains": list(domains),
-            "measured": measured.digest if measured else None,
+            "measured": by.digest if by else None,
             "seed": seed,
         },
         "target": target.name,
@@ -74,6 +65,9 @@ def train_router(
         say(f"router: {path} was made before with these settings")
         return path
     sets = router_prompts(domains, config, seed)
+    if yardstick is not None:
+        as_written = [one for found in drawn(domains, config, seed) for prompts in found.values() for one in prompts]
+        measured = yardstick.measure(as_written, open_staging(path, settings))
     encoder = TextEncoder.open(config.encoder) if config.features == "text" else None
     read = pooled_sets(target, encoder, sets)
     labels, targets = labelled(read, domains, config, measured)
@@ -83,6 +77,8 @@ def train_router(
     router = Router(net, labels, target=target.name, target_fingerprint=target.fingerprint, encoder=encoder)
     tests = {name: (found, pooled) for name, (found, pooled) in read.items() if name not in ("train", "val")}
     rows = [judged(router, name, *found, targets[name], measured) for name, found in tests.items()]
+    for row in rows:
+        row["unseen_kind"] = row["prompts"] in config.held_out_kinds
     metrics = {"accuracy": {row["prompts"]: row["accuracy"] for row in rows}, "temperature": float(net.temperature)}
     with write_artifact(
         path,
@@ -96,6 +92,7 @@ def train_router(
         router.save(folder)
         save_json_atomic(folder / "curves.json", curve)
         save_json_atomic(folder / "rows.json", rows)
+    drop_staging(path)
     show(rows)
     say(f"router: {rows[0]['accuracy']:.1%} of {rows[0]['num_prompts']} held-out prompts as written, {path}")
     return path
@@ -107,20 +104,42 @@ def train_router(
 def router_prompts(domains: Sequence[str], config: RouterConfig, seed: int) -> dict[str, list[Prompt]]:
     """Prompts of all domains: partly rephrased for `train` and `val`; test as written, and once for every rephrasing.
 
-    The three use different tasks, and different wordings to rephrase with.
+    The three use different tasks, and different wordings to rephrase with; kinds that are held out are tested only.
     """
+    seen = seen_kinds(config)
+    sets: dict[str, list[Prompt]] = {"train": [], "val": [], CLEAN: []} | {kind: [] for kind in kinds()}
+    for found in drawn(domains, config, seed):
+        for split in ("train", "val"):
+            sets[split] += partly_rephrased(found[split], config.rephrased, split, seed, seen)
+        sets[CLEAN] += found["test"]
+        for kind in kinds():
+            sets[kind] += rephrased(found["test"], kind, "test", seed)
+    return sets
+
+
+def seen_kinds(config: RouterConfig) -> list[str]:
+    """Kinds of rephrasing in the training prompts."""
+    if unknown := sorted({*config.held_out_kinds} - {*kinds()}):
+        raise ConfigError(f"router.held_out_kinds names {unknown[0]!r}; type some of {', '.join(kinds())}")
+    seen = [kind for kind in kinds() if kind not in config.held_out_kinds]
+    if not seen and config.rephrased:
+        raise ConfigError("router.held_out_kinds leaves no kind to train on; type router.rephrased=0, or fewer kinds")
+    return seen
+
+
+def drawn(domains: Sequence[str], config: RouterConfig, seed: int) -> list[dict[str, list[Prompt]]]:
+    """First turns of each domain's prompts as written, by split."""
     if len(set(domains)) < 2:
         raise ConfigError(f"a router needs at least two domains to tell apart, got {', '.join(domains) or 'none'}")
     data = DataConfig(num_train=config.num_train, num_val=config.num_val, num_test=config.num_test)
-    sets: dict[str, list[Prompt]] = {"train": [], "val": [], CLEAN: []} | {kind: [] for kind in kinds()}
-    for name in domains:
-        drawn = {split: first_turns(one) for split, one in load_prompts(data, DomainConfig(name=name), seed).items()}
-        for split in ("train", "val"):
-            sets[split] += partly_rephrased(drawn[split], config.rephrased, split, seed)
-        sets[CLEAN] += drawn["test"]
-        for kind in kinds():
-            sets[kind] += rephrased(drawn["test"], kind, "test", seed)
-    return sets
+    each = [load_prompts(data, DomainConfig(name=name), seed) for name in domains]
+    return [{split: first_turns(prompts) for split, prompts in one.items()} for one in each]
+
+
+def recorded(config: RouterConfig) -> dict[str, Any]:
+    """The configuration as manifests have it: later keys only where they are set."""
+    plain = to_dict(RouterConfig())
+    return {key: value for key, value in to_dict(config).items() if key not in LATER or value != plain[key]}
 
 
 def first_turns(prompts: Sequence[Prompt]) -> list[Prompt]:
@@ -245,7 +264,7 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         low, high = row["accuracy_ci95"]
         table.add_row(
-            row["prompts"],
+            row["prompts"] + (", unseen kind" if row.get("unseen_kind") else ""),
             str(row["num_prompts"]),
             f"{row['accuracy']:.1%}",
             f"{low:.1%} - {high:.1%}",

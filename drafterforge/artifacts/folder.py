@@ -146,10 +146,12 @@ def reuse_artifact(
     target: str,
     target_fingerprint: str,
     overwrite: bool = False,
+    name_key: str = "name",
 ) -> Manifest | None:
     """Returns the artifact at `path` if it was made with this config; None if one is to be made.
 
-    One with another config or target, or a damaged one, is refused; with `overwrite`, given up.
+    One with another config or target, or a damaged one, is refused; with `overwrite`, given up.  name_key: what one
+    types to call it otherwise.
     """
     path = Path(os.path.abspath(path))
     restore_interrupted(path)
@@ -161,7 +163,7 @@ def reuse_artifact(
         if changed:
             raise ArtifactError(
                 f"{path} was made with other settings ({changed}); "
-                "type overwrite=true to replace it, or name=OTHER to keep it"
+                f"type overwrite=true to replace it, or {name_key}=OTHER to keep it"
             )
     except ArtifactError:
         if overwrite:

@@ -261,9 +261,11 @@ def rephrased(prompts: Sequence[Prompt], kind: str, split: str, seed: int) -> li
     ]
 
 
-def partly_rephrased(prompts: Sequence[Prompt], share: float, split: str, seed: int) -> list[Prompt]:
-    """The prompts, in order; a share of them, evenly spaced, is rephrased, every kind in its turn."""
-    ways, found = kinds(), []
+def partly_rephrased(
+    prompts: Sequence[Prompt], share: float, split: str, seed: int, ways: Sequence[str] | None = None
+) -> list[Prompt]:
+    """The prompts, in order; a share of them, evenly spaced, is rephrased, every kind (or of `ways`) in its turn."""
+    ways, found = kinds() if ways is None else list(ways), []
     for place, prompt in enumerate(prompts):
         turn = int(share * place)
         if int(share * (place + 1)) > turn:

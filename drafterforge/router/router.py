@@ -23,6 +23,7 @@ from drafterforge.router.net import RouterNet
 SCHEMA_VERSION = 1
 KINDS = ("target", "text")  # the target's own prompt features | a text encoder's
 WEIGHTS, SPEC = "router.safetensors", "router.json"
+SCHEDULER = "policy.json"  # what a tree scheduler has in its place
 WIDEST = 1 << 20  # of a layer
 GENERALIST = "general"
 AGAIN = "type `drafterforge train-policy policy=router overwrite=true`"
@@ -169,6 +170,11 @@ def check_labels(labels: Sequence[str]) -> list[str]:
 
 
 def _read_spec(path: Path) -> dict:
+    if not path.exists() and (path.parent / SCHEDULER).exists():
+        raise ConfigError(
+            f"{path.parent} is a tree scheduler and no router; type pool.scheduler={path.parent.name}, or "
+            "drafterforge train-policy policy=router for a router"
+        )
     try:
         spec = read_json(path)
     except ArtifactError as error:

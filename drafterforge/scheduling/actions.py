@@ -99,7 +99,7 @@ class ActionGrid:
         if missing or max(self.depths) > depth:
             raise ConfigError(
                 f"the grid {self.name!r} asks for {self.summary}, but {where} holds top_k {sorted(top_ks)} and "
-                f"{depth} levels; type overwrite=true to record them anew"
+                f"{depth} levels; type overwrite=true to record them anew, or traces.name=OTHER to keep them"
             )
 
 

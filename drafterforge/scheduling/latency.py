@@ -7,14 +7,15 @@ Axes: M cycles, F terms.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.typed import read_json, typed
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.scheduling.actions import ActionGrid
 
@@ -63,6 +64,13 @@ def terms(step: str, cycles: Cycles, nodes: Sequence[int], top_ks: Sequence[int]
     }
 
 
+def knot_terms(step: str, nodes: Sequence[int], top_ks: Sequence[int]) -> dict[int, str]:
+    """The terms of a step that belong to knots, by knot; their seconds never fall from one to the next."""
+    if step == "verify":
+        return {n: f"{n} nodes" for n in nodes}
+    return {k: f"level, top_k {k}" for k in top_ks} if step == "draft" else {}
+
+
 @dataclass(frozen=True)
 class LatencyProfile:
     """Seconds of every term on a device."""
@@ -97,13 +105,31 @@ class LatencyProfile:
         if max(grid.num_tokens) > self.nodes[-1] or max(grid.top_ks) > self.top_ks[-1] or max(grid.depths) > self.depth:
             raise ConfigError(
                 f"{path} measured trees up to {self.nodes[-1]} nodes, {self.depth} levels and top_k {self.top_ks[-1]}, "
-                f"but the grid {grid.name!r} has {grid.summary}; type drafterforge calibrate grid={grid.name} "
-                "overwrite=true"
+                f"but the grid {grid.name!r} has {grid.summary}; type drafterforge calibrate drafter={self.drafter} "
+                f"grid.num_tokens={_listed(self.nodes, grid.num_tokens)} grid.depths={_listed(grid.depths)} "
+                f"grid.top_ks={_listed(self.top_ks, grid.top_ks)} overwrite=true"
             )
 
     def as_json(self) -> dict:
         """Plain values."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A profile in JSON."""
+
+    device: str
+    dtype: str
+    target: str
+    drafter: str
+    nodes: list[int]
+    top_ks: list[int]
+    depth: int
+    seconds: dict[str, dict[str, float]]
+    autoregressive: dict[str, float]
+    errors: dict[str, float | None]
+    schema: int
 
 
 def read_profile(path: Path | str) -> LatencyProfile:
@@ -112,19 +138,49 @@ def read_profile(path: Path | str) -> LatencyProfile:
     if path.is_dir():
         open_artifact(path, "latency")
         path = path / FILE
+    if not path.exists():
+        raise ArtifactError(f"no latency profile at {path}; type drafterforge calibrate drafter=NAME")
     try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ArtifactError(f"no latency profile at {path}; type drafterforge calibrate") from error
-    except ValueError as error:
-        raise ArtifactError(f"{path} is no latency profile: {error}") from error
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        found = read_json(path)
+        version = found.get("schema") if isinstance(found, dict) else None
+        if version != SCHEMA:
+            raise ArtifactError(f"it has schema {str(version)[:20]}, wanted {SCHEMA}")
+        stored = typed(_Stored, found, "it")
+        _check(stored)
+    except ArtifactError as error:
         raise ArtifactError(
-            f"{path} has schema {found.get('schema') if isinstance(found, dict) else found!r}, wanted {SCHEMA}"
-        )
-    try:
-        return LatencyProfile(**{**found, "nodes": tuple(found["nodes"]), "top_ks": tuple(found["top_ks"])})
-    except (KeyError, TypeError) as error:
-        raise ArtifactError(
-            f"{path} is no latency profile: {error}; type drafterforge calibrate overwrite=true"
+            f"{path} is no latency profile: {error}; "
+            "type drafterforge calibrate drafter=NAME overwrite=true on its device"
         ) from error
+    values = vars(stored) | {"nodes": tuple(stored.nodes), "top_ks": tuple(stored.top_ks)}
+    return LatencyProfile(**values)
+
+
+def _check(stored: _Stored) -> None:
+    """Refuse a profile that cannot price a cycle."""
+    for key, knots in (("nodes", stored.nodes), ("top_ks", stored.top_ks)):
+        if not knots or knots[0] < 1 or any(one >= other for one, other in pairwise(knots)):
+            raise ArtifactError(f"its {key} are {str(knots)[:60]}; wanted rising numbers from 1 on")
+    if stored.depth < 1:
+        raise ArtifactError(f"its depth is {stored.depth}; wanted 1 or more")
+    none = Cycles(*(np.zeros(1) for _ in range(5)))
+    wanted = {step: list(terms(step, none, stored.nodes, stored.top_ks)) for step in STEPS}
+    _same_keys("seconds", stored.seconds, list(STEPS))
+    for step, names in wanted.items():
+        _same_keys(f"seconds.{step}", stored.seconds[step], names)
+    _same_keys("autoregressive", stored.autoregressive, ["token", "kilotoken"])
+    for step, known in (*stored.seconds.items(), ("autoregressive", stored.autoregressive)):
+        for name, value in known.items():
+            if value < 0:
+                raise ArtifactError(f"{step}, {name} takes {value} s; wanted seconds that are not negative")
+
+
+def _same_keys(where: str, found: Mapping, wanted: Sequence[str]) -> None:
+    if odd := sorted({*wanted} ^ {*found}):
+        known = "lacks" if odd[0] in wanted else "has the unknown key"
+        raise ArtifactError(f"its {where} {known} {odd[0][:60]!r}")
+
+
+def _listed(*numbers: Sequence[int]) -> str:
+    """As one types a list."""
+    return f"[{','.join(map(str, sorted(set().union(*numbers))))}]"

@@ -27,6 +27,7 @@ from drafterforge.tree.grow import TreeShape
 
 SCHEMA = 1
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
+ROUTER = "router.json"  # what a router has in its place
 MOST_LAYERS, WIDEST = 16, 1 << 20  # of a network
 
 
@@ -125,6 +126,11 @@ def load_policy(folder: Path | str, seed: int = 0) -> Scheduler:
     """The scheduler that is stored in a folder."""
     folder = Path(folder)
     path = folder / DESCRIPTION
+    if not path.exists() and (folder / ROUTER).exists():
+        raise ConfigError(
+            f"{folder} is a router, which picks drafters, and no tree scheduler; type pool.router={folder.name}, or "
+            "drafterforge train-policy policy=planner for a scheduler"
+        )
     found = read_json(path)
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         version = found.get("schema") if isinstance(found, dict) else None

@@ -49,17 +49,20 @@ class StaticScheduler(Scheduler):
 
 
 class RandomScheduler(Scheduler):
-    """Any action of a grid, anew for every cycle: to measure what cycles cost."""
+    """Any action of a grid, none again before all have had their turn: to measure what cycles cost."""
 
     name = "random"
 
     def __init__(self, grid: ActionGrid, seed: int = 0) -> None:
         self.grid, self.depth = grid, max(grid.depths)
-        self.rng = np.random.default_rng(seed)
+        self.rng, self.deck = np.random.default_rng(seed), []
 
     def choose(self, seen: Observation) -> list[TreeShape]:
         """Shapes drawn."""
-        return [self.grid.shapes[place] for place in self.rng.integers(len(self.grid), size=seen.rows)]
+        while len(self.deck) < seen.rows:
+            self.deck += self.rng.permutation(len(self.grid)).tolist()
+        drawn, self.deck = self.deck[: seen.rows], self.deck[seen.rows :]
+        return [self.grid.shapes[place] for place in drawn]
 
 
 class PlannedScheduler(Scheduler):

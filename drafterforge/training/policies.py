@@ -68,7 +68,7 @@ def train_ltd(config: PolicyConfig, lesson: Lesson) -> tuple[dict, dict[str, Cur
     nets: dict[str, ActorCritic | None] = {"depth": None, "size": None}
     curves: dict[str, Curve] = {}
     turns = TURNS[config.decides] * (config.rounds if config.decides == "both" else 1)
-    budget = replace(ppo_config(config), total_cycles=max(config.total_cycles // len(turns), 1))
+    cycles = max(config.total_cycles // len(turns), 1)
     for turn, name in enumerate(turns):
         other = None if config.decides == "independent" else nets["depth" if name == "size" else "size"]
         if name == "size":
@@ -84,15 +84,23 @@ def train_ltd(config: PolicyConfig, lesson: Lesson) -> tuple[dict, dict[str, Cur
             environment = DepthEnvironment(
                 table, traces, drafter, np.stack(each, axis=1), config.num_envs, reward_of(config), lesson.seed + turn
             )
-        net = nets[name]
+        net, own = nets[name], part_of(config, name)
         if net is None:
             torch.manual_seed(lesson.seed + turn)
-            net = ActorCritic(environment.observation_size, environment.num_actions, config.actor, config.critic)
+            net = ActorCritic(environment.observation_size, environment.num_actions, own.actor, own.critic)
             net.normalise_by(torch.from_numpy(gathered(environment)))
-        module = PPOModule(net, environment, budget)
+        module = PPOModule(net, environment, replace(ppo_config(own), total_cycles=cycles))
         curves[f"{turn + 1} {name}"] = fit_ppo(module, lesson.folder / f"{turn + 1}-{name}", lesson.seed + turn)
         nets[name] = net.eval()
     return {name: net for name, net in nets.items() if net is not None}, curves
+
+
+def part_of(config: PolicyConfig, name: str) -> PolicyConfig:
+    """What the network of this name is trained with: LTD's size policy is wider and more short-sighted."""
+    if name != "size":
+        return config
+    actor = config.actor if config.size_actor is None else config.size_actor
+    return replace(config, actor=actor, gamma=config.gamma if config.size_gamma is None else config.size_gamma)
 
 
 def ltd_grid(grid: ActionGrid, told: int, max_depth: int) -> ActionGrid:

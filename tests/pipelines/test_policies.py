@@ -11,6 +11,7 @@ import pytest
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.cli import main
 from drafterforge.pipelines import traces as traces_pipeline
+from drafterforge.pipelines import train_policy
 from drafterforge.scheduling.latency import read_profile
 from drafterforge.scheduling.policy import load_policy
 from tests.pipelines.conftest import Bench
@@ -111,6 +112,17 @@ def test_drafters_and_trees_are_selected_together(policies):
 
 MISTAKES = {
     "was made with other settings": ("train-policy", *OWN, "traces.num_test=3"),
+    "or traces.name=OTHER to keep it": ("train-policy", *OWN, "traces.num_test=3"),
+    "no policies named 'plannerr'": ("train-policy", *OWN, "name=new", "live.policies=[plannerr]"),
+    "policy.size_gamma must lie in [0, 1]": ("train-policy", *OWN, "policy=ltd", "policy.size_gamma=1.5"),
+    "policy.size_gamma= is read by policy=ltd only": ("train-policy", *OWN, "policy.size_gamma=0.5"),
+    "pool.scheduler=planner needs a drafter; type drafter=NAME": ("generate", "prompt=a", "pool.scheduler=planner"),
+    "chooses trees of EAGLE-3 drafters, but retrieval is none; type drafter=sql": (
+        "generate",
+        "prompt=a",
+        "drafter=retrieval",
+        "pool.scheduler=planner",
+    ),
     "measured trees up to 4 nodes": ("train-policy", *OWN, "grid.num_tokens=[1,2,4,99]", "grid.depths=[1,2]"),
     "traces tell the scores of top_k=2, which the grid": ("train-policy", *OWN, "policy=ltd", "grid.top_ks=[1]"),
     "no latency profile at": ("train-policy", *OWN, "latency.path=nowhere.json"),
@@ -128,6 +140,44 @@ def test_mistakes_get_one_line_and_leave_nothing(policies, words):
     before = policies.finished()
     assert words in policies(*MISTAKES[words]).one_line()
     assert policies.finished() == before
+
+
+@pytest.mark.slow
+def test_a_policy_serves_its_drafter_or_a_pool_that_is_told_of_it(policies):
+    assert policies("train-drafter", "domain=sql", "experiment=smoke", "seed=1", "name=more").code == 0
+    ask = ("generate", "prompt=How many?", "max_new_tokens=8", "colour=never")
+    line = policies(*ask, "drafter=more", "pool.scheduler=planner").one_line()
+    assert "is a policy for drafter 'sql', not for 'more'; type drafter=sql" in line
+    assert "drafterforge train-policy drafter=more name=more-planner" in line
+    plain, pooled = policies(*ask), policies(*ask, "drafter=pool", "pool.scheduler=planner")
+    assert pooled.code == 0 and pooled.out == plain.out
+    assert "was trained for sql; it also chooses the trees of more\n" in pooled.err
+    alone = policies(*ask, "drafter=sql", "pool.scheduler=planner")
+    assert alone.code == 0 and "also chooses" not in alone.err
+
+
+def test_a_profile_of_another_target_is_refused_before_anything_is_recorded(policies, tmp_path):
+    found = json.loads((policies.artifact("latency") / "latency.json").read_text())
+    (tmp_path / "other.json").write_text(json.dumps(found | {"target": "another"}))
+    shutil.rmtree(policies.artifact("traces"))
+    line = policies("train-policy", *OWN, f"latency.path={tmp_path / 'other.json'}", "name=new").one_line()
+    assert "measured for target 'another', but this is 'tiny'" in line and "calibrate drafter=sql" in line
+    assert not policies.artifact("traces").exists()
+
+
+def test_what_was_replayed_is_shown_before_anything_is_decoded(policies, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_policy, "live", interrupted)
+    done = policies("train-policy", *OWN)
+    assert "interrupted" in done.one_line()
+    assert "replayed on held-out answers" in done.out and "perfect foresight" in done.out
+
+
+def test_settings_of_policies_without_a_size_policy_are_what_they_were(policies):
+    settings = open_artifact(policies.artifact("policies", "planner"), "policies").config["policy"]
+    assert not [key for key in settings if key.startswith("size_")]
 
 
 @pytest.mark.slow

@@ -127,6 +127,25 @@ def test_mistakes_get_one_line(pool, wanted):
     assert wanted in pool(*MISTAKES[wanted]).one_line()
 
 
+@pytest.mark.slow
+def test_a_router_learns_from_what_the_pool_s_drafters_were_measured_at(pool):
+    small = ("router.num_train=4", "router.num_val=2", "router.num_test=2", "router.max_steps=4")
+    learn = ("train-policy", "policy=router", "experiment=smoke", "router.domains=[sql,math]", *small)
+    measured = (*learn, "router.labels=measured", "router.max_new_tokens=6")
+    done = pool(*measured)
+    assert done.code == 0 and "best MAT" in done.out, done.err
+    folder = pool.artifact("policies", "router")
+    spec = json.loads((folder / "router.json").read_text())
+    assert spec["labels"] == ["general", "math", "sql", "retrieval"]
+    assert {one["name"] for one in open_artifact(folder, "policies").parents} == {"general", "math", "sql"}
+    assert "was made before" in pool(*measured).err
+    assert "with other settings" in pool(*measured, "router.drafters=[sql,math]").one_line()
+    assert "needs at least two drafters" in pool(*measured, "router.drafters=[sql]", "name=one").one_line()
+    assert "read by router.labels=measured only" in pool(*learn, "router.drafters=[sql,math]").one_line()
+    ask = ("generate", "drafter=pool", "prompt=How many?", "max_new_tokens=6", "colour=never")
+    assert pool(*ask, "pool.selector=router", "pool.router=router").out == pool(*ask).out
+
+
 def test_an_empty_pool_says_how_to_fill_it(bench):
     assert "the pool is empty" in (line := bench("eval", "suite=mixed").one_line())
     assert "drafterforge train-drafter domain=sql" in line

@@ -15,21 +15,26 @@ from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt
 from drafterforge.data.rephrase import kinds
+from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines import train_router as pipeline
+from drafterforge.pipelines import yardstick
 from drafterforge.pipelines.train_router import (
     CLEAN,
-    Measured,
     accept_lengths,
     first_turns,
     pooled_by_target,
     router_prompts,
     train_router,
 )
+from drafterforge.pipelines.yardstick import Measured, Yardstick
 from drafterforge.router.features import prompt_features
 from drafterforge.router.router import Router
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
 from drafterforge.schema import RouterConfig, TargetConfig
 from drafterforge.target.load import Target, load_target
+from drafterforge.tree.grow import TreeShape
 from tests.router.test_router import save_encoder
 
 DOMAINS = ["math", "chat"]
@@ -154,6 +159,43 @@ def test_a_router_over_texts_reads_an_encoder(served, tmp_path):
     path = train_router(served, DOMAINS, tmp_path / "router", config, seed=0)
     router = Router.load(path, served.fingerprint)
     assert router.kind == "text" and router.probabilities("What is 3 + 4?").shape == (2,)
+
+
+def test_what_a_yardstick_measures_is_what_each_drafter_does_alone(served, tmp_path, monkeypatch):
+    shapes = {"short": TreeShape(2, 1, 1), "long": TreeShape(8, 7, 1)}
+    drafters = {name: Retrieval() for name in shapes}
+    pool, shape = Pool(drafters, "static", shapes=shapes), TreeShape(4, 3, 1)
+    prompts = router_prompts(DOMAINS, TINY, seed=0)[CLEAN]
+    monkeypatch.setattr(yardstick, "SHARD", 3)
+    rule = Yardstick(served, pool, shape, 24)
+    found = rule.measure(prompts, tmp_path)
+    assert found.drafters == ["short", "long"] and found.accept_lengths.keys() == {prompt.id for prompt in prompts}
+    for prompt in prompts:
+        ids = prompt_ids(served.tokenizer, list(prompt.messages), date=DATE)
+        for name, mat in zip(shapes, found.accept_lengths[prompt.id], strict=True):
+            alone = Engine(served, drafters[name], shapes[name]).generate([ids], 24)[0]
+            assert mat == pytest.approx((len(alone.tokens) - 1) / len(alone.cycles))
+    monkeypatch.setattr(Yardstick, "_mats", lambda *_: pytest.fail("measured again"))
+    assert rule.measure(prompts, tmp_path).digest == found.digest
+    assert Yardstick(served, pool, shape, 25).digest != rule.digest
+
+
+def test_routers_made_before_there_were_labels_are_found_again():
+    assert not {*pipeline.LATER} & pipeline.recorded(TINY).keys()
+    assert pipeline.recorded(replace(TINY, held_out_kinds=["role"]))["held_out_kinds"] == ["role"]
+
+
+def test_a_kind_that_is_held_out_is_tested_and_not_trained_on(served, tmp_path):
+    config = replace(TINY, held_out_kinds=["language"])
+    sets = router_prompts(DOMAINS, config, seed=0)
+    used = {prompt.id.partition("/")[2] for split in ("train", "val") for prompt in sets[split]}
+    assert used == {"", "two_answers", "role"} and len(sets["language"]) == len(sets[CLEAN])
+    path = train_router(served, DOMAINS, tmp_path / "router", config, seed=0)
+    rows = json.loads((path / "rows.json").read_text())
+    assert [row["prompts"] for row in rows if row["unseen_kind"]] == ["language"]
+    for kinds_out, words in ((["rhyme"], "names 'rhyme'; type some of two_answers"), (kinds(), "router.rephrased=0")):
+        with pytest.raises(ConfigError, match=words):
+            router_prompts(DOMAINS, replace(TINY, held_out_kinds=kinds_out), seed=0)
 
 
 @pytest.mark.parametrize("domains", [[], ["sql"], ["sql", "sql"]])

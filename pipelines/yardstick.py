@@ -1,0 +1,109 @@
+"""How well each drafter of a pool drafts what the target answers to prompts: labels for a router that are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.locate import find_artifact
+from drafterforge.artifacts.manifest import Manifest, canonical_json
+from drafterforge.artifacts.typed import read_json, typed
+from drafterforge.data.answering import DATE
+from drafterforge.data.chat import prompt_ids
+from drafterforge.data.prompts import Prompt
+from drafterforge.errors import ConfigError
+from drafterforge.evaluation.story import tell
+from drafterforge.pipelines.console import bar
+from drafterforge.pipelines.decode import open_drafter
+from drafterforge.pipelines.pool import RETRIEVAL, build_pool
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+from drafterforge.scheduling.actions import describe
+from drafterforge.schema import PoolConfig, TrainPolicyConfig
+from drafterforge.target.load import Target
+from drafterforge.tree.grow import TreeShape
+
+SHARD = 32  # prompts that are measured before they are kept
+BATCH = 8  # answers decoded together
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the pool's drafters made of prompts; without it a prompt's label is its domain."""
+
+    drafters: list[str]
+    accept_lengths: Mapping[str, Sequence[float]]  # id of a prompt as written -> MAT of every drafter
+    parents: Sequence[Manifest] = ()  # of the drafters
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of what was measured."""
+        return sha256(canonical_json([self.drafters, self.accept_lengths])).hexdigest()
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """Drafters, and how they are measured."""
+
+    target: Target
+    pool: Pool
+    shape: TreeShape
+    max_new_tokens: int
+    parents: Sequence[Manifest] = ()  # of the drafters
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides what is measured, besides the prompts."""
+        return {
+            "drafters": {name: describe(self.pool.shape_of(name, self.shape)) for name in self.pool.names},
+            "parents": [parent.as_parent() for parent in self.parents],
+            "max_new_tokens": self.max_new_tokens,
+        }
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of the settings."""
+        return sha256(canonical_json(self.settings)).hexdigest()
+
+    def measure(self, prompts: Sequence[Prompt], folder: Path) -> Measured:
+        """MAT of every drafter alone on the target's answers; what `folder` has of an earlier run is not done again."""
+        found: dict[str, list[float]] = {}
+        with bar("measuring drafters", len(prompts)) as progress:
+            for start in range(0, len(prompts), SHARD):
+                part, file = prompts[start : start + SHARD], folder / f"measured-{start // SHARD:05d}.json"
+                if not file.exists():
+                    save_json_atomic(file, dict(zip([one.id for one in part], self._mats(part), strict=True)))
+                found |= typed(dict[str, list[float]], read_json(file), str(file))
+                progress.advance(len(part))
+        return Measured(self.pool.names, found, self.parents)
+
+    def _mats(self, prompts: Sequence[Prompt]) -> list[list[float]]:
+        """MAT of every drafter on each prompt; 1 where there is nothing to draft."""
+        ids = [prompt_ids(self.target.tokenizer, list(prompt.messages), date=DATE) for prompt in prompts]
+        found = [[1.0] * len(self.pool.names) for _ in prompts]
+        kept = [place for place, one in enumerate(ids) if len(one) < self.target.max_positions]
+        answers = Engine(self.target, max_batch=BATCH).generate([ids[place] for place in kept], self.max_new_tokens)
+        for place, answer in zip(kept, answers, strict=True):
+            if len(answer.tokens) > 1:
+                story, tokens = tell(self.target, self.pool, self.shape, answer), len(answer.tokens) - 1
+                found[place] = [tokens / story.cycles(drafter) for drafter in range(len(self.pool.names))]
+        return found
+
+
+def yardstick_of(cfg: TrainPolicyConfig, target: Target) -> Yardstick:
+    """The drafters that are configured, or all of the target's, as the pool would decode with them."""
+    config = PoolConfig(drafters=cfg.router.drafters, selector="static")
+    pool, shape = build_pool(config, cfg.runtime, cfg.runs_dir, target)
+    if len(pool.names) < 2:
+        raise ConfigError(
+            f"router.labels=measured needs at least two drafters to tell apart, got {', '.join(pool.names)}; "
+            "type router.drafters=[A,B], or leave it out for the whole pool"
+        )
+    trained = [name for name in pool.names if name != RETRIEVAL]
+    folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in trained]
+    parents = [open_drafter(folder, target) for folder in folders]
+    return Yardstick(target, pool, shape, cfg.router.max_new_tokens, parents)

@@ -1,0 +1,54 @@
+"""What each method trains, from replayed answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from drafterforge.compose import load_config
+from drafterforge.errors import ConfigError
+from drafterforge.router.router import Router
+from drafterforge.scheduling.actions import ActionGrid
+from drafterforge.scheduling.policy import load_policy
+from drafterforge.schema import PolicyConfig, TrainPolicyConfig
+from drafterforge.training import policies
+from tests.scheduling.made import profile, traces
+
+
+def widths(network: torch.nn.Sequential) -> list[int]:
+    """Of the hidden layers."""
+    return [layer.weight.shape[1] for layer in list(network)[::2]][:-1]
+
+
+@pytest.mark.parametrize("decides", ["both", "independent"])
+def test_ltd_trains_the_papers_networks_each_with_its_own_discount(tmp_path, monkeypatch, decides):
+    config = load_config("train_policy", TrainPolicyConfig, ["policy=ltd", f"policy.decides={decides}"]).policy
+    seen = []
+    monkeypatch.setattr(
+        policies, "fit_ppo", lambda module, folder, seed: seen.append((folder.name, module.config.gamma)) or []
+    )
+    lesson = policies.Lesson(traces(), 0, profile(), ActionGrid("g", (1, 2, 4), (1, 2), (1, 2)), tmp_path, 0)
+    nets, _ = policies.train_ltd(config, lesson)
+    assert widths(nets["size"].actor) == [1024, 256] == widths(nets["size"].critic)
+    assert widths(nets["depth"].actor) == [1024] and widths(nets["depth"].critic) == [1024, 256]
+    assert {(name.split("-")[1], gamma) for name, gamma in seen} == {("size", 0.9), ("depth", 0.999)}
+
+
+def test_a_size_policy_without_settings_of_its_own_has_the_others():
+    config = PolicyConfig(method="ltd", actor=[8], gamma=0.5)
+    assert policies.part_of(config, "size") == policies.part_of(config, "depth") == config
+    own = replace(config, size_actor=[4, 2], size_gamma=0.25)
+    assert (policies.part_of(own, "size").actor, policies.part_of(own, "size").gamma) == ([4, 2], 0.25)
+    assert policies.part_of(own, "depth").actor == [8]
+
+
+def test_a_router_in_a_scheduler_s_place_is_told_apart_and_the_reverse(tmp_path):
+    for name in ("router", "policy"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"no tree scheduler; type pool\.router=router, or .*policy=planner"):
+        load_policy(tmp_path / "router")
+    with pytest.raises(ConfigError, match=r"no router; type pool\.scheduler=policy, or .*policy=router"):
+        Router.load(tmp_path / "policy")
