@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drafterforge.selectors.base import Choice, Context, Evaluation, Feedback, Needs, Selector
-from drafterforge.selectors.registry import learner, names, register, selector
+from drafterforge.selectors.registry import advised, check_options, kind_of, learner, names, register, selector
 
 __all__ = [
     "Choice",
@@ -12,6 +12,9 @@ __all__ = [
     "Feedback",
     "Needs",
     "Selector",
+    "advised",
+    "check_options",
+    "kind_of",
     "learner",
     "names",
     "register",
