@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from drafterforge.errors import ConfigError
+from drafterforge.selectors.bandit import Bandit
 from drafterforge.selectors.base import Selector
 from drafterforge.selectors.exp3 import Exp3
 from drafterforge.selectors.fixed import Oracle, Random, Routed, Static
@@ -65,17 +66,26 @@ def check_options(name: str, options: Iterable[str]) -> None:
         known(option, allowed, f"option of {name}")
 
 
+def heeds_advice(name: str) -> bool:
+    """Whether a router's law makes a difference to the selector."""
+    kind, preset = kind_of(name)
+    return issubclass(kind, Routed) or "prior" in kind.option_names(**preset)
+
+
+def wants_divergence(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether the selector is rewarded by block divergence with these options."""
+    own = {key: value for key, value in options.items() if key not in SHARED}
+    return issubclass(kind_of(name)[0], Bandit) and selector(name, ["one"], 1, **own).needs.divergence
+
+
 def advised(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options with which a selector heeds a router's advice; ConfigError for one that cannot."""
-    kind, preset = kind_of(name)
-    if issubclass(kind, Routed):
-        return dict(options)
-    if "prior" in kind.option_names(**preset):
-        return {"prior": ADVISED_PRIOR} | dict(options)
-    raise ConfigError(
-        f"pool.selector={name} takes no advice, so that pool.router would do nothing; "
-        "type pool.selector=router or pool.selector=hedgespec, or leave pool.router out"
-    )
+    if not heeds_advice(name):
+        raise ConfigError(
+            f"pool.selector={name} takes no advice, so that pool.router would do nothing; "
+            "type pool.selector=router or pool.selector=hedgespec, or leave pool.router out"
+        )
+    return dict(options) if issubclass(kind_of(name)[0], Routed) else {"prior": ADVISED_PRIOR} | dict(options)
 
 
 def selector(
