@@ -363,8 +363,18 @@ class EvaluateConfig:
     seed: int = 0  # of the stream and of selectors that draw
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check ranges, and that what is configured is what the replay plays."""
         _require(0 <= self.seed < 2**32, f"seed must lie in [0, 2**32), got {self.seed}")
+        _require(
+            not self.pool.scheduler,
+            f"eval replays one tree for each drafter, and not what pool.scheduler={self.pool.scheduler} would choose; "
+            "leave it out, and see what train-policy prints of schedulers",
+        )
+        _require(
+            self.pool.every == 1,
+            f"eval replays drafters that read after every cycle, got pool.every={self.pool.every}; "
+            "leave it out, and time it with generate drafter=pool",
+        )
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from drafterforge.bundle.open import open_bundle
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.decode import load_any_drafter
-from drafterforge.pipelines.pool import build_pool, scheduled
+from drafterforge.pipelines.pool import build_pool, check_alone, check_selector, scheduled
 from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schema import GenerateConfig, PoolConfig, ServeConfig
+from drafterforge.selectors import check_options
 from drafterforge.target.load import load_target
 
 
@@ -18,6 +19,10 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
     """The engine that is configured, and the name of what it serves."""
     if cfg.bundle:
         return open_named_bundle(cfg, max_batch)
+    if cfg.drafter == "pool":
+        check_selector(cfg.pool)
+    else:
+        check_alone(cfg.pool, cfg.drafter)
     target = load_target(cfg.target)
     if cfg.drafter == "pool":
         drafter, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)
@@ -38,11 +43,14 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
             "a bundle fixes pool.drafters, pool.router, pool.every and pool.options; with bundle= give pool.selector "
             "or pool.scheduler only, or export another bundle"
         )
+    if cfg.drafter not in ("", "pool"):
+        check_alone(own, cfg.drafter)
     if own.scheduler and cfg.drafter not in ("", "pool"):
         raise ConfigError(
             f"drafter={cfg.drafter} of a bundle decodes alone, which pool.scheduler={own.scheduler} does not change; "
             "leave one of them out"
         )
+    check_options(own.selector, ())
     engine = open_bundle(
         path,
         target=cfg.target if cfg.target.source == "hf" else None,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from drafterforge.compose import to_dict
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt, load_prompts
 from drafterforge.data.rephrase import kinds, rephrased
+from drafterforge.errors import ConfigError
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
 from drafterforge.evaluation.report import build_row
@@ -24,13 +25,14 @@ from drafterforge.evaluation.selection import Contest, Cycles, tuned
 from drafterforge.evaluation.story import Story, tell
 from drafterforge.pipelines.console import bar, say, table_console
 from drafterforge.pipelines.decode import open_drafter
-from drafterforge.pipelines.pool import RETRIEVAL, build_pool
+from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector
 from drafterforge.pipelines.reports import write_report
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.schema import DataConfig, DomainConfig, EvaluateConfig
+from drafterforge.selectors import check_options, wants_divergence
 from drafterforge.selectors import names as selector_names
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
@@ -50,19 +52,20 @@ class Request:
 
 def run(cfg: Config) -> Path:
     """Decode the stream with every drafter, replay every selector on it, and report."""
+    check_selectors(cfg)
     target = load_target(cfg.target)
-    pool, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)
+    pool, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target, cfg.seed)
     requests = stream(cfg, target, cfg.suite.num_prompts, cfg.seed)
     answers = answered(cfg, target, requests, "answering the stream")
-    contest = told(target, pool, shape, requests, answers, "looking at every position")
+    contest = told(cfg, target, pool, shape, requests, answers)
     tuning = None
     if cfg.suite.tuning_prompts:
         reported = [request.tokens for request in requests]
         drawn = stream(cfg, target, cfg.suite.tuning_prompts, cfg.seed + 1)
         others = [request for request in drawn if request.tokens not in reported]
         found = answered(cfg, target, others, "answering the tuning stream")
-        tuning = told(target, pool, shape, others, found, "looking at every position")
-    rows = replayed(cfg, target, pool, contest, tuning)
+        tuning = told(cfg, target, pool, shape, others, found)
+    rows = replayed(cfg, pool, contest, tuning)
     live = decoded(cfg, target, pool, shape, requests, answers, contest) if cfg.suite.check_live else []
     timed_rows, details = timed(cfg, target, pool, shape, requests)
     matrix = domain_matrix(contest, [requests[place].domain for place in contest.places])
@@ -85,9 +88,30 @@ def run(cfg: Config) -> Path:
         },
         parents=[open_drafter(folder, target) for folder in folders],
     )
-    show(report)
+    show(report, cfg.pool.selector)
     print(f"wrote {path}")
     return path.parent
+
+
+def check_selectors(cfg: Config) -> None:
+    """Refuse names and options that do not exist before anything is loaded or decoded."""
+    check_selector(cfg.pool)
+    for name in cfg.suite.selectors:
+        check_options(name, ())
+    if "router" in cfg.suite.selectors and not cfg.pool.router:
+        raise ConfigError("suite.selectors names router, and there is none; type pool.router=NAME")
+    if "oracle" in cfg.suite.selectors:
+        raise ConfigError("suite.selectors names oracle, which is the row `best in hindsight` anyway; leave it out")
+
+
+def replayed_selectors(cfg: Config) -> list[str]:
+    """The selectors to replay."""
+    return cfg.suite.selectors or [name for name in selector_names() if name not in UNTAUGHT]
+
+
+def own_options(cfg: Config, pool: Pool) -> dict[str, Any]:
+    """Options of the pool's own selector, its seed left out."""
+    return {key: value for key, value in pool.options.items() if key != "seed"}
 
 
 def stream(cfg: Config, target: Target, count: int, seed: int) -> list[Request]:
@@ -133,35 +157,41 @@ def answered(cfg: Config, target: Target, requests: Sequence[Request], title: st
 
 
 def told(
-    target: Target, pool: Pool, shape: TreeShape, requests: Sequence[Request], answers: Sequence[Generation], title: str
+    cfg: Config,
+    target: Target,
+    pool: Pool,
+    shape: TreeShape,
+    requests: Sequence[Request],
+    answers: Sequence[Generation],
 ) -> Contest:
-    """What every drafter would have done for each answer."""
+    """What every drafter would have done for each answer, and what the router makes of its prompt."""
+    chosen = [(cfg.pool.selector, cfg.pool.options), *((name, {}) for name in replayed_selectors(cfg))]
+    divergences = any(wants_divergence(name, options) for name, options in chosen)
     stories: list[Story] = []
-    with bar(title, len(answers)) as progress:
+    with bar("looking at every position", len(answers)) as progress:
         for answer in answers:
-            stories.append(tell(target, pool, shape, answer))
+            stories.append(tell(target, pool, shape, answer, divergences))
             progress.advance()
-    return Contest.of(stories, [request.tokens for request in requests])
+    contest = Contest.of(stories, [request.tokens for request in requests])
+    return contest if pool.router is None else replace(contest, advice=advice(target, pool, contest))
 
 
-def replayed(cfg: Config, target: Target, pool: Pool, contest: Contest, tuning: Contest | None) -> list[dict[str, Any]]:
+def replayed(cfg: Config, pool: Pool, contest: Contest, tuning: Contest | None) -> list[dict[str, Any]]:
     """A row for every drafter alone, the best in hindsight, and every selector."""
-    ours = contest.run(contest.maker(cfg.pool.selector, **cfg.pool.options))
-    chosen = cfg.suite.selectors or [name for name in selector_names() if name not in UNTAUGHT]
+    ours = contest.run(contest.maker(cfg.pool.selector, **pool.options))
+    chosen = replayed_selectors(cfg)
     plays: list[tuple[str, str, dict, list[Cycles]]] = [
         (f"{name} alone", "static", {}, contest.alone(n)) for n, name in enumerate(contest.names)
     ]
     plays.append(("best in hindsight", "oracle", {}, contest.hindsight()))
-    if pool.router is not None:
-        plays.append(
-            ("router", "router", {}, contest.run(contest.maker("router", route=advice(target, pool, contest))))
-        )
+    if pool.router is not None and "router" not in chosen:
+        plays.append(("router", "router", {}, contest.run(contest.maker("router"))))
     with bar("replaying selectors", len(chosen)) as progress:
         for name in chosen:
-            options = dict(cfg.pool.options) if name == cfg.pool.selector else {}
+            options = own_options(cfg, pool) if name == cfg.pool.selector else {}
             if tuning is not None and not options:
-                options = tuned(tuning, name)
-            plays.append((name, name, options, contest.run(contest.maker(name, **options))))
+                options = tuned(tuning, name, seed=cfg.seed)
+            plays.append((name, name, options, contest.run(contest.maker(name, **{"seed": cfg.seed} | options))))
             progress.advance(shown=name)
     rows = []
     for method, selector, options, played in plays:
@@ -183,15 +213,15 @@ def replayed(cfg: Config, target: Target, pool: Pool, contest: Contest, tuning: 
     return rows
 
 
-def advice(target: Target, pool: Pool, contest: Contest) -> Callable[[Sequence[int]], np.ndarray]:
+def advice(target: Target, pool: Pool, contest: Contest) -> list[np.ndarray]:
     """The router's law for every prompt of the stream."""
-    laws = {}
+    laws = []
     for prompt in contest.prompts:
         tokens = torch.tensor([prompt], device=target.device)
         with torch.inference_mode():
             features = target.forward(tokens, torch.arange(len(prompt), device=target.device)[None], None)[1]
-        laws[tuple(prompt)] = pool.router.law(features[0], pool.names)
-    return lambda tokens: laws[tuple(tokens)]
+        laws.append(pool.router.advice(prompt, features[0], pool.names, target.tokenizer))
+    return laws
 
 
 def decoded(
@@ -212,7 +242,7 @@ def decoded(
         methods.append((name, Engine(target, one, shape)))
     methods.append((cfg.pool.selector, Engine(target, pool, shape)))
     replays = [contest.alone(n) for n in range(len(contest.names))]
-    replays.append(contest.run(contest.maker(cfg.pool.selector, **cfg.pool.options)))
+    replays.append(contest.run(contest.maker(cfg.pool.selector, **pool.options)))
     with bar("decoding live", len(methods) * len(prompts)) as progress:
         for (name, engine), replay in zip(methods, replays, strict=True):
             engine.max_batch = cfg.suite.batch_size
@@ -282,8 +312,8 @@ def domain_matrix(contest: Contest, domains: Sequence[str]) -> dict[str, dict[st
     return found
 
 
-def show(report: dict[str, Any]) -> None:
-    """The tables a reader wants first."""
+def show(report: dict[str, Any], own: str) -> None:
+    """The tables a reader wants first; own: the pool's selector."""
     console = table_console()
     matrix = report["curves"]["mat_by_domain"]
     drafters = list(next(iter(matrix.values())))
@@ -295,7 +325,10 @@ def show(report: dict[str, Any]) -> None:
         cells = [f"{row[name]:.2f}{'*' if row[name] == best[domain] else ''}" for domain, row in matrix.items()]
         table.add_row(name, *cells)
     console.print(table)
-    table = Table(title="selectors, replayed on the same answers", title_justify="left")
+    told_p = (
+        f"p: one-sided Wilcoxon over requests, small where {own}'s MAT is higher than the row's by more than chance"
+    )
+    table = Table(title="selectors, replayed on the same answers", caption=told_p, title_justify="left")
     headings = ("method", "MAT", "of hindsight", "regret, cycles", "on the best", "switches", "p", "constants")
     for heading in headings:
         table.add_column(heading, justify="left" if heading in ("method", "constants") else "right")

@@ -22,6 +22,7 @@ from drafterforge.runtime.shapes import choose_shape
 from drafterforge.scheduling.policy import check_policy, load_policy
 from drafterforge.scheduling.schedulers import Scheduler
 from drafterforge.schema import PoolConfig, RuntimeConfig
+from drafterforge.selectors import advised, check_options
 from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape
 
@@ -44,15 +45,35 @@ def is_expert(runs_dir: Path | str, target: Target, name: str) -> bool:
     return (find_artifact(runs_dir, target.name, "drafters", name) / ADAPTER).is_dir()
 
 
-def build_pool(cfg: PoolConfig, runtime: RuntimeConfig, runs_dir: Path | str, target: Target) -> tuple[Pool, TreeShape]:
-    """The pool that is configured, and the trees of drafters without their own."""
+def check_selector(cfg: PoolConfig) -> None:
+    """Refuse a selector or options that do not exist, or a router that nobody would listen to, before any loading."""
+    check_options(cfg.selector, cfg.options)
+    if cfg.router:
+        advised(cfg.selector, cfg.options)
+    elif cfg.selector == "router":
+        raise ConfigError("selector=router needs pool.router=NAME; type drafterforge train-policy policy=router")
+
+
+def check_alone(cfg: PoolConfig, drafter: str) -> None:
+    """Refuse keys that pick among a pool's drafters where there is no pool."""
+    plain = PoolConfig()
+    for key in ("selector", "drafters", "options", "every", "router"):
+        if getattr(cfg, key) != getattr(plain, key):
+            with_what = f"drafter={drafter}" if drafter else "no drafter"
+            raise ConfigError(f"pool.{key}= is read by drafter=pool only, not with {with_what}; type drafter=pool")
+
+
+def build_pool(
+    cfg: PoolConfig, runtime: RuntimeConfig, runs_dir: Path | str, target: Target, seed: int = 0
+) -> tuple[Pool, TreeShape]:
+    """The pool that is configured, and the trees of drafters without their own.  seed: of selectors that draw."""
+    check_selector(cfg)
     drafters = open_pool(runs_dir, target, pool_names(runs_dir, target, cfg.drafters))
     deep = choose_shape(runtime, target.device, target.dtype, "retrieval")  # whose levels cost nothing
     shapes = {name: deep for name, drafter in drafters.items() if isinstance(drafter, Retrieval)}
     scheduler, router = open_scheduler(cfg, runs_dir, target, drafters), open_router(cfg, runs_dir, target)
-    pool = Pool(
-        drafters, cfg.selector, every=cfg.every, shapes=shapes, scheduler=scheduler, router=router, **cfg.options
-    )
+    options = {"seed": seed} | cfg.options
+    pool = Pool(drafters, cfg.selector, every=cfg.every, shapes=shapes, scheduler=scheduler, router=router, **options)
     shape = choose_shape(runtime, target.device, target.dtype)
     pool.selector(shape)  # a mistake in its options should not wait for a prompt
     return pool, shape
@@ -105,8 +126,6 @@ def open_scheduler(
 def open_router(cfg: PoolConfig, runs_dir: Path | str, target: Target) -> Router | None:
     """The router that is configured."""
     if not cfg.router:
-        if cfg.selector == "router":
-            raise ConfigError("selector=router needs pool.router=NAME; type drafterforge train-policy policy=router")
         return None
     hint = "drafterforge train-policy policy=router"
     folder = find_artifact(runs_dir, target.name, "policies", cfg.router, hint=hint)

@@ -166,6 +166,7 @@ MISTAKES = {
     "no choice": (["train-drafter"], "needs a domain: type domain=sql (have: chat, general,"),
     "no choice, experiment": (["train-drafter", "experiment=smoke"], "needs a domain"),
     "unknown key": ([*TRAIN, "trainer.max_step=1"], "did you mean trainer.max_steps?"),
+    "key of another section": (["generate", "runtime.max_new_tokens=3"], "; did you mean max_new_tokens?"),
     "key of a group": ([*TRAIN, "max_steps=1"], "did you mean trainer.max_steps?"),
     "nothing like it": ([*TRAIN, "zzz=1"], "'zzz'; `drafterforge train-drafter --help` lists them"),
     "below a key": ([*TRAIN, "trainer.lr.x=1"], "no config key 'trainer.lr.x'"),

@@ -21,6 +21,7 @@ from drafterforge.runtime.shapes import choose_shape, default_shape
 from drafterforge.scheduling.policy import check_policy, load_policy
 from drafterforge.scheduling.schedulers import Scheduler
 from drafterforge.schema import RuntimeConfig, TargetConfig
+from drafterforge.selectors import heeds_advice
 from drafterforge.target.load import Target, load_target
 
 LONGEST = 800  # characters of an error
@@ -73,10 +74,10 @@ def open_bundle(
         alone = drafters[drafter]
         shape = choose_shape(runtime, target.device, target.dtype, kind_of_drafter(alone))
         return Engine(target, alone, shape, max_batch, runtime.numerics)
-    router = None
-    if defaults.router:
-        router = Router.load(folder_of(folder, record.part(defaults.router, "router").path, record), target.fingerprint)
     own = selector in (None, defaults.selector)
+    router = None
+    if defaults.router and heeds_advice(defaults.selector if own else selector):
+        router = Router.load(folder_of(folder, record.part(defaults.router, "router").path, record), target.fingerprint)
     pool = Pool(
         drafters,
         defaults.selector if own else selector,

@@ -89,7 +89,10 @@ def _unknown_key(
     spellings |= {known: known for known in (*keys, *groups, *shorthands)}
     if bare != key and bare in (*keys, *groups, *shorthands):
         return f"no config key {key!r}; type {bare}={text}"
-    hint = did_you_mean(leaf, inside) if section and inside else did_you_mean(bare, spellings)
+    if section and inside and leaf in spellings:  # the right key, in the wrong section
+        hint = f"; did you mean {spellings[leaf]}?"
+    else:
+        hint = did_you_mean(leaf, inside) if section and inside else did_you_mean(bare, spellings)
     elsewhere = f"; `drafterforge {name.replace('_', '-')} --help` lists them"
     return f"no config key {key!r}{hint or elsewhere}"
 

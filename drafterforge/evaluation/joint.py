@@ -17,10 +17,12 @@ from drafterforge.scheduling.actions import ActionGrid, describe
 from drafterforge.scheduling.latency import LatencyProfile
 from drafterforge.scheduling.replay import Table, build_table, play_static
 from drafterforge.scheduling.trace import Traces
+from drafterforge.selectors import kind_of
 from drafterforge.selectors import selector as build_selector
 from drafterforge.selectors.base import Selector
+from drafterforge.selectors.delay import Rounds
+from drafterforge.selectors.full_information import FullInformation
 from drafterforge.tree.grow import TreeShape
-from drafterforge.tree.union import MISSING
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,22 @@ def portfolio(traces: Traces, grid: ActionGrid, profile: LatencyProfile, count: 
     return list(dict.fromkeys(found))
 
 
+class ExactRounds(FullInformation):
+    """A learner that is told what a cycle of every arm from a position on would have emitted, and its seconds.
+
+    The pool pass tells who would have accepted a token, but not what a tree's size and pruning make of it: arms of one
+    drafter would all look alike.  Traces know, so that no chain of levels is needed; a round still waits until its
+    deepest arm's tokens are out.
+    """
+
+    def face(self, losses: np.ndarray) -> None:
+        """The next answer's losses, of cycles whose root is at each position, [N, T]."""
+        self.exact = losses
+
+    def _losses(self, rounds: Rounds) -> np.ndarray:
+        return self.exact[:, rounds.positions - 1].T  # a cycle's first token is behind its root
+
+
 @dataclass(frozen=True)
 class JointContest:
     """Recorded answers as every arm would have met them."""
@@ -67,18 +85,34 @@ class JointContest:
         }
         chosen = [(tables[arm.drafter], grid.index(arm.shape)) for arm in arms]
         costs = [float(table.seconds[:, action].mean()) for table, action in chosen]
-        hits = np.stack([_hits(traces, arm) for arm in arms])
         stories, seconds = [], []
         for place, (tokens, begin) in enumerate(zip(traces.tokens, traces.begins, strict=True)):
             rows = slice(traces.starts[place], traces.starts[place + 1])
-            stories.append(_story(arms, len(tokens), int(begin), chosen, hits[:, rows], rows))
+            stories.append(_story(arms, len(tokens), int(begin), chosen, rows))
             seconds.append(_spread(len(tokens), int(begin), np.stack([t.seconds[rows, a] for t, a in chosen])))
         return JointContest(list(arms), stories, seconds, costs)
 
     def play(self, make: Any) -> np.ndarray:
         """Seconds of every answer under one selector, [P]."""
         chooser: Selector = make()
-        return np.array([self._time(place, replay(chooser, story)) for place, story in enumerate(self.stories)])
+        total = []
+        for place, story in enumerate(self.stories):
+            if isinstance(chooser, ExactRounds):
+                chooser.face(self._losses(place))
+            total.append(self._time(place, replay(chooser, story)))
+        return np.array(total)
+
+    def _losses(self, place: int) -> np.ndarray:
+        """How much every arm's pace falls short of the best there could be, in [0, 1], [N, T]."""
+        seconds = self.seconds[place]
+        pace = np.divide(self.stories[place].accept_length, seconds, out=np.zeros_like(seconds), where=seconds > 0)
+        most = max((depth + 1) / cost for depth, cost in zip(self.depths, self.costs, strict=True))
+        return 1.0 - np.minimum(pace / most, 1.0)
+
+    @property
+    def depths(self) -> list[int]:
+        """Levels of every arm."""
+        return [arm.shape.depth for arm in self.arms]
 
     def alone(self) -> np.ndarray:
         """Seconds of every answer with every arm alone, [P, N]."""
@@ -97,10 +131,13 @@ class JointContest:
         return total
 
     def maker(self, name: str, **options: Any) -> Any:
-        """Makes the selector `name` over the arms, with their costs."""
-        levels = self.stories[0].depths
-        names = [arm.name for arm in self.arms]
-        return lambda: build_selector(name, names, max(1, *levels), levels=levels, costs=self.costs, **options)
+        """Makes the selector `name` over the arms; a learner is told exact paces, others the arms' mean costs."""
+        names, depth = [arm.name for arm in self.arms], max(1, *self.depths)
+        kind, preset = kind_of(name)
+        if issubclass(kind, FullInformation):
+            exact = preset | options | {"hybrid": False}  # of a round that waits, nothing is exact yet
+            return lambda: ExactRounds(names, depth, levels=self.depths, **exact)
+        return lambda: build_selector(name, names, depth, levels=self.depths, costs=self.costs, **options)
 
     @property
     def num_tokens(self) -> int:
@@ -108,23 +145,11 @@ class JointContest:
         return sum(story.end - 1 - story.begin for story in self.stories)
 
 
-def _hits(traces: Traces, arm: Arm) -> np.ndarray:
-    """Whether the token after each root is among the arm's proposals for it, [R]."""
-    if arm.shape.depth == 0:
-        return np.zeros(traces.num_roots)
-    width = traces.recorded.top_ks.index(arm.shape.top_k)
-    return (traces.rows["ranks"][traces.drafter(arm.drafter)][:, width, 0] != MISSING).astype(float)
-
-
-def _story(
-    arms: Sequence[Arm], end: int, begin: int, chosen: Sequence[tuple[Table, int]], hits: np.ndarray, rows: slice
-) -> Story:
+def _story(arms: Sequence[Arm], end: int, begin: int, chosen: Sequence[tuple[Table, int]], rows: slice) -> Story:
     lengths = _spread(end, begin, np.stack([table.tokens[rows, action] for table, action in chosen])).astype(np.int64)
-    told = np.zeros((len(arms), end))
-    told[:, begin + 1 :] = hits
-    return Story(
-        [arm.name for arm in arms], [arm.shape.depth for arm in arms], begin, end, np.maximum(lengths, 1), told, told
-    )
+    blank = np.zeros((len(arms), end))  # nothing is judged token by token
+    depths = [arm.shape.depth for arm in arms]
+    return Story([arm.name for arm in arms], depths, begin, end, np.maximum(lengths, 1), blank, blank)
 
 
 def _spread(end: int, begin: int, values: np.ndarray) -> np.ndarray:

@@ -42,6 +42,7 @@ class Contest:
     prompts: list[list[int]]
     places: list[int]  # of these answers among those given
     static: np.ndarray  # [Q, N] cycles
+    advice: list[np.ndarray] | None = None  # a router's law for each prompt, [N]
 
     @staticmethod
     def of(stories: Sequence[Story], prompts: Sequence[list[int]]) -> Contest:
@@ -65,8 +66,8 @@ class Contest:
 
     def run(self, make: Callable[[], Selector]) -> list[Cycles]:
         """One selector through all answers in order."""
-        selector = make()
-        return [replay(selector, story, prompt) for story, prompt in zip(self.stories, self.prompts, strict=True)]
+        selector, advice = make(), self.advice or [None] * len(self.stories)
+        return [replay(selector, *told) for told in zip(self.stories, self.prompts, advice, strict=True)]
 
     def maker(self, name: str, **options: Any) -> Callable[[], Selector]:
         """Makes the selector `name` for this pool."""
@@ -111,9 +112,11 @@ class Contest:
         return float(wilcoxon(*mats, alternative="greater").pvalue)
 
 
-def tuned(contest: Contest, name: str, grids: Mapping[str, Mapping[str, Sequence[Any]]] = GRIDS) -> dict[str, Any]:
+def tuned(
+    contest: Contest, name: str, grids: Mapping[str, Mapping[str, Sequence[Any]]] = GRIDS, seed: int = 0
+) -> dict[str, Any]:
     """Constants of the selector with the fewest cycles on these answers; none for one without a grid."""
     grid = grids.get(name, {})
     choices = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    totals = [sum(map(len, contest.run(contest.maker(name, **one)))) for one in choices]
+    totals = [sum(map(len, contest.run(contest.maker(name, seed=seed, **one)))) for one in choices]
     return choices[int(np.argmin(totals))]

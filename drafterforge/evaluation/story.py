@@ -8,7 +8,7 @@ Axes: N drafters, T tokens of prompt and answer, B roots looked at together, H h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.errors import DrafterforgeError
+from drafterforge.evaluation.branches import Branches
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.judging import Truth
@@ -43,6 +45,8 @@ class Story:
     accept_length: np.ndarray  # [N, T] tokens a cycle with its root there emits, bonus included
     gamma: np.ndarray  # [N, T] probability that a token there is accepted; greedy: as `accepted`
     accepted: np.ndarray  # [N, T] whether the token there is among the drafter's proposals
+    divergence: np.ndarray | None = None  # [N, T] block divergence of a draft with its root there, if it was asked for
+    limited: bool = False  # whether the answer was cut at its length limit, near which less is drafted
 
     def cycles(self, drafter: int) -> int:
         """Cycles that the answer takes with this drafter alone."""
@@ -60,10 +64,16 @@ class Story:
         return played
 
 
-def tell(target: Target, pool: Pool, shape: TreeShape, answer: Generation) -> Story:
-    """The story of a greedy answer.  shape: trees of drafters without their own."""
+def tell(target: Target, pool: Pool, shape: TreeShape, answer: Generation, divergences: bool = False) -> Story:
+    """The story of a greedy answer.  shape: trees of drafters without their own.
+
+    divergences: also what MetaSD's selectors are rewarded by, for which the target reads every drafter's branches.
+    """
     text = torch.tensor(answer.prompt + answer.tokens, device=target.device)
     begin, end = len(answer.prompt), text.numel()
+    limited = answer.stop_reason in ("length", "context")
+    depths = [pool.shape_of(name, shape).depth for name in pool.names]
+    branches = Branches(text, max(1, *depths)) if divergences else None
     with torch.inference_mode():
         positions = torch.arange(end, device=target.device)[None]
         features = target.forward(text[None], positions, None)[1][0]
@@ -72,18 +82,36 @@ def tell(target: Target, pool: Pool, shape: TreeShape, answer: Generation) -> St
         for names, part in parts:
             shapes = [pool.shape_of(name, shape) for name in names]
             look = _stack if isinstance(part, StackProposer) else _solo
-            for name, lengths, hits in zip(names, *look(part, shapes, text, features, begin), strict=True):
+            numbers = [pool.names.index(name) for name in names]
+            seen = look(part, shapes, text, features, begin, limited, branches, numbers)
+            for name, lengths, hits in zip(names, *seen, strict=True):
                 accept_length[name], accepted[name] = lengths, hits
+        told = None if branches is None else branches.divergences(target, len(pool.names))
     hits = np.stack([accepted[name] for name in pool.names])
     lengths = np.stack([accept_length[name] for name in pool.names])
-    depths = [pool.shape_of(name, shape).depth for name in pool.names]
-    return Story(pool.names, depths, begin, end, lengths, hits, hits)
+    return Story(pool.names, depths, begin, end, lengths, hits, hits, told, limited)
+
+
+def _rooms(begin: int, end: int, shape: TreeShape, limited: bool) -> Iterator[tuple[list[int], TreeShape]]:
+    """Roots that are drafted from together, with their trees: as live, no deeper than could count."""
+    last = max(end - 2 - shape.depth, begin - 1) if limited else end - 2  # root with room for all levels
+    for start in range(begin, last + 1, ROOTS):
+        yield list(range(start, min(start + ROOTS, last + 1))), shape
+    for root in range(last + 1, end - 2):
+        yield [root], TreeShape(shape.num_tokens, end - 2 - root, shape.top_k)
 
 
 def _stack(
-    part: StackProposer, shapes: Sequence[TreeShape], text: Tensor, features: Tensor, begin: int
+    part: StackProposer,
+    shapes: Sequence[TreeShape],
+    text: Tensor,
+    features: Tensor,
+    begin: int,
+    limited: bool,
+    branches: Branches | None,
+    numbers: Sequence[int],
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Accept lengths and hits of drafters that read in one pass."""
+    """Accept lengths and hits of drafters that read in one pass; numbers: theirs in the pool."""
     end = text.numel()
     part.admit(text[:2], features[:1])
     first = part.last, part.logits
@@ -94,11 +122,15 @@ def _stack(
     lengths = []
     for member, (drafter, shape) in enumerate(zip(part.drafters.members, shapes, strict=True)):
         found = np.ones(end, dtype=np.int64)
-        for start in range(begin, end - 1, ROOTS):
-            roots = torch.arange(start, min(start + ROOTS, end - 1), device=text.device)
+        for some, own in _rooms(begin, end, shape, limited):
+            if own.depth == 0 or own.num_tokens == 1:
+                continue
+            roots = torch.tensor(some, device=text.device)
             keys = part.cache.data[:, :, member : member + 1, :, : end - 1]
-            tree = _trees(drafter, keys, outputs[member], logits[member], text, roots, shape)
-            found[start : start + len(roots)] = _lengths(tree, text, roots, shape.depth)
+            tree = _trees(drafter, keys, outputs[member], logits[member], text, roots, own)
+            found[some] = _lengths(tree, text, roots, own.depth)
+            if branches is not None:
+                branches.note(numbers[member], some, tree)
         lengths.append(found)
     hits = np.zeros((len(lengths), end))
     hits[:, 2:] = judgement.accepted[:, 0].cpu().numpy()
@@ -124,15 +156,27 @@ def _trees(
 
 
 def _solo(
-    part: SoloProposer, shapes: Sequence[TreeShape], text: Tensor, features: Tensor, begin: int
+    part: SoloProposer,
+    shapes: Sequence[TreeShape],
+    text: Tensor,
+    features: Tensor,
+    begin: int,
+    limited: bool,
+    branches: Branches | None,
+    numbers: Sequence[int],
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Accept lengths and hits of a drafter that reads token by token."""
+    """Accept lengths and hits of a drafter that reads token by token; numbers: its own in the pool."""
     end, shape = text.numel(), shapes[0]
+    trees = {root: own for some, own in _rooms(begin, end, shape, limited) for root in some}
     found, hits = np.ones(end, dtype=np.int64), np.zeros((1, end))
     part.admit(text[: begin + 1], features[:begin])
     for root in range(begin, end - 1):
-        tree = part.draft(0, [0], text[root : root + 1], shape)
-        found[root] = _lengths(tree, text, torch.tensor([root], device=text.device), shape.depth)[0]
+        own = trees.get(root)
+        if own is not None and own.depth and own.num_tokens > 1:
+            tree = part.draft(0, [0], text[root : root + 1], own)
+            found[root] = _lengths(tree, text, torch.tensor([root], device=text.device), own.depth)[0]
+            if branches is not None:
+                branches.note(numbers[0], [root], tree)
         following = text[None, root + 1 : root + 2]
         part.commit(following, features[None, root : root + 1], [1], tell=True)
         judgement = part.read(Truth(following, None), [shape.top_k])
@@ -147,8 +191,15 @@ def _lengths(tree: Tree, text: Tensor, roots: Tensor, depth: int) -> np.ndarray:
     return accepted_path(tree, chosen, ancestor_mask(tree.parents, depth), depth)[1].cpu().numpy()
 
 
-def replay(selector: Selector, story: Story, prompt: Sequence[int] = ()) -> list[tuple[int, int]]:
-    """Cycles as (drafter, accept length) that the selector would have led to, told as the engine tells it."""
+def replay(
+    selector: Selector, story: Story, prompt: Sequence[int] = (), advice: np.ndarray | None = None
+) -> list[tuple[int, int]]:
+    """Cycles as (drafter, accept length) that the selector would have led to, told as the engine tells it.
+
+    advice: a router's law for the prompt, [N].
+    """
+    if selector.needs.divergence and story.divergence is None:
+        raise DrafterforgeError(f"{selector.name} needs stories with divergences; tell them with divergences=True")
     cycles = 0
 
     def pick(root: int) -> int:
@@ -161,18 +212,21 @@ def replay(selector: Selector, story: Story, prompt: Sequence[int] = ()) -> list
         seen = slice(root + 1, stop)
         evaluation = Evaluation(root + 1, story.gamma[:, seen], story.accepted[:, seen])
         asked = selector.needs.evaluation
-        divergence = (length - 1) / max(story.depths) if selector.needs.divergence else None
+        divergence = float(story.divergence[drafter, root]) if selector.needs.divergence else None
+        depth = story.depths[drafter]
         selector.observe(
             Feedback(
                 drafter,
                 root + 1,
                 length,
-                story.depths[drafter],
+                min(depth, story.end - 2 - root) if story.limited else depth,
                 divergence=divergence,
                 evaluation=evaluation if asked else None,
             )
         )
 
+    if advice is not None:
+        selector.advise(advice)
     selector.begin(list(prompt))
     played = story.play(pick, after)
     selector.end()

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from drafterforge.data.chat import prompt_ids
 from drafterforge.errors import ArtifactError
 
 POOLING = 1  # raised when `prompt_features` gives other numbers for the same prompt
 NUM_TAPS = 3
 MAX_TEXT_TOKENS = 512  # of a text that an encoder reads
 _EPS = 1e-6
+_MARK = "REQUEST"
 
 
 def prompt_features(features: Tensor) -> Tensor:
@@ -34,6 +36,23 @@ def prompt_features(features: Tensor) -> Tensor:
 def request_text(messages: Sequence[dict[str, str]]) -> str:
     """What a text encoder reads of a conversation: all that the user said."""
     return "\n".join(message["content"] for message in messages if message["role"] == "user")
+
+
+def request_of(tokenizer: Any, tokens: Sequence[int]) -> str:
+    """The same of a prompt's token ids, as the runtime has them: without what the chat template puts around a message.
+
+    Of a conversation of several turns the answers stay in it.
+    """
+    text, frame = (
+        tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+        for ids in (tokens, prompt_ids(tokenizer, [{"role": "user", "content": _MARK}]))
+    )
+    before, _, after = frame.partition(_MARK)
+    if text.startswith(before) and text.endswith(after) and len(text) >= len(before) + len(after):
+        text = text[len(before) : len(text) - len(after)]
+    for special in tokenizer.all_special_tokens:
+        text = text.replace(str(special), "\n")
+    return text.strip()
 
 
 class TextEncoder:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from drafterforge.artifacts.typed import read_json
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.router.features import NUM_TAPS, POOLING, TextEncoder, prompt_features
+from drafterforge.router.features import NUM_TAPS, POOLING, TextEncoder, prompt_features, request_of
 from drafterforge.router.net import RouterNet
 
 SCHEMA_VERSION = 1
@@ -112,6 +113,10 @@ class Router:
     def law(self, prompt: Tensor | str, drafters: Sequence[str]) -> np.ndarray:
         """Probability of each drafter of a pool for a prompt, [N]: what `Routed` takes, or a selector's prior."""
         return self.probabilities(prompt) @ self.law_for(drafters)
+
+    def advice(self, tokens: Sequence[int], features: Tensor, drafters: Sequence[str], tokenizer: Any) -> np.ndarray:
+        """As `law`, [N], for a prompt's token ids and the target's features of them [P, 3H], whichever it reads."""
+        return self.law(features if self.kind == "target" else request_of(tokenizer, tokens), drafters)
 
     # --- files ---------------------------------------------------------------------------------------
 

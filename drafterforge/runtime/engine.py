@@ -44,10 +44,10 @@ def kind_of_drafter(drafter: Drafter | None) -> str:
     return next((kind for cls, kind in kinds.items() if isinstance(drafter, cls)), "eagle3")
 
 
-def proposer_of(drafter: Drafter | Pool, shape: TreeShape) -> Proposer:
-    """The drafter at work, with no rows yet; shape: the trees it will be asked for."""
+def proposer_of(drafter: Drafter | Pool, shape: TreeShape, tokenizer: object = None) -> Proposer:
+    """The drafter at work, with no rows yet; shape: the trees it will be asked for; tokenizer: of a text router."""
     if isinstance(drafter, Pool):
-        return PoolProposer(drafter, shape)
+        return PoolProposer(drafter, shape, tokenizer)
     for kind, proposer in PROPOSERS.items():
         if isinstance(drafter, kind):
             return proposer(drafter)
@@ -140,7 +140,7 @@ class Engine:
         """No rows yet; rows are admitted and cycled by the caller."""
         if self.graphs:
             return StaticBatch(self.target, self.drafter, self.buffers, self.shape, self.numerics == "invariant")
-        proposer = None if self.drafter is None else proposer_of(self.drafter, self.shape)
+        proposer = None if self.drafter is None else proposer_of(self.drafter, self.shape, self.target.tokenizer)
         batch = Batch(self.target, proposer, invariant=self.numerics == "invariant")
         self.batches.add(batch)
         return batch
@@ -152,6 +152,9 @@ class Engine:
         """
         pool = self._pool()
         check_drafter(name, drafter, self.target)
+        pool.options_with(name, cost)
+        for batch in self.batches:
+            batch.proposer.try_join(name, drafter, cost)  # before anything changes, so that a refusal changes nothing
         pool.add(name, drafter, cost)
         with torch.inference_mode():
             for batch in self.batches:
@@ -159,7 +162,11 @@ class Engine:
 
     def remove_drafter(self, name: str) -> None:
         """Let a drafter of the pool go, also from the requests that are being decoded."""
-        self._pool().remove(name)
+        pool = self._pool()
+        pool.options_without(name)
+        for batch in self.batches:
+            batch.proposer.try_leave(name)
+        pool.remove(name)
         with torch.inference_mode():
             for batch in self.batches:
                 batch.remove_drafter(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.retrieval import Retrieval
@@ -10,6 +10,7 @@ from drafterforge.drafter.stacked import StackedDrafters, by_family, signature
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.router.router import Router
 from drafterforge.scheduling.schedulers import Scheduler
+from drafterforge.selectors import advised
 from drafterforge.selectors import selector as build_selector
 from drafterforge.selectors.base import Selector
 from drafterforge.target.load import Target
@@ -38,7 +39,7 @@ class Pool:
         every: cycles between passes in which all drafters read what is committed; in between only those that draft do.
         details: also judge log-probabilities and total variation, which no selector asks for.  shapes: trees of single
         drafters, where they are not to be the engine's.  scheduler: chooses the trees of EAGLE-3 drafters without their
-        own, cycle by cycle.  router: advises the selector at a request's start.
+        own, cycle by cycle.  router: advises the selector at a request's start; learners then begin with rounds of it.
         """
         if not drafters:
             raise ConfigError("a pool needs at least one drafter, got none")
@@ -48,7 +49,8 @@ class Pool:
         self.shapes, self.scheduler, self.router = dict(shapes or {}), scheduler, router
         if unknown := sorted(self.shapes.keys() - self.drafters.keys()):
             raise ConfigError(f"shapes names {', '.join(unknown)}; the pool has {', '.join(self.drafters)}")
-        self.choose, self.options = selector, options
+        self.choose = selector
+        self.options = advised(selector, options) if router is not None and isinstance(selector, str) else options
         self.idle: list[Selector] = []  # of finished requests; they may carry what they learned
         self.stacks: dict[tuple[str, ...], StackedDrafters] = {}
 
@@ -78,34 +80,68 @@ class Pool:
             found = self.idle.pop()
             if list(found.drafters) == self.names and found.levels.tolist() == levels:
                 return found
+        return self._made(self.names, levels, self.options)
+
+    def _made(self, names: Sequence[str], levels: Sequence[int], options: Mapping[str, object]) -> Selector:
         if callable(self.choose):
-            return self.choose(self.names, levels)
-        return build_selector(self.choose, self.names, max(1, *levels), levels=levels, **self.options)
+            return self.choose(list(names), list(levels))
+        return build_selector(self.choose, names, max(1, *levels), levels=levels, **options)
 
     def add(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
         """A drafter joins, last in the order; cost: seconds of its cycles, where the selector was given costs."""
+        self.options = self.options_with(name, cost)
+        self.drafters[name] = drafter
+
+    def options_with(self, name: str, cost: float | None) -> dict[str, object]:
+        """The selector's options once a drafter has joined; ConfigError if requests could not be served then."""
         if name in self.drafters:
             raise ConfigError(f"the pool already has a drafter {name!r}; it has {', '.join(self.drafters)}")
-        if (costs := self.options.get("costs")) is not None:
+        options = dict(self.options)
+        if (costs := options.get("costs")) is not None:
             if cost is None:
                 raise ConfigError(f"the selector was given costs; add {name!r} with cost=SECONDS of its cycles")
-            self.options["costs"] = [*costs, cost]
-        self.drafters[name] = drafter
+            options["costs"] = [*costs, cost]
+        self._try([*self.names, name], options)
+        return options
 
     def remove(self, name: str) -> None:
         """A drafter leaves."""
-        if name not in self.drafters:
-            raise ConfigError(f"the pool has no drafter {name!r}; it has {', '.join(self.drafters)}")
-        if len(self.drafters) == 1:
-            raise ConfigError(f"{name!r} is the only drafter of the pool and cannot be removed")
-        if (costs := self.options.get("costs")) is not None:
-            self.options["costs"] = [cost for cost, kept in zip(costs, self.names, strict=True) if kept != name]
+        self.options = self.options_without(name)
         del self.drafters[name]
         self.shapes.pop(name, None)
         self.stacks = {names: stack for names, stack in self.stacks.items() if name not in names}
 
+    def options_without(self, name: str) -> dict[str, object]:
+        """The selector's options once a drafter has left; ConfigError if requests could not be served then."""
+        if name not in self.drafters:
+            raise ConfigError(f"the pool has no drafter {name!r}; it has {', '.join(self.drafters)}")
+        if len(self.drafters) == 1:
+            raise ConfigError(f"{name!r} is the only drafter of the pool and cannot be removed")
+        options = dict(self.options)
+        if (costs := options.get("costs")) is not None:
+            options["costs"] = [cost for cost, kept in zip(costs, self.names, strict=True) if kept != name]
+        left = [kept for kept in self.names if kept != name]
+        try:
+            self._try(left, options)
+        except ConfigError as error:
+            raise ConfigError(
+                f"the pool's selector or router needs {name!r}, which cannot be removed: {error}"
+            ) from None
+        return options
+
+    def _try(self, names: Sequence[str], options: Mapping[str, object]) -> None:
+        """Refuse names that the selector or the router cannot serve."""
+        if not callable(self.choose):
+            self._made(names, [1] * len(names), options)
+        if self.router is not None:
+            self.router.law_for(names)
+
     def check(self, target: Target) -> None:
-        """Refuse drafters of another target or vocabulary."""
+        """Refuse drafters of another target or vocabulary, and a router that knows none of them."""
+        if self.router is not None:
+            self.router.law_for(self.names)
+            if self.router.kind == "text" and target.tokenizer is None:
+                raise ConfigError(f"a router of texts needs a tokenizer, and {target.name} has none")
         for name, drafter in self.drafters.items():
             check_drafter(name, drafter, target)
 

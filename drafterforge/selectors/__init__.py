@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from drafterforge.selectors.base import Choice, Context, Evaluation, Feedback, Needs, Selector
-from drafterforge.selectors.registry import learner, names, register, selector
+from drafterforge.selectors.registry import (
+    advised,
+    check_options,
+    heeds_advice,
+    kind_of,
+    learner,
+    names,
+    register,
+    selector,
+    wants_divergence,
+)
 
 __all__ = [
     "Choice",
@@ -12,8 +22,13 @@ __all__ = [
     "Feedback",
     "Needs",
     "Selector",
+    "advised",
+    "check_options",
+    "heeds_advice",
+    "kind_of",
     "learner",
     "names",
     "register",
     "selector",
+    "wants_divergence",
 ]

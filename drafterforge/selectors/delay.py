@@ -79,6 +79,10 @@ class DelayQueue(Memory):
         """Rounds that still wait, with what is measured at their first position alone: K = 1."""
         return self._rounds(self.end, 1)
 
+    def rates(self) -> tuple[np.ndarray, np.ndarray]:
+        """Means of the gamma and of the accepted that are held, [N] each; NaN for a drafter that has none."""
+        return _means(self.gamma), _means(self.accepted)
+
     def _rounds(self, stop: int, depth: int) -> Rounds:
         """Rounds that begin before `stop`, of `depth` measurements each."""
         first = max(self.start, self.begins[0]) if self.begins else stop  # no cycle emitted what comes before
@@ -103,3 +107,10 @@ class DelayQueue(Memory):
         """Its measurements go, and its share of the laws."""
         super().remove_drafter(index)
         self.laws = [[*law[:index], *law[index + 1 :]] for law in self.laws]
+
+
+def _means(held: np.ndarray) -> np.ndarray:
+    """Over what of [N, L] is not NaN, [N]."""
+    there = ~np.isnan(held)
+    counts = there.sum(axis=1)
+    return np.where(counts > 0, np.where(there, held, 0.0).sum(axis=1) / np.maximum(counts, 1), np.nan)

@@ -20,9 +20,11 @@ def expected_length(gamma: np.ndarray, accepted: np.ndarray, estimator: str = "p
     return 1.0 + (gamma if estimator == "plugin" else accepted).cumprod(axis=-1).sum(axis=-1)
 
 
-def geometric_length(rate: np.ndarray, depth: int) -> np.ndarray:
-    """Tokens a cycle emits if every level is accepted at one rate [...], [...]."""
-    return (np.asarray(rate)[..., None] ** np.arange(depth + 1)).sum(axis=-1)
+def geometric_length(rate: np.ndarray, depth: int | np.ndarray) -> np.ndarray:
+    """Tokens a cycle emits if each of its `depth` levels is accepted at one rate [...], [...]."""
+    levels = np.arange(np.max(depth) + 1)
+    powers = np.asarray(rate)[..., None] ** levels
+    return (powers * (levels <= np.asarray(depth)[..., None])).sum(axis=-1)
 
 
 def length_loss(length: np.ndarray, depth: int, costs: np.ndarray | None = None) -> np.ndarray:

@@ -46,6 +46,12 @@ class Exp3(Bandit):
         self.rounds += 1
         self.losses[drafter] += (1.0 - reward) / self.played[drafter]
 
+    def add_drafter(self, name: str | None = None, cost: float | None = None, levels: int | None = None) -> None:
+        """A newcomer starts at the others' mean: with no losses it would look better than all that were tried."""
+        mean = self.losses.mean()
+        super().add_drafter(name, cost, levels)
+        self.losses[-1] = mean
+
     def select(self, context: Context) -> Choice:
         """A drafter drawn."""
         return self.from_law(exp3_law(self.losses, self.rounds, self.scale), context, "sample")

@@ -68,7 +68,7 @@ class Routed(Selector):
         super().begin(prompt_tokens, seed)
         answer = self.advice if self.route is None else self.route(prompt_tokens)
         if answer is None:
-            raise ConfigError("selector=router needs a router: give the pool one, or route=FUNCTION")
+            raise ConfigError("selector=router needs a router: type pool.router=NAME, or give it route=FUNCTION")
         if np.ndim(answer) == 0:
             self.law = one_hot(_index(answer, self.drafters, "route"), self.num_drafters)
             return

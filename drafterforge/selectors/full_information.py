@@ -46,7 +46,8 @@ class FullInformation(Selector):
 
         objective: accept `length`, or acceptance of the next `token`.  draw: the likeliest, `argmax`, or a `sample`.
         calibration: learn how much less deep levels accept, see `calibration`.
-        Ours, where HedgeSpec gives only a title.  hybrid: rounds that still wait count by their first token.
+        Ours, where HedgeSpec gives only a title.  hybrid: rounds that still wait count by their first token
+        (with costs, by the length that it and the drafter's mean rate of late make likely).
         skip: once the learner is this sure and has seen a round, no evaluation is asked for in `skip_cycles` cycles.
         prior: rounds that a router's law counts for at a request's start.
         """
@@ -89,7 +90,7 @@ class FullInformation(Selector):
             return self.learner.probs
         guess = copy(self.learner)
         waiting = self.queue.open_rounds()
-        self._learn(guess, waiting, 1.0 - waiting.gamma[..., 0])
+        self._learn(guess, waiting, self._waiting_losses(waiting))
         return guess.probs
 
     def select(self, context: Context) -> Choice:
@@ -124,7 +125,24 @@ class FullInformation(Selector):
             return length_loss(length, self.depth, self.costs)
         if self.costs is None:
             return 2.0 - length
-        return length_loss(geometric_length(length - 1.0, self.depth), self.depth, self.costs)
+        return length_loss(geometric_length(length - 1.0, self.levels), self.depth, self.costs)
+
+    def _waiting_losses(self, waiting: Rounds) -> np.ndarray:
+        """Losses [R, N] of open rounds, by what is measured at their first position.
+
+        Costs need a length: levels behind the first count with the drafter's mean rate of late, since powers of a
+        single 0 or 1 would make all drafters look alike and the cheapest one best.
+        """
+        if self.costs is None:
+            return 1.0 - waiting.gamma[..., 0]
+        sampled = self.estimator == "ratio"
+        first, rates = (waiting.accepted if sampled else waiting.gamma)[..., 0], self.queue.rates()[sampled]
+        if self.calibration:
+            factors = self.calibration.factors
+            first = np.minimum(first * factors[:, 0], 1.0)
+            rates = np.minimum(rates * factors[:, min(1, self.depth - 1)], 1.0)
+        length = 1.0 + first * (self.levels > 0) * geometric_length(rates, np.maximum(self.levels - 1, 0))
+        return length_loss(length, self.depth, self.costs)
 
     @staticmethod
     def _learn(learner: Learner, rounds: Rounds, losses: np.ndarray) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from drafterforge.errors import ConfigError
+from drafterforge.selectors.bandit import Bandit
 from drafterforge.selectors.base import Selector
 from drafterforge.selectors.exp3 import Exp3
 from drafterforge.selectors.fixed import Oracle, Random, Routed, Static
@@ -16,6 +17,8 @@ from drafterforge.selectors.naming import known
 from drafterforge.selectors.thompson import Thompson
 from drafterforge.selectors.ucb import UCB1, UCBSpec
 
+SHARED = ("seed", "carry", "costs", "levels")  # options of every selector
+ADVISED_PRIOR = 4  # rounds that a router's law counts for, unless `prior` says otherwise
 _SELECTORS: dict[str, tuple[type[Selector], dict[str, Any]]] = {}
 
 
@@ -50,6 +53,41 @@ def names() -> list[str]:
     return list(_SELECTORS)
 
 
+def kind_of(name: str) -> tuple[type[Selector], dict[str, Any]]:
+    """The class behind a name, and the options that the name presets."""
+    return _SELECTORS[known(name, _SELECTORS, "selector")]
+
+
+def check_options(name: str, options: Iterable[str]) -> None:
+    """Refuse a name or an option that does not exist; cheap, so that a typo need not wait for a model."""
+    kind, preset = kind_of(name)
+    allowed = [*kind.option_names(**preset), *SHARED]
+    for option in options:
+        known(option, allowed, f"option of {name}")
+
+
+def heeds_advice(name: str) -> bool:
+    """Whether a router's law makes a difference to the selector."""
+    kind, preset = kind_of(name)
+    return issubclass(kind, Routed) or "prior" in kind.option_names(**preset)
+
+
+def wants_divergence(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether the selector is rewarded by block divergence with these options."""
+    own = {key: value for key, value in options.items() if key not in SHARED}
+    return issubclass(kind_of(name)[0], Bandit) and selector(name, ["one"], 1, **own).needs.divergence
+
+
+def advised(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with which a selector heeds a router's advice; ConfigError for one that cannot."""
+    if not heeds_advice(name):
+        raise ConfigError(
+            f"pool.selector={name} takes no advice, so that pool.router would do nothing; "
+            "type pool.selector=router or pool.selector=hedgespec, or leave pool.router out"
+        )
+    return dict(options) if issubclass(kind_of(name)[0], Routed) else {"prior": ADVISED_PRIOR} | dict(options)
+
+
 def selector(
     name: str,
     drafters: Sequence[str],
@@ -66,10 +104,8 @@ def selector(
     seed: of its draws.  carry: keep what was learned between requests.  costs: seconds per cycle of each drafter; with
     them it maximises tokens per second.  levels: that each drafter drafts, where some draft fewer than `depth`.
     """
-    kind, preset = _SELECTORS[known(name, _SELECTORS, "selector")]
-    allowed = kind.option_names(**preset)
-    for option in options:
-        known(option, allowed, f"option of {name}")
+    check_options(name, options)
+    kind, preset = kind_of(name)
     try:
         made = kind(drafters, depth, seed=seed, carry=carry, costs=costs, levels=levels, **(preset | options))
     except TypeError as error:

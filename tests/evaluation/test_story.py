@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import DrafterforgeError
 from drafterforge.evaluation.selection import Contest, tuned
-from drafterforge.evaluation.story import Story, tell
+from drafterforge.evaluation.story import Story, replay, tell
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.selectors import names
+from drafterforge.selectors import selector as build_selector
 from drafterforge.tree.grow import TreeShape
 from tests.conftest import tiny_target
 from tests.runtime.test_pool import full_drafters, lora_drafters
@@ -38,36 +41,61 @@ def contest(everything) -> Contest:
     """The stories of these answers."""
     target, drafters, shapes, answers = everything
     pool = Pool(drafters, shapes=shapes)
-    return Contest.of([tell(target, pool, SHAPE, answer) for answer in answers], PROMPTS)
+    return Contest.of([tell(target, pool, SHAPE, answer, divergences=True) for answer in answers], PROMPTS)
 
 
-def until_the_end(cycles: list[tuple[str, int]], before: int = 8) -> list[tuple[str, int]]:
-    """Cycles but those near the limit, where less is drafted than the replay assumes."""
-    kept, left = [], sum(length for _, length in cycles)
-    for name, length in cycles:
-        if left <= before:
-            break
-        kept.append((name, length))
-        left -= length
-    return kept
+SELECTORS = ["hedgespec", "metasd_ucb", "metasd_exp3", "metasd_halving", "normalhedge", "ucbspec", "exp3spec"]
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("selector", ["normalhedge", "ucbspec", "thompson", "random", "ftl"])
+@pytest.mark.quick_cases(4)
+@pytest.mark.parametrize("selector", [*SELECTORS, "thompson", "random", "ftl", "ucb1"])
 def test_replayed_cycles_equal_live_cycles(everything, contest, selector):
     target, drafters, shapes, _ = everything
     pool = Pool(drafters, selector, shapes=shapes, seed=3)
     live = Engine(target, pool, SHAPE, max_batch=1).generate(PROMPTS, COUNT)
-    replayed = contest.run(contest.maker(selector, seed=4))  # the engine's own check began one request
     played = contest.run(contest.maker(selector, seed=3))
-    assert selector not in ("random", "thompson") or replayed != played
     used = set()
     for one, cycles in zip(live, played, strict=True):
-        ours = until_the_end([(cycle.drafter, cycle.accept_length) for cycle in one.cycles])
-        theirs = until_the_end([(contest.names[drafter], length) for drafter, length in cycles])
-        assert ours == theirs and len(ours) > 5
+        ours = [(cycle.drafter, cycle.accept_length) for cycle in one.cycles]
+        assert ours == [(contest.names[drafter], length) for drafter, length in cycles]
         used |= {name for name, _ in ours}
     assert len(used) > 1
+
+
+def test_selectors_that_draw_are_replayed_with_their_own_seed(contest):
+    for name in ("random", "thompson"):
+        assert contest.run(contest.maker(name, seed=3)) != contest.run(contest.maker(name, seed=4))
+
+
+def test_divergences_are_those_that_live_cycles_measure(everything, contest):
+    target, drafters, shapes, _ = everything
+    heard = []
+
+    def recording(names, levels):
+        made = build_selector("metasd_ucb", names, max(levels), levels=levels)
+        observe = made.observe
+        made.observe = lambda feedback: (heard.append(feedback), observe(feedback))
+        return made
+
+    Engine(target, Pool(drafters, recording, shapes=shapes), SHAPE, max_batch=1).generate(PROMPTS[:1], COUNT)
+    told = contest.stories[0].divergence
+    found = [told[one.drafter, one.position - 1] for one in heard]
+    assert found == pytest.approx([one.divergence for one in heard], abs=1e-5) and len({*found}) > 5
+    assert {one.drafter for one in heard} == set(range(len(drafters)))
+
+
+def test_a_story_without_divergences_is_refused_by_selectors_that_need_them():
+    one = made_up([[0, 0, 2, 2, 2], [0, 0, 1, 1, 1]])
+    with pytest.raises(DrafterforgeError, match="metasd_ucb needs stories with divergences"):
+        replay(build_selector("metasd_ucb", ["a", "b"], 4), one)
+
+
+@pytest.mark.parametrize("name", ["router", "hedgespec"])
+def test_a_router_s_advice_is_replayed(contest, name):
+    laws = [np.eye(6)[2], np.eye(6)[0], np.eye(6)[5]]
+    options = {"prior": 4} if name == "hedgespec" else {}
+    played = replace(contest, advice=laws).run(contest.maker(name, **options))
+    assert [one[0][0] for one in played] == [2, 0, 5]
 
 
 @pytest.mark.slow
@@ -76,8 +104,7 @@ def test_every_drafter_alone_replays_as_it_decodes(everything, contest):
     for number, name in enumerate(contest.names):
         one = Engine(target, drafters[name], shapes.get(name, SHAPE))
         for answer, cycles in zip(one.generate(PROMPTS, COUNT), contest.alone(number), strict=True):
-            ours = until_the_end([(name, cycle.accept_length) for cycle in answer.cycles])
-            assert ours == until_the_end([(name, length) for _, length in cycles])
+            assert [cycle.accept_length for cycle in answer.cycles] == [length for _, length in cycles]
 
 
 def made_up(lengths: list[list[int]], begin: int = 2) -> Story:

@@ -22,7 +22,7 @@ from drafterforge.pipelines.export_drafter import export_drafter
 from drafterforge.pipelines.pool import open_pool
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
-from drafterforge.schema import TargetConfig
+from drafterforge.schema import POOL_DOMAINS, TargetConfig
 from drafterforge.target.capture import FeatureCapture
 from drafterforge.target.load import Target, load_target
 from drafterforge.target.smollm2 import ensure_smollm2
@@ -119,7 +119,7 @@ def exported(tmp_path_factory, target_folder) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def prompts(real) -> list[list[int]]:
     """Token ids."""
-    asked = held_out_prompts(real, NUM_PROMPTS)
+    asked = held_out_prompts(real, NUM_PROMPTS, POOL_DOMAINS)
     return [*asked, Engine(real).read([{"role": "user", "content": SHORT}], 1, (), stream=False)[0]]
 
 

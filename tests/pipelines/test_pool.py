@@ -16,9 +16,10 @@ from drafterforge.data.answers import AnswerSet
 from drafterforge.data.grammars import GRAMMARS
 from drafterforge.drafter import checkpoint
 from drafterforge.drafter.fused import AdaptedLinear
-from drafterforge.pipelines import train_drafter
-from drafterforge.pipelines.pool import open_pool
-from drafterforge.schema import POOL_DOMAINS, TargetConfig
+from drafterforge.pipelines import engines, train_drafter
+from drafterforge.pipelines import eval as evaluate
+from drafterforge.pipelines.pool import build_pool, open_pool
+from drafterforge.schema import POOL_DOMAINS, PoolConfig, RuntimeConfig, TargetConfig
 from drafterforge.target.load import load_target
 from tests.pipelines.conftest import Bench
 
@@ -84,7 +85,7 @@ def test_an_expert_decodes_the_target_s_text(pool):
 
 @pytest.mark.slow
 def test_eval_reports_drafters_selectors_and_live_runs(pool):
-    done = pool("eval", "suite=mixed", "experiment=smoke", "pool.every=2")
+    done = pool("eval", "suite=mixed", "experiment=smoke")
     assert done.code == 0, done.err
     folder = pool.artifact("reports", "mixed")
     open_artifact(folder, "reports")
@@ -101,7 +102,8 @@ def test_eval_reports_drafters_selectors_and_live_runs(pool):
     for row in report["rows"][:3]:
         assert row["mismatches"] == 0 and row["time_s"]["total"] > 0
     assert report["rows"][2]["time_s"]["select"] > 0
-    assert "ucbspec" in done.out and "report.json" in done.out
+    assert "ucbspec" in done.out and "report.json" in done.out and "p: one-sided Wilcoxon" in done.out
+    assert {row["scheduler"] for row in report["rows"][1:]} == {"static"}
 
 
 MISTAKES = {
@@ -120,6 +122,72 @@ MISTAKES = {
     "drafter.lora.rank must be >= 1": ("train-drafter", "domain=sql", "drafter=lora", "drafter.lora.rank=0"),
     "drafter.lora.targets must be one of": ("train-drafter", "domain=sql", "drafter=lora", "drafter.lora.targets=[x]"),
 }
+
+
+TOO_LATE = {  # what can be told without a target, and so before one is loaded
+    "no selector 'hedgspec'; did you mean 'hedgespec'": ("eval", "suite=mixed", "suite.selectors=[hedgspec]"),
+    "there is none; type pool.router=NAME": ("eval", "suite=mixed", "suite.selectors=[router]"),
+    "best in hindsight": ("eval", "suite=mixed", "suite.selectors=[oracle]"),
+    "no selector 'normalhege'": ("generate", "prompt=x", "drafter=pool", "pool.selector=normalhege"),
+    "no option of ucb1 'cc'": ("generate", "prompt=x", "drafter=pool", "pool.selector=ucb1", "pool.options={cc: 1}"),
+    "no selector 'bundled'": ("generate", "prompt=x", "bundle=house", "pool.selector=bundled"),
+    "pool.selector=ucb1 takes no advice": ("eval", "suite=mixed", "pool.selector=ucb1", "pool.router=router"),
+    "and not what pool.scheduler=planner would choose": ("eval", "suite=mixed", "pool.scheduler=planner"),
+    "got pool.every=2; leave it out": ("eval", "suite=mixed", "pool.every=2"),
+    "pool.selector= is read by drafter=pool only, not with drafter=sql": (
+        "generate",
+        "prompt=x",
+        "drafter=sql",
+        "pool.selector=ucb1",
+    ),
+    "pool.router= is read by drafter=pool only, not with no drafter": ("generate", "prompt=x", "pool.router=router"),
+    "not with drafter=sql; type drafter=pool": (
+        "generate",
+        "prompt=x",
+        "bundle=house",
+        "drafter=sql",
+        "pool.selector=ucb1",
+    ),
+}
+
+
+@pytest.mark.parametrize("wanted", TOO_LATE)
+def test_mistakes_in_names_do_not_wait_for_the_target(bench, monkeypatch, wanted):
+    def never(*_):
+        raise AssertionError("loaded before the names were checked")
+
+    for module in (engines, evaluate):
+        monkeypatch.setattr(module, "load_target", never)
+    assert wanted in bench(*TOO_LATE[wanted]).one_line()
+
+
+def test_eval_s_seed_is_that_of_selectors_that_draw(pool):
+    target = load_target(TargetConfig(source="hf", model=str(pool.target)))
+    target.name = "tiny"
+    cfg = PoolConfig(drafters=["sql", "retrieval"], selector="random")
+    made, shape = build_pool(cfg, RuntimeConfig(), pool.runs, target, seed=7)
+    assert made.selector(shape).seed == 7
+    cfg = PoolConfig(drafters=["sql", "retrieval"], selector="random", options={"seed": 3})
+    assert build_pool(cfg, RuntimeConfig(), pool.runs, target, seed=7)[0].selector(shape).seed == 3
+
+
+@pytest.mark.slow
+def test_eval_with_a_router_advises_what_it_replays(pool):
+    asked = (
+        "policy=router",
+        "router.num_train=6",
+        "router.num_val=2",
+        "router.num_test=2",
+        "traces.domains=[sql,math]",
+    )
+    assert pool("train-policy", *asked).code == 0
+    wanted = ("pool.router=router", "suite.domains=[sql,math]", "suite.selectors=[hedgespec,router,random]")
+    done = pool("eval", "suite=mixed", "experiment=smoke", *wanted, "pool.drafters=[sql,math]", "seed=5")
+    assert done.code == 0, done.err
+    report = json.loads((pool.artifact("reports", "mixed") / "report.json").read_text())
+    rows = {row["method"]: row for row in report["rows"] if row["source"] == "replay"}
+    assert rows["hedgespec"]["options"] == {"prior": 4} and "router" in rows
+    assert all(one["requests_with_other_cycles"] == 0 for one in report["curves"]["live"])
 
 
 @pytest.mark.parametrize("wanted", MISTAKES)

@@ -14,6 +14,9 @@ from drafterforge.drafter.lora import LowRank, merge
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.drafter.stacked import StackedDrafters, by_family
 from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.router.features import request_of
+from drafterforge.router.net import RouterNet
+from drafterforge.router.router import Router
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.judging import Truth, draft_id_table, judge, judge_sets
 from drafterforge.runtime.pool import Pool
@@ -23,6 +26,7 @@ from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.selectors import selector
 from drafterforge.tree.grow import TreeShape, top_children
 from tests.conftest import tiny_drafter, tiny_target
+from tests.tiny import build_tokenizer
 
 SHAPE = TreeShape(10, 3, 3)
 PROMPTS = [[3, 14, 15, 9, 26, 5], [7], [4] * 17, [9, 8, 7]]
@@ -284,6 +288,124 @@ def test_costs_follow_the_drafters_of_the_pool(target):
         assert batch.proposer.rows[0].selector.costs.tolist() == [2.0, 3.0]
     assert engine.drafter.options["costs"] == [2.0, 3.0]
     assert engine.generate(PROMPTS[:1], 12)[0].tokens == Engine(target).generate(PROMPTS[:1], 12)[0].tokens
+
+
+def running(engine, prompt=PROMPTS[0]):
+    """A batch with a request in it."""
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        row = batch.admit(*engine.read(prompt, 16))
+        batch.cycle(SHAPE)
+    return batch, row
+
+
+def finished(batch, row):
+    with torch.inference_mode():
+        while batch.rows:
+            batch.cycle(SHAPE)
+    return row.answer.tokens
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_refused_removal_changes_nothing(target, busy):
+    wanted = Engine(target).generate(PROMPTS[:1], 16)[0].tokens
+    engine = Engine(target, Pool(everything(target), "static", drafter="general"), SHAPE)
+    batch = running(engine) if busy else None
+    names = engine.drafter.names
+    with pytest.raises(ConfigError, match="'general', which cannot be removed"):
+        engine.remove_drafter("general")
+    assert engine.drafter.names == names
+    assert batch is None or finished(*batch) == wanted
+    assert engine.generate(PROMPTS[:1], 16)[0].tokens == wanted
+
+
+def stubborn(names, levels):
+    """A selector that refuses every change of its pool."""
+    made = selector("normalhedge", names, max(levels), levels=levels)
+
+    def refuse(*_):
+        raise ConfigError("never")
+
+    made.add_drafter = made.remove_drafter = refuse
+    return made
+
+
+def test_what_a_running_request_s_selector_refuses_does_not_happen(target):
+    wanted = Engine(target).generate(PROMPTS[:1], 16)[0].tokens
+    drafters = everything(target)
+    late = drafters.pop("chat")
+    engine = Engine(target, Pool(drafters, stubborn), SHAPE)
+    batch = running(engine)
+    for change in (lambda: engine.remove_drafter("sql"), lambda: engine.add_drafter("chat", late)):
+        with pytest.raises(ConfigError, match="never"):
+            change()
+        assert engine.drafter.names == batch[0].proposer.names == list(drafters)
+    assert finished(*batch) == wanted
+
+
+def test_a_refused_newcomer_changes_nothing(target):
+    drafters = lora_drafters(target, 3)
+    engine = Engine(target, Pool(dict(zip("ab", drafters, strict=False)), "normalhedge", costs=[1.0, 2.0]), SHAPE)
+    batch = running(engine)
+    with pytest.raises(ConfigError, match="above 0, got -1"):
+        engine.add_drafter("c", drafters[2], cost=-1.0)
+    assert engine.drafter.names == ["a", "b"] and engine.drafter.options["costs"] == [1.0, 2.0]
+    assert finished(*batch) == engine.generate(PROMPTS[:1], 16)[0].tokens
+
+
+def made_router(width: int, encoder=None) -> Router:
+    """A router between two drafters, of random weights."""
+    net = RouterNet(width, 2)
+    net.normalise(torch.randn(9, width))
+    for parameter in net.parameters():
+        parameter.data.normal_()
+    return Router(net, ["general", "sql"], encoder=encoder)
+
+
+class Encoder:
+    """Tells texts apart, and remembers them."""
+
+    width, source, fingerprint = 4, "made", "00"
+
+    def __init__(self):
+        self.heard = []
+
+    def __call__(self, text):
+        self.heard.append(text)
+        return torch.tensor([float(len(text)), *map(float, text.encode()[:3].ljust(3))])
+
+
+def test_a_router_of_texts_advises_in_the_runtime():
+    """It hears what the user said, as in training, without the chat template around it."""
+    tokenizer, encoder, texts = build_tokenizer(), Encoder(), ["Count users by country.", "What is 3 + 4?"]
+    target = tiny_target(vocab_size=len(tokenizer), eos_token_id=None)
+    drafters, router = dict(zip(("general", "sql"), lora_drafters(target, 2), strict=True)), made_router(4, encoder)
+    with pytest.raises(ConfigError, match="a router of texts needs a tokenizer"):
+        Engine(target, Pool(drafters, "router", router=router), SHAPE)
+    target.tokenizer = tokenizer
+    prompts = [[{"role": "user", "content": text}] for text in texts]
+    answers = Engine(target, Pool(drafters, "router", router=router), SHAPE).generate(prompts, 8)
+    assert [one.tokens for one in answers] == [one.tokens for one in Engine(target).generate(prompts, 8)]
+    assert encoder.heard == texts and request_of(tokenizer, tokenizer("as it is").input_ids) == "as it is"
+    for text, answer in zip(texts, answers, strict=True):
+        best = ["general", "sql"][int(router.probabilities(text).argmax())]
+        assert {cycle.drafter for cycle in answer.cycles} == {best}
+
+
+def test_a_router_s_advice_counts_with_learners_and_is_refused_where_it_cannot(target):
+    router = made_router(target.config.hidden_size)
+    engine = Engine(target, Pool(everything(target), "hedgespec", router=router), SHAPE)
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        batch.admit(*engine.read(PROMPTS[0], 16))
+        batch.proposer.plan(SHAPE, [15])
+    row = batch.proposer.rows[0]
+    assert engine.drafter.options["prior"] == 4 and row.choice == row.selector.drafters[row.selector.advice.argmax()]
+    assert Pool(everything(target), "hedgespec", router=router, prior=0).options["prior"] == 0
+    with pytest.raises(ConfigError, match=r"pool\.selector=ucb1 takes no advice.*pool\.selector=router"):
+        Pool(everything(target), "ucb1", router=router)
+    with pytest.raises(ConfigError, match="the router knows general, sql, but the pool has retrieval"):
+        Engine(target, Pool({"retrieval": Retrieval()}, "hedgespec", router=router))
 
 
 def test_bad_pools_are_refused_in_one_line(target):

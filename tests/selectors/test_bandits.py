@@ -185,3 +185,15 @@ def test_a_cycle_cannot_emit_more_than_its_depth_and_one():
 def test_ucb1_keeps_below_auers_bound():
     lost, bound = simulation().auer(seeds=30)
     assert lost.mean() + 4 * lost.std() / np.sqrt(30) < bound
+
+
+@pytest.mark.parametrize("name", ["exp3spec", "metasd_exp3"])
+def test_a_newcomer_of_exp3_starts_at_the_others_mean(name):
+    chooser = make(name)
+    chooser.begin(seed=0)
+    decode(chooser, Text(), 60)
+    others = chooser.losses.copy()
+    chooser.add_drafter()
+    assert chooser.losses.tolist() == [*others.tolist(), pytest.approx(others.mean())]
+    probs = chooser.select(Context(60, 0)).probs
+    assert probs[:3].min() < probs[3] < probs[:3].max()

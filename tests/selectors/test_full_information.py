@@ -11,7 +11,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.selectors import Context, Evaluation, Feedback, Needs, learner
 from drafterforge.selectors.estimators import ESTIMATORS, expected_length, length_loss
 from drafterforge.selectors.learners import LEARNERS
-from tests.selectors.world import DEPTH, Text, decode, make
+from tests.selectors.world import DEPTH, Text, decode, every_selector, make
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -100,14 +100,43 @@ def test_drafters_that_were_not_evaluated_sleep():
     assert three.learner.regrets == pytest.approx([*two.learner.regrets, 0.0])
 
 
-def test_costs_make_a_cheap_drafter_beat_one_that_is_accepted_more():
+FULL = [name for name in every_selector() if make(name).needs.evaluation]
+
+
+@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("objective", ["length", "token"])
+def test_costs_make_a_cheap_drafter_beat_one_that_is_accepted_more(name, objective):
     text = Text(2, means=[0.75, 0.6])
-    for objective in ("length", "token"):
-        for costs, best in ((None, 0), ([1.0, 1.0], 0), ([0.1, 0.05], 1)):
-            chooser = make("normalhedge", 2, costs=costs, objective=objective)
-            chooser.begin()
-            decode(chooser, text, 100)
-            assert chooser.probs.argmax() == best
+    for costs, best in ((None, 0), ([1.0, 1.0], 0), ([0.1, 0.05], 1)):
+        chooser = make(name, 2, costs=costs, objective=objective)
+        chooser.begin()
+        chosen, _ = decode(chooser, text, 150)
+        assert np.mean(np.array(chosen) == best) > 0.6
+
+
+@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize(("rates", "costs", "best"), [((0.7, 0.75), (1.0, 2.0), 0), ((0.5, 0.9), (1.0, 1.5), 1)])
+def test_costs_count_in_rounds_that_wait_too(name, rates, costs, best):
+    """Greedy hits, of 0 and 1: neither the token accepted more often nor the lower cost decides alone."""
+    text = Text(2)
+    text.accepted = text.gamma = (np.random.default_rng(0).random(text.gamma.shape) < np.array(rates)[:, None]) * 1.0
+    chooser = make(name, 2, costs=costs)
+    chooser.begin()
+    chosen, _ = decode(chooser, text, 200)
+    assert np.mean(np.array(chosen) == best) > 0.7
+
+
+def test_waiting_rounds_with_costs_know_levels_and_calibration():
+    shallow = make("hedgespec", 2, levels=[1, 4], costs=[1.0, 1.0], calibration=True)
+    shallow.begin()
+    shallow.select(Context(0, 0))
+    ones = np.ones((2, 2))
+    shallow.observe(Feedback(0, 0, 2, DEPTH, evaluation=Evaluation(0, ones, ones)))
+    losses = shallow._waiting_losses(shallow.queue.open_rounds())
+    assert losses == pytest.approx(np.array([[1 - 2 / 5, 0.0]] * 2))
+    shallow.calibration.realised[1, 1:] = 0.5
+    length = 2 + 0.5 + 0.25 + 0.125
+    assert shallow._waiting_losses(shallow.queue.open_rounds())[0] == pytest.approx([1 - 2 / 5, 1 - length / 5])
 
 
 def test_hybrid_counts_waiting_rounds_by_their_first_token():

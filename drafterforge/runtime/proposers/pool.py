@@ -5,6 +5,7 @@ Axes: N drafters, B rows, A committed tokens, T tree nodes.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.drafter.stacked import StackedDrafters
+from drafterforge.runtime.divergence import block_divergences
 from drafterforge.runtime.judging import Judgement, Truth
 from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.runtime.proposers.base import Proposer
@@ -67,9 +69,11 @@ class Held:
 class PoolProposer(Proposer):
     """Every drafter's state for every row, and every row's selector."""
 
-    def __init__(self, pool: Pool, shape: TreeShape) -> None:
-        """shape: the largest trees that will be asked for, but of drafters with their own."""
-        self.pool, self.names, self.asked = pool, pool.names, shape
+    def __init__(self, pool: Pool, shape: TreeShape, tokenizer: object = None) -> None:
+        """shape: the largest trees that will be asked for, but of drafters with their own.  tokenizer: the target's,
+        where a router reads texts.
+        """
+        self.pool, self.names, self.asked, self.tokenizer = pool, pool.names, shape, tokenizer
         self.parts: list[tuple[list[str], StackProposer | SoloProposer]] = [
             (names, StackProposer(stack)) for names, stack in pool.stacked()
         ]
@@ -99,7 +103,7 @@ class PoolProposer(Proposer):
             part.admit(text, features)
         selector = self.pool.selector(self.asked)
         if self.pool.router is not None:
-            selector.advise(self.pool.router.law(features, self.names))
+            selector.advise(self.pool.router.advice(text[:-1].tolist(), features, self.names, self.tokenizer))
         selector.begin(text[:-1].tolist())
         self.rows.append(PoolRow(selector, text.numel(), features[-1], text[-TEXT_WINDOW:]))
 
@@ -268,26 +272,8 @@ class PoolProposer(Proposer):
         return torch.stack([verified.picker.law(step, verified.seen) for step in verified.logits[at].unbind(1)], dim=1)
 
     def _divergences(self) -> list[float]:
-        """Block divergence of the drafts: the target's mass on the children, down the most probable branch, [B].
-
-        Over the levels of the deepest drafter, and at temperature 1, so that greedy rows too give a smooth signal.
-        """
-        verified, levels = self.verified, max(1, *self.pool.levels(self.asked))
-        tree, logits = verified.tree, verified.logits
-        batch, count = tree.tokens.shape
-        index = torch.arange(count, device=logits.device)
-        child = (tree.parents[:, None] == index[:, None]) & (tree.parents != index)[:, None]  # [B, parent, child]
-        child[:, :, 0] = False
-        at, going = torch.zeros(batch, dtype=torch.long, device=logits.device), torch.ones(batch, device=logits.device)
-        total = torch.zeros(batch, device=logits.device)
-        each = torch.arange(batch, device=logits.device)
-        for _ in range(levels):
-            below = child[each, at]
-            probs = logits[each, at].float().softmax(dim=-1)
-            total += going * (probs.gather(1, tree.tokens) * below).sum(dim=1)
-            going = going * below.any(dim=1)
-            at = torch.where(going > 0, below.long().argmax(dim=1), at)
-        return [value / levels for value in total.tolist()]
+        """Block divergence of the drafts, [B], over the levels of the deepest drafter."""
+        return block_divergences(self.verified.tree, self.verified.logits, max(1, *self.pool.levels(self.asked)))
 
     def join(
         self,
@@ -306,6 +292,17 @@ class PoolProposer(Proposer):
         self.names.append(name)
         for row in self.rows:
             row.selector.add_drafter(name, cost, min(self.pool.shape_of(name, self.asked).depth, row.selector.depth))
+
+    def try_join(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
+        """Let copies of the rows' selectors take a drafter in, so that what they refuse is known beforehand."""
+        for row in self.rows:
+            levels = min(self.pool.shape_of(name, self.asked).depth, row.selector.depth)
+            copy.deepcopy(row.selector).add_drafter(name, cost, levels)
+
+    def try_leave(self, name: str) -> None:
+        """The same for a drafter that is to go."""
+        for row in self.rows:
+            copy.deepcopy(row.selector).remove_drafter(self.names.index(name))
 
     def leave(self, name: str) -> None:
         """Remove a drafter."""
