@@ -603,9 +603,7 @@ class GenerateConfig:
     top_p: float = 1.0  # sample among the fewest tokens that hold this probability
     min_p: float = 0.0  # sample among tokens at least this times as probable as the best
     repetition_penalty: float = 1.0  # above 1: tokens of the text so far become less probable
-    stop: list[str] = field(
-        default_factory=list
-    )  # strings that end the answer, left out of it; backslash n: a new line
+    stop: list[str] = field(default_factory=list)  # strings that end the answer, left out of it; "\\n" too
     seed: int = 0  # of sampling: the same prompt and seed give the same text, with any drafter
     colour: str = "auto"  # drafted tokens in green: auto (on a terminal) | always | never
     runs_dir: str = "runs"  # where the drafter is looked up

@@ -27,7 +27,7 @@ from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines.console import say
 from drafterforge.pipelines.decode import kind_of
 from drafterforge.pipelines.export_drafter import FORMATS, export_loaded, label_of
-from drafterforge.pipelines.pool import build_pool, pool_names, source_of
+from drafterforge.pipelines.pool import build_pool, check_selector, pool_names, source_of
 from drafterforge.schema import ExportConfig
 from drafterforge.target.load import Target, load_target
 
@@ -151,6 +151,7 @@ def make_bundle(cfg: Config, folder: Path) -> BundleRecord:
     """Gather, write, and open once as a user would."""
     if (folder / BUNDLE).is_file() and not cfg.overwrite:
         raise ArtifactError(f"{folder} exists already; type overwrite=true to replace it, or bundle=OTHER")
+    check_selector(cfg.pool)
     target = load_target(cfg.target)
     build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)  # what does not decode is not exported
     parts, names = Parts(), []

@@ -45,6 +45,7 @@ EXPERIMENTS = [
 ]
 
 
+@pytest.mark.quick_cases(5)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_composes_and_survives_json_and_yaml(command):
     config = _compose(command)
@@ -53,7 +54,7 @@ def test_command_composes_and_survives_json_and_yaml(command):
     assert yaml.safe_load(to_yaml(config)) == to_dict(config)
 
 
-@pytest.mark.quick_cases(12)
+@pytest.mark.quick_cases(5)
 @pytest.mark.parametrize(("command", "choice"), CHOICES)
 def test_every_choice_of_every_group_composes(command, choice):
     group, _, name = choice.partition("=")
@@ -78,6 +79,7 @@ def test_every_yaml_belongs_to_a_command():
     assert files == {f"{row.name}.yaml" for row in COMMANDS.values()}
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_the_values_that_would_be_composed(command):
     row = COMMANDS[command]
@@ -102,6 +104,7 @@ def test_experiment_sets_only_what_it_names_and_what_is_typed_wins():
     assert typed.trainer == dataclasses.replace(smoke.trainer, max_steps=7)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("domain", GRAMMARS)
 def test_every_grammar_has_a_domain_and_a_share_of_the_mixture(domain):
     assert _compose("train-drafter", f"domain={domain}").domain.grammar

@@ -86,6 +86,7 @@ def test_kill_at_any_file_event_leaves_a_whole_artifact_or_a_clear_error(tmp_pat
     assert event > 15 and opened >= 1
 
 
+@pytest.mark.slow
 def test_kill_while_replacing_leaves_the_old_or_the_new_artifact(tmp_path):
     event, seen = 0, set()
     while True:

@@ -179,6 +179,7 @@ print(sorted(blocked & {name.split(".")[0] for name in sys.modules} - {"yaml", "
 """
 
 
+@pytest.mark.slow
 def test_opening_needs_only_torch_transformers_and_safetensors(whole_bundle):
     command = [sys.executable, "-c", OPEN, str(whole_bundle), " ".join(BLOCKED)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -167,6 +167,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.quick_cases(10)
 @pytest.mark.parametrize("attack", HOSTILE, ids=lambda attack: attack.__name__)
 def test_a_hostile_bundle_is_one_line_and_exit_2(bundle, served, attack, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("BOOM", str(tmp_path / "boom"))

@@ -45,6 +45,7 @@ def digest(domain: str, seed: int = 3) -> str:
     return sha256("\0".join(f"{draw.task}\t{draw.text}" for draw in draws).encode()).hexdigest()
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_grammar_gives_5000_distinct_prompts_over_1000_tasks(domain):
     texts = {draw.text for split in SPLITS for draw in some_draws(domain, split)}

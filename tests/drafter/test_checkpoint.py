@@ -163,6 +163,7 @@ def test_embeddings_that_other_writers_add_are_left_aside(drafter, saved):
 # Strict on load.
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_missing_tensor_is_named(drafter, saved, name):
     edit_tensors(saved, lambda tensors: tensors.pop(name))

@@ -64,6 +64,7 @@ def test_train_drafter_leaves_a_drafter_and_a_report_without_mismatches(trained)
     assert not list(trained.runs.rglob(".*.partial"))
 
 
+@pytest.mark.slow
 def test_train_drafter_again_trains_nothing_decodes_anew_and_tells_what_works(trained):
     before = (trained.artifact("drafters") / "manifest.json").read_bytes()
     done = trained(*TRAIN)
@@ -77,6 +78,7 @@ def test_train_drafter_again_trains_nothing_decodes_anew_and_tells_what_works(tr
     assert trained(*typed.split(), "max_new_tokens=3").code == 0
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused_unless_overwritten(trained):
     line = trained(*TRAIN, "trainer.lr=0.5").one_line()
     assert "trainer.lr" in line and "overwrite=true" in line and "name=OTHER" in line
@@ -104,6 +106,7 @@ def test_a_scratch_drafter_learns_from_online_features_and_named_answers(trained
     assert "tiny/answers/other" not in trained.finished() and "tiny/drafters/other" in trained.finished()
 
 
+@pytest.mark.slow
 def test_general_mixes_the_domains(bench):
     assert bench("prepare-data", "domain=general", "experiment=smoke", "data.features=online").code == 0
     stats = json.loads((bench.artifact("answers", "general") / "stats.json").read_text())

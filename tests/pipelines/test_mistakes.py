@@ -27,6 +27,7 @@ PREPARE = ("prepare-data", "domain=sql", "experiment=smoke")
 BRIEF = (*TRAIN, "eval.num_prompts=1", "eval.max_new_tokens=2")  # trains as TRAIN does
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [

@@ -63,7 +63,7 @@ def test_train_policy_records_calibrates_trains_and_measures(policies):
     assert (policies.artifact("policies", "planner") / "curves.png").stat().st_size > 1000
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "planner"])
 def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(policies, name, monkeypatch):
     monkeypatch.setattr(traces_pipeline, "record", lambda *_: pytest.fail("recorded again"))

@@ -161,6 +161,7 @@ def test_a_router_over_texts_reads_an_encoder(served, tmp_path):
     assert router.kind == "text" and router.probabilities("What is 3 + 4?").shape == (2,)
 
 
+@pytest.mark.slow
 def test_what_a_yardstick_measures_is_what_each_drafter_does_alone(served, tmp_path, monkeypatch):
     shapes = {"short": TreeShape(2, 1, 1), "long": TreeShape(8, 7, 1)}
     drafters = {name: Retrieval() for name in shapes}

@@ -174,7 +174,7 @@ def test_a_stop_string_ends_the_answer_where_decoding_token_by_token_would(shape
         assert answer.tokens == whole.tokens[: len(answer.tokens)]
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [(), ("Z!",)])
 def test_streamed_text_only_grows_and_ends_as_the_whole_text(speaking, stop):
     engine = Engine(speaking, eagle3(speaking), TreeShape(6, 3, 2))

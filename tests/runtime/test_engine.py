@@ -30,7 +30,7 @@ def autoregressive(target, prompt: list[int], count: int) -> list[int]:
     return Engine(target).generate([prompt], count)[0].tokens
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("family", "forward"), [*((family, "lean") for family in FAMILIES), ("llama", "modules"), ("mistral", "modules")]
 )
@@ -105,6 +105,7 @@ def test_a_drafter_that_is_always_wrong_emits_the_bonus_alone():
     assert answer.tokens == wanted and answer.mat == 1
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("shape", [(8, 3, 2), (30, 4, 5)])
 def test_a_drafter_full_of_ties_stays_lossless(shape):
     target = tiny_target()

@@ -90,6 +90,7 @@ def test_buffers_that_were_not_used_for_longest_are_given_up(monkeypatch):
     assert [a.tokens for a in engine.generate(PROMPTS, 18, sampled)] == [a.tokens for a in again]
 
 
+@pytest.mark.slow
 def test_batches_that_live_at_the_same_time_do_not_share_buffers():
     target = tiny_target(eos_token_id=None)
     wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS, 20)]

@@ -78,6 +78,7 @@ KINDS = {
 }
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     ("kind", "count"),
     [
@@ -164,7 +165,7 @@ def taught(target, drafter, text: list[int], features: torch.Tensor) -> torch.Te
     return torch.stack(found)
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_evaluations_are_those_of_one_drafter_after_the_other(target, temperature, every):
@@ -217,6 +218,7 @@ def test_judging_is_what_its_names_say():
             torch.testing.assert_close(found.divergence[drafter, 0, place], 0.5 * (p - q).abs().sum())
 
 
+@pytest.mark.slow
 def test_drafters_join_and_leave_while_requests_run(target):
     wanted = [Engine(target).generate([prompt], 24)[0].tokens for prompt in PROMPTS[:2]]
     drafters = everything(target)

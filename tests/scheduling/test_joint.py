@@ -57,7 +57,7 @@ def favouring(depths: list[int], lengths: int = 400) -> Traces:
     return replace(told, rows={**told.rows, "ranks": ranks})
 
 
-SMALL, LARGE = Arm("a", TreeShape(2, 1, 1)), Arm("a", TreeShape(4, 3, 1))
+SMALL, LARGE = Arm("a", TreeShape(2, 3, 1)), Arm("a", TreeShape(4, 3, 1))
 
 
 @pytest.mark.parametrize("name", ["hedgespec", "normalhedge", "ftl"])

@@ -103,6 +103,7 @@ def test_drafters_that_were_not_evaluated_sleep():
 FULL = [name for name in every_selector() if make(name).needs.evaluation]
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("name", FULL)
 @pytest.mark.parametrize("objective", ["length", "token"])
 def test_costs_make_a_cheap_drafter_beat_one_that_is_accepted_more(name, objective):

@@ -171,7 +171,7 @@ KINDS = {
 }
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_32_requests_at_once_get_what_each_gets_alone(kind):
     dtype, drafter, options = KINDS[kind]

@@ -33,7 +33,7 @@ def test_greedy_answers_equal_hf_generate(family, forward):
         assert answer == wanted[0, len(prompt) :].tolist()
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_batch_size_changes_nothing(temperature):
     target = tiny_target()

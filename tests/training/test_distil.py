@@ -159,6 +159,7 @@ def test_a_run_killed_around_a_rename_yields_the_same_curve_and_weights(tmp_path
     same(run, run(), whole)
 
 
+@pytest.mark.slow
 def test_a_finished_run_started_again_trains_no_further(tmp_path, whole):
     run = Run(tmp_path)
     run()
@@ -181,6 +182,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, whole):
     same(run, run(), whole)
 
 
+@pytest.mark.slow
 def test_gradient_accumulation_resumes_on_the_same_curve(tmp_path):
     config = replace(SHORT, accumulate=2, tokens_per_batch=24, max_steps=6, val_every=2)
     run = Run(tmp_path / "whole", config)
@@ -210,6 +212,7 @@ def accept_lengths(monkeypatch):
     return scripted
 
 
+@pytest.mark.slow
 def test_stopping_and_the_best_weights_follow_the_accept_length(tmp_path, accept_lengths):
     config = replace(SHORT, max_steps=30, val_every=2, patience=2)
     accept_lengths[:] = [1.5, 1.75, 1.5, 1.75, 2.5]
@@ -247,6 +250,7 @@ def test_overfitting_a_tiny_set_lowers_the_loss_and_lengthens_what_is_accepted(t
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.slow
 def test_accumulated_micro_batches_count_as_one_step(tmp_path):
     keeper = Run(tmp_path, replace(SHORT, accumulate=3, max_steps=4, val_every=2))()
     assert [point["step"] for point in keeper.curve] == [2, 4]

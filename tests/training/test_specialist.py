@@ -122,7 +122,7 @@ def test_the_target_itself_is_accepted_whole(target):
     assert float(counts.accept_length()) == 1 + SHORT.ttt_steps
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_distilling_lowers_the_loss_and_lengthens_what_is_accepted(tmp_path, precision):
     target = tiny_target(eos_token_id=None)

@@ -107,6 +107,7 @@ MASKS = {
 }
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("before", [False, True], ids=["norm after residual", "norm before residual"])
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
