@@ -166,6 +166,7 @@ MISTAKES = {
     "no choice": (["train-drafter"], "needs a domain: type domain=sql (have: chat, general,"),
     "no choice, experiment": (["train-drafter", "experiment=smoke"], "needs a domain"),
     "unknown key": ([*TRAIN, "trainer.max_step=1"], "did you mean trainer.max_steps?"),
+    "key like none": ([*TRAIN, "eval.zebra=1"], "no config key 'eval.zebra'; eval has: chain, check_float32"),
     "key of another section": (["generate", "runtime.max_new_tokens=3"], "; did you mean max_new_tokens?"),
     "key of a group": ([*TRAIN, "max_steps=1"], "did you mean trainer.max_steps?"),
     "nothing like it": ([*TRAIN, "zzz=1"], "'zzz'; `drafterforge train-drafter --help` lists them"),

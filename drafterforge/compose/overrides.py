@@ -93,6 +93,8 @@ def _unknown_key(
         hint = f"; did you mean {spellings[leaf]}?"
     else:
         hint = did_you_mean(leaf, inside) if section and inside else did_you_mean(bare, spellings)
+    if not hint and section and inside:
+        hint = f"; {section} has: {', '.join(sorted(inside))}"
     elsewhere = f"; `drafterforge {name.replace('_', '-')} --help` lists them"
     return f"no config key {key!r}{hint or elsewhere}"
 
