@@ -25,7 +25,7 @@ from drafterforge.evaluation.story import Story, tell
 from drafterforge.pipelines.console import bar, say, table_console
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool
-from drafterforge.pipelines.reports import write_report
+from drafterforge.pipelines.reports import compare_saved, require_lossless, write_report
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
@@ -50,6 +50,8 @@ class Request:
 
 def run(cfg: Config) -> Path:
     """Decode the stream with every drafter, replay every selector on it, and report."""
+    if cfg.compare:
+        return compare_saved(cfg.compare, cfg.runs_dir, cfg.target.name)
     target = load_target(cfg.target)
     pool, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)
     requests = stream(cfg, target, cfg.suite.num_prompts, cfg.seed)
@@ -87,6 +89,7 @@ def run(cfg: Config) -> Path:
     )
     show(report)
     print(f"wrote {path}")
+    require_lossless(report, path)
     return path.parent
 
 
