@@ -1,4 +1,4 @@
-"""The command line: a table of commands, imported when typed; mistakes are one line and exit 2."""
+"""The command line: a table of commands, imported when typed; mistakes exit 2 in one line, failed checks 1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from drafterforge import __version__, schema
 from drafterforge.compose import catalogue, load_config
-from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ COMMANDS = {
     ),
 }
 HELP = {"-h", "--help", "help"}
+CHECK_FAILED = 1
 USER_ERROR = 2
 BROKEN_PIPE = 141  # what a shell reports for a program ended by SIGPIPE
 
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if line is None:
             raise
         print(f"drafterforge: {line}", file=sys.stderr)
-        return USER_ERROR
+        return CHECK_FAILED if isinstance(error, CheckFailedError) else USER_ERROR
 
 
 def _command(name: str) -> Command:

@@ -359,12 +359,15 @@ class EvaluateConfig:
     pool: PoolConfig = field(default_factory=PoolConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     name: str = ""  # name of the report; empty: the suite's
+    compare: str = ""  # decode nothing, set two reports side by side: A,B as names or paths; exit 1 if B is worse
     runs_dir: str = "runs"  # where drafters are looked up and the report is written
     seed: int = 0  # of the stream and of selectors that draw
 
     def __post_init__(self) -> None:
         """Check ranges, and that what is configured is what the replay plays."""
         _require(0 <= self.seed < 2**32, f"seed must lie in [0, 2**32), got {self.seed}")
+        two = [one.strip() for one in self.compare.split(",")]
+        _require(not self.compare or (len(two) == 2 and all(two)), f"compare must be A,B, got {self.compare!r}")
         _require(
             not self.pool.scheduler,
             f"eval replays one tree for each drafter, and not what pool.scheduler={self.pool.scheduler} would choose; "

@@ -26,7 +26,7 @@ from drafterforge.evaluation.story import Story, tell
 from drafterforge.pipelines.console import bar, say, table_console
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector
-from drafterforge.pipelines.reports import write_report
+from drafterforge.pipelines.reports import compare_saved, require_lossless, write_report
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
@@ -52,6 +52,8 @@ class Request:
 
 def run(cfg: Config) -> Path:
     """Decode the stream with every drafter, replay every selector on it, and report."""
+    if cfg.compare:
+        return compare_saved(cfg.compare, cfg.runs_dir, cfg.target.name)
     check_selectors(cfg)
     target = load_target(cfg.target)
     pool, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target, cfg.seed)
@@ -90,6 +92,7 @@ def run(cfg: Config) -> Path:
     )
     show(report, cfg.pool.selector)
     print(f"wrote {path}")
+    require_lossless(report, path)
     return path.parent
 
 

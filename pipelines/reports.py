@@ -1,4 +1,4 @@
-"""A `reports` artifact: `report.json` with the keys that other tools read, whatever was measured."""
+"""A `reports` artifact: `report.json` with the keys that other tools read, a page and Markdown; two side by side."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ from typing import Any
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import write_artifact
-from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
+from drafterforge.errors import CheckFailedError
+from drafterforge.evaluation.compare import compare_reports, print_comparison
+from drafterforge.evaluation.contents import read_report
+from drafterforge.evaluation.markdown import render_markdown
+from drafterforge.evaluation.page import render_page
 from drafterforge.evaluation.report import build_report
+from drafterforge.evaluation.verdict import failed
+from drafterforge.pipelines.console import table_console
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target
 
 REPORT = "report.json"
+PAGE, MARKDOWN = "report.html", "report.md"
 
 
 def write_report(
@@ -49,4 +57,37 @@ def write_report(
     whole = {"target": target.name, "target_fingerprint": target.fingerprint, "config": config}
     with write_artifact(path, kind="reports", name=name, **whole, parents=parents, replace=True) as folder:
         save_json_atomic(folder / REPORT, report)
+        (folder / PAGE).write_text(render_page(report), encoding="utf-8")
+        (folder / MARKDOWN).write_text(render_markdown(report), encoding="utf-8")
     return report, path / REPORT
+
+
+def require_lossless(report: Mapping[str, Any], path: Path) -> None:
+    """CheckFailedError if the decoder that was measured is not lossless."""
+    if faults := failed(report):
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        raise CheckFailedError(f"not lossless: {faults[0]}{more}; see {path.with_name(PAGE)}")
+
+
+def compare_saved(names: str, runs_dir: Path | str, target: str) -> Path:
+    """Print two reports side by side; returns the second's place, CheckFailedError if it is significantly worse.
+
+    names: `A,B`, each a report's name, or a path of its folder or file.
+    """
+    two = [one.strip() for one in names.split(",")]
+    paths = [report_path(one, runs_dir, target) for one in two]
+    found = compare_reports(*map(read_report, paths))
+    print_comparison(found, (two[0], two[1]), table_console())
+    if found.faults:
+        more = f", and {len(found.faults) - 1} more" if len(found.faults) > 1 else ""
+        raise CheckFailedError(f"{two[1]} is worse than {two[0]}: {found.faults[0]}{more}")
+    print(f"no significant regression from {two[0]} to {two[1]}")
+    return paths[1]
+
+
+def report_path(name: str, runs_dir: Path | str, target: str) -> Path:
+    """Where a report is; a committed one may have no manifest."""
+    given = Path(name).expanduser()
+    if given.is_file() or ("/" in name and (given / REPORT).is_file()):
+        return given
+    return find_artifact(runs_dir, target, "reports", name)

@@ -16,6 +16,7 @@ from drafterforge.data.answers import AnswerSet
 from drafterforge.data.grammars import GRAMMARS
 from drafterforge.drafter import checkpoint
 from drafterforge.drafter.fused import AdaptedLinear
+from drafterforge.evaluation.measure import measure
 from drafterforge.pipelines import engines, train_drafter
 from drafterforge.pipelines import eval as evaluate
 from drafterforge.pipelines.pool import build_pool, open_pool
@@ -104,6 +105,27 @@ def test_eval_reports_drafters_selectors_and_live_runs(pool):
     assert report["rows"][2]["time_s"]["select"] > 0
     assert "ucbspec" in done.out and "report.json" in done.out and "p: one-sided Wilcoxon" in done.out
     assert {row["scheduler"] for row in report["rows"][1:]} == {"static"}
+    page, written = ((folder / name).read_text() for name in ("report.html", "report.md"))
+    assert "Lossless: 0 mismatches" in page and "Drafters by domain" in page
+    assert "Lossless: 0 mismatches" in written and "| hedgespec |" in written
+    again = pool("eval", "compare=mixed,mixed")
+    assert again.code == 0 and "no significant regression" in again.out
+
+
+@pytest.mark.slow
+def test_a_lossy_decoder_is_reported_in_red_and_exits_with_1(pool, monkeypatch):
+    def lossy(methods, prompts, max_new_tokens, advance):
+        found = measure(methods, prompts, max_new_tokens, advance)
+        wrong = found["general alone"][0]
+        wrong.tokens[-1] = (wrong.tokens[-1] + 1) % 3
+        return found
+
+    monkeypatch.setattr(evaluate, "measure", lossy)
+    done = pool("eval", "suite=mixed", "experiment=smoke", "suite.selectors=[hedgespec]", "suite.check_live=false")
+    folder = pool.artifact("reports", "mixed")
+    assert done.code == 1 and "not lossless: general alone: 1 of" in done.err and "report.html" in done.err
+    assert "NOT LOSSLESS: 1 mismatch" in (folder / "report.html").read_text()
+    open_artifact(folder, "reports")
 
 
 MISTAKES = {

@@ -1,0 +1,133 @@
+"""Two reports side by side: what is slower, lossy or accepts less is found; equal reports and noise pass."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+
+from drafterforge.cli import main
+from drafterforge.errors import ArtifactError
+from drafterforge.evaluation.compare import RULE, compare_reports, print_comparison
+from tests.evaluation.made import live_row, made
+
+
+def changed(place: int, **values) -> dict:
+    """A report with one row changed."""
+    report = made()
+    report["rows"][place] |= values
+    return report
+
+
+def faults(after: dict) -> list[str]:
+    return compare_reports(made(), after).faults
+
+
+def test_equal_reports_have_no_fault():
+    found = compare_reports(made(), made())
+    assert (found.faults, found.gone, found.new, found.notes) == ([], [], [], [])
+    assert {pair.figure for pair in found.pairs} == {"mismatches", "MAT", "speed-up", "tokens/s"}
+    assert all(pair.before == pair.after for pair in found.pairs)
+
+
+def test_a_speed_up_below_the_earlier_interval_is_a_fault_and_noise_is_not():
+    assert faults(changed(2, speedup=1.4, speedup_ci95=[1.3, 1.5])) == [
+        "hedgespec over the pool: speed-up 1.30-1.50 lies below 1.60-2.00"
+    ]
+    assert faults(changed(2, speedup=1.7, speedup_ci95=[1.5, 1.9])) == []
+    assert faults(changed(2, speedup=2.4, speedup_ci95=[2.2, 2.6])) == []
+
+
+def test_mismatches_that_appear_are_a_fault():
+    assert faults(changed(1, mismatches=1)) == ["sql alone: 1 mismatches, 0 before"]
+    before = changed(1, mismatches=1)
+    assert compare_reports(before, before).faults == []  # failed, but no worse
+    assert faults(changed(1, mismatches=1, dtype="bfloat16")) == []
+    after = made()
+    after["rows"].append(live_row("new", 1.0, [0.9, 1.1], mismatches=2))
+    assert faults(after) == ["new: mismatches in a new row"]
+    after = made()
+    after["curves"]["live"][0]["other_text"] = [{"margin": 0.5, "rerun": False}]
+    assert faults(after) == ["sql: 1 live answers in batches differ"]
+
+
+def test_a_lower_mat_on_the_same_requests_is_a_fault():
+    assert faults(changed(5, mat=2.5)) == ["hedgespec (replayed): MAT 2.500 is lower than 2.600 on the same requests"]
+    assert faults(changed(5, mat=2.59)) == [] == faults(changed(5, mat=2.7))
+    assert faults(changed(5, mat=2.5, num_tokens=900)) == []  # other answers
+    after = changed(5, mat=2.5) | {"seed": 1}
+    found = compare_reports(made(), after)
+    assert found.faults == [] and "MAT is shown and not judged" in found.notes[0]
+
+
+def test_a_drafter_that_is_worse_on_one_domain_is_found():
+    after = made()
+    after["curves"]["mat_by_domain"]["math"]["math"] = 2.2
+    assert faults(after) == ["math on math: MAT 2.200 is lower than 2.400 on the same requests"]
+
+
+def test_requests_in_pairs_find_what_tolerances_hide():
+    name, after = "hedgespec over the pool", made()
+    after["curves"]["per_request"][name] = [[n, c + 1, s] for n, c, s in after["curves"]["per_request"][name]]
+    after["rows"][2] |= {"num_cycles": 408, "mat": 2.59}
+    assert faults(after) == [f"{name}: MAT 2.590 is lower than 2.600 on the same requests"]
+    after = made()
+    after["curves"]["per_request"][name] = [[n, c, 1.2 * s] for n, c, s in after["curves"]["per_request"][name]]
+    after["rows"][2]["tokens_per_s"] /= 1.2
+    assert faults(after) == [f"{name}: 30.0 tokens/s, 36.0 before (paired p 0.0039)"]
+    assert faults(after | {"device": "another"}) == []
+
+
+def test_speed_on_another_device_is_not_judged():
+    after = changed(2, speedup=1.4, speedup_ci95=[1.3, 1.5]) | {"device": "cuda"}
+    found = compare_reports(made(), after)
+    assert found.faults == [] and "different devices" in found.notes[0]
+
+
+def test_rows_that_only_one_has_are_named():
+    after = made()
+    after["rows"][1]["method"] = "math alone"
+    found = compare_reports(made(), after)
+    assert (found.gone, found.new) == (["sql alone"], ["math alone"])
+
+
+def test_reports_with_nothing_in_common_are_a_mistake():
+    with pytest.raises(ArtifactError, match="no row in common"):
+        compare_reports(made(rows=[], curves={}), made())
+
+
+def test_what_is_printed_names_the_rule(capsys):
+    after = changed(1, mismatches=1)
+    after["rows"][1]["method"] = before = "[red]sql[/red]"
+    other = made()
+    other["rows"][1]["method"] = before
+    print_comparison(compare_reports(other, after), ("a", "b"), Console(width=300))
+    out = capsys.readouterr().out
+    assert RULE in " ".join(out.split()) and "[red]sql[/red]" in out and out.count("regression │") == 1
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Writes reports; returns `A,B`."""
+
+    def save(before: dict, after: dict) -> str:
+        for name, report in (("a", before), ("b", after)):
+            (tmp_path / f"{name}.json").write_text(json.dumps(report))
+        return f"compare={tmp_path / 'a.json'},{tmp_path / 'b.json'}"
+
+    return save
+
+
+def test_eval_compare_exits_with_1_on_a_regression(saved, capsys):
+    assert main(["eval", saved(made(), made())]) == 0
+    assert "no significant regression" in capsys.readouterr().out
+    assert main(["eval", saved(made(), changed(2, speedup=1.4, speedup_ci95=[1.3, 1.5]))]) == 1
+    done = capsys.readouterr()
+    assert done.err.startswith("drafterforge: ") and "lies below" in done.err and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("typed", ["compare=a", "compare=a,b,c", "compare=a,", "compare=nowhere,there"])
+def test_what_cannot_be_compared_exits_with_2(typed, capsys, tmp_path):
+    assert main(["eval", typed, f"runs_dir={tmp_path}"]) == 2
+    assert capsys.readouterr().err.startswith("drafterforge: ")

@@ -1,0 +1,232 @@
+"""`report.html` and `report.md`: whole, safe to open, the same bytes for the same report, robust to what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from drafterforge.errors import ArtifactError
+from drafterforge.evaluation.contents import CURVES, read_report, text
+from drafterforge.evaluation.figures import figures_of
+from drafterforge.evaluation.markdown import plain, render_markdown
+from drafterforge.evaluation.page import DARK, LIGHT, render_page
+from drafterforge.evaluation.tables import tables_of
+from drafterforge.evaluation.verdict import failed, summarize
+from tests.evaluation.made import FIGURES, live_row, made, replay_row
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+EVIL = "<script>alert(1)</script>\"'> $x_{ @all ]]> --> \u202e\ud800\x00 {0} #010203"
+
+
+class Reader(HTMLParser):
+    """Tags, text and whatever could reach out of the file."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.stack: list[str] = []
+        self.text: dict[str, str] = {}
+        self.feed(page)
+        self.close()
+        assert self.stack == [], f"not closed: {self.stack}"
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        if self.stack:
+            self.text[self.stack[-1]] = self.text.get(self.stack[-1], "") + data
+
+
+def check(page: str) -> Reader:
+    """The page is one whole, inert file."""
+    found = Reader(page)
+    names = [tag for tag, _ in found.tags]
+    assert not {"script", "img", "link", "iframe", "object", "embed", "base", "form"} & set(names)
+    ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for _, attrs in found.tags:
+        assert not any(key.startswith("on") for key in attrs)
+        for key in ("src", "href", "xlink:href"):
+            assert attrs.get(key, "#").startswith("#") and attrs.get(key, "#")[1:] in ["", *ids]
+        for key in ("aria-labelledby", "clip-path"):
+            assert set(re.sub(r"url\(#|\)", "", attrs.get(key, "")).split()) <= set(ids)
+    assert "url(http" not in page and "@import" not in page
+    assert names.count("figure") == names.count("svg") == names.count("desc") == names.count("figcaption")
+    assert names.count("title") == 1 + names.count("svg")
+    assert names.count("h1") == 1 and names.count("table") == sum(a.get("class") == "scroll" for _, a in found.tags)
+    return found
+
+
+def test_every_figure_has_a_title_a_description_and_its_numbers():
+    figures = figures_of(made())
+    assert {figure.key for figure in figures} == FIGURES
+    assert all(figure.title and figure.alt.endswith(".") and figure.table.cells for figure in figures)
+    found = check(render_page(made()))
+    assert sum(tag == "svg" and attrs.get("role") == "img" for tag, attrs in found.tags) == len(FIGURES)
+
+
+def test_colours_and_letters_of_figures_follow_the_theme():
+    for figure in figures_of(made()):
+        tags = "".join(re.findall(r"<[^<>]*>", figure.svg))
+        assert not re.search(r"(fill|stroke): *#", tags), figure.key
+        assert "DejaVu" not in tags and "var(--font)" in tags and "<text" in tags
+    used = set(re.findall(r"var\(--(\w+)\)", render_page(made()))) - {"font"}
+    for theme in (LIGHT, DARK):
+        assert used <= set(re.findall(r"--([\w-]+):", theme))
+
+
+def test_the_same_report_gives_the_same_bytes():
+    assert render_page(made()) == render_page(made())
+    assert render_markdown(made()) == render_markdown(made())
+
+
+def renamed(value, name):
+    """The report with every name in it, and every key of a curve, in another's words."""
+    if isinstance(value, dict):
+        return {
+            f"{name}{key}" if isinstance(key, str) and key in NAMED else key: renamed(v, name)
+            for key, v in value.items()
+        }
+    if isinstance(value, list):
+        return [renamed(one, name) for one in value]
+    return f"{value}{name}" if isinstance(value, str) and value not in KEPT else value
+
+
+NAMED = {"sql", "math", "hedgespec", "ucb1", "pool size", "c"}
+KEPT = {"static", "oracle", "none", "live", "replay", "float32", "fast"}
+
+
+def test_names_of_strangers_are_shown_and_do_nothing():
+    report = renamed(made(), EVIL)
+    page = render_page(report)
+    check(page)
+    page.encode()
+    assert "&lt;script&gt;" in page and "\u202e" not in page and "\x00" not in page
+    assert '<svg role="img"' in page and "#010203" in "".join(Reader(page).text.values())  # text is no colour
+    written = render_markdown(report)
+    assert "<script" not in written and "@all" not in written
+    written.encode()
+
+
+def test_markdown_shows_names_as_they_are():
+    assert plain("a|b *c* [d](e)") == r"a\|b \*c\* \[d\](e)"
+    assert plain("https://x www.y @z #1") == r"https&#58;//x www&#46;y @<!-- -->z \#<!-- -->1"
+    assert plain("<b>&") == "&lt;b&gt;&amp;"
+
+
+def test_a_name_is_one_line_of_what_can_be_seen():
+    assert text("a\nb\u202ec\ud800") == "a\ufffdb\ufffdc\ufffd" and text(None) == "" and text(3) == "3"
+    assert len(text("x" * 1000)) == 80 and text("x" * 1000).endswith("…")
+
+
+@pytest.mark.parametrize(
+    "left_out", [*CURVES, "rows", "target", "dtype", "numerics", "device", "suite", "seed", "curves"]
+)
+def test_a_report_without_a_key_has_a_page_without_what_it_tells(left_out):
+    report = made()
+    report.pop(left_out, None)
+    report.get("curves", {}).pop(left_out, None)
+    check(render_page(report))
+    assert render_markdown(report).startswith("# ")
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["mat", "name", "at", "x"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@given(
+    st.dictionaries(st.sampled_from(sorted(CURVES)), JUNK),
+    st.dictionaries(st.sampled_from(sorted(live_row("a", 1, None))), JUNK),
+)
+def test_junk_in_a_report_is_left_out(curves, row):
+    report = made(curves=curves, rows=[live_row("sql", 1.2, [1.1, 1.3]) | row, replay_row("a", "static", 2.0) | row])
+    check(render_page(report))
+    render_markdown(report)
+    failed(report)
+
+
+def test_an_empty_report_has_a_page():
+    check(render_page({}))
+    assert summarize({}).state == "unchecked"
+
+
+def test_a_lossless_report_says_so_and_what_to_run():
+    summary = summarize(made())
+    assert failed(made()) == [] and (summary.state, summary.headline) == ("lossless", "Lossless: 0 mismatches")
+    assert "Run “hedgespec over the pool”: 1.80x, 95 % interval 1.60-2.00 over" in summary.sentences[0]
+    assert "“hedgespec” 2.60; the best drafter alone “sql alone” 2.00; “best in hindsight” 2.50" in summary.sentences[1]
+    assert "“policy planner” +4.9 % tokens/s over “best static tree 8/3/4”" in summary.sentences[2]
+
+
+def test_an_interval_with_one_in_it_is_no_advice_and_a_slow_decoder_none_at_all():
+    plain_row = live_row("autoregressive", 1.0, None)
+    unsure = summarize(made(rows=[plain_row, live_row("sql", 1.2, [0.9, 1.5])])).sentences[0]
+    assert "does not show that it is faster" in unsure
+    slow = summarize(made(rows=[plain_row, live_row("sql", 0.8, [0.7, 0.9])])).sentences[0]
+    assert slow.startswith("Run plain decoding")
+
+
+@pytest.mark.parametrize(("dtype", "numerics"), [("float32", "fast"), ("bfloat16", "invariant")])
+def test_a_lossy_report_is_red_first_and_failed(dtype, numerics):
+    wrong = live_row("sql alone", 1.9, [1.8, 2.0], mismatches=3, dtype=dtype, numerics=numerics)
+    report = made(rows=[live_row("autoregressive", 1.0, None), wrong])
+    assert failed(report) == [
+        f"sql alone: 3 of 8 answers differ from autoregressive decoding ({dtype}, {numerics} numerics)"
+    ]
+    page = render_page(report)
+    verdict = page.index('<div class="verdict lossy" role="alert"><strong>NOT LOSSLESS: 3 mismatches</strong>')
+    assert verdict < page.index("MAT, replayed") if "MAT, replayed" in page else verdict
+    assert "Run “sql alone”" not in page and '<tr class="wrong"><th scope="row">sql alone' in page
+    assert "# ❌ NOT LOSSLESS: 3 mismatches" in render_markdown(report)
+
+
+def test_fast_half_precision_may_differ_and_is_shown():
+    differs = live_row("sql alone", 1.9, [1.8, 2.0], mismatches=2, dtype="bfloat16")
+    curves = {"mismatches": [{"method": "sql alone", "prompt": 3, "position": 17, "margin": 0.015, "rerun": False}]}
+    report = made(rows=[differs], curves=curves)
+    assert failed(report) == [] and summarize(report).state == "differs"
+    assert tables_of(report)[-1].cells == [["sql alone", "timed", "3", "17", "0.015"]]
+
+
+@pytest.mark.parametrize(
+    ("margin", "rerun", "state"), [(0.5, False, "lossy"), (1e-6, False, "unsettled"), (1e-6, True, "lossless")]
+)
+def test_other_text_of_live_batches_fails_unless_rounding_decides(margin, rerun, state):
+    report = made()
+    one = {"method": "sql", "prompt": 0, "position": 2, "margin": margin, "rerun": rerun}
+    report["curves"]["live"][0]["other_text"] = [one]
+    assert summarize(report).state == state and bool(failed(report)) == (state == "lossy")
+
+
+def test_older_reports_are_read(tmp_path):
+    older = {"grid": {}, "profile": "cpu", "live": made()["rows"][:2], "replayed": made()["curves"]["replayed"]}
+    (tmp_path / "schedules.json").write_text(json.dumps(older))
+    report = read_report(tmp_path)
+    assert {figure.key for figure in figures_of(report)} == {"speedups", "schedules", "cost", "times"}
+    counted = made()
+    counted["curves"]["live"][0]["other_text"] = 2  # a count, without margins
+    assert summarize(counted).state == "unsettled" and failed(counted) == []
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(ArtifactError, match="is no report"):
+        read_report(tmp_path / "other.json")
