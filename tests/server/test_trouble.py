@@ -17,6 +17,7 @@ import pytest
 from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
+from drafterforge.server import streaming
 from drafterforge.server.exchange import Exchange
 from drafterforge.server.metrics import Metrics
 from drafterforge.server.streaming import AnswerStream
@@ -252,8 +253,8 @@ def test_a_second_signal_does_not_wait(speaking, gate):
 
 def test_a_client_that_stops_reading_is_cut_off_some_time_after_its_request(speaking, monkeypatch):
     said: list[str] = []
-    monkeypatch.setattr("drafterforge.server.streaming.LINGER_S", 0.1)
-    monkeypatch.setattr("drafterforge.server.streaming.log.warning", lambda text, *_: said.append(text))
+    monkeypatch.setattr(streaming, "LINGER_S", 0.1)
+    monkeypatch.setattr(streaming.log, "warning", lambda text, *_: said.append(text))
     worker, counted = Worker(Engine(speaking), Metrics("none"), max_waiting=8), []
 
     async def stuck(message: dict | None = None) -> None:
