@@ -19,6 +19,8 @@ from drafterforge.target.answer import BatchAnswerer
 from drafterforge.target.capture import FeatureCapture
 from tests.conftest import tiny_target
 
+pytestmark = pytest.mark.slow  # many short ones
+
 COUNTS = {"train": 9, "val": 3, "test": 2}
 CONFIG = {"taps": [2, 2, 2]}
 

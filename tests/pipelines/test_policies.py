@@ -16,6 +16,8 @@ from drafterforge.scheduling.latency import read_profile
 from drafterforge.scheduling.policy import load_policy
 from tests.pipelines.conftest import Bench
 
+pytestmark = pytest.mark.slow  # many short ones
+
 OWN = ("experiment=smoke", "drafter=sql")
 POLICIES = {
     "planner": ("policy=planner",),
@@ -63,7 +65,6 @@ def test_train_policy_records_calibrates_trains_and_measures(policies):
     assert (policies.artifact("policies", "planner") / "curves.png").stat().st_size > 1000
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "planner"])
 def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(policies, name, monkeypatch):
     monkeypatch.setattr(traces_pipeline, "record", lambda *_: pytest.fail("recorded again"))
@@ -76,7 +77,6 @@ def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(p
     load_policy(policies.artifact("policies", name))
 
 
-@pytest.mark.slow
 def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
     whole = policies.artifact("traces")
     before = {file.name: file.read_bytes() for file in whole.glob("shard-*.safetensors")}
@@ -97,7 +97,6 @@ def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
     assert {file.name: file.read_bytes() for file in whole.glob("shard-*.safetensors")} == before
 
 
-@pytest.mark.slow
 def test_drafters_and_trees_are_selected_together(policies):
     shutil.copytree(policies.artifact("drafters", "sql"), policies.artifact("drafters", "more"))
     wanted = ("policy=joint", "traces.drafters=[sql,more]", "traces.name=both", "policy.arms=3")
@@ -134,7 +133,6 @@ MISTAKES = {
 }
 
 
-@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("words", MISTAKES)
 def test_mistakes_get_one_line_and_leave_nothing(policies, words):
     before = policies.finished()
@@ -142,7 +140,6 @@ def test_mistakes_get_one_line_and_leave_nothing(policies, words):
     assert policies.finished() == before
 
 
-@pytest.mark.slow
 def test_a_policy_serves_its_drafter_or_a_pool_that_is_told_of_it(policies):
     assert policies("train-drafter", "domain=sql", "experiment=smoke", "seed=1", "name=more").code == 0
     ask = ("generate", "prompt=How many?", "max_new_tokens=8", "colour=never")
@@ -180,7 +177,6 @@ def test_settings_of_policies_without_a_size_policy_are_what_they_were(policies)
     assert not [key for key in settings if key.startswith("size_")]
 
 
-@pytest.mark.slow
 def test_policies_of_another_drafter_and_profiles_of_another_device_are_refused(policies, tmp_path):
     folder = policies.artifact("latency")
     profile = json.loads((folder / "latency.json").read_text()) | {"device": "another"}

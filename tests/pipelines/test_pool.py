@@ -24,6 +24,8 @@ from drafterforge.schema import POOL_DOMAINS, PoolConfig, RuntimeConfig, TargetC
 from drafterforge.target.load import load_target
 from tests.pipelines.conftest import Bench
 
+pytestmark = pytest.mark.slow  # many short ones
+
 SMOKE = ("experiment=smoke", "eval.num_prompts=1", "eval.max_new_tokens=4", "eval.chain=false")
 LEFT_OUT = [
     f"domain.weights.{name}=0" for name in GRAMMARS if name not in POOL_DOMAINS
@@ -84,7 +86,6 @@ def test_an_expert_decodes_the_target_s_text(pool):
     assert pool(*ask, "drafter=sql").out == pool(*ask).out != ""
 
 
-@pytest.mark.slow
 def test_eval_reports_drafters_selectors_and_live_runs(pool):
     done = pool("eval", "suite=mixed", "experiment=smoke")
     assert done.code == 0, done.err
@@ -112,7 +113,6 @@ def test_eval_reports_drafters_selectors_and_live_runs(pool):
     assert again.code == 0 and "no significant regression" in again.out
 
 
-@pytest.mark.slow
 def test_a_lossy_decoder_is_reported_in_red_and_exits_with_1(pool, monkeypatch):
     def lossy(methods, prompts, max_new_tokens, advance):
         found = measure(methods, prompts, max_new_tokens, advance)
@@ -193,7 +193,6 @@ def test_eval_s_seed_is_that_of_selectors_that_draw(pool):
     assert build_pool(cfg, RuntimeConfig(), pool.runs, target, seed=7)[0].selector(shape).seed == 3
 
 
-@pytest.mark.slow
 def test_eval_with_a_router_advises_what_it_replays(pool):
     asked = (
         "policy=router",
@@ -217,7 +216,6 @@ def test_mistakes_get_one_line(pool, wanted):
     assert wanted in pool(*MISTAKES[wanted]).one_line()
 
 
-@pytest.mark.slow
 def test_a_router_learns_from_what_the_pool_s_drafters_were_measured_at(pool):
     small = ("router.num_train=4", "router.num_val=2", "router.num_test=2", "router.max_steps=4")
     learn = ("train-policy", "policy=router", "experiment=smoke", "router.domains=[sql,math]", *small)
@@ -247,7 +245,6 @@ def test_an_expert_without_its_generalist_is_refused(pool):
     assert "adds to the drafter 'general', which is not beside it" in line
 
 
-@pytest.mark.slow
 def test_an_expert_of_another_generalist_is_refused(pool):
     pool(*GENERAL, "seed=1", "overwrite=true")
     line = pool("generate", "prompt=x", "drafter=sql").one_line()
@@ -265,7 +262,6 @@ def test_generate_takes_the_whole_pool(pool, selector):
     assert pool(*ask, "drafter=pool", f"pool.selector={selector}").out == pool(*ask).out
 
 
-@pytest.mark.slow
 def test_what_is_shipped_is_found_by_name_and_yields_to_runs(pool, monkeypatch):
     shipped = pool.folder / "shipped"
     shutil.copytree(pool.runs / "tiny" / "drafters", shipped / "tiny" / "drafters")

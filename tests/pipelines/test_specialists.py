@@ -24,6 +24,8 @@ from drafterforge.target.load import Target, load_target
 from drafterforge.training.module import DistillModule
 from tests.pipelines.conftest import TRAIN, Bench
 
+pytestmark = pytest.mark.slow  # many short ones
+
 LM, STORE = (*TRAIN, "drafter=causal_lm"), (*TRAIN, "drafter=retrieval")
 BRIEF = ("eval.num_prompts=1", "eval.max_new_tokens=2", "eval.chain=false")
 ASK = ("generate", "prompt=Which users are active?", "max_new_tokens=12")
@@ -75,7 +77,6 @@ def test_any_kind_opens_by_its_manifest(specialists):
     assert isinstance(found, Retrieval) and found.datastore.num_sequences == 8
 
 
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["sql-retrieval", "sql-causal_lm"])
 def test_generate_prints_the_target_s_text_whichever_drafts(specialists, name):
     wanted = specialists(*ASK).out
@@ -83,7 +84,6 @@ def test_generate_prints_the_target_s_text_whichever_drafts(specialists, name):
     assert specialists(*ASK, f"drafter={specialists.artifact('drafters', name)}").out == wanted
 
 
-@pytest.mark.slow
 def test_a_bundle_holds_drafters_of_every_kind(specialists):
     wanted = specialists(*ASK).out
     done = specialists("export", "bundle=all", "pool.selector=ucb1")
@@ -97,7 +97,6 @@ def test_a_bundle_holds_drafters_of_every_kind(specialists):
     assert exported.code == 0 and exported.err.count("wrote") == 1, exported.err
 
 
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("command", [STORE, LM])
 def test_again_nothing_is_made_and_other_settings_are_refused(specialists, command):
     done = specialists(*command, *BRIEF)
@@ -134,7 +133,6 @@ def test_a_small_lm_goes_on_from_another_of_its_kind(specialists):
 # Kills.
 
 
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("owner", "name", "call", "command"),
     [
@@ -161,7 +159,6 @@ def test_an_interrupted_run_started_again_gives_the_same_drafter(
 # Mistakes.
 
 
-@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [

@@ -37,6 +37,8 @@ from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 from tests.router.test_router import save_encoder
 
+pytestmark = pytest.mark.slow  # many short ones
+
 DOMAINS = ["math", "chat"]
 TINY = RouterConfig(num_train=8, num_val=2, num_test=2, max_steps=8)
 
@@ -78,7 +80,6 @@ def test_features_of_a_prompt_do_not_depend_on_the_batch_it_stands_in(served, mo
         torch.testing.assert_close(found, prompt_features(features[0]), atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.slow
 def test_splits_share_no_task_and_every_rephrasing_asks_the_same_test_prompts():
     sets = router_prompts(["sql", "math"], RouterConfig(num_train=40, num_val=10, num_test=10), seed=0)
     tasks = {name: {prompt.task for prompt in prompts} for name, prompts in sets.items()}
@@ -88,7 +89,6 @@ def test_splits_share_no_task_and_every_rephrasing_asks_the_same_test_prompts():
         assert [prompt.id for prompt in sets[kind]] == [f"{prompt.id}/{kind}" for prompt in sets[CLEAN]]
 
 
-@pytest.mark.slow
 def test_a_conversation_is_routed_by_what_is_asked_first():
     talk = [("system", "Hi"), ("user", "One"), ("user", "Two"), ("assistant", "Three")]
     messages = tuple({"role": role, "content": text} for role, text in talk)
@@ -136,7 +136,6 @@ def test_a_router_of_another_target_is_refused(trained, other_folder):
         train_router(other, DOMAINS, trained, TINY, seed=0)
 
 
-@pytest.mark.slow
 def test_measured_drafters_become_the_labels(served, tmp_path):
     sets = router_prompts(DOMAINS, TINY, seed=0)
     ids = {prompt.id.split("/")[0]: prompt.domain for prompts in sets.values() for prompt in prompts}
@@ -153,7 +152,6 @@ def test_measured_drafters_become_the_labels(served, tmp_path):
         accept_lengths(sets["role"], measured)
 
 
-@pytest.mark.slow
 def test_a_router_over_texts_reads_an_encoder(served, tmp_path):
     config = replace(TINY, features="text", encoder=str(save_encoder(tmp_path / "bert")))
     path = train_router(served, DOMAINS, tmp_path / "router", config, seed=0)
@@ -161,7 +159,6 @@ def test_a_router_over_texts_reads_an_encoder(served, tmp_path):
     assert router.kind == "text" and router.probabilities("What is 3 + 4?").shape == (2,)
 
 
-@pytest.mark.slow
 def test_what_a_yardstick_measures_is_what_each_drafter_does_alone(served, tmp_path, monkeypatch):
     shapes = {"short": TreeShape(2, 1, 1), "long": TreeShape(8, 7, 1)}
     drafters = {name: Retrieval() for name in shapes}
@@ -205,7 +202,6 @@ def test_one_domain_needs_no_router(served, tmp_path, domains):
         train_router(served, domains, tmp_path / "router", TINY, seed=0)
 
 
-@pytest.mark.slow
 def test_prompts_longer_than_the_target_reads_are_told_in_a_line(served, tmp_path):
     short = replace(served, config=type(served.config)(**served.config.to_dict() | {"max_position_embeddings": 8}))
     with pytest.raises(ConfigError, match="longer than the 8 tokens of the target"):

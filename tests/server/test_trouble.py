@@ -25,6 +25,8 @@ from drafterforge.server.wire import CompletionWire
 from drafterforge.server.worker import Job, Update, Worker
 from tests.server.conftest import HTTP, MODEL, SHAPE, WAIT_S, eventually, pool_of, serving
 
+pytestmark = pytest.mark.slow  # many short ones
+
 ASK = {"model": MODEL, "prompt": "ask", "temperature": 0, "max_tokens": 30}
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n"
 
@@ -64,7 +66,6 @@ def idle(up) -> bool:
     return not worker.batch.rows and up.figure("answers_running") == up.figure("answers_waiting") == 0
 
 
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("drafter", [pool_of, lambda target: None], ids=["pool", "alone"])
 def test_a_client_that_hangs_up_leaves_the_batch_and_the_others_go_on(speaking, gate, wanted, drafter):
     with serving(Engine(speaking, drafter(speaking), SHAPE)) as up, ThreadPoolExecutor(1) as pool:
@@ -122,7 +123,6 @@ def test_a_full_queue_says_when_to_come_back(speaking, gate):
         assert up.figure("requests_total", status="429") == 2
 
 
-@pytest.mark.slow
 def test_too_slow_an_answer_is_a_timeout(speaking, gate):
     with serving(Engine(speaking, max_batch=2), timeout_s=1.5) as up:
         with open_stream(up) as lines, ThreadPoolExecutor(2) as pool:
@@ -149,7 +149,6 @@ def test_too_slow_a_body_is_a_timeout(speaking):
         assert up.figure("requests_total", status="408") == 1
 
 
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("drafter", [pool_of, lambda target: None], ids=["pool", "alone"])
 def test_a_failing_cycle_fails_its_answers_and_no_others(speaking, gate, wanted, caplog, drafter):
     engine = Engine(speaking, drafter(speaking), SHAPE, max_batch=2)
