@@ -89,6 +89,7 @@ def test_colours_and_letters_of_figures_follow_the_theme():
         assert used <= set(re.findall(r"--([\w-]+):", theme))
 
 
+@pytest.mark.slow
 def test_the_same_report_gives_the_same_bytes():
     assert render_page(made()) == render_page(made())
     assert render_markdown(made()) == render_markdown(made())
@@ -133,6 +134,7 @@ def test_a_name_is_one_line_of_what_can_be_seen():
     assert len(text("x" * 1000)) == 80 and text("x" * 1000).endswith("…")
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "left_out", [*CURVES, "rows", "target", "dtype", "numerics", "device", "suite", "seed", "curves"]
 )
