@@ -1,55 +1,19 @@
-"""Tiny random targets and drafters; every test runs on one thread-count and one seed."""
+"""Every test runs on one thread-count and one seed.
+
+Light to import: the process that hands out tests loads this file too, and no test's heavy libraries.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections import Counter
-from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
-from drafterforge.compose import load
-from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.init import scratch_init
-from drafterforge.drafter.spec import DrafterSpec
-from drafterforge.target.load import Target, wrap_model
-
-FAMILIES = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "mistral": (MistralConfig, MistralForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-}
-TINY = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 7,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.2,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
-}
-
-
-torch.set_num_threads(1)  # tiny tensors: a second thread only waits
+if TYPE_CHECKING:
+    from drafterforge.drafter.eagle3 import Eagle3Drafter
+    from drafterforge.target.load import Target
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -68,47 +32,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Every test starts from the same random state."""
+    import torch
+
     torch.manual_seed(0)
 
 
-def tiny_model(family: str = "llama", dtype: torch.dtype = torch.float32, **changes: object) -> torch.nn.Module:
-    """A random causal LM of a family, with spread-out logits."""
-    config_class, model_class = FAMILIES[family]
-    extra = {"sliding_window": None} if family == "mistral" else {}
-    torch.manual_seed(1)
-    model = model_class(config_class(**{**TINY, **extra, **changes})).to(dtype).eval()
-    for name, parameter in model.named_parameters():
-        if "norm" in name or name.endswith("bias"):
-            parameter.data.add_(0.3 * torch.randn_like(parameter))
-    return model
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tiny tensors: a second thread only waits."""
+    import torch
 
-
-def tiny_target(
-    family: str = "llama",
-    forward: str = "auto",
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
-    **changes: object,
-) -> Target:
-    """A `Target` around a tiny model, without files or tokenizer."""
-    model = tiny_model(family, dtype, **changes).to(device)
-    return wrap_model(model, None, name=f"tiny-{family}", folder=Path("nowhere"), forward=forward)
-
-
-def tiny_drafter(target: Target, draft_vocab_size: int = 40, **changes: object) -> Eagle3Drafter:
-    """A random drafter for a tiny target, drafting every id that is not a multiple of three first."""
-    spec = replace(DrafterSpec.for_target(target.config, target.backbone.taps, draft_vocab_size), **changes)
-    drafter = Eagle3Drafter(spec, target.backbone.embedding.float())
-    scratch_init(drafter, std=0.2)
-    ids = torch.arange(target.config.vocab_size)
-    order = torch.cat((ids[ids % 3 != 0], ids[ids % 3 == 0]))
-    drafter.set_vocabulary(order[: spec.draft_vocab_size].sort().values)
-    return drafter.eval()
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def composed_once():
     """Hydra takes longer than a tiny training: equal choices are composed once."""
+    from drafterforge.compose import load
+
     real, known = load._compose, {}
 
     def compose(name, config_class, choices):
@@ -125,10 +66,14 @@ def composed_once():
 @pytest.fixture
 def target() -> Target:
     """A tiny Llama."""
+    from tests.models import tiny_target
+
     return tiny_target()
 
 
 @pytest.fixture
 def drafter(target: Target) -> Eagle3Drafter:
     """A random drafter for the tiny Llama."""
+    from tests.models import tiny_drafter
+
     return tiny_drafter(target)

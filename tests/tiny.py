@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from tests.conftest import tiny_model
+from tests.models import tiny_model
 
 CHATML = (
     "{% for m in messages %}"

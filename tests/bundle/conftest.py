@@ -32,7 +32,7 @@ from drafterforge.scheduling.policy import PolicySpec, save_policy
 from drafterforge.schema import TargetConfig
 from drafterforge.target.load import Target, load_target
 from tests.bundle.made import facts_of, random_drafter, write_drafter, write_expert
-from tests.conftest import tiny_drafter
+from tests.models import tiny_drafter
 from tests.tiny import save_tiny_target
 
 GRID = ActionGrid("tiny", (1, 2, 4), (1, 2), (1, 2))

@@ -17,7 +17,7 @@ from drafterforge.errors import ArtifactError
 from drafterforge.schema import DataConfig
 from drafterforge.target.answer import BatchAnswerer
 from drafterforge.target.capture import FeatureCapture
-from tests.conftest import tiny_target
+from tests.models import tiny_target
 
 pytestmark = pytest.mark.slow  # many short ones
 

@@ -11,7 +11,7 @@ from drafterforge.data.answers import Answer
 from drafterforge.data.spool import CaptureSpool
 from drafterforge.target.answer import BatchAnswerer
 from drafterforge.target.capture import FeatureCapture
-from tests.conftest import tiny_target
+from tests.models import tiny_target
 
 PROMPTS = [[3, 14, 15], [9, 26, 5, 35, 8, 9], [7], [21, 22, 23, 24]]
 

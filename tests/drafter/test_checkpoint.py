@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from drafterforge.drafter.checkpoint import load_drafter, save_drafter
 from drafterforge.drafter.spec import DrafterSpec
 from drafterforge.errors import ArtifactError
-from tests.conftest import FAMILIES, tiny_drafter, tiny_target
+from tests.models import FAMILIES, tiny_drafter, tiny_target
 
 # /shared reference: keys and tensors that vLLM, OpenVINO, speculators and llama.cpp's converter loaded
 TAPS = "eagle_aux_hidden_state_layer_ids"

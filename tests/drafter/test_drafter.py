@@ -18,7 +18,7 @@ from drafterforge.drafter.vocab import coverage, draft_token_ids
 from drafterforge.errors import ArtifactError
 from drafterforge.schema import TargetConfig
 from drafterforge.target.load import load_target
-from tests.conftest import FAMILIES, tiny_drafter, tiny_target
+from tests.models import FAMILIES, tiny_drafter, tiny_target
 from tests.tiny import save_tiny_target
 
 

@@ -13,7 +13,7 @@ from drafterforge.drafter.lora import load_adapter, merge
 from drafterforge.errors import ArtifactError
 from drafterforge.schema import LoraConfig
 from drafterforge.training.lora import add_adapter, effective_weight, save_adapter
-from tests.conftest import tiny_drafter
+from tests.models import tiny_drafter
 
 
 def trained(target, config: LoraConfig):

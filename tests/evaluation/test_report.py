@@ -23,7 +23,7 @@ from drafterforge.evaluation.report import (
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.tree.grow import TreeShape
-from tests.conftest import tiny_drafter, tiny_target
+from tests.models import tiny_drafter, tiny_target
 
 # DESIGN 6, which other tools read
 ROW = """

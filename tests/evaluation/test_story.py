@@ -16,7 +16,7 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.selectors import names
 from drafterforge.selectors import selector as build_selector
 from drafterforge.tree.grow import TreeShape
-from tests.conftest import tiny_target
+from tests.models import tiny_target
 from tests.runtime.test_pool import full_drafters, lora_drafters
 
 SHAPE = TreeShape(9, 3, 3)

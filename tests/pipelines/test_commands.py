@@ -17,6 +17,8 @@ from drafterforge.schema import TargetConfig
 from drafterforge.target.load import load_target
 from tests.pipelines.conftest import TRAIN
 
+pytestmark = pytest.mark.slow  # whole programs
+
 SETTINGS = ("domain=sql", "experiment=smoke")
 
 
@@ -64,7 +66,6 @@ def test_train_drafter_leaves_a_drafter_and_a_report_without_mismatches(trained)
     assert not list(trained.runs.rglob(".*.partial"))
 
 
-@pytest.mark.slow
 def test_train_drafter_again_trains_nothing_decodes_anew_and_tells_what_works(trained):
     before = (trained.artifact("drafters") / "manifest.json").read_bytes()
     done = trained(*TRAIN)
@@ -78,7 +79,6 @@ def test_train_drafter_again_trains_nothing_decodes_anew_and_tells_what_works(tr
     assert trained(*typed.split(), "max_new_tokens=3").code == 0
 
 
-@pytest.mark.slow
 def test_other_settings_are_refused_unless_overwritten(trained):
     line = trained(*TRAIN, "trainer.lr=0.5").one_line()
     assert "trainer.lr" in line and "overwrite=true" in line and "name=OTHER" in line
@@ -86,7 +86,6 @@ def test_other_settings_are_refused_unless_overwritten(trained):
     assert open_artifact(trained.artifact("drafters"), "drafters").config["trainer"]["lr"] == 0.01
 
 
-@pytest.mark.slow
 def test_a_drafter_that_starts_from_another_keeps_its_vocabulary_map(trained):
     done = trained("train-drafter", "domain=math", "experiment=smoke", "drafter.init=sql", "drafter.draft_vocab_size=9")
     assert done.code == 0
@@ -97,7 +96,6 @@ def test_a_drafter_that_starts_from_another_keeps_its_vocabulary_map(trained):
     assert [(parent["kind"], parent["name"]) for parent in parents] == [("answers", "math"), ("drafters", "sql")]
 
 
-@pytest.mark.slow
 def test_a_scratch_drafter_learns_from_online_features_and_named_answers(trained):
     done = trained(
         *TRAIN, "drafter.init=scratch", "data.features=online", "answers=sql", "name=other", "trainer.max_steps=2"
@@ -106,7 +104,6 @@ def test_a_scratch_drafter_learns_from_online_features_and_named_answers(trained
     assert "tiny/answers/other" not in trained.finished() and "tiny/drafters/other" in trained.finished()
 
 
-@pytest.mark.slow
 def test_general_mixes_the_domains(bench):
     assert bench("prepare-data", "domain=general", "experiment=smoke", "data.features=online").code == 0
     stats = json.loads((bench.artifact("answers", "general") / "stats.json").read_text())
@@ -123,7 +120,6 @@ def test_data_from_a_jsonl_file(bench):
     assert done.code == 0 and bench.finished() == ["tiny/answers/medical", "tiny/features/medical"]
 
 
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("given", ["argument", "stdin"])
 def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trained, given, monkeypatch):
     prompt = "Show {all} users=active, \u00fcber 'quoted'"
@@ -143,7 +139,6 @@ def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trai
         assert "40 tokens in " in done.err and done.err.count("\n") == 1
 
 
-@pytest.mark.slow
 def test_quickstart_leaves_its_report(bench):
     done = bench("quickstart", "experiment=smoke", "trainer.max_steps=2")
     assert done.code == 0
@@ -154,7 +149,6 @@ def test_quickstart_leaves_its_report(bench):
     assert str(bench.runs / "quickstart" / "report.json") in done.out
 
 
-@pytest.mark.slow
 def test_bfloat16_decoding_is_also_checked_in_float32(trained):
     assert trained(*TRAIN, "target.dtype=bfloat16", "name=half", "trainer.max_steps=2").code == 0
     report = report_of(trained.artifact("reports", "half"))

@@ -15,6 +15,8 @@ from drafterforge.bundle import hub
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.cli import main
 
+pytestmark = pytest.mark.slow  # whole programs
+
 ASK = ("generate", "prompt=How many?", "max_new_tokens=8", "colour=never")
 
 
@@ -60,7 +62,6 @@ def test_a_bundle_is_inspected_as_a_table(exported, capsys):
     assert "has sha256" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_an_archive_is_the_same_bytes_again(exported, tmp_path):
     assert exported("export", "bundle=house", "format=tar").code == 0
     first = exported.artifact("bundles", "house.tar").read_bytes()
@@ -131,7 +132,6 @@ def test_a_bundle_goes_to_the_hub_and_comes_back_by_its_id(exported, tmp_path, m
     assert not hub.is_hub_id("a/../b") and not hub.is_hub_id("/tmp/x") and hub.is_hub_id("a/b@refs/pr/1")
 
 
-@pytest.mark.slow
 def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
     before = everything(exported.runs)
     for place in ("hash_files", "model_card", "check_files"):
@@ -150,7 +150,6 @@ def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
     assert json.loads((exported.artifact("bundles", "house") / BUNDLE).read_text())["schema_version"] == 1
 
 
-@pytest.mark.slow
 def test_drafters_of_a_bundle_and_of_runs_are_exported_for_other_programs(exported, tmp_path):
     done = exported("export", "bundle=house", "format=sglang")
     assert done.code == 0 and "serve it with: python -m sglang.launch_server" in done.err, done.err

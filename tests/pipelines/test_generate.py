@@ -9,6 +9,8 @@ import pytest
 from drafterforge.runtime.engine import Engine
 from tests.tiny import save_tiny_target
 
+pytestmark = pytest.mark.slow  # whole programs
+
 ASK = ("generate", "prompt=Which users are active?", "max_new_tokens=30")
 SAMPLE = ("temperature=1.0", "top_p=0.9", "repetition_penalty=1.2", "seed=7")
 GREEN, RESET = "\x1b[32m", "\x1b[0m"
@@ -20,7 +22,6 @@ def small_folder(tmp_path):
     return save_tiny_target(tmp_path / "small", num_hidden_layers=5, hidden_size=16, intermediate_size=24)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [(), SAMPLE])
 def test_every_kind_of_drafter_prints_the_same_text(trained, small_folder, sampling):
     wanted = trained(*ASK, *sampling).out

@@ -10,6 +10,8 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.bundle.vllm import write_vllm
 from tests.bundle.made import edit, facts_of, random_drafter
 
+pytestmark = pytest.mark.slow  # whole programs
+
 PROMPT = "prompt=SELECT a FROM t"
 
 

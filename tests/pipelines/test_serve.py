@@ -21,6 +21,8 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.schema import PoolConfig, RuntimeConfig, ServeConfig, TargetConfig
 from drafterforge.server.serving import Server, address_of, is_loopback, listen
 
+pytestmark = pytest.mark.slow  # whole programs
+
 
 @pytest.mark.parametrize(
     ("typed", "wanted"),
@@ -108,7 +110,6 @@ def test_a_bundle_is_served_under_its_name_with_what_is_asked_of_it(trained):
         open_engine(ServeConfig(**common, pool=PoolConfig(drafters=["sql"])))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_after_its_stream(trained, number):
     command = [sys.executable, "-m", "drafterforge", "serve", "target=hf", f"target.model={trained.target}"]

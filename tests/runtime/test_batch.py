@@ -18,7 +18,7 @@ from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.stopping import StopRule, TextStream
 from drafterforge.target.load import wrap_model
 from drafterforge.tree.grow import TreeShape
-from tests.conftest import FAMILIES, tiny_drafter, tiny_model, tiny_target
+from tests.models import FAMILIES, tiny_drafter, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
 
 PROMPT = [3, 14, 15, 9, 26, 5]

@@ -14,7 +14,7 @@ from drafterforge.runtime.engine import Engine, proposer_of
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.tree.grow import TreeShape
-from tests.conftest import FAMILIES, tiny_drafter, tiny_model, tiny_target
+from tests.models import FAMILIES, tiny_drafter, tiny_model, tiny_target
 
 PROMPT = [3, 14, 15, 9, 26, 5]
 SHAPES = [(1, 0, 1), (5, 4, 1), (16, 4, 4), (64, 6, 8), (2, 5, 3)]

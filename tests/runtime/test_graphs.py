@@ -13,7 +13,7 @@ from drafterforge.runtime import graphs
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.tree.grow import TreeShape
-from tests.conftest import tiny_drafter, tiny_target
+from tests.models import tiny_drafter, tiny_target
 
 PROMPTS = [[3, 14, 15, 9, 26, 5], [7], [4] * 17]
 SHAPES = [(1, 0, 1), (5, 4, 1), (24, 3, 4)]

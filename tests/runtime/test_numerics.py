@@ -18,7 +18,7 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics, invariance_obstacle
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.tree.grow import TreeShape
-from tests.conftest import FAMILIES, tiny_drafter, tiny_target
+from tests.models import FAMILIES, tiny_drafter, tiny_target
 
 PROMPTS = [[3, 14, 15, 9, 26, 5], [7], [4] * 17]
 HALF = [torch.bfloat16, torch.float16]

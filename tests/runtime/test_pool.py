@@ -25,7 +25,7 @@ from drafterforge.runtime.proposers.stack import StackProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.selectors import selector
 from drafterforge.tree.grow import TreeShape, top_children
-from tests.conftest import tiny_drafter, tiny_target
+from tests.models import tiny_drafter, tiny_target
 from tests.tiny import build_tokenizer
 
 SHAPE = TreeShape(10, 3, 3)

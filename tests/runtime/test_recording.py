@@ -25,7 +25,7 @@ from drafterforge.scheduling.schedulers import RandomScheduler, StaticScheduler
 from drafterforge.scheduling.trace import Recorded, join
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import TreeShape
-from tests.conftest import tiny_target
+from tests.models import tiny_target
 from tests.runtime.test_pool import full_drafters, lora_drafters
 from tests.scheduling.made import profile as made_profile
 

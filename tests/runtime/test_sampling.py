@@ -23,7 +23,7 @@ from drafterforge.runtime import sampling as room
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import Picker, Sampling, noise
 from drafterforge.tree.grow import TreeShape
-from tests.conftest import tiny_drafter, tiny_target
+from tests.models import tiny_drafter, tiny_target
 
 PROMPT = [3, 14, 15, 9, 26, 5]
 SAMPLINGS = [

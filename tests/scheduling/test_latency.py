@@ -15,7 +15,7 @@ from drafterforge.scheduling.latency import STEPS, Cycles, hats, read_profile, t
 from drafterforge.scheduling.schedulers import RandomScheduler
 from drafterforge.scheduling.trace import load_shards, save_shard
 from drafterforge.schema import CalibrateConfig
-from tests.conftest import tiny_target
+from tests.models import tiny_target
 from tests.scheduling.made import profile, traces
 
 

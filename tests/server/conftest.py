@@ -28,7 +28,7 @@ from drafterforge.server.service import Service
 from drafterforge.server.serving import Server, address_of, listen
 from drafterforge.target.load import Target, wrap_model
 from drafterforge.tree.grow import TreeShape
-from tests.conftest import tiny_drafter, tiny_model
+from tests.models import tiny_drafter, tiny_model
 from tests.tiny import build_tokenizer
 
 SHAPE = TreeShape(5, 2, 2)

@@ -12,6 +12,8 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from tests.server.conftest import MODEL, SHAPE, pool_of, serving, speaking_target
 
+pytestmark = pytest.mark.slow  # whole programs
+
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which query counts users?"}]
 SAMPLED = {"temperature": 1.0, "top_p": 0.9, "seed": 5}
 
@@ -55,7 +57,6 @@ def test_a_chat_answer_is_the_engine_s(shared, speaking):
     assert answer.system_fingerprint.endswith("float32-fast")
 
 
-@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("ask", [chat, complete])
 @pytest.mark.parametrize(
     "sampling", [{"temperature": 0}, SAMPLED, {"seed": 6}, {"seed": 7, "stop": ["e", "\ufffd\ufffd"]}]
@@ -171,7 +172,6 @@ KINDS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_32_requests_at_once_get_what_each_gets_alone(kind):
     dtype, drafter, options = KINDS[kind]

@@ -8,6 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from drafterforge.runtime.engine import Engine
 from tests.server.conftest import HTTP, MODEL, SHAPE, pool_of, serving
 
+pytestmark = pytest.mark.slow  # whole programs
+
 NAMES = ("one", "two", "retrieval")
 
 

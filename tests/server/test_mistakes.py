@@ -11,6 +11,8 @@ import pytest
 from drafterforge.runtime.engine import Engine
 from tests.server.conftest import HTTP, MODEL, serving
 
+pytestmark = pytest.mark.slow  # whole programs
+
 PLAIN = {"model": MODEL, "prompt": "ask", "temperature": 0, "max_tokens": 4}
 TURN = {"role": "user", "content": "ask"}
 

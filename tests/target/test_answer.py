@@ -10,7 +10,7 @@ import torch
 from drafterforge.runtime.engine import Engine
 from drafterforge.target.answer import BatchAnswerer
 from drafterforge.target.capture import FeatureCapture
-from tests.conftest import FAMILIES, tiny_model, tiny_target
+from tests.models import FAMILIES, tiny_model, tiny_target
 
 LENGTHS = [5, 1, 17, 9, 3, 12, 8, 2, 30, 6, 4]
 

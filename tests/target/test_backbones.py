@@ -10,7 +10,7 @@ from drafterforge.kernels.attention import additive
 from drafterforge.target.lean import LeanBackbone, lean_obstacle
 from drafterforge.target.modules import ModulesBackbone
 from drafterforge.target.taps import tap_layers
-from tests.conftest import FAMILIES, tiny_model
+from tests.models import FAMILIES, tiny_model
 
 BACKBONES = {"lean": LeanBackbone, "modules": ModulesBackbone}
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}

@@ -19,7 +19,7 @@ from drafterforge.training.batches import PackedData
 from drafterforge.training.keeper import Keeper
 from drafterforge.training.module import DistillModule
 from drafterforge.training.trainer import distil
-from tests.conftest import tiny_drafter, tiny_target
+from tests.models import tiny_drafter, tiny_target
 
 SHORT = TrainerConfig(
     ttt_steps=2,

@@ -10,7 +10,7 @@ from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
 from drafterforge.target.capture import FeatureCapture
 from drafterforge.training.ttt import PackedBatch, lay_out, unroll
 from drafterforge.tree.grow import TreeShape
-from tests.conftest import tiny_drafter, tiny_target
+from tests.models import tiny_drafter, tiny_target
 
 PROMPT, STEPS = [3, 14, 15, 9, 26, 5], 4
 

@@ -25,7 +25,7 @@ from drafterforge.training.loss import Teacher, chain_counts, next_token_loss
 from drafterforge.training.specialist import SpecialistModule
 from drafterforge.training.trainer import distil
 from drafterforge.training.ttt import lay_out
-from tests.conftest import FAMILIES, TINY, tiny_model, tiny_target
+from tests.models import FAMILIES, TINY, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
 from tests.training.test_distil import Row
 

@@ -7,7 +7,7 @@ import torch
 
 from drafterforge.training.loss import Teacher, ttt_loss
 from drafterforge.training.ttt import PackedBatch, lay_out, unroll
-from tests.conftest import tiny_drafter, tiny_target
+from tests.models import tiny_drafter, tiny_target
 
 STEPS, DECAY = 4, 0.8
 
