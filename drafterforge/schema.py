@@ -309,29 +309,48 @@ class TrainDrafterConfig(PrepareDataConfig):
         return self.name or self.domain.name + ("" if kind == "eagle3" else f"-{kind}")
 
 
+SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling")
+METHODS = ("generalist", "expert", "retrieval", "default", "hf_generate", "hf_prompt_lookup")
+
+
 @dataclass(frozen=True)
 class SuiteConfig:
     """What `eval` decodes."""
 
-    name: str = "mixed"  # mixed: a stream of requests over all domains | ood: the same in other words
+    name: str = "mixed"  # quick | domains | papers | mixed: a stream of all domains | ood: in other words | scaling
     domains: list[str] = field(default_factory=lambda: list(POOL_DOMAINS))  # with a prompt grammar
-    num_prompts: int = 64  # requests of the stream
-    conversations: float = 0.25  # share of requests that go on from an answer of another domain
+    questions: str = ""  # papers: folder, file or hub id of question files
+    benchmarks: list[str] = field(default_factory=list)  # papers: names of its files; empty: all
+    num_prompts: int = 64  # requests; of papers for each benchmark, its turns apart
+    conversations: float = 0.25  # mixed: share of requests that go on from an answer of another domain
     tuning_prompts: int = 32  # further requests, on which constants of bandits are tuned; 0: the defaults
+    replay: bool = True  # look at every position of the answers, and replay all selectors exactly
+    selectors: list[str] = field(default_factory=list)  # selectors to replay; empty: all
     timed_prompts: int = 8  # requests decoded one by one for tokens/s, methods taking turns; 0: none
-    check_live: bool = True  # decode with every drafter and the selector live too, and compare with the replay
+    methods: list[str] = field(default_factory=lambda: list(METHODS))  # timed: those, drafters, selectors, X/POLICY
+    check_live: bool = True  # decode with every drafter and the selector in batches too, and compare with the replay
     max_new_tokens: int = 128  # length limit of an answer
     batch_size: int = 8  # requests decoded together where nothing is timed
-    selectors: list[str] = field(default_factory=list)  # selectors to replay; empty: all
+    temperatures: list[float] = field(default_factory=lambda: [0.0, 0.5, 1.0])  # scaling: those timed
+    batch_sizes: list[int] = field(default_factory=lambda: [1, 2, 4, 8])  # scaling: those timed
+    context_lengths: list[int] = field(default_factory=lambda: [256, 512, 1024])  # scaling: tokens before an answer
+    pool_sizes: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16])  # scaling: drafters, as far as there are
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        _one_of("suite.name", self.name, ("mixed", "ood"))
+        _one_of("suite.name", self.name, SUITES)
         _counts(self, "suite", "num_prompts max_new_tokens batch_size")
         _at_least("suite.tuning_prompts", self.tuning_prompts, 0)
         _at_least("suite.timed_prompts", self.timed_prompts, 0)
         _share("suite.conversations", self.conversations)
         _require(bool(self.domains), "suite.domains must name a domain, such as [sql]")
+        for key, least in (("temperatures", 0), ("batch_sizes", 1), ("context_lengths", 1), ("pool_sizes", 1)):
+            for value in getattr(self, key):
+                _at_least(f"suite.{key}", value, least)
+        _require(
+            self.replay or self.timed_prompts > 0,
+            "suite.replay=false and suite.timed_prompts=0 leave nothing to measure; leave one of them out",
+        )
 
 
 @dataclass(frozen=True)
@@ -359,6 +378,8 @@ class EvaluateConfig:
     pool: PoolConfig = field(default_factory=PoolConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     name: str = ""  # name of the report; empty: the suite's
+    limit: int = 0  # most prompts of each domain or benchmark; 0: as the suite says
+    overwrite: bool = False  # forget what an interrupted run has measured already
     compare: str = ""  # decode nothing, set two reports side by side: A,B as names or paths; exit 1 if B is worse
     runs_dir: str = "runs"  # where drafters are looked up and the report is written
     seed: int = 0  # of the stream and of selectors that draw
@@ -366,13 +387,9 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         """Check ranges, and that what is configured is what the replay plays."""
         _require(0 <= self.seed < 2**32, f"seed must lie in [0, 2**32), got {self.seed}")
+        _at_least("limit", self.limit, 0)
         two = [one.strip() for one in self.compare.split(",")]
         _require(not self.compare or (len(two) == 2 and all(two)), f"compare must be A,B, got {self.compare!r}")
-        _require(
-            not self.pool.scheduler,
-            f"eval replays one tree for each drafter, and not what pool.scheduler={self.pool.scheduler} would choose; "
-            "leave it out, and see what train-policy prints of schedulers",
-        )
         _require(
             self.pool.every == 1,
             f"eval replays drafters that read after every cycle, got pool.every={self.pool.every}; "

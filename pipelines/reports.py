@@ -13,6 +13,8 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.errors import CheckFailedError
 from drafterforge.evaluation.compare import compare_reports, print_comparison
 from drafterforge.evaluation.contents import read_report
+from drafterforge.evaluation.ledger import FILE as LEDGER
+from drafterforge.evaluation.ledger import Entry, save_entries
 from drafterforge.evaluation.markdown import render_markdown
 from drafterforge.evaluation.page import render_page
 from drafterforge.evaluation.report import build_report
@@ -38,10 +40,12 @@ def write_report(
     curves: dict[str, Any],
     config: Mapping[str, Any],
     parents: Sequence[Manifest],
+    entries: Sequence[Entry] = (),
 ) -> tuple[dict[str, Any], Path]:
     """Write the report `name` of a target, in place of an earlier one; returns it and its file.
 
     suite: what was run.  numerics: as configured.  rows: as `build_row` makes them.  curves: everything else.
+    entries: what they are made of, for the report's ledger.
     """
     report = build_report(
         rows,
@@ -57,6 +61,8 @@ def write_report(
     whole = {"target": target.name, "target_fingerprint": target.fingerprint, "config": config}
     with write_artifact(path, kind="reports", name=name, **whole, parents=parents, replace=True) as folder:
         save_json_atomic(folder / REPORT, report)
+        if entries:
+            save_entries(folder / LEDGER, entries)
         (folder / PAGE).write_text(render_page(report), encoding="utf-8")
         (folder / MARKDOWN).write_text(render_markdown(report), encoding="utf-8")
     return report, path / REPORT

@@ -12,8 +12,16 @@ import pytest
 
 from drafterforge.artifacts.staging import drop_staging
 from drafterforge.cli import main
+from drafterforge.data.grammars import GRAMMARS
+from drafterforge.schema import POOL_DOMAINS
 from tests.tiny import save_tiny_target
 
+SMOKE = ("experiment=smoke", "eval.num_prompts=1", "eval.max_new_tokens=4", "eval.chain=false")
+LEFT_OUT = [
+    f"domain.weights.{name}=0" for name in GRAMMARS if name not in POOL_DOMAINS
+]  # as few prompts need few domains
+GENERAL = ("train-drafter", "domain=general", *LEFT_OUT, *SMOKE)
+EXPERT = ("train-drafter", "answers=general", "drafter=lora", "drafter.lora.rank=4", *SMOKE)
 TRAIN = ("train-drafter", "domain=sql", "experiment=smoke")
 
 
@@ -115,3 +123,21 @@ def interrupt_again() -> Callable[[int], Callable]:
 
     yield wrap
     signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture(scope="session")
+def pool_runs(tmp_path_factory, tiny_folder) -> Path:
+    """Runs of a generalist and two experts."""
+    runs = tmp_path_factory.mktemp("pool") / "runs"
+    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={runs}")
+    assert main([*GENERAL, *hf]) == 0
+    for domain in ("sql", "math"):
+        assert main([*EXPERT, *hf, f"domain={domain}"]) == 0
+    return runs
+
+
+@pytest.fixture
+def pool(bench, pool_runs) -> Bench:
+    """A bench with a copy of that pool."""
+    shutil.copytree(pool_runs, bench.runs)
+    return bench

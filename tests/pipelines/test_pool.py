@@ -4,52 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from drafterforge.artifacts import locate
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.cli import main
 from drafterforge.data.answers import AnswerSet
-from drafterforge.data.grammars import GRAMMARS
 from drafterforge.drafter import checkpoint
 from drafterforge.drafter.fused import AdaptedLinear
-from drafterforge.evaluation.measure import measure
-from drafterforge.pipelines import engines, train_drafter
+from drafterforge.evaluation.measure import decode
+from drafterforge.pipelines import engines, timing, train_drafter
 from drafterforge.pipelines import eval as evaluate
 from drafterforge.pipelines.pool import build_pool, open_pool
-from drafterforge.schema import POOL_DOMAINS, PoolConfig, RuntimeConfig, TargetConfig
+from drafterforge.schema import PoolConfig, RuntimeConfig, TargetConfig
 from drafterforge.target.load import load_target
-from tests.pipelines.conftest import Bench
+from tests.pipelines.conftest import EXPERT, GENERAL
 
 pytestmark = pytest.mark.slow  # many short ones
-
-SMOKE = ("experiment=smoke", "eval.num_prompts=1", "eval.max_new_tokens=4", "eval.chain=false")
-LEFT_OUT = [
-    f"domain.weights.{name}=0" for name in GRAMMARS if name not in POOL_DOMAINS
-]  # as few prompts need few domains
-GENERAL = ("train-drafter", "domain=general", *LEFT_OUT, *SMOKE)
-EXPERT = ("train-drafter", "answers=general", "drafter=lora", "drafter.lora.rank=4", *SMOKE)
-
-
-@pytest.fixture(scope="session")
-def pool_runs(tmp_path_factory, tiny_folder) -> Path:
-    """Runs of a generalist and two experts."""
-    runs = tmp_path_factory.mktemp("pool") / "runs"
-    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={runs}")
-    assert main([*GENERAL, *hf]) == 0
-    for domain in ("sql", "math"):
-        assert main([*EXPERT, *hf, f"domain={domain}"]) == 0
-    return runs
-
-
-@pytest.fixture
-def pool(bench, pool_runs) -> Bench:
-    """A bench with a copy of that pool."""
-    shutil.copytree(pool_runs, bench.runs)
-    return bench
 
 
 def test_an_expert_is_a_small_adapter_that_names_its_generalist(pool):
@@ -114,13 +86,14 @@ def test_eval_reports_drafters_selectors_and_live_runs(pool):
 
 
 def test_a_lossy_decoder_is_reported_in_red_and_exits_with_1(pool, monkeypatch):
-    def lossy(methods, prompts, max_new_tokens, advance):
-        found = measure(methods, prompts, max_new_tokens, advance)
-        wrong = found["general alone"][0]
-        wrong.tokens[-1] = (wrong.tokens[-1] + 1) % 3
+    def lossy(method, *rest):
+        found = decode(method, *rest)
+        if method.name == "general alone":
+            tokens = found.answers[0].tokens
+            tokens[-1] = (tokens[-1] + 1) % 3
         return found
 
-    monkeypatch.setattr(evaluate, "measure", lossy)
+    monkeypatch.setattr(timing, "decode", lossy)
     done = pool("eval", "suite=mixed", "experiment=smoke", "suite.selectors=[hedgespec]", "suite.check_live=false")
     folder = pool.artifact("reports", "mixed")
     assert done.code == 1 and "not lossless: general alone: 1 of" in done.err and "report.html" in done.err
@@ -154,7 +127,6 @@ TOO_LATE = {  # what can be told without a target, and so before one is loaded
     "no option of ucb1 'cc'": ("generate", "prompt=x", "drafter=pool", "pool.selector=ucb1", "pool.options={cc: 1}"),
     "no selector 'bundled'": ("generate", "prompt=x", "bundle=house", "pool.selector=bundled"),
     "pool.selector=ucb1 takes no advice": ("eval", "suite=mixed", "pool.selector=ucb1", "pool.router=router"),
-    "and not what pool.scheduler=planner would choose": ("eval", "suite=mixed", "pool.scheduler=planner"),
     "got pool.every=2; leave it out": ("eval", "suite=mixed", "pool.every=2"),
     "pool.selector= is read by drafter=pool only, not with drafter=sql": (
         "generate",

@@ -1,0 +1,33 @@
+"""What a suite asks: prompts with what they belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt; later turns hold the target's own earlier answers, which every lossless method gives."""
+
+    tokens: list[int] = field(repr=False)
+    domain: str  # of the answer; rows are by domain
+    before: str = ""  # domain of the conversation's turn before, if it was another
+    question: str = ""  # that it is a turn of, if it came from a file
+    turn: int = 0  # of that question
+    expert: str = ""  # drafter of the domain; empty: called as the domain
+
+    @property
+    def own_expert(self) -> str:
+        """Name of the drafter that was trained for this."""
+        return self.expert or self.domain
+
+
+def spread(requests: list[Request], count: int) -> list[int]:
+    """Places of `count` requests, the domains taking turns in the order in which they appear; all if fewer."""
+    queues: dict[str, list[int]] = {}
+    for place, request in enumerate(requests):
+        queues.setdefault(request.domain, []).append(place)
+    found: list[int] = []
+    for turn in range(max(map(len, queues.values()), default=0)):
+        found += [queue[turn] for queue in queues.values() if turn < len(queue)]
+    return sorted(found[:count])

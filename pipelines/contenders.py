@@ -1,0 +1,144 @@
+"""The methods that a suite times: ours with every drafter, selector and policy, and other programs'."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.errors import ConfigError
+from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method
+from drafterforge.evaluation.rivals import LOOKUP_TOKENS, Transformers, open_model
+from drafterforge.pipelines.pool import RETRIEVAL, open_scheduler
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.numerics import choose_numerics
+from drafterforge.runtime.pool import Pool
+from drafterforge.scheduling.schedulers import Scheduler
+from drafterforge.schema import EvaluateConfig, PoolConfig
+from drafterforge.selectors import names as selector_names
+from drafterforge.target.load import Target
+from drafterforge.tree.grow import TreeShape
+
+GENERALIST, EXPERT, DEFAULT = "generalist", "expert", "default"
+GENERATE, LOOKUP = "hf_generate", "hf_prompt_lookup"
+EXTERNAL = {GENERATE: "HF generate", LOOKUP: f"HF prompt lookup ({LOOKUP_TOKENS})"}
+STATIC = "static"
+
+
+class Contenders:
+    """Builds methods by name; what several share, such as a policy or another program's model, is opened once."""
+
+    def __init__(self, cfg: EvaluateConfig, target: Target, pool: Pool, shape: TreeShape) -> None:
+        self.cfg, self.target, self.pool, self.shape = cfg, target, pool, shape
+        self.numerics = choose_numerics(cfg.runtime.numerics, target)
+        self.policies: dict[str, Scheduler | None] = {"": pool.scheduler, STATIC: None}
+        self.model: Any = None
+
+    def build(self, names: Sequence[str]) -> list[Method]:
+        """The methods, autoregressive decoding first; where texts are those of other numerics, that of those too."""
+        same_as = AUTOREGRESSIVE
+        found = [Method(AUTOREGRESSIVE, Engine(self.target, numerics="fast"))]
+        if self.numerics == "invariant":
+            same_as = f"{AUTOREGRESSIVE}, invariant"
+            found.append(Method(same_as, Engine(self.target, numerics=self.numerics)))
+        for name in names:
+            if name != AUTOREGRESSIVE:
+                method = self.method(name)
+                method.same_as = AUTOREGRESSIVE if method.external else same_as
+                found += [] if method.name in [one.name for one in found] else [method]
+        return found
+
+    def method(self, name: str) -> Method:
+        """One method; `A/POLICY` is A with the trees of that policy."""
+        if name in EXTERNAL:
+            return self.external(name)
+        what, _, policy = name.partition("/")
+        if what == GENERALIST:
+            return self.alone(self.pool.names[0], policy)
+        if what == EXPERT:
+            return self.expert(policy)
+        if what in self.pool.names:
+            return self.alone(what, policy)
+        return self.over(self.cfg.pool.selector if what == DEFAULT else what, policy)
+
+    def alone(self, drafter: str, policy: str = "") -> Method:
+        """One drafter."""
+        engine = self.engine(drafter, policy)
+        with_policy = f" with {policy}" if policy else ""
+        return Method(f"{drafter} alone{with_policy}", engine, "static", policy or STATIC, [drafter])
+
+    def engine(self, drafter: str, policy: str = "") -> Engine:
+        """Decodes with one drafter."""
+        scheduler = self.scheduler(policy) if policy else None
+        own: Any = self.pool.drafters[drafter]
+        if scheduler is not None:
+            if not isinstance(own, FusedDrafter):
+                raise ConfigError(f"{drafter}/{policy}: a policy chooses trees of EAGLE-3 drafters; type {drafter}")
+            own = Pool({drafter: own}, "static", scheduler=scheduler)
+        return Engine(self.target, own, self.pool.shape_of(drafter, self.shape), numerics=self.numerics)
+
+    def expert(self, policy: str = "") -> Method:
+        """For each request the drafter of its domain, or the generalist."""
+        names = [name for name in self.pool.names if name not in (RETRIEVAL, self.pool.names[0])]
+        experts = {name: self.engine(name, policy) for name in names}
+        with_policy = f" with {policy}" if policy else ""
+        general = self.engine(self.pool.names[0], policy)
+        used = [self.pool.names[0], *names]
+        return Method(f"the domain's expert{with_policy}", general, "static", policy or STATIC, used, experts)
+
+    def over(self, selector: str, policy: str = "") -> Method:
+        """A selector over the whole pool; the pool's own selector with its own options and policy."""
+        own = selector == self.cfg.pool.selector
+        options = self.pool.options if own else {"seed": self.cfg.seed}
+        scheduler = self.scheduler(policy)
+        pool = Pool(
+            self.pool.drafters,
+            selector,
+            every=self.pool.every,
+            shapes=self.pool.shapes,
+            scheduler=scheduler,
+            router=self.pool.router if own or selector == "router" else None,
+            **options,
+        )
+        chosen = policy or self.cfg.pool.scheduler or STATIC
+        with_policy = f" with {chosen}" if scheduler is not None else ""
+        engine = Engine(self.target, pool, self.shape, numerics=self.numerics)
+        return Method(f"{selector} over the pool{with_policy}", engine, selector, chosen, self.pool.names)
+
+    def scheduler(self, policy: str) -> Scheduler | None:
+        """A policy by name; empty: the pool's own."""
+        if policy not in self.policies:
+            cfg = PoolConfig(scheduler=policy)
+            self.policies[policy] = open_scheduler(cfg, self.cfg.runs_dir, self.target, self.pool.drafters)
+        return self.policies[policy]
+
+    def external(self, name: str) -> Method:
+        """Another program's decoding of the same weights."""
+        self.model = self.model or open_model(self.target)
+        options = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if name == LOOKUP else {}
+        return Method(EXTERNAL[name], Transformers(self.model, self.target, **options), external=True)
+
+
+def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -> None:
+    """Refuse names that mean nothing.  drafters: the pool's; None: not known yet, so that one of them may be meant."""
+    selectors = [name for name in selector_names() if name not in ("static", "oracle")]
+    known = [AUTOREGRESSIVE, GENERALIST, EXPERT, DEFAULT, *EXTERNAL, *selectors, *(drafters or ())]
+    for name in names:
+        what, slash, policy = name.partition("/")
+        bare = what in (AUTOREGRESSIVE, *EXTERNAL)
+        if slash and (bare or not policy):
+            raise ConfigError(
+                f"suite.methods has {name!r}; a policy goes behind a drafter or selector: general/planner"
+            )
+        if drafters is None or what in known:
+            continue
+        close = difflib.get_close_matches(what, known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"suite.methods has {what!r}, which is no drafter of the pool, selector or method{hint}")
+
+
+def named(methods: Sequence[Method]) -> Callable[[str], Method]:
+    """Finds a method by its name in the report."""
+    table: Mapping[str, Method] = {method.name: method for method in methods}
+    return table.__getitem__

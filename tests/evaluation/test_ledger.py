@@ -1,0 +1,115 @@
+"""The ledger gives back what was written, and rows made of it are those of what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from drafterforge.errors import ArtifactError
+from drafterforge.evaluation.ledger import SCHEMA, Asked, Entry, load_entries, save_entries
+from drafterforge.evaluation.measure import AUTOREGRESSIVE
+from drafterforge.evaluation.rows import ALL, timed_rows
+from drafterforge.runtime.batch import STEPS, Cycle, Generation
+
+
+def answer(tokens: int, accepts: list[int], seconds: float) -> Generation:
+    times = dict.fromkeys(STEPS, 0.125) | {"total": seconds}
+    cycles = [Cycle(3, 8, one, one - 1, draft_s=0.5, drafter="sql", top_k=2, refresh_s=0.25) for one in accepts]
+    return Generation([], list(range(tokens)), cycles=cycles, stop_reason="eos", time_s=times)
+
+
+def entry(method: str, group: int, domain: str, tokens: int, accepts: list[int], seconds: float, **more) -> Entry:
+    asked = [Asked(group, domain, "", f"question {group}", 1, 7)]
+    static = {"selector": "static", "scheduler": "static", "drafters": ["sql"]}
+    return Entry(
+        method,
+        asked,
+        [answer(tokens, accepts, seconds)],
+        seconds,
+        **({} if method == AUTOREGRESSIVE else static),
+        numerics="fast",
+        dtype="float32",
+        group=group,
+        peak_bytes=3_000_000 + group,
+        **more,
+    )
+
+
+ENTRIES = [
+    entry(AUTOREGRESSIVE, 0, "sql", 9, [1] * 8, 4.0),
+    entry("sql alone", 0, "sql", 9, [4, 4], 1.0),
+    entry(AUTOREGRESSIVE, 1, "math", 7, [1] * 6, 3.0),
+    entry("sql alone", 1, "math", 7, [2, 2, 2], 2.0),
+]
+
+
+def batch() -> Entry:
+    """Two requests decoded together."""
+    asked = [Asked(0, "sql"), Asked(1, "math")]
+    answers = [answer(5, [4], 2.5), answer(3, [1, 1], 2.0)]
+    return Entry("pool", asked, answers, 2.75, axis="batch size", at=2.0, dtype="float32", numerics="fast")
+
+
+def test_what_was_written_is_read_again(tmp_path):
+    replay = Entry("ucb1", [Asked(3, "chat")], [answer(4, [3], 0.0)], source="replay", options='{"c": 0.5}')
+    entries = [*ENTRIES, batch(), replay, entry("HF generate", 2, "sql", 4, [], 1.0, external=True)]
+    save_entries(tmp_path / "a.parquet", entries)
+    assert load_entries(tmp_path / "a.parquet") == entries
+    save_entries(tmp_path / "b.parquet", load_entries(tmp_path / "a.parquet"))
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_every_field_of_a_cycle_is_kept():
+    assert {field.name for field in dataclasses.fields(Cycle)} <= set(SCHEMA.names)
+
+
+def test_a_damaged_ledger_is_told_in_one_line(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(ArtifactError, match="is no ledger of cycles"):
+        load_entries(tmp_path / "a.parquet")
+    parquet.write_table(pyarrow.table({"kind": ["answer"]}), tmp_path / "b.parquet")
+    with pytest.raises(ArtifactError, match="has no column accept_length"):
+        load_entries(tmp_path / "b.parquet")
+
+
+def test_rows_are_those_by_hand():
+    wrong = {"method": "sql alone", "prompt": 1, "position": 2, "margin": 0.5, "rerun": False}
+    rows = {(row["method"], row["domain"]): row for row in timed_rows(ENTRIES, [wrong], {0: 1, 1: 2})}
+    whole = rows["sql alone", ALL]
+    assert whole["speedup"] == round(16 / 3 / (16 / 7), 4) and whole["mat"] == round(14 / 5, 4)
+    assert (whole["num_prompts"], whole["mismatches"], whole["peak_mb"]) == (2, 1, 3.0)
+    assert whole["regret_cycles"] == 1.0 and whole["regret_tokens"] == (1 * 8 / 1 + 1 * 6 / 2) / 2
+    assert rows[AUTOREGRESSIVE, ALL]["regret_cycles"] is None
+    assert rows["sql alone", "sql"]["speedup"] == 4.0 and rows["sql alone", "sql"]["mismatches"] == 0
+    assert rows["sql alone", "math"]["speedup"] == 1.5 and rows["sql alone", "math"]["mismatches"] == 1
+    assert len(rows) == 6 and len(timed_rows(ENTRIES, [], {}, each=False)) == 2
+
+
+def test_requests_decoded_together_share_one_clock():
+    plain = dataclasses.replace(batch(), method=AUTOREGRESSIVE, seconds=5.5)
+    row = timed_rows([plain, batch()], [], {})[1]
+    assert (row["batch_size"], row["num_prompts"], row["num_tokens"]) == (2, 2, 8)
+    assert row["speedup"] == 2.0 and row["tokens_per_s"] == round(8 / 2.75, 3) and row["mat"] == 2.0
+    assert (row["axis"], row["at"]) == ("batch size", 2.0)
+
+
+def test_what_was_measured_apart_is_not_put_together():
+    hot = [dataclasses.replace(one, temperature=1.0, seconds=2 * one.seconds) for one in ENTRIES]
+    rows = timed_rows([*ENTRIES, *hot], [], {}, each=False)
+    assert [row["temperature"] for row in rows] == [0.0, 0.0, 1.0, 1.0]
+    assert rows[0]["tokens_per_s"] == pytest.approx(2 * rows[2]["tokens_per_s"], rel=1e-3)
+    assert rows[1]["speedup"] == rows[3]["speedup"]
+
+
+def test_the_text_of_another_program_is_its_own():
+    external = [
+        dataclasses.replace(one, method="HF generate", selector="none", external=True)
+        for one in ENTRIES
+        if one.method == AUTOREGRESSIVE
+    ]
+    wrong = {"method": "HF generate", "prompt": 0, "position": 2, "margin": 0.5, "rerun": False}
+    row = timed_rows([*ENTRIES, *external], [wrong], {0: 1, 1: 2}, each=False)[-1]
+    assert (row["method"], row["mismatches"], row["other_text"], row["regret_cycles"]) == ("HF generate", None, 1, None)

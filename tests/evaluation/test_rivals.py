@@ -1,0 +1,50 @@
+"""transformers' own decoding, as it says itself, with its passes counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from drafterforge.errors import ConfigError
+from drafterforge.evaluation.rivals import Transformers, open_model
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.sampling import GREEDY, Sampling
+from drafterforge.schema import TargetConfig
+from drafterforge.target.load import load_target
+from tests.tiny import save_tiny_target
+
+PROMPT = [5, 6, 7, 8] * 6
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    folder = save_tiny_target(tmp_path_factory.mktemp("rival") / "tiny", eos_token_id=None)
+    return load_target(TargetConfig(source="hf", model=str(folder)))
+
+
+@pytest.fixture(scope="module")
+def model(target):
+    return open_model(target)
+
+
+def test_its_text_and_its_passes(target, model):
+    ours = Engine(target).generate([PROMPT, [9, 4]], 12)
+    theirs = Transformers(model, target).generate([PROMPT, [9, 4]], 12, [GREEDY, GREEDY])
+    assert [one.tokens for one in theirs] == [one.tokens for one in ours]
+    for one in theirs:
+        assert [cycle.accept_length for cycle in one.cycles] == [1] * 11 and one.time_s["total"] > 0
+
+
+def test_prompt_lookup_accepts_what_was_seen_before(target, model):
+    plain = Transformers(model, target).generate([PROMPT], 24)[0]
+    again = plain.prompt + plain.tokens + plain.prompt  # what follows has stood here already
+    found = Transformers(model, target, prompt_lookup_num_tokens=4).generate([again], 24)[0]
+    assert found.tokens == Engine(target).generate([again], 24)[0].tokens
+    assert all(1 <= cycle.accept_length <= cycle.num_nodes for cycle in found.cycles)
+    assert any(cycle.num_nodes > 1 for cycle in found.cycles)
+    emitted = sum(cycle.accept_length for cycle in found.cycles)
+    assert 24 - 5 <= emitted <= 24 - 1  # the rest came with the prompt's own pass
+
+
+def test_other_noise_is_refused(target, model):
+    with pytest.raises(ConfigError, match="other noise than ours"):
+        Transformers(model, target).generate([PROMPT], 2, Sampling(temperature=1.0))

@@ -1,0 +1,139 @@
+"""`eval` from the command line: it goes on where it was, says the same again, and keeps all that it is made of."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from drafterforge.evaluation.ledger import FILE, load_entries
+from drafterforge.evaluation.rows import timed_rows
+from drafterforge.pipelines import timing
+from tests.pipelines.conftest import Bench
+
+pytestmark = pytest.mark.slow  # whole programs
+
+DOMAINS = ("eval", "suite=domains", "experiment=smoke", "suite.domains=[sql,math,chat]", "suite.num_prompts=6")
+FEW = ("suite.selectors=[hedgespec,ucb1]", "suite.tuning_prompts=0", "suite.timed_prompts=6", "suite.check_live=false")
+
+
+def report_of(bench: Bench, name: str = "domains") -> dict:
+    return json.loads((bench.artifact("reports", name) / "report.json").read_text())
+
+
+def exact(report: dict) -> list[dict]:
+    """Rows without what a clock told."""
+    clock = (
+        "tokens_per_s speedup speedup_ci95 speedup_macro speedup_macro_ci95 wilcoxon_p wilcoxon_p_holm time_s peak_mb"
+    )
+    return [{key: value for key, value in row.items() if key not in clock.split()} for row in report["rows"]]
+
+
+@pytest.fixture
+def measured(pool) -> Bench:
+    done = pool(*DOMAINS, *FEW)
+    assert done.code == 0, done.err
+    return pool
+
+
+def test_a_domain_suite_times_its_methods_on_every_domain(measured):
+    report = report_of(measured)
+    live = [row for row in report["rows"] if row["source"] == "live"]
+    methods = [
+        "autoregressive",
+        "general alone",
+        "the domain's expert",
+        "retrieval alone",
+        "hedgespec over the pool",
+        "HF generate",
+        "HF prompt lookup (10)",
+    ]
+    assert [row["method"] for row in live if row["domain"] == "all"] == methods
+    assert {row["domain"] for row in live} == {"all", "chat", "math", "sql"}
+    ours = [row for row in live if not row.get("external")]
+    assert all(row["mismatches"] == 0 for row in ours)
+    assert all(row["regret_cycles"] is not None for row in ours if row["method"] != "autoregressive")
+    for row in live:
+        assert row["num_prompts"] == (6 if row["domain"] == "all" else 2)
+    assert report["curves"]["per_request"].keys() == {*methods}
+
+
+def test_every_figure_can_be_made_again_from_the_ledger(measured):
+    report = report_of(measured)
+    entries = load_entries(measured.artifact("reports", "domains") / FILE)
+    alone = [e for e in entries if e.source == "replay" and e.selector == "static"]
+    best: dict[int, int] = {}
+    for entry in alone:
+        place = entry.asked[0].request
+        best[place] = min(best.get(place, 1 << 30), len(entry.cycles))
+    assert timed_rows(entries, report["curves"]["mismatches"], best) == [
+        row for row in report["rows"] if row["source"] == "live"
+    ]
+    for row in report["rows"]:
+        own = [e for e in entries if e.source == row["source"] == "replay" and e.method == row["method"]]
+        assert row["source"] == "live" or row["num_cycles"] == sum(len(e.cycles) for e in own)
+
+
+def test_the_same_seed_gives_the_same_tokens_and_figures(measured):
+    first = report_of(measured)
+    again = measured(*DOMAINS, *FEW, "name=again")
+    assert again.code == 0, again.err
+    assert exact(report_of(measured, "again")) == exact(first)
+    tokens = [
+        [
+            (e.method, e.group, [one.tokens for one in e.answers])
+            for e in load_entries(measured.artifact("reports", n) / FILE)
+        ]
+        for n in ("domains", "again")
+    ]
+    assert tokens[0] == tokens[1]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(measured, monkeypatch):
+    whole, real, asked = report_of(measured), timing.decode, []
+
+    def interrupted(method, group, *rest):
+        asked.append((method.name, tuple(group[0].tokens)))
+        if len(asked) == 17:  # in the third request
+            raise KeyboardInterrupt
+        return real(method, group, *rest)
+
+    monkeypatch.setattr(timing, "decode", interrupted)
+    assert "interrupted" in measured(*DOMAINS, *FEW, "name=cut").one_line()
+    assert "tiny/reports/cut" not in measured.finished()
+    begun = {prompt for _, prompt in asked}
+    asked.clear()
+    done = measured(*DOMAINS, *FEW, "name=cut")
+    assert done.code == 0, done.err
+    assert len(asked) == 4 * 7  # of six requests two were whole
+    assert len({prompt for _, prompt in asked} & begun) == 1
+    assert exact(report_of(measured, "cut")) == exact(whole)
+    assert not list(measured.artifact("reports", "cut").parent.glob(".*.partial"))
+
+
+def test_limit_makes_a_suite_shorter(pool):
+    done = pool(*DOMAINS, *FEW, "limit=1", "suite.methods=[default,sql,ucb1]", "name=short")
+    assert done.code == 0, done.err
+    report = report_of(pool, "short")
+    live = [row for row in report["rows"] if row["domain"] == "all"]
+    assert [row["method"] for row in live] == [
+        "autoregressive", "hedgespec over the pool", "sql alone", "ucb1 over the pool",
+    ]  # fmt: skip
+    assert all(row["num_prompts"] == 3 for row in live)
+
+
+MISTAKES = {
+    "which is no drafter of the pool, selector or method; did you mean 'hf_generate'": "suite.methods=[hf_generat]",
+    "a policy goes behind a drafter or selector": "suite.methods=[autoregressive/planner]",
+    "no policies named 'planer'": "suite.methods=[general/planer]",
+    "suite.name must be one of": "suite.name=domain",
+    "leave nothing to measure": "suite.replay=false suite.timed_prompts=0",
+    "limit must be >= 0": "limit=-1",
+    "suite=papers needs question files": "suite=papers",
+}
+
+
+@pytest.mark.parametrize("wanted", MISTAKES)
+def test_mistakes_are_one_line(pool, wanted):
+    assert wanted in pool(*DOMAINS, *FEW, *MISTAKES[wanted].split()).one_line()
+    assert "tiny/reports/domains" not in pool.finished()
