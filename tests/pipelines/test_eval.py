@@ -90,18 +90,18 @@ def test_the_same_seed_gives_the_same_tokens_and_figures(measured):
 
 
 def test_an_interrupted_run_goes_on_where_it_was(measured, monkeypatch):
-    whole, real, asked = report_of(measured), timing.decode, []
+    whole, real, asked, begun = report_of(measured), timing.decode, [], set()
 
     def interrupted(method, group, *rest):
         asked.append((method.name, tuple(group[0].tokens)))
-        if len(asked) == 17:  # in the third request
+        if len(asked) == 17 and not begun:  # in the third request
             raise KeyboardInterrupt
         return real(method, group, *rest)
 
     monkeypatch.setattr(timing, "decode", interrupted)
     assert "interrupted" in measured(*DOMAINS, *FEW, "name=cut").one_line()
     assert "tiny/reports/cut" not in measured.finished()
-    begun = {prompt for _, prompt in asked}
+    begun |= {prompt for _, prompt in asked}
     asked.clear()
     done = measured(*DOMAINS, *FEW, "name=cut")
     assert done.code == 0, done.err
