@@ -39,14 +39,11 @@ class PaperTable:
 
     @property
     def note(self) -> str:
-        """What is missing, and what to type."""
+        """What is missing; what to type follows."""
         if not self.missing:
-            return f"All {self.cells} cells measured{self._replayed.replace(' of the others', '')}."
-        return f"{self.missing} of {self.cells} cells not measured{self._replayed}; type:"
-
-    @property
-    def _replayed(self) -> str:
-        return f" ({self.replayed} of the others by exact replay)" if self.replayed else ""
+            return f"All {self.cells} cells measured, {self.replayed} of them by exact replay."
+        replayed = f" ({self.replayed} of the others by exact replay)" if self.replayed else ""
+        return f"{self.missing} of {self.cells} cells not measured{replayed}; type:"
 
 
 def paper_tables(reports: Sequence[Report], generalist: str = GENERALIST) -> tuple[Evidence, list[PaperTable]]:
