@@ -40,6 +40,16 @@ def test_every_folder_with_modules_is_a_package():
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
+def test_every_data_file_is_shipped_with_its_package():
+    shipped = {
+        path
+        for package, patterns in PROJECT["tool"]["setuptools"]["package-data"].items()
+        for pattern in patterns
+        for path in ROOT.joinpath(*package.split(".")).glob(pattern)
+    }
+    assert {path for kind in ("json", "safetensors") for path in (ROOT / "drafterforge").rglob(f"*.{kind}")} == shipped
+
+
 def test_configs_hold_nothing_but_yaml_and_one_docstring():
     files = [path for path in (ROOT / "configs").rglob("*") if path.is_file()]
     others = {p.name for p in files if p.suffix not in (".yaml", ".pyc")}

@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.schema import DataConfig, DomainConfig
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ROLES = ("system", "user", "assistant")
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 SPLITS |= {"test": "test", "eval": "test", "heldout": "test"}
 SHUFFLE_BUFFER = 10_000  # rows of a stream that are shuffled together
+HINT = (
+    "check dataset=, dataset_config= and dataset_split=, and that the hub can be reached, "
+    "or type data=jsonl path=FILE.jsonl"
+)
 _SHAREGPT = {"human": "user", "gpt": "assistant"}
 _COLUMNS = ("messages", "conversations", "turns", "prompt")
 _BUILDERS = {"jsonl": "json", "json": "json", "parquet": "parquet", "arrow": "arrow", "csv": "csv"}
@@ -70,35 +75,43 @@ def _message(item: Any) -> dict[str, str]:
 def jsonl_rows(path: str | Path) -> Iterator[Row]:
     """Yields the rows of a JSONL file; the first bad line is an error that names file and line."""
     path = Path(path).expanduser()
+    wanted = '{"messages": [{"role": "user", "content": "..."}]}'
+    yield from json_lines(
+        path, lambda record, number: _jsonl_row(record, path.name, number), wanted, "type data=jsonl path=FILE.jsonl"
+    )
+
+
+def json_lines(path: Path, parse: Callable[[dict[str, Any], int], T], wanted: str, hint: str) -> Iterator[T]:
+    """Yields what `parse` makes of the object and number of every line; its ValueErrors name file and line.
+
+    wanted: such an object.  hint: what to type if there is no such file.
+    """
     try:
         file = open(path, "rb")  # noqa: SIM115 (closed by the with below; its errors are told apart)
     except OSError as error:
-        raise ArtifactError(f"cannot read {path}: {error.strerror}; type data=jsonl path=FILE.jsonl") from error
+        raise ArtifactError(f"cannot read {path}: {error.strerror}; {hint}") from error
     with file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             try:
-                yield _jsonl_row(line.decode("utf-8-sig"), path.name, number)
+                record = json.loads(line.decode("utf-8-sig"))
+                if not isinstance(record, dict):
+                    raise ValueError(f"a {type(record).__name__}, wanted an object like {wanted}")
+                yield parse(record, number)
             except ValueError as error:
-                raise ArtifactError(f"{path}, line {number}: {_reason(error)}") from error
+                raise ArtifactError(f"{path}, line {number}: {_reason(error, wanted)}") from error
 
 
-def _reason(error: ValueError) -> str:
+def _reason(error: ValueError, wanted: str) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"found bytes that are not UTF-8 ({error.reason} at byte {error.start}), wanted JSON"
     if isinstance(error, json.JSONDecodeError):
-        return (
-            f"found no JSON ({error.msg} at column {error.colno}), "
-            'wanted {"messages": [{"role": "user", "content": "..."}]}'
-        )
+        return f"found no JSON ({error.msg} at column {error.colno}), wanted {wanted}"
     return f"found {error}"
 
 
-def _jsonl_row(line: str, name: str, number: int) -> Row:
-    record = json.loads(line)
-    if not isinstance(record, dict):
-        raise ValueError(f'a {type(record).__name__}, wanted an object like {{"messages": [...]}}')
+def _jsonl_row(record: dict[str, Any], name: str, number: int) -> Row:
     names = {key: _name(record, key) for key in ("id", "task", "group", "domain", "split")}
     split = names["split"]
     if split is not None and split.lower() not in SPLITS:
@@ -162,7 +175,7 @@ def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
     split = data.dataset_split or (domain.dataset_split if own else "train")
     wanted = data.column or (domain.column if own else "")
     skipped = 0
-    with _one_line(name):
+    with one_line(name, HINT):
         rows = _load(name, config, split, data.streaming)
         more = {"buffer_size": SHUFFLE_BUFFER} if data.streaming else {}
         column = ""
@@ -227,15 +240,12 @@ def _load(name: str, config: str | None, split: str, streaming: bool) -> Any:
 
 
 @contextlib.contextmanager
-def _one_line(name: str) -> Iterator[None]:
-    """Turns whatever reading a data set raises into an ArtifactError of one line."""
+def one_line(name: str, hint: str) -> Iterator[None]:
+    """Turns whatever reading a data set raises into an ArtifactError of one line, which ends in `hint`."""
     try:
         yield
     except (ArtifactError, ConfigError):
         raise
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise ArtifactError(
-            f"cannot read data set {name!r}: {reason}; check dataset=, dataset_config= and "
-            "dataset_split=, and that the hub can be reached, or type data=jsonl path=FILE.jsonl"
-        ) from error
+        raise ArtifactError(f"cannot read data set {name!r}: {reason}; {hint}") from error

@@ -1,0 +1,324 @@
+"""The papers' tables: every published number has a source, ours stand in the right cells, nothing is made up."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from drafterforge.compose import load_config
+from drafterforge.errors import ArtifactError
+from drafterforge.evaluation.forms import FIGURES, FORMS
+from drafterforge.evaluation.measured import gather
+from drafterforge.evaluation.papers import PaperTable, paper_tables, render_papers
+from drafterforge.evaluation.published import published
+from drafterforge.schema import TrainPolicyConfig
+from drafterforge.selectors import names as selector_names
+from tests.evaluation.made import live_row, made, replay_row
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "papers_tables.py"
+POOL = ["general", "sql", "retrieval"]
+RESPS = ("mt_bench", "humaneval", "gsm8k", "alpaca", "cnn_dm")
+
+
+def report(*rows: dict, **more) -> dict:
+    return made(rows=list(rows), curves=more)
+
+
+def alone(drafter: str, domain: str, mat: float = 2.0, speedup: float = 1.5, **more) -> dict:
+    return live_row(f"{drafter} alone", speedup, None, drafters=[drafter], domain=domain, mat=mat, **more)
+
+
+def over(selector: str, domain: str, mat: float, **more) -> dict:
+    return (
+        live_row(f"{selector} over the pool", 1.8, None, selector=selector, drafters=POOL, domain=domain, mat=mat)
+        | more
+    )
+
+
+def with_policy(name: str, domain: str, speedup: float) -> dict:
+    return alone("general", domain, speedup=speedup) | {"method": f"general alone with {name}", "scheduler": name}
+
+
+def tables(*reports: dict) -> dict[str, PaperTable]:
+    return {table.form.key: table for table in paper_tables(reports)[1]}
+
+
+def cells(table: PaperTable) -> dict[tuple[str, str], dict[str, str]]:
+    """Cells with something in them, by method and figure."""
+    return {
+        (method, figure): {name: one for name, one in zip(table.ours.headings[2:], values, strict=True) if one}
+        for method, figure, *values in table.ours.cells
+        if any(values)
+    }
+
+
+# --- published -----------------------------------------------------------------------------------
+
+
+def test_every_published_number_has_paper_table_target_hardware_and_address():
+    found = published()
+    for table in found.tables:
+        assert re.fullmatch(r"https://arxiv\.org/abs/\d{4}\.\d{5}", found.papers[table.paper].address)
+        assert table.read.startswith("https://")
+        assert all((table.table, table.target, table.hardware))
+        assert table.form in {form.key for form in FORMS}
+        for row in table.rows:
+            assert row.figure in FIGURES
+            assert len(row.values) == len(table.columns)
+            assert row.method
+
+
+def test_what_is_unknown_is_empty_and_the_note_says_so():
+    for table in published().tables:
+        if not table.rows or any(None in row.values for row in table.rows):
+            assert re.search(r"not in what was read|as reviews .* quote", table.note), table
+
+
+def test_published_means_are_those_of_their_rows_unless_the_note_says_otherwise():
+    checked = 0
+    for table in published().tables:
+        for row in table.rows:
+            if table.columns[-1] != "mean" or len(table.columns) < 3 or None in row.values or "add up" in table.note:
+                continue
+            *values, mean = row.values
+            assert sum(values) / len(values) == pytest.approx(mean, abs=0.011), (table.target, row)
+            checked += 1
+    assert checked > 30
+
+
+def test_published_numbers_are_within_reason():
+    for table in published().tables:
+        for row in table.rows:
+            for value in filter(None, row.values):
+                assert {"tokens_per_s": 20, "actions": 1}.get(row.figure, 0.9) <= value, (table, row)
+                assert value <= {"tokens_per_s": 200, "actions": 177}.get(row.figure, 9), (table, row)
+
+
+def test_every_form_of_a_paper_has_published_tables_beside_it():
+    assert {table.form for table in published().tables} == {form.key for form in FORMS}
+
+
+def test_lines_name_selectors_that_exist():
+    known = {"static", "none", "oracle", *selector_names()}
+    assert {line.selector for form in FORMS for line in form.lines} <= known
+
+
+def test_what_a_table_says_to_type_is_a_command_that_exists():
+    typed = {tuple(shlex.split(command)) for form in FORMS for command in form.commands}
+    training = [keys for program, command, *keys in typed if (program, command) == ("drafterforge", "train-policy")]
+    assert len(training) > 8
+    for keys in training:
+        cfg = load_config("train_policy", TrainPolicyConfig, list(keys))
+        wanted = {line.schedule for form in FORMS for line in form.lines}
+        assert (cfg.name or cfg.policy.method) in wanted
+
+
+# --- ours ----------------------------------------------------------------------------------------
+
+
+def test_selectors_and_drafters_stand_in_their_cells():
+    found = tables(
+        report(
+            live_row(
+                "autoregressive", 1.0, None, selector="none", scheduler="none", domain="alpaca", mat=1.0, drafters=[]
+            ),
+            alone("general", "sql", 2.5, 1.25),
+            alone("general", "alpaca", 2.25, 1.5),
+            over("hedgespec", "sql", 3.25),
+            over("ucbspec", "alpaca", 2.75),
+            over("metasd_ucb", "humaneval", 3.5, accept_rate=0.625),
+            live_row("the domain's expert", 1.5, None, domain="sql", mat=2.75, drafters=["general", "sql"]),
+            replay_row("best in hindsight", "oracle", 3.0, domain="sql"),
+        )
+    )
+    assert cells(found["hedgespec"]) == {
+        ("EAGLE-3 (generalist)", "MAT"): {"sql": "2.50"},
+        ("EAGLE-3 (generalist)", "tokens/s"): {"sql": "25.0"},
+        ("the domain's expert", "MAT"): {"sql": "2.75"},
+        ("the domain's expert", "tokens/s"): {"sql": "30.0"},
+        ("HedgeSpec (ours)", "MAT"): {"sql": "3.25"},
+        ("HedgeSpec (ours)", "tokens/s"): {"sql": "36.0"},
+        ("best in hindsight", "MAT"): {"sql": "3.00"},
+    }
+    assert cells(found["metasd"]) == {
+        ("MetaSD-UCB", "speed-up"): {"Code (humaneval)": "1.80x"},
+        ("MetaSD-UCB", "MAT"): {"Code (humaneval)": "3.50"},
+        ("MetaSD-UCB", "block efficiency"): {"Code (humaneval)": "0.625"},
+    }
+    assert cells(found["banditspec"]) == {
+        ("autoregressive", "MAT"): {"Alpaca": "1.00"},
+        ("autoregressive", "tokens/s"): {"Alpaca": "20.0"},
+        ("EAGLE-3 (generalist)", "MAT"): {"Alpaca": "2.25"},
+        ("EAGLE-3 (generalist)", "tokens/s"): {"Alpaca": "30.0"},
+        ("UCBSpec", "MAT"): {"Alpaca": "2.75"},
+        ("UCBSpec", "tokens/s"): {"Alpaca": "36.0"},
+    }
+
+
+def test_policies_stand_beside_the_default_tree_and_a_whole_row_has_a_mean():
+    default = [alone("general", name, 2.0, 1.0 + 0.1 * place) for place, name in enumerate(RESPS)]
+    resps = [with_policy("resps", name, 2 * row["speedup"]) for name, row in zip(RESPS, default, strict=True)]
+    text = [with_policy("resps-text", name, 1.0) for name in RESPS[:4]]
+    replayed = [{"name": "policy resps (resps)", "mat": 2.0, "tokens_per_s": 9.0, "actions": 18}]
+    found = tables(report(*default, *resps, *text, replayed=replayed))
+    shown = cells(found["resps"])
+    assert shown["EAGLE-3 (default tree)", "speed-up"] == {
+        "MT-bench": "1.00x",
+        "HumanEval": "1.10x",
+        "GSM8K": "1.20x",
+        "Alpaca": "1.30x",
+        "CNN/DM": "1.40x",
+        "mean": "1.20x",
+    }
+    assert shown["Re-SpS: standard PPO", "speed-up"]["mean"] == "2.40x"
+    assert cells(found["resps_ablation"]) == {
+        ("standard PPO, features", "over the default tree"): {"mean": "2.000x"},
+        ("standard PPO, features", "trees used"): {"mean": "18"},
+    }
+    assert set(cells(found["ltd"])["EAGLE-3 (default tree)", "MAT"]) == {
+        "MT-bench",
+        "GSM8K",
+        "Alpaca",
+    }  # no mean of three
+
+
+def test_a_policy_is_known_by_the_name_it_was_trained_under():
+    rows = [
+        live_row("policy ltd-size (ltd)", 1.5, None, scheduler="ltd", drafters=["general"], domain="qa"),
+        live_row("policy ltd", 1.75, None, scheduler="ltd", drafters=["general"], domain="qa"),
+        live_row("best static tree 8/3/4", 1.25, None, drafters=["general"], domain="qa"),
+        live_row("default tree 10/3/4", 1.0, None, drafters=["general"], domain="qa"),
+        live_row("policy ltd", 9.0, None, scheduler="ltd", drafters=["sql"], domain="qa"),
+    ]
+    found = tables(report(*rows))
+    rates = {line: row["QA"] for (line, figure), row in cells(found["ltd"]).items() if figure == "speed-up"}
+    assert rates == {"EAGLE-3 (default tree)": "1.00x", "EAGLE-3 (best static tree)": "1.25x", "LTD": "1.75x"}
+    assert cells(found["ltd_ablation"])["size policy alone", "speed-up"] == {"QA": "1.50x"}
+
+
+def test_the_best_drafter_is_known_only_if_all_of_the_pool_are():
+    two = [alone("general", "gsm8k", 2.0), alone("sql", "gsm8k", 2.5), over("metasd_ucb", "gsm8k", 2.4)]
+    assert ("best drafter alone", "MAT") not in cells(tables(report(*two))["metasd"])
+    three = report(*two, mat_by_domain={"gsm8k": {"retrieval": 2.75}})
+    assert cells(tables(three)["metasd"])["best drafter alone", "MAT"] == {"Math (gsm8k)": "2.75"}
+    assert ("best drafter alone", "speed-up") not in cells(tables(three)["metasd"])
+
+
+def test_every_drafter_has_its_row_by_domain():
+    found = tables(report(over("hedgespec", "sql", 3.0), mat_by_domain={"sql": {"general": 2.0, "sql": 2.5}}))[
+        "drafters"
+    ]
+    assert [row[0] for row in found.ours.cells] == POOL
+    assert cells(found) == {("general", "MAT"): {"sql": "2.00"}, ("sql", "MAT"): {"sql": "2.50"}}
+    assert found.note == "22 of 24 cells not measured (2 of the others by exact replay); type:"
+
+
+def test_pool_scaling_is_read_from_rows_along_the_axis_and_from_the_curve():
+    points = [{"method": "hedgespec over the pool", "at": 2, "mat": 2.5}, {"method": "ucbspec", "at": 4, "mat": 2.25}]
+    row = over("hedgespec", "all", 2.75, axis="pool size", at=4)
+    found = tables(report(row, over("hedgespec", "sql", 9.0, axis="context", at=4), scaling={"pool size": points}))
+    assert cells(found["scaling"]) == {
+        ("HedgeSpec (ours)", "MAT"): {"N = 2": "2.50", "N = 4": "2.75"},
+        ("UCBSpec", "MAT"): {"N = 4": "2.25"},
+    }
+    assert cells(found["hedgespec"]) == {}
+
+
+def test_spec_bench_is_the_whole_of_its_six_groups():
+    groups = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
+    rows = [over("ucbspec", f"spec_bench/{name}", 2.0, num_cycles=100, num_tokens=200) for name in groups]
+    rows[0] |= {"mat": 4.0, "num_cycles": 500, "num_tokens": 2000, "tokens_per_s": 100.0}
+    assert cells(tables(report(*rows[:5]))["banditspec"]) == {}
+    shown = cells(tables(report(*rows))["banditspec"])["UCBSpec", "MAT"]
+    assert shown == {"Spec-Bench": "3.00"}  # (500 x 4 + 500 x 2) / 1000 cycles
+    rate = float(cells(tables(report(*rows))["banditspec"])["UCBSpec", "tokens/s"]["Spec-Bench"])
+    assert rate == pytest.approx(3000 / (2000 / 100 + 5 * 200 / 36), abs=0.06)
+
+
+def test_mat_of_selectors_is_the_replays_and_that_of_policies_the_timed_one():
+    rows = [alone("general", "gsm8k", 2.0), replay_row("general alone", "static", 3.0, drafters=POOL, domain="gsm8k")]
+    found = tables(report(*rows))
+    assert cells(found["metasd"])["one for all (generalist)", "MAT"] == {"Math (gsm8k)": "3.00"}
+    assert cells(found["resps"])["EAGLE-3 (default tree)", "MAT"] == {"GSM8K": "2.00"}
+
+
+def test_the_first_report_that_holds_a_cell_fills_it():
+    one, two = report(alone("general", "qa", 2.0)), report(alone("general", "qa", 2.5), alone("general", "alpaca", 3.0))
+    assert cells(tables(one, two)["ltd"])["EAGLE-3 (default tree)", "MAT"] == {"QA": "2.00", "Alpaca": "3.00"}
+    assert cells(tables(two, one)["ltd"])["EAGLE-3 (default tree)", "MAT"] == {"QA": "2.50", "Alpaca": "3.00"}
+
+
+def test_sampled_rows_and_batches_are_left_out_and_counted():
+    rows = [alone("general", "qa", temperature=1.0), alone("general", "qa", batch_size=4), alone("general", "qa", 3.0)]
+    evidence, found = paper_tables([report(*rows)])
+    assert evidence.left_out == 2
+    assert "2 rows that were sampled or decoded in batches are left out" in render_papers(evidence, found)
+    assert [row.figures["mat"] for row in evidence.rows] == [3.0]
+
+
+@pytest.mark.parametrize("key", ["target", "device", "dtype"])
+def test_reports_of_several_targets_or_devices_are_refused(key):
+    other = report() | {key: {"name": "big"} if key == "target" else "other"}
+    with pytest.raises(
+        ArtifactError, match=r"^the reports are of tiny, cpu, float32 and of .*; give those of one target"
+    ):
+        gather([report(), other])
+
+
+def test_an_empty_report_gives_empty_tables_that_say_what_to_type():
+    evidence, found = paper_tables([{"rows": []}])
+    assert all(cells(table) == {} and table.missing == table.cells > 0 for table in found)
+    text = render_papers(evidence, found)
+    assert "16 of 16 cells not measured; type:" in text
+    assert 'drafterforge eval suite=scaling "suite.selectors=' in text
+
+
+def test_a_whole_table_asks_for_nothing():
+    names = ("mt_bench", "gsm8k", "alpaca", "qa")
+    rows = [alone("general", name) for name in names] + [with_policy("ltd", name, 2.0) for name in names]
+    rows += [live_row("best static tree 8/3/4", 1.25, None, drafters=["general"], domain=name) for name in names]
+    found = tables(report(*rows))["ltd"]
+    assert (found.missing, found.note) == (0, "All 24 cells measured, 0 of them by exact replay.")
+
+
+# --- Markdown and the script ---------------------------------------------------------------------
+
+
+def test_markdown_has_every_table_and_every_source():
+    evidence, found = paper_tables([made()])
+    text = render_papers(evidence, found)
+    assert text.startswith("# The papers' tables: tiny, cpu, float32\n")
+    for table in published().tables:
+        assert f"]({table.read})" in text
+        assert f"target {table.target}; {table.hardware}" in text
+    assert text.count("## ") == len(FORMS)
+    assert "| LTD | speed-up | 3.96x | 3.79x | 4.53x | 3.41x | 3.92x |" in text
+    assert "| MetaSpS-EXP3 | speed-up |  |  |  |  |  |" in text
+
+
+def script():
+    spec = importlib.util.spec_from_file_location("papers_tables", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+def test_the_script_prints_and_writes_what_partial_reports_hold(tmp_path, capsys):
+    for name, one in (("a", report(alone("boss", "qa"))), ("b", report(alone("boss", "alpaca")))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "report.json").write_text(json.dumps(one))
+    out = tmp_path / "tables.md"
+    asked = [str(tmp_path / "a"), str(tmp_path / "b" / "report.json"), "--generalist", "boss", "--out", str(out)]
+    assert script()(asked) == 0
+    assert "| EAGLE-3 (default tree) | MAT |  |  | 2.00 | 2.00 |  |" in out.read_text()
+    assert "20 of 24 cells not measured; type:" in capsys.readouterr().out
+
+
+def test_the_script_tells_a_mistake_in_one_line(tmp_path, capsys):
+    assert script()([str(tmp_path / "nowhere")]) == 2
+    assert re.fullmatch(r"cannot read .*nowhere.*\n", capsys.readouterr().err)
