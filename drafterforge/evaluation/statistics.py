@@ -1,4 +1,9 @@
-"""Intervals of ratios between methods that decoded the same prompts."""
+"""Ratios between methods that decoded the same prompts, their intervals, and p values of many tests at once.
+
+Pairs hold for every prompt tokens and seconds of the one method, then tokens and seconds of the other.  The ratio of
+totals tells how much sooner all prompts are done; long answers weigh more.  The macro ratio weighs every prompt alike.
+Axes: Q prompts, B draws.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,74 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from drafterforge.errors import DrafterforgeError
+
 DRAWS = 2000
+Pairs = Sequence[tuple[float, float, float, float]]
 
 
-def bootstrap_ratio(pairs: Sequence[tuple[float, float, float, float]], seed: int = 0) -> tuple[float, float]:
-    """95 % interval of the ratio of two totals' rates, prompts resampled in pairs.
+def totals_ratio(pairs: Pairs) -> float:
+    """All tokens over all seconds of the one method, over the same of the other."""
+    return float(_of_totals(_table(pairs)))
 
-    pairs: for every prompt tokens and seconds of the one method, then tokens and seconds of the other.
+
+def macro_ratio(pairs: Pairs) -> float:
+    """Mean over prompts of the ratio of the two rates."""
+    return float(_of_prompts(_table(pairs)))
+
+
+def bootstrap_ratio(pairs: Pairs, seed: int = 0) -> tuple[float, float]:
+    """95 % interval of `totals_ratio`, prompts resampled in pairs."""
+    return _interval(_of_totals(_resampled(pairs, seed)))
+
+
+def bootstrap_macro_ratio(pairs: Pairs, seed: int = 0) -> tuple[float, float]:
+    """95 % interval of `macro_ratio`, prompts resampled in pairs."""
+    return _interval(_of_prompts(_resampled(pairs, seed)))
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """P values of a family of tests, corrected so that all of them hold at once; None stays and does not count.
+
+    Holm 1979: of m values the i-th smallest times m + 1 - i, at most 1, and no less than the one before it.
     """
+    if wrong := [p for p in ps if p is not None and not 0 <= p <= 1]:
+        raise DrafterforgeError(f"a p value lies in [0, 1], got {wrong[0]}")
+    tests = sorted((p, place) for place, p in enumerate(ps) if p is not None)
+    found: list[float | None] = [None] * len(ps)
+    least = 0.0
+    for rank, (p, place) in enumerate(tests):
+        least = max(least, min(1.0, (len(tests) - rank) * p))
+        found[place] = least
+    return found
+
+
+def _table(pairs: Pairs) -> np.ndarray:
+    """Pairs as [Q, 4]."""
     table = np.asarray(pairs, dtype=float)
-    picked = np.random.default_rng(seed).integers(0, len(table), size=(DRAWS, len(table)))
-    tokens, seconds, other_tokens, other_seconds = table[picked].sum(axis=1).T
-    low, high = np.percentile(tokens / seconds * other_seconds / other_tokens, [2.5, 97.5])
+    if table.ndim != 2 or table.shape[1] != 4 or not len(table):
+        raise DrafterforgeError(f"a ratio needs tokens and seconds of both methods for each prompt, got {table.shape}")
+    return table
+
+
+def _resampled(pairs: Pairs, seed: int) -> np.ndarray:
+    """Draws of as many prompts with replacement, [B, Q, 4]."""
+    table = _table(pairs)
+    return table[np.random.default_rng(seed).integers(0, len(table), size=(DRAWS, len(table)))]
+
+
+def _of_totals(table: np.ndarray) -> np.ndarray:
+    """Of [..., Q, 4]."""
+    tokens, seconds, other_tokens, other_seconds = np.moveaxis(table.sum(axis=-2), -1, 0)
+    return tokens / seconds * other_seconds / other_tokens
+
+
+def _of_prompts(table: np.ndarray) -> np.ndarray:
+    """Of [..., Q, 4]."""
+    tokens, seconds, other_tokens, other_seconds = np.moveaxis(table, -1, 0)
+    return (tokens / seconds * other_seconds / other_tokens).mean(axis=-1)
+
+
+def _interval(ratios: np.ndarray) -> tuple[float, float]:
+    low, high = np.percentile(ratios, [2.5, 97.5])
     return float(low), float(high)
