@@ -20,7 +20,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.evaluation.ledger import Asked, Entry
 from drafterforge.evaluation.lossless import compare
 from drafterforge.evaluation.requests import Request, spread
-from drafterforge.evaluation.rows import timed_rows
+from drafterforge.evaluation.rows import ALL, timed_rows
 from drafterforge.evaluation.selection import Contest, Cycles, tuned
 from drafterforge.evaluation.shelf import Shelf
 from drafterforge.evaluation.story import tell
@@ -215,17 +215,32 @@ def replayed(
                 options = tuned(tuning, name, seed=cfg.seed)
             plays.append((name, name, options, contest.run(contest.maker(name, **{"seed": cfg.seed} | options))))
             progress.advance(shown=name)
-    rows, entries = [], []
-    domain = "mixed" if len({request.domain for request in requests}) > 1 else requests[0].domain
+    entries: list[Entry] = []
+    rows: list[dict[str, Any]] = []
+    for domain, places in parts_of(cfg, contest, requests).items():
+        part = contest.select(places)
+        for method, selector, options, played in plays:
+            here = [played[place] for place in places]
+            told_of = {"selector": selector, "scheduler": "static", "drafters": contest.names}
+            figures = {key: round(value, 4) for key, value in part.figures(here).items()}
+            rows.append(
+                {"method": method, **told_of, "domain": domain, "source": "replay", "options": options, **figures}
+                | {"p_selector_no_better": part.paired_p([ours[place] for place in places], here)}
+            )
     for method, selector, options, played in plays:
-        figures = {key: round(value, 4) for key, value in contest.figures(played).items()}
         told_of = {"selector": selector, "scheduler": "static", "drafters": contest.names}
-        rows.append(
-            {"method": method, **told_of, "domain": domain, "source": "replay", "options": options, **figures}
-            | {"p_selector_no_better": contest.paired_p(ours, played)}
-        )
         entries += replay_entries(contest, requests, answers, method, played, told_of, options)
     return rows, entries
+
+
+def parts_of(cfg: Config, contest: Contest, requests: Sequence[Request]) -> dict[str, list[int]]:
+    """Places of the contest's answers by the domain of their rows: all of them, and each domain but of a stream."""
+    domains = [requests[place].domain for place in contest.places]
+    names = sorted(set(domains))
+    everything = list(range(len(domains)))
+    if cfg.suite.name in STREAMS or len(names) == 1:
+        return {"mixed" if len(names) > 1 else names[0]: everything}
+    return {ALL: everything} | {name: [place for place in everything if domains[place] == name] for name in names}
 
 
 def replay_entries(

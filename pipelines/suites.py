@@ -1,4 +1,4 @@
-"""What each suite of `eval` asks: held-out prompts by domain, streams over all of them, rephrased ones, long ones."""
+"""What each suite of `eval` asks: held-out prompts by domain, streams of them, rephrased ones, benchmarks' turns."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt, interleave, load_prompts
+from drafterforge.data.questions import Question, load_questions, turn_messages
 from drafterforge.data.rephrase import kinds, rephrased
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.shelf import Shelf
-from drafterforge.pipelines.console import bar
+from drafterforge.pipelines.console import bar, say
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.schema import DataConfig, DomainConfig, EvaluateConfig
@@ -25,6 +26,8 @@ def requests_of(cfg: EvaluateConfig, target: Target, shelf: Shelf) -> list[Reque
     """The suite's requests."""
     if cfg.suite.name in STREAMS:
         return stream(cfg, target, shelf, cfg.suite.num_prompts, cfg.seed)
+    if cfg.suite.name == "papers":
+        return turns(cfg, target, shelf)
     return by_domain(cfg, target)
 
 
@@ -46,6 +49,38 @@ def by_domain(cfg: EvaluateConfig, target: Target) -> list[Request]:
     each = -(-cfg.suite.num_prompts // len(cfg.suite.domains))
     mixed = interleave(list(test_prompts(cfg, each, cfg.seed).values()))[: cfg.suite.num_prompts]
     return [Request(prompt_ids(target.tokenizer, prompt.messages), prompt.domain) for prompt in mixed]
+
+
+def turns(cfg: EvaluateConfig, target: Target, shelf: Shelf) -> list[Request]:
+    """Every turn of the questions, behind the target's own answers to the turns before it."""
+    suite = cfg.suite
+    questions = load_questions(suite.questions, suite.benchmarks, suite.num_prompts, cfg.seed)
+    said: dict[str, list[str]] = {question.id: [] for question in questions}
+    found: dict[tuple[str, int], Request] = {}
+    for turn in range(max(len(question.turns) for question in questions)):
+        asked = [question for question in questions if len(question.turns) > turn]
+        requests = [one for one in (request_of(target, question, said[question.id]) for question in asked) if one]
+        found |= {(request.question, turn): request for request in requests}
+        going_on = [one for one in requests if len(next(q for q in asked if q.id == one.question).turns) > turn + 1]
+        replies = answered(cfg, target, going_on, f"answering turn {turn + 1}", shelf, f"turn-{turn}")
+        for request, reply in zip(going_on, replies, strict=True):
+            said[request.question].append(reply.text)
+        fitting = {request.question for request in going_on}
+        questions = [question for question in questions if question.id in fitting]
+    order = {question: place for place, question in enumerate(said)}
+    return [found[key] for key in sorted(found, key=lambda key: (order[key[0]], key[1]))]
+
+
+def request_of(target: Target, question: Question, said: Sequence[str]) -> Request | None:
+    """The question's next turn; None, and a line, if the target cannot read it."""
+    tokens = prompt_ids(target.tokenizer, turn_messages(question, said))
+    if len(tokens) >= target.max_positions:
+        say(
+            f"left out turn {len(said) + 1} of {question.id}: its prompt has {len(tokens)} tokens, this target reads "
+            f"1 to {target.max_positions - 1}"
+        )
+        return None
+    return Request(tokens, question.column, question=question.id, turn=len(said), expert=question.domain)
 
 
 def stream(cfg: EvaluateConfig, target: Target, shelf: Shelf, count: int, seed: int) -> list[Request]:
@@ -94,9 +129,11 @@ def answered(
 
 
 def limited(cfg: EvaluateConfig) -> EvaluateConfig:
-    """With at most `limit` prompts of each domain."""
+    """With at most `limit` prompts of each domain or benchmark."""
     if not cfg.limit:
         return cfg
+    if cfg.suite.name == "papers":
+        return replace(cfg, suite=replace(cfg.suite, num_prompts=min(cfg.suite.num_prompts, cfg.limit)))
     most = cfg.limit * len(cfg.suite.domains)
     suite, least = cfg.suite, lambda count: min(count, most)
     shorter = replace(

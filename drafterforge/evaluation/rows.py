@@ -10,6 +10,7 @@ import numpy as np
 from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.report import build_row
+from drafterforge.evaluation.statistics import bootstrap_macro_ratio, holm, macro_ratio
 from drafterforge.runtime.batch import Generation
 
 ALL = "all"  # domain of a row over requests of several
@@ -30,7 +31,8 @@ def timed_rows(
         rows += _rows(part, mismatches, best, ALL if len(domains) > 1 else domains[0], part)
         for domain in domains if each and len(domains) > 1 else ():
             rows += _rows([entry for entry in part if entry.domain == domain], mismatches, best, domain, part)
-    return rows
+    corrected = holm([row["wilcoxon_p"] for row in rows])
+    return [row | {"wilcoxon_p_holm": p} for row, p in zip(rows, corrected, strict=True)]
 
 
 def sections(entries: Iterator[Entry]) -> list[list[Entry]]:
@@ -74,9 +76,20 @@ def _rows(
         row |= {"axis": first.axis, "at": first.at} if first.axis else {}
         held = [entry.peak_bytes for entry in own if entry.peak_bytes is not None]
         row["peak_mb"] = round(max(held) / MEGABYTE, 2) if held else None
+        row |= macro([merged(entry) for entry in own], baseline) if row["speedup_ci95"] else {}
         if first.external:  # another program's text is its own
             row |= {"mismatches": None, "other_text": len(wrong), "external": True}
         yield row
+
+
+def macro(found: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Any]:
+    """The mean of the prompts' own speed-ups, in which a long answer weighs no more than a short one."""
+    pairs = [
+        (len(one.tokens), one.time_s["total"], len(base.tokens), base.time_s["total"])
+        for one, base in zip(found, baseline, strict=True)
+    ]
+    bounds = [round(bound, 4) for bound in bootstrap_macro_ratio(pairs)]
+    return {"speedup_macro": round(macro_ratio(pairs), 4), "speedup_macro_ci95": bounds}
 
 
 def same(mismatch: Mapping[str, Any], entry: Entry) -> bool:

@@ -54,6 +54,16 @@ class Contest:
         static = np.array([[story.cycles(n) for n in range(len(story.names))] for story in kept])
         return Contest(kept, [list(prompts[place]) for place in places], places, static)
 
+    def select(self, answers: Sequence[int]) -> Contest:
+        """Some of the answers."""
+        return Contest(
+            [self.stories[q] for q in answers],
+            [self.prompts[q] for q in answers],
+            [self.places[q] for q in answers],
+            self.static[list(answers)],
+            None if self.advice is None else [self.advice[q] for q in answers],
+        )
+
     @property
     def names(self) -> list[str]:
         """The drafters."""

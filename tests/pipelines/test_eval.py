@@ -69,9 +69,12 @@ def test_every_figure_can_be_made_again_from_the_ledger(measured):
     assert timed_rows(entries, report["curves"]["mismatches"], best) == [
         row for row in report["rows"] if row["source"] == "live"
     ]
-    for row in report["rows"]:
-        own = [e for e in entries if e.source == row["source"] == "replay" and e.method == row["method"]]
-        assert row["source"] == "live" or row["num_cycles"] == sum(len(e.cycles) for e in own)
+    replays = [row for row in report["rows"] if row["source"] == "replay"]
+    assert {row["domain"] for row in replays} == {"all", "chat", "math", "sql"}
+    for row in replays:
+        own = [e for e in entries if e.source == "replay" and e.method == row["method"]]
+        own = [e for e in own if row["domain"] in ("all", e.domain)]
+        assert row["num_cycles"] == sum(len(e.cycles) for e in own) > 0
 
 
 def test_the_same_seed_gives_the_same_tokens_and_figures(measured):
@@ -120,6 +123,25 @@ def test_limit_makes_a_suite_shorter(pool):
         "autoregressive", "hedgespec over the pool", "sql alone", "ucb1 over the pool",
     ]  # fmt: skip
     assert all(row["num_prompts"] == 3 for row in live)
+
+
+def test_questions_of_two_turns_are_played_in_order(pool):
+    folder = pool.folder / "bench"
+    folder.mkdir()
+    two = {"question_id": 1, "category": "writing", "turns": ["Say one thing.", "And why?"]}
+    long = {"question_id": 2, "category": "qa", "turns": ["word " * 3000]}
+    (folder / "mt_bench.jsonl").write_text(json.dumps(two) + "\n" + json.dumps(long) + "\n")
+    (folder / "gsm8k.jsonl").write_text(json.dumps({"question_id": 7, "category": "math", "turns": ["1 + 1?"]}))
+    done = pool("eval", "suite=papers", f"suite.questions={folder}", "experiment=smoke", *FEW, "suite.num_prompts=4")
+    assert done.code == 0, done.err
+    assert "left out turn 1 of" in done.err
+    entries = [e for e in load_entries(pool.artifact("reports", "papers") / FILE) if e.method == "autoregressive"]
+    asked = [(one.domain, one.question, one.turn) for entry in entries for one in entry.asked]
+    assert sorted(asked) == [("gsm8k", "gsm8k-7", 0), ("mt_bench", "mt_bench-1", 0), ("mt_bench", "mt_bench-1", 1)]
+    first, second = (entry for entry in entries if entry.domain == "mt_bench")
+    assert second.asked[0].prompt_tokens > first.asked[0].prompt_tokens + len(first.answers[0].tokens)
+    rows = report_of(pool, "papers")["rows"]
+    assert {row["domain"] for row in rows if row["source"] == "live"} == {"all", "gsm8k", "mt_bench"}
 
 
 MISTAKES = {
