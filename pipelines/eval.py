@@ -17,10 +17,11 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.compose import to_dict
 from drafterforge.errors import ConfigError
+from drafterforge.evaluation.contents import ALL
 from drafterforge.evaluation.ledger import Asked, Entry
 from drafterforge.evaluation.lossless import compare
 from drafterforge.evaluation.requests import Request, spread
-from drafterforge.evaluation.rows import ALL, timed_rows
+from drafterforge.evaluation.rows import timed_rows
 from drafterforge.evaluation.selection import Contest, Cycles, tuned
 from drafterforge.evaluation.shelf import Shelf
 from drafterforge.evaluation.story import tell

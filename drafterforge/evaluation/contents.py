@@ -23,6 +23,7 @@ CURVES = {
     "scaling": "{axis: [{method, at, and any of speedup, mat, regret_cycles}]}, such as axis `pool size`",
     "actions": "[{depth, num_tokens, share}] of trees that a policy chose",
 }
+ALL = "all"  # domain of rows over several
 NAMES = ("report.json", "schedules.json")  # the second is what reports on schedules were called
 MOST_TEXT = 80  # characters of a name
 STRICT_DTYPES = ("float32", "float64")
@@ -54,6 +55,18 @@ def records(value: Any) -> list[Mapping[str, Any]]:
 def rows_of(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The report's rows."""
     return records(report.get("rows"))
+
+
+def whole_rows(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Rows without those that are a part of another: of one domain, where the same was told of all of them."""
+    rows = rows_of(report)
+    whole = {_what(row) for row in rows if row.get("domain") == ALL}
+    return [row for row in rows if row.get("domain") == ALL or _what(row) not in whole]
+
+
+def _what(row: Mapping[str, Any]) -> tuple[str, ...]:
+    keys = ("method", "dtype", "temperature", "batch_size", "axis", "at", "source")
+    return tuple(str(row.get(key)) for key in keys)
 
 
 def curves_of(report: Mapping[str, Any]) -> Mapping[str, Any]:

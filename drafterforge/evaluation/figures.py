@@ -8,6 +8,7 @@ from typing import Any
 
 from drafterforge.evaluation import charts
 from drafterforge.evaluation.contents import (
+    ALL,
     count,
     curves_of,
     interval,
@@ -19,6 +20,7 @@ from drafterforge.evaluation.contents import (
     records,
     rows_of,
     text,
+    whole_rows,
 )
 from drafterforge.evaluation.tables import TableOf
 
@@ -47,7 +49,8 @@ def figures_of(report: Report) -> list[Figure]:
 
 def speedups(report: Report) -> Iterator[Figure]:
     """Bars with intervals."""
-    rows = [row for row in rows_of(report) if is_live(row) and number(row.get("speedup")) is not None][:MOST]
+    rows = [row for row in whole_rows(report) if is_live(row) and number(row.get("speedup")) is not None]
+    rows = [row for row in rows if not row.get("axis")][:MOST]
     if not any(not is_baseline(row) for row in rows):
         return
     names, values = _labels(rows), [number(row["speedup"]) for row in rows]
@@ -65,6 +68,29 @@ def speedups(report: Report) -> Iterator[Figure]:
     yield _figure(
         "speedups", "Speed-up over autoregressive decoding", alt, svg, ["method", "speed-up", "low", "high"], cells
     )
+
+
+def speedups_by_domain(report: Report) -> Iterator[Figure]:
+    """Methods by domain, where rows tell of several."""
+    rows = [row for row in rows_of(report) if is_live(row) and number(row.get("speedup")) is not None]
+    rows = [row for row in rows if not row.get("axis") and not is_baseline(row)]
+    columns = sorted({text(row.get("domain")) for row in rows} - {ALL})
+    if len(columns) < 2:
+        return
+    table: dict[str, dict[str, float]] = {}
+    for row in rows:
+        table.setdefault(text(row.get("method")), {})[text(row.get("domain"))] = number(row["speedup"])
+    names = list(table)[:MOST]
+    cells = [[table[name].get(column) for column in columns] for name in names]
+    svg = charts.heat_map("speedups-by-domain", cells, names, columns)
+    best = [
+        f"{column}: {max(names, key=lambda name: table[name].get(column, 0.0))}, "
+        f"{max(table[name].get(column, 0.0) for name in names):.2f}x"
+        for column in columns
+    ]
+    alt = f"Speed-up of every method over autoregressive decoding, by domain; the best is bold. {'; '.join(best)}."
+    shown = [[name, *("" if v is None else f"{v:.3f}" for v in row)] for name, row in zip(names, cells, strict=True)]
+    yield _figure("speedups-by-domain", "Speed-up by domain", alt, svg, ["method", *columns], shown)
 
 
 def domains(report: Report) -> Iterator[Figure]:
@@ -90,7 +116,8 @@ def domains(report: Report) -> Iterator[Figure]:
 
 def selectors(report: Report) -> Iterator[Figure]:
     """MAT of replayed rows beside the best static drafter and hindsight."""
-    rows = [row for row in rows_of(report) if not is_live(row) and number(row.get("mat")) is not None]
+    rows = [row for row in whole_rows(report) if not is_live(row) and number(row.get("mat")) is not None]
+    rows = [row for row in rows if not row.get("axis")]
     rows = sorted(rows, key=lambda row: -number(row["mat"]))[:MOST]
     if len(rows) < 2:
         return
@@ -140,7 +167,8 @@ def schedules(report: Report) -> Iterator[Figure]:
 
 def times(report: Report) -> Iterator[Figure]:
     """What a cycle spends its time on."""
-    rows = [row for row in rows_of(report) if is_live(row) and count(row.get("num_cycles")) > 0]
+    rows = [row for row in whole_rows(report) if is_live(row) and count(row.get("num_cycles")) > 0]
+    rows = [row for row in rows if not row.get("axis") and not row.get("external")]
     rows = [row for row in rows if number(mapping(row.get("time_s")).get("total"))][:MOST]
     if not rows:
         return
@@ -234,6 +262,7 @@ def scaling(report: Report) -> Iterator[Figure]:
 
 MAKERS: tuple[Callable[[Report], Iterator[Figure]], ...] = (
     speedups,
+    speedups_by_domain,
     domains,
     selectors,
     regret,

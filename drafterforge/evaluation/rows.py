@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from drafterforge.evaluation.contents import ALL
 from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.report import build_row
 from drafterforge.evaluation.statistics import bootstrap_macro_ratio, holm, macro_ratio
 from drafterforge.runtime.batch import Generation
 
-ALL = "all"  # domain of a row over requests of several
 MEGABYTE = 1e6
 
 

@@ -16,6 +16,7 @@ from drafterforge.evaluation.contents import (
     records,
     rows_of,
     text,
+    whole_rows,
 )
 
 MOST_ROWS = 200  # of a table; report.json has them all
@@ -75,20 +76,25 @@ def _timed(report: Mapping[str, Any]) -> TableOf:
             shown(row.get("mismatches"), ".0f"),
             shown(row.get("tokens_per_s"), ".1f"),
             shown(row.get("mat")),
-            shown(row.get("wilcoxon_p"), ".2g"),
+            shown(row.get("wilcoxon_p_holm", row.get("wilcoxon_p")), ".2g"),
             shown(row.get("num_prompts"), ".0f"),
+            shown(row.get("peak_mb"), ".1f"),
             text(row.get("dtype")),
         ]
         for row in rows
     ]
-    headings = ["method", "domain", "speed-up", "95 %", "mismatches", "tokens/s", "MAT", "p", "prompts", "dtype"]
+    headings = ["method", "domain", "speed-up", "95 %", "mismatches", "tokens/s", "MAT", "p", "prompts", "MB", "dtype"]
     note = "Timed live, methods taking turns prompt by prompt. Speed-up: tokens/s over autoregressive decoding."
+    if any("wilcoxon_p_holm" in row for row in rows):
+        note += " p: paired Wilcoxon over prompts, all rows of this table corrected together (Holm)."
+    if any(number(row.get("peak_mb")) is not None for row in rows):
+        note += " MB: most memory an answer held beyond the weights."
     wrong = [place for place, row in enumerate(rows) if count(row.get("mismatches"))]
     return TableOf.of("Timed", headings, cells, names=2, note=note, wrong=wrong)
 
 
 def _selectors(report: Mapping[str, Any]) -> TableOf:
-    rows = [row for row in rows_of(report) if not is_live(row)]
+    rows = [row for row in whole_rows(report) if not is_live(row)]
     rows.sort(key=lambda row: -(number(row.get("mat")) or 0))
     domains = {text(row.get("domain")) for row in rows}
     cells = [

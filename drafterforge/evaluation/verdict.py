@@ -16,8 +16,8 @@ from drafterforge.evaluation.contents import (
     mapping,
     number,
     records,
-    rows_of,
     text,
+    whole_rows,
 )
 from drafterforge.evaluation.lossless import NEAR_TIE
 
@@ -41,7 +41,7 @@ def failed(report: Mapping[str, Any]) -> list[str]:
     it is float32 at a margin under `NEAR_TIE`, where rounding decides.
     """
     found = []
-    for row in rows_of(report):
+    for row in whole_rows(report):
         wrong = count(row.get("mismatches"))
         if wrong and is_strict(report, row):
             precision = f"{text(row.get('dtype', report.get('dtype')))}, {_numerics(report, row)}"
@@ -70,11 +70,11 @@ def summarize(report: Mapping[str, Any]) -> Summary:
 
 def _lossless(report: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     faults = failed(report)
-    checked = [row for row in rows_of(report) if is_live(row) and not is_baseline(row) and "mismatches" in row]
+    checked = [row for row in whole_rows(report) if is_live(row) and not is_baseline(row) and "mismatches" in row]
     live = records(curves_of(report).get("live"))
-    wrong = sum(count(row.get("mismatches")) for row in rows_of(report))
+    wrong = sum(count(row.get("mismatches")) for row in whole_rows(report))
     if faults:
-        strict = sum(count(row.get("mismatches")) for row in rows_of(report) if is_strict(report, row))
+        strict = sum(count(row.get("mismatches")) for row in whole_rows(report) if is_strict(report, row))
         batched = sum(
             _stands(report, one) for other in live for one in records(other.get("other_text")) if is_strict(report, {})
         )
@@ -114,7 +114,8 @@ def _loose_ends(live: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _fastest(report: Mapping[str, Any]) -> list[str]:
     """One sentence for every domain that was decoded against a clock."""
-    live = [row for row in rows_of(report) if is_live(row) and number(row.get("speedup")) is not None]
+    live = [row for row in whole_rows(report) if is_live(row) and number(row.get("speedup")) is not None]
+    live = [row for row in live if not row.get("axis")] or live
     said = []
     for domain, dtype in dict.fromkeys((text(row.get("domain")), text(row.get("dtype"))) for row in live):
         here = [row for row in live if (text(row.get("domain")), text(row.get("dtype"))) == (domain, dtype)]
@@ -124,7 +125,7 @@ def _fastest(report: Mapping[str, Any]) -> list[str]:
         best = max(sound, key=lambda row: number(row["speedup"]))
         where = ", ".join(one for one in (domain, dtype) if one)
         said.append(f"{_advice(best)} ({where}).{_rivals(best, sound)}")
-    if rows_of(report) and not live:
+    if whole_rows(report) and not live:
         said.append("Nothing was timed in this report.")
     return said
 
@@ -150,7 +151,7 @@ def _rivals(best: Row, rows: Sequence[Row]) -> str:
 
 def _replayed(report: Mapping[str, Any]) -> list[str]:
     """The best selector beside the best static drafter and hindsight."""
-    rows = [row for row in rows_of(report) if not is_live(row) and number(row.get("mat")) is not None]
+    rows = [row for row in whole_rows(report) if not is_live(row) and number(row.get("mat")) is not None]
     kinds = {
         "static": [row for row in rows if row.get("selector") == "static"],
         "oracle": [row for row in rows if row.get("selector") == "oracle"],

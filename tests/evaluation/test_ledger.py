@@ -9,9 +9,10 @@ import pytest
 from pyarrow import parquet
 
 from drafterforge.errors import ArtifactError
+from drafterforge.evaluation.contents import ALL
 from drafterforge.evaluation.ledger import SCHEMA, Asked, Entry, load_entries, save_entries
 from drafterforge.evaluation.measure import AUTOREGRESSIVE
-from drafterforge.evaluation.rows import ALL, timed_rows
+from drafterforge.evaluation.rows import timed_rows
 from drafterforge.runtime.batch import STEPS, Cycle, Generation
 
 

@@ -176,6 +176,19 @@ def test_junk_in_a_report_is_left_out(curves, row):
     failed(report)
 
 
+def test_rows_of_single_domains_are_parts_of_those_of_all():
+    parts = [
+        live_row("sql alone", 1.2, [1.1, 1.3], domain="a"),
+        live_row("sql alone", 1.4, [1.3, 1.5], domain="b", mismatches=1),
+    ]
+    plain = [live_row("autoregressive", 1.0, None, domain=name) for name in ("all", "a", "b")]
+    report = made(rows=[*plain, live_row("sql alone", 1.3, [1.2, 1.4], domain="all", mismatches=1), *parts], curves={})
+    assert len(failed(report)) == 1 and summarize(report).headline == "NOT LOSSLESS: 1 mismatch"
+    bars, by_domain = figures_of(report)[:2]
+    assert [row[0] for row in bars.table.cells] == ["autoregressive", "sql alone"]
+    assert by_domain.key == "speedups-by-domain" and by_domain.table.cells == [["sql alone", "1.200", "1.400"]]
+
+
 def test_an_empty_report_has_a_page():
     check(render_page({}))
     assert summarize({}).state == "unchecked"
