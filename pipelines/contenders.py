@@ -49,6 +49,20 @@ class Contenders:
                 found += [] if method.name in [one.name for one in found] else [method]
         return found
 
+    def of_size(self, count: int) -> Contenders:
+        """With the first drafters of the pool alone."""
+        kept = self.pool.names[:count]
+        pool = Pool(
+            {name: self.pool.drafters[name] for name in kept},
+            self.cfg.pool.selector,
+            every=self.pool.every,
+            shapes={name: shape for name, shape in self.pool.shapes.items() if name in kept},
+            scheduler=self.pool.scheduler,
+            router=self.pool.router,
+            **self.pool.options,
+        )
+        return Contenders(self.cfg, self.target, pool, self.shape)
+
     def method(self, name: str) -> Method:
         """One method; `A/POLICY` is A with the trees of that policy."""
         if name in EXTERNAL:

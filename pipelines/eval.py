@@ -31,6 +31,7 @@ from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.eval_tables import show
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector
 from drafterforge.pipelines.reports import compare_saved, require_lossless, write_report
+from drafterforge.pipelines.scaling import scaled, scaling_curves
 from drafterforge.pipelines.suites import STREAMS, answered, limited, requests_of, tuning_requests
 from drafterforge.pipelines.timing import settled, timed
 from drafterforge.runtime.batch import Cycle, Generation
@@ -77,8 +78,13 @@ def run(cfg: Config) -> Path:
     contenders = Contenders(cfg, target, pool, shape)
     chosen = timed_places(cfg, requests)
     live = timed(cfg, contenders.build(cfg.suite.methods), requests, chosen, shelf)
+    if cfg.suite.name == "scaling":
+        along, requests = scaled(cfg, contenders, requests, chosen, shelf)
+        live += along
     curves["mismatches"] = settled(cfg, contenders, requests, live)
     curves["per_request"] = per_request(live)
+    rows = timed_rows(live, curves["mismatches"], best, each=cfg.suite.name not in STREAMS) + rows
+    curves["scaling"] = scaling_curves(rows)
     report, file = write_report(
         cfg.runs_dir,
         target,
@@ -86,7 +92,7 @@ def run(cfg: Config) -> Path:
         suite=cfg.suite.name,
         seed=cfg.seed,
         numerics=cfg.runtime.numerics,
-        rows=timed_rows(live, curves["mismatches"], best, each=cfg.suite.name not in STREAMS) + rows,
+        rows=rows,
         curves=curves,
         config=config_of(cfg),
         parents=parents,
@@ -333,6 +339,6 @@ def domain_matrix(contest: Contest, domains: Sequence[str]) -> dict[str, dict[st
 def per_request(entries: Sequence[Entry]) -> dict[str, list[list[float]]]:
     """Tokens, cycles and seconds of every timed request, by method."""
     found: dict[str, list[list[float]]] = {}
-    for entry in sorted(entries, key=lambda one: one.group):
+    for entry in sorted((one for one in entries if not one.axis), key=lambda one: one.group):
         found.setdefault(entry.method, []).append([entry.num_tokens, len(entry.cycles), round(entry.seconds, 6)])
     return found

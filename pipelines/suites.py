@@ -48,7 +48,10 @@ def by_domain(cfg: EvaluateConfig, target: Target) -> list[Request]:
     """As many prompts of each domain, the domains taking turns."""
     each = -(-cfg.suite.num_prompts // len(cfg.suite.domains))
     mixed = interleave(list(test_prompts(cfg, each, cfg.seed).values()))[: cfg.suite.num_prompts]
-    return [Request(prompt_ids(target.tokenizer, prompt.messages), prompt.domain) for prompt in mixed]
+    return [
+        Request(prompt_ids(target.tokenizer, prompt.messages), prompt.domain, messages=list(prompt.messages))
+        for prompt in mixed
+    ]
 
 
 def turns(cfg: EvaluateConfig, target: Target, shelf: Shelf) -> list[Request]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,8 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.schema import EvaluateConfig
 from drafterforge.target.load import load_target
+
+POOL_SIZE = "pool size"
 
 
 def timed(
@@ -86,7 +88,10 @@ def settled(
 ) -> list[dict[str, Any]]:
     """First differences from autoregressive decoding; near ties in float32 are decoded again in float64."""
     target = contenders.target
-    same_as = {method.name: method.same_as for method in contenders.build(cfg.suite.methods)}
+
+    @cache
+    def methods(size: int) -> dict[str, Method]:
+        return built(cfg, contenders, size)
 
     @cache
     def exact() -> Contenders:
@@ -94,18 +99,20 @@ def settled(
         return Contenders(cfg, doubled, *build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, doubled, cfg.seed))
 
     @cache
-    def exact_methods() -> dict[str, Method]:
-        return {method.name: method for method in exact().build(cfg.suite.methods)}
+    def exact_methods(size: int) -> dict[str, Method]:
+        return built(cfg, exact(), size)
 
-    def again(entry: Entry, request: Request, sampling: Sampling) -> Callable[[], tuple[Repeated, Repeated]]:
-        methods = exact_methods()
-        engines = methods[entry.method].engine_of(request), methods[AUTOREGRESSIVE].engine
-        return tuple(Repeated(engine, sampling) for engine in engines)
+    def again(entry: Entry, request: Request, sampling: Sampling) -> tuple[Repeated, Repeated]:
+        found = exact_methods(size_of(entry))
+        return (
+            Repeated(found[entry.method].engine_of(request), sampling),
+            Repeated(found[AUTOREGRESSIVE].engine, sampling),
+        )
 
     texts = {key(entry, entry.method): entry for entry in entries}
     found = []
     for entry in entries:
-        wanted = texts[key(entry, same_as.get(entry.method, AUTOREGRESSIVE))]
+        wanted = texts[key(entry, methods(size_of(entry))[entry.method].same_as)]
         for asked, answer, other in zip(entry.asked, entry.answers, wanted.answers, strict=True):
             if answer.tokens == other.tokens:
                 continue
@@ -118,6 +125,17 @@ def settled(
             where = {"prompt": asked.request, "temperature": entry.temperature, "axis": entry.axis, "at": entry.at}
             found.append(one.as_dict() | where)
     return found
+
+
+def built(cfg: EvaluateConfig, contenders: Contenders, size: int) -> dict[str, Method]:
+    """The methods by name; size: of the pool, 0: as it is."""
+    few = contenders.of_size(size) if size else contenders
+    return {method.name: method for method in few.build([*cfg.suite.methods, "default"])}
+
+
+def size_of(entry: Entry) -> int:
+    """Drafters of the pool that was measured; 0: all."""
+    return int(entry.at) if entry.axis == POOL_SIZE else 0
 
 
 def key(entry: Entry, method: str) -> tuple:

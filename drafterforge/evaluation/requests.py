@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from drafterforge.data.chat import Message
+
 
 @dataclass(frozen=True)
 class Request:
@@ -15,6 +17,7 @@ class Request:
     question: str = ""  # that it is a turn of, if it came from a file
     turn: int = 0  # of that question
     expert: str = ""  # drafter of the domain; empty: called as the domain
+    messages: list[Message] = field(default_factory=list, repr=False)  # that the tokens are of, where they are kept
 
     @property
     def own_expert(self) -> str:

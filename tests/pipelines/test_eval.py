@@ -144,6 +144,38 @@ def test_questions_of_two_turns_are_played_in_order(pool):
     assert {row["domain"] for row in rows if row["source"] == "live"} == {"all", "gsm8k", "mt_bench"}
 
 
+SCALING = (
+    "suite.temperatures=[0.0,1.0]",
+    "suite.batch_sizes=[2,32]",
+    "suite.context_lengths=[450,5000]",
+    "suite.pool_sizes=[1,2,16]",
+)
+
+
+def test_scaling_times_every_axis_and_stays_lossless(pool):
+    one = ("eval", "suite=scaling", "experiment=smoke", "suite.domains=[sql,math]", "suite.num_prompts=4")
+    done = pool(*one, *SCALING, "suite.timed_prompts=2", "suite.tuning_prompts=0", "suite.selectors=[hedgespec]")
+    assert done.code == 0, done.err
+    assert "left out a batch of 32" in done.err and "left out a context of 5000 tokens" in done.err
+    report = report_of(pool, "scaling")
+    places = {(row["axis"], row["at"]) for row in report["rows"] if row.get("axis")}
+    wanted = {("temperature", 0.0), ("temperature", 1.0), ("batch size", 2.0), ("context length", 450.0)}
+    assert places == wanted | {("pool size", 1.0), ("pool size", 2.0)}
+    live = [row for row in report["rows"] if row["source"] == "live"]
+    assert len(live) > 20 and all(row["mismatches"] == 0 for row in live)
+    assert {row["temperature"] for row in live} == {0.0, 1.0} and {row["batch_size"] for row in live} == {1, 2}
+    assert report["curves"]["scaling"].keys() == {"temperature", "batch size", "context length", "pool size"}
+    entries = load_entries(pool.artifact("reports", "scaling") / FILE)
+    plain = [entry for entry in entries if entry.method == "autoregressive"]
+    short, long = (
+        [one.prompt_tokens for entry in plain if entry.axis == axis for one in entry.asked]
+        for axis in ("temperature", "context length")
+    )
+    assert max(short) < max(long) <= 450
+    said = {entry.temperature: entry.answers[0].tokens for entry in entries if entry.axis == "temperature"}
+    assert said[0.0] != said[1.0]
+
+
 MISTAKES = {
     "which is no drafter of the pool, selector or method; did you mean 'hf_generate'": "suite.methods=[hf_generat]",
     "a policy goes behind a drafter or selector": "suite.methods=[autoregressive/planner]",
