@@ -1,4 +1,4 @@
-"""Block divergences of every drafter's draft at every position of a text, as live cycles would measure them.
+"""The target's law along drafted branches at every position of a text: block divergences as live cycles measure them.
 
 The target is asked once for each different node that any drafter's most probable branch puts behind the text; what
 follows the text itself is known from one pass over it.
@@ -8,6 +8,7 @@ Axes: N drafters, T tokens of the text, B roots, L levels, V vocabulary.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -20,14 +21,14 @@ from drafterforge.tree.grow import Tree
 
 NODES = 256  # that the target reads at once
 Node = tuple[int, tuple[int, ...]]  # position of the first token that is not the text's, and the tokens from there on
-Asked = tuple[int, int, list[int]]  # drafter, root, children whose mass is asked for
+Asked = tuple[int, int, int, list[int]]  # drafter, root, level of the node, children whose mass is asked for
 
 
 class Branches:
     """Collects drafts, then asks the target about them."""
 
     def __init__(self, text: Tensor, levels: int) -> None:
-        """levels: of the deepest drafter, over which every drafter's mean is taken."""
+        """levels: of the deepest drafter, over which every drafter's mean is taken; the root's is 0."""
         self.text, self.levels = text.tolist(), levels
         self.asked: dict[Node, list[Asked]] = defaultdict(list)
 
@@ -42,9 +43,13 @@ class Branches:
                 if not found:
                     break
                 branch += [tokens[row][node]] if level else []
-                self.asked[self._node(root, branch)].append((drafter, root, found))
+                self.ask(drafter, root, branch, found)
 
-    def _node(self, root: int, branch: list[int]) -> Node:
+    def ask(self, drafter: int, root: int, branch: Sequence[int], children: Sequence[int]) -> None:
+        """The mass of children of the node that a branch leads to from a root."""
+        self.asked[self._node(root, branch)].append((drafter, root, len(branch), list(children)))
+
+    def _node(self, root: int, branch: Sequence[int]) -> Node:
         """The branch without what the text says too."""
         same = 0
         following = self.text[root + 1 : root + 1 + len(branch)]
@@ -55,6 +60,12 @@ class Branches:
     def divergences(self, target: Target, num_drafters: int) -> np.ndarray:
         """Of every drafter's draft below every root, [N, T]; 0 where nothing was drafted."""
         total = np.zeros((num_drafters, len(self.text)))
+        for (drafter, root, *_), masses in self.masses(target):
+            total[drafter, root] += masses.sum().item()
+        return total / self.levels
+
+    def masses(self, target: Target) -> Iterator[tuple[Asked, Tensor]]:
+        """All that was asked, and the target's probability of each of the children."""
         cache, device = target.new_cache(1), target.device
         end = len(self.text)
         cache.place(0, end)
@@ -64,7 +75,7 @@ class Branches:
         for start in range(0, len(known), NODES):
             part = known[start : start + NODES]
             rows = torch.tensor([position - 1 for position, _ in part], device=device)
-            self._add(total, part, target.logits(states[None, rows])[0])
+            yield from self._told(part, target.logits(states[None, rows])[0])
         for part in self._parts():
             place = {node: row for row, node in enumerate(part)}
             reads = torch.zeros(len(part), end + len(part), dtype=torch.bool)
@@ -76,8 +87,7 @@ class Branches:
             tokens = torch.tensor([[branch[-1] for _, branch in part]], device=device)
             positions = torch.tensor([[position + len(branch) - 1 for position, branch in part]], device=device)
             mask = additive(reads.to(device)[None], target.dtype)
-            self._add(total, part, target.logits(target.forward(tokens, positions, cache, mask)[0])[0])
-        return total / self.levels
+            yield from self._told(part, target.logits(target.forward(tokens, positions, cache, mask)[0])[0])
 
     def _parts(self) -> list[list[Node]]:
         """Nodes that differ from the text, whole branches together, parents first."""
@@ -88,9 +98,9 @@ class Branches:
             parts[-1] |= {(position, branch[:length]): None for length in range(1, len(branch) + 1)}
         return [list(part) for part in parts if part]
 
-    def _add(self, total: np.ndarray, part: list[Node], logits: Tensor) -> None:
-        """The mass of what is asked about each node; logits: [n, V]."""
+    def _told(self, part: list[Node], logits: Tensor) -> Iterator[tuple[Asked, Tensor]]:
+        """What is asked about each node, with its masses; logits: [n, V]."""
         probs = logits.float().softmax(dim=-1).cpu()
         for row, node in enumerate(part):
-            for drafter, root, found in self.asked.pop(node, ()):  # a parent may stand in several parts
-                total[drafter, root] += probs[row, found].sum().item()
+            for asked in self.asked.pop(node, ()):  # a parent may stand in several parts
+                yield asked, probs[row, asked[3]]

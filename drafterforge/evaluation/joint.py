@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from drafterforge.evaluation.story import Story, replay
+from drafterforge.evaluation.plays import PlayedCycle, Story, Trees
+from drafterforge.evaluation.story import replay
 from drafterforge.scheduling.actions import ActionGrid, describe
 from drafterforge.scheduling.latency import LatencyProfile
-from drafterforge.scheduling.replay import Table, build_table, play_static
+from drafterforge.scheduling.replay import build_table, play_static
 from drafterforge.scheduling.trace import Traces
 from drafterforge.selectors import kind_of
 from drafterforge.selectors import selector as build_selector
@@ -83,29 +84,39 @@ class JointContest:
         tables = {
             name: build_table(traces, grid, traces.drafter(name), profile) for name in {arm.drafter for arm in arms}
         }
-        chosen = [(tables[arm.drafter], grid.index(arm.shape)) for arm in arms]
+        actions = [grid.index(arm.shape) for arm in arms]
+        chosen = [(tables[arm.drafter], action) for arm, action in zip(arms, actions, strict=True)]
         costs = [float(table.seconds[:, action].mean()) for table, action in chosen]
+        taken = np.stack([table.seconds[:, action] for table, action in chosen])
+        lengths = np.stack([table.tokens[:, action] for table, action in chosen])
+        depths, nodes = (found[:, actions].T for found in (traces.depths(grid), traces.nodes(grid)))
         stories, seconds = [], []
         for place, (tokens, begin) in enumerate(zip(traces.tokens, traces.begins, strict=True)):
             rows = slice(traces.starts[place], traces.starts[place + 1])
-            stories.append(_story(arms, len(tokens), int(begin), chosen, rows))
-            seconds.append(_spread(len(tokens), int(begin), np.stack([t.seconds[rows, a] for t, a in chosen])))
+            end, begin = len(tokens), int(begin)
+            stories.append(_story(arms, end, begin, lengths[:, rows], depths[:, rows], nodes[:, rows]))
+            seconds.append(_spread(end, begin, taken[:, rows]))
         return JointContest(list(arms), stories, seconds, costs)
 
     def play(self, make: Any) -> np.ndarray:
         """Seconds of every answer under one selector, [P]."""
+        return np.array([self._time(place, cycles) for place, cycles in enumerate(self.run(make))])
+
+    def run(self, make: Any) -> list[list[PlayedCycle]]:
+        """One selector through all answers in order; a bandit's cycles are those of a live pool of the arms."""
         chooser: Selector = make()
-        total = []
+        played = []
         for place, story in enumerate(self.stories):
             if isinstance(chooser, ExactRounds):
                 chooser.face(self._losses(place))
-            total.append(self._time(place, replay(chooser, story)))
-        return np.array(total)
+            played.append(replay(chooser, story))
+        return played
 
     def _losses(self, place: int) -> np.ndarray:
         """How much every arm's pace falls short of the best there could be, in [0, 1], [N, T]."""
         seconds = self.seconds[place]
-        pace = np.divide(self.stories[place].accept_length, seconds, out=np.zeros_like(seconds), where=seconds > 0)
+        tokens = self.stories[place].trees[0].accept_length
+        pace = np.divide(tokens, seconds, out=np.zeros_like(seconds), where=seconds > 0)
         most = max((depth + 1) / cost for depth, cost in zip(self.depths, self.costs, strict=True))
         return 1.0 - np.minimum(pace / most, 1.0)
 
@@ -123,12 +134,8 @@ class JointContest:
             ]
         )
 
-    def _time(self, place: int, cycles: Sequence[tuple[int, int]]) -> float:
-        root, total = self.stories[place].begin, 0.0
-        for arm, length in cycles:
-            total += self.seconds[place][arm, root]
-            root += length
-        return total
+    def _time(self, place: int, cycles: Sequence[PlayedCycle]) -> float:
+        return sum(self.seconds[place][cycle.drafter, cycle.position] for cycle in cycles)
 
     def maker(self, name: str, **options: Any) -> Any:
         """Makes the selector `name` over the arms; a learner is told exact paces, others the arms' mean costs."""
@@ -145,11 +152,15 @@ class JointContest:
         return sum(story.end - 1 - story.begin for story in self.stories)
 
 
-def _story(arms: Sequence[Arm], end: int, begin: int, chosen: Sequence[tuple[Table, int]], rows: slice) -> Story:
-    lengths = _spread(end, begin, np.stack([table.tokens[rows, action] for table, action in chosen])).astype(np.int64)
+def _story(
+    arms: Sequence[Arm], end: int, begin: int, lengths: np.ndarray, depths: np.ndarray, nodes: np.ndarray
+) -> Story:
+    """Of what cycles at the answer's roots are, [N, R]."""
+    length, depth, count = (_spread(end, begin, one).astype(np.int64) for one in (lengths, depths, nodes))
+    widths = np.repeat([[arm.shape.top_k] for arm in arms], end, axis=1)
+    trees = Trees(np.maximum(length, 1), depth, np.maximum(count, 1), widths)
     blank = np.zeros((len(arms), end))  # nothing is judged token by token
-    depths = [arm.shape.depth for arm in arms]
-    return Story([arm.name for arm in arms], depths, begin, end, np.maximum(lengths, 1), blank, blank)
+    return Story([arm.name for arm in arms], [arm.shape.depth for arm in arms], begin, end, [trees], blank, blank)
 
 
 def _spread(end: int, begin: int, values: np.ndarray) -> np.ndarray:

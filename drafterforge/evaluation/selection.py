@@ -6,7 +6,7 @@ Axes: Q answers, N drafters.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -14,11 +14,12 @@ import numpy as np
 from scipy.stats import wilcoxon
 
 from drafterforge.errors import DrafterforgeError
-from drafterforge.evaluation.story import Story, replay
+from drafterforge.evaluation.plays import PlayedCycle, Story
+from drafterforge.evaluation.story import replay
 from drafterforge.selectors import selector as build_selector
 from drafterforge.selectors.base import Selector
 
-Cycles = list[tuple[int, int]]  # of one answer: drafter and tokens emitted
+Cycles = list[PlayedCycle]  # of one answer
 # Constants that the papers leave open, and NormalHedge's variants: tuned on answers of other prompts than reported.
 GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "normalhedge": {"hybrid": (False, True), "discount": (1.0, 0.9, 0.8, 0.7, 0.5)},
@@ -79,6 +80,34 @@ class Contest:
         selector, advice = make(), self.advice or [None] * len(self.stories)
         return [replay(selector, *told) for told in zip(self.stories, self.prompts, advice, strict=True)]
 
+    def laws(self, make: Callable[[], Selector], place: int) -> np.ndarray:
+        """The laws that a selector chose by in one answer, after all answers before it, [cycles, N]."""
+        selector, advice, found = make(), self.advice or [None] * len(self.stories), []
+        for at in range(place + 1):
+            laws = found if at == place else None
+            replay(selector, self.stories[at], self.prompts[at], advice[at], laws)
+        return np.array(found)
+
+    def only(self, drafters: Sequence[int]) -> Contest:
+        """The same answers with some of the drafters; a router's advice, which was for all of them, is left out."""
+        rows = list(drafters)
+        return replace(
+            self, stories=[story.only(rows) for story in self.stories], static=self.static[:, rows], advice=None
+        )
+
+    def table(self, played: Sequence[Cycles]) -> dict[str, list]:
+        """Every cycle of what was played as a row of a table, column by column.
+
+        request: place of the answer among those given.  position: of the cycle's root in prompt and answer.
+        """
+        rows = [
+            (place, at, self.names[one.drafter], *one[1:])
+            for place, cycles in zip(self.places, played, strict=True)
+            for at, one in enumerate(cycles)
+        ]
+        columns = ("request", "cycle", "drafter", *PlayedCycle._fields[1:])
+        return {name: [row[at] for row in rows] for at, name in enumerate(columns)}
+
     def maker(self, name: str, **options: Any) -> Callable[[], Selector]:
         """Makes the selector `name` for this pool."""
         levels = self.stories[0].depths
@@ -99,8 +128,8 @@ class Contest:
         """MAT, regret and switching of what was played."""
         cycles = np.array([len(one) for one in played])
         best = self.static.min(axis=1)
-        on_best = sum(self.static[q, n] == best[q] for q, one in enumerate(played) for n, _ in one)
-        switches = sum(before[0] != after[0] for one in played for before, after in pairwise(one))
+        on_best = sum(self.static[q, cycle.drafter] == best[q] for q, one in enumerate(played) for cycle in one)
+        switches = sum(before.drafter != after.drafter for one in played for before, after in pairwise(one))
         regret = cycles - best
         return {
             "num_prompts": len(played),
@@ -120,6 +149,13 @@ class Contest:
         if np.array_equal(*mats):
             return None
         return float(wilcoxon(*mats, alternative="greater").pvalue)
+
+
+def accept_rate(played: Sequence[Cycles]) -> float | None:
+    """Drafted tokens that were emitted over drafted levels; None where nothing was drafted."""
+    cycles = [cycle for one in played for cycle in one]
+    drafted = sum(cycle.depth for cycle in cycles)
+    return sum(cycle.accept_length - 1 for cycle in cycles) / drafted if drafted else None
 
 
 def tuned(

@@ -9,7 +9,7 @@ Axes: N drafters, T tokens of prompt and answer, B roots looked at together, H h
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.errors import DrafterforgeError
 from drafterforge.evaluation.branches import Branches
-from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.evaluation.plays import PlayedCycle, Story, Trees
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.judging import Truth
 from drafterforge.runtime.pool import Pool
@@ -26,6 +26,7 @@ from drafterforge.runtime.proposers.eagle3 import draft_levels
 from drafterforge.runtime.proposers.pool import PoolProposer
 from drafterforge.runtime.proposers.solo import SoloProposer
 from drafterforge.runtime.proposers.stack import StackProposer
+from drafterforge.runtime.recording import beside_roots, read_text
 from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 from drafterforge.target.load import Target
 from drafterforge.tree.accept import accepted_path
@@ -34,71 +35,91 @@ from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask
 ROOTS = 64  # drafted from at once
 
 
-@dataclass(frozen=True)
-class Story:
-    """An answer as every drafter would have met it; position t is the t-th token of prompt and answer."""
-
-    names: list[str]
-    depths: list[int]  # levels that each drafts
-    begin: int  # position of the answer's first token, the root of the first cycle
-    end: int  # after the answer's last token
-    accept_length: np.ndarray  # [N, T] tokens a cycle with its root there emits, bonus included
-    gamma: np.ndarray  # [N, T] probability that a token there is accepted; greedy: as `accepted`
-    accepted: np.ndarray  # [N, T] whether the token there is among the drafter's proposals
-    divergence: np.ndarray | None = None  # [N, T] block divergence of a draft with its root there, if it was asked for
-    limited: bool = False  # whether the answer was cut at its length limit, near which less is drafted
-
-    def cycles(self, drafter: int) -> int:
-        """Cycles that the answer takes with this drafter alone."""
-        return len(self.play(lambda _: drafter))
-
-    def play(self, pick, after=lambda *_: None) -> list[tuple[int, int]]:
-        """Cycles as (drafter, accept length); pick(root) names the drafter, after(root, drafter, length) is told."""
-        played, root = [], self.begin
-        while root < self.end - 1:
-            drafter = pick(root)
-            length = int(self.accept_length[drafter, root])
-            after(root, drafter, length)
-            played.append((drafter, min(length, self.end - 1 - root)))
-            root += length
-        return played
+def room_of(target: Target, answer: Generation, max_new_tokens: int | None = None) -> int:
+    """Tokens that the answer was allowed; None: as many as its end tells."""
+    room = target.max_positions - len(answer.prompt)
+    if max_new_tokens is None:
+        return len(answer.tokens) if answer.stop_reason in ("length", "context") else room
+    if max_new_tokens < len(answer.tokens):
+        raise DrafterforgeError(
+            f"an answer has {len(answer.tokens)} tokens, more than max_new_tokens={max_new_tokens} that it was allowed"
+        )
+    return min(max_new_tokens, room)
 
 
-def tell(target: Target, pool: Pool, shape: TreeShape, answer: Generation, divergences: bool = False) -> Story:
-    """The story of a greedy answer.  shape: trees of drafters without their own.
+def tell(
+    target: Target,
+    pool: Pool,
+    shape: TreeShape,
+    answer: Generation,
+    divergences: bool = False,
+    max_new_tokens: int | None = None,
+) -> Story:
+    """The story of a greedy answer.  shape: trees of drafters without their own; no scheduler is asked.
 
     divergences: also what MetaSD's selectors are rewarded by, for which the target reads every drafter's branches.
+    max_new_tokens: that the answer was allowed, near which less is drafted; see `room_of`.
     """
     text = torch.tensor(answer.prompt + answer.tokens, device=target.device)
     begin, end = len(answer.prompt), text.numel()
-    limited = answer.stop_reason in ("length", "context")
+    room = room_of(target, answer, max_new_tokens)
     depths = [pool.shape_of(name, shape).depth for name in pool.names]
     branches = Branches(text, max(1, *depths)) if divergences else None
+    trees, hits = Trees.blank(len(pool.names), end), np.zeros((len(pool.names), end))
     with torch.inference_mode():
         positions = torch.arange(end, device=target.device)[None]
         features = target.forward(text[None], positions, None)[1][0]
-        parts = PoolProposer(pool, shape).parts
-        accept_length, accepted = {}, {}
-        for names, part in parts:
+        for names, part in PoolProposer(pool, shape).parts:
             shapes = [pool.shape_of(name, shape) for name in names]
-            look = _stack if isinstance(part, StackProposer) else _solo
             numbers = [pool.names.index(name) for name in names]
-            seen = look(part, shapes, text, features, begin, limited, branches, numbers)
-            for name, lengths, hits in zip(names, *seen, strict=True):
-                accept_length[name], accepted[name] = lengths, hits
-        told = None if branches is None else branches.divergences(target, len(pool.names))
-    hits = np.stack([accepted[name] for name in pool.names])
-    lengths = np.stack([accept_length[name] for name in pool.names])
-    return Story(pool.names, depths, begin, end, lengths, hits, hits, told, limited)
+            look = _stack if isinstance(part, StackProposer) else _solo
+            hits[numbers] = look(part, shapes, text, features, begin, room, Told(trees, numbers, branches))
+        if branches is not None:
+            trees = replace(trees, divergence=branches.divergences(target, len(pool.names)))
+    return Story(pool.names, depths, begin, end, [trees], hits, hits)
 
 
-def _rooms(begin: int, end: int, shape: TreeShape, limited: bool) -> Iterator[tuple[list[int], TreeShape]]:
+@dataclass(frozen=True)
+class Told:
+    """Where what some drafters draft is noted."""
+
+    trees: Trees
+    numbers: list[int]  # of these drafters in the pool
+    branches: Branches | None
+
+    def asked(self, member: int, shape: TreeShape, begin: int, room: int) -> None:
+        """The trees that one of them is asked for, as deep as could count."""
+        number, end = self.numbers[member], self.trees.depth.shape[1]
+        roots = np.arange(begin, end - 1)
+        self.trees.depth[number, begin : end - 1] = np.minimum(shape.depth, levels_left(roots, begin, room))
+        self.trees.top_k[number, begin : end - 1] = shape.top_k
+
+    def drafted(self, member: int, roots: list[int], tree: Tree, text: Tensor, depth: int) -> None:
+        """What became of trees below roots [B]."""
+        number = self.numbers[member]
+        index = torch.arange(tree.parents.shape[1], device=text.device)
+        self.trees.accept_length[number, roots] = _lengths(tree, text, torch.tensor(roots, device=text.device), depth)
+        self.trees.num_nodes[number, roots] = 1 + (tree.parents != index).sum(dim=1).cpu().numpy()
+        if self.branches is not None:
+            self.branches.note(number, roots, tree)
+
+
+def levels_left(roots: np.ndarray, begin: int, room: int) -> np.ndarray:
+    """Levels that could count at roots [R] of an answer that is allowed `room` tokens, as the engine limits them."""
+    return room - (roots - begin) - 2
+
+
+def _rooms(begin: int, end: int, shape: TreeShape, room: int) -> Iterator[tuple[list[int], TreeShape]]:
     """Roots that are drafted from together, with their trees: as live, no deeper than could count."""
-    last = max(end - 2 - shape.depth, begin - 1) if limited else end - 2  # root with room for all levels
-    for start in range(begin, last + 1, ROOTS):
-        yield list(range(start, min(start + ROOTS, last + 1))), shape
-    for root in range(last + 1, end - 2):
-        yield [root], TreeShape(shape.num_tokens, end - 2 - root, shape.top_k)
+    if shape.depth == 0 or shape.num_tokens == 1:
+        return
+    left = levels_left(np.arange(begin, end - 1), begin, room)
+    whole = begin + int((left >= shape.depth).sum())  # roots before it have room for all levels
+    for start in range(begin, whole, ROOTS):
+        yield list(range(start, min(start + ROOTS, whole))), shape
+    for root in range(whole, end - 1):
+        if left[root - begin] > 0:
+            yield [root], TreeShape(shape.num_tokens, int(left[root - begin]), shape.top_k)
 
 
 def _stack(
@@ -107,34 +128,22 @@ def _stack(
     text: Tensor,
     features: Tensor,
     begin: int,
-    limited: bool,
-    branches: Branches | None,
-    numbers: Sequence[int],
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Accept lengths and hits of drafters that read in one pass; numbers: theirs in the pool."""
+    room: int,
+    told: Told,
+) -> np.ndarray:
+    """Let drafters that read in one pass draft from every root; their hits, [n, T]."""
     end = text.numel()
-    part.admit(text[:2], features[:1])
-    first = part.last, part.logits
-    rest = text[None, 2:]
-    part.commit(rest, features[None, 1 : end - 1], [end - 2])
-    judgement = part.read(Truth(rest, None), [one.top_k for one in shapes])
-    outputs, logits = (torch.cat((one, more), dim=1) for one, more in zip(first, part.outputs, strict=True))
-    lengths = []
+    outputs, logits, judgement = read_text(part, text, features, [one.top_k for one in shapes])
     for member, (drafter, shape) in enumerate(zip(part.drafters.members, shapes, strict=True)):
-        found = np.ones(end, dtype=np.int64)
-        for some, own in _rooms(begin, end, shape, limited):
-            if own.depth == 0 or own.num_tokens == 1:
-                continue
+        told.asked(member, shape, begin, room)
+        keys = part.cache.data[:, :, member : member + 1, :, : end - 1]
+        for some, own in _rooms(begin, end, shape, room):
             roots = torch.tensor(some, device=text.device)
-            keys = part.cache.data[:, :, member : member + 1, :, : end - 1]
             tree = _trees(drafter, keys, outputs[member], logits[member], text, roots, own)
-            found[some] = _lengths(tree, text, roots, own.depth)
-            if branches is not None:
-                branches.note(numbers[member], some, tree)
-        lengths.append(found)
-    hits = np.zeros((len(lengths), end))
+            told.drafted(member, some, tree, text, own.depth)
+    hits = np.zeros((len(shapes), end))
     hits[:, 2:] = judgement.accepted[:, 0].cpu().numpy()
-    return lengths, hits
+    return hits
 
 
 def _trees(
@@ -147,12 +156,9 @@ def _trees(
     shape: TreeShape,
 ) -> Tree:
     """Trees below roots [B] of one text, of which every row reads what stands before its root."""
-    cache = KeyValueCache(1, len(roots), keys.shape[3], keys.shape[5], keys.dtype, keys.device)
-    base = keys.shape[4]
-    cache.reserve(base + shape.top_k * shape.depth)
-    cache.data[:, :, :, :, :base] = keys
+    cache = beside_roots(keys, roots, shape.top_k * shape.depth)
     newest = roots - 1  # slot of the root
-    return draft_levels(drafter, cache, outputs[newest], text[roots], roots, base, shape, logits[newest])
+    return draft_levels(drafter, cache, outputs[newest], text[roots], roots, keys.shape[4], shape, logits[newest])
 
 
 def _solo(
@@ -161,27 +167,24 @@ def _solo(
     text: Tensor,
     features: Tensor,
     begin: int,
-    limited: bool,
-    branches: Branches | None,
-    numbers: Sequence[int],
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Accept lengths and hits of a drafter that reads token by token; numbers: its own in the pool."""
+    room: int,
+    told: Told,
+) -> np.ndarray:
+    """Let a drafter that reads token by token draft from every root; its hits, [1, T]."""
     end, shape = text.numel(), shapes[0]
-    trees = {root: own for some, own in _rooms(begin, end, shape, limited) for root in some}
-    found, hits = np.ones(end, dtype=np.int64), np.zeros((1, end))
+    told.asked(0, shape, begin, room)
+    trees = {root: own for some, own in _rooms(begin, end, shape, room) for root in some}
+    hits = np.zeros((1, end))
     part.admit(text[: begin + 1], features[:begin])
     for root in range(begin, end - 1):
-        own = trees.get(root)
-        if own is not None and own.depth and own.num_tokens > 1:
+        if own := trees.get(root):
             tree = part.draft(0, [0], text[root : root + 1], own)
-            found[root] = _lengths(tree, text, torch.tensor([root], device=text.device), own.depth)[0]
-            if branches is not None:
-                branches.note(numbers[0], [root], tree)
+            told.drafted(0, [root], tree, text, own.depth)
         following = text[None, root + 1 : root + 2]
         part.commit(following, features[None, root : root + 1], [1], tell=True)
         judgement = part.read(Truth(following, None), [shape.top_k])
         hits[0, root + 1] = judgement.accepted[0, 0, 0].item()
-    return [found], hits
+    return hits
 
 
 def _lengths(tree: Tree, text: Tensor, roots: Tensor, depth: int) -> np.ndarray:
@@ -192,36 +195,40 @@ def _lengths(tree: Tree, text: Tensor, roots: Tensor, depth: int) -> np.ndarray:
 
 
 def replay(
-    selector: Selector, story: Story, prompt: Sequence[int] = (), advice: np.ndarray | None = None
-) -> list[tuple[int, int]]:
-    """Cycles as (drafter, accept length) that the selector would have led to, told as the engine tells it.
+    selector: Selector,
+    story: Story,
+    prompt: Sequence[int] = (),
+    advice: np.ndarray | None = None,
+    laws: list[np.ndarray] | None = None,
+) -> list[PlayedCycle]:
+    """Cycles that the selector would have led to, told as the engine tells it when it decodes one request at a time.
 
-    advice: a router's law for the prompt, [N].
+    advice: a router's law for the prompt, [N].  laws: takes the law of every choice, [N].
     """
-    if selector.needs.divergence and story.divergence is None:
+    if selector.needs.divergence and any(one.divergence is None for one in story.trees):
         raise DrafterforgeError(f"{selector.name} needs stories with divergences; tell them with divergences=True")
     cycles = 0
 
     def pick(root: int) -> int:
-        return selector.select(Context(cycles, root - story.begin)).drafter
+        choice = selector.select(Context(cycles, root - story.begin))
+        if laws is not None:
+            laws.append(choice.probs)
+        return choice.drafter
 
-    def after(root: int, drafter: int, length: int) -> None:
+    def after(cycle: PlayedCycle, divergence: float | None) -> None:
         nonlocal cycles
         cycles += 1
-        stop = min(root + 1 + length, story.end)
-        seen = slice(root + 1, stop)
-        evaluation = Evaluation(root + 1, story.gamma[:, seen], story.accepted[:, seen])
-        asked = selector.needs.evaluation
-        divergence = float(story.divergence[drafter, root]) if selector.needs.divergence else None
-        depth = story.depths[drafter]
+        first = cycle.position + 1
+        seen = slice(first, first + cycle.accept_length)
+        evaluation = Evaluation(first, story.gamma[:, seen], story.accepted[:, seen])
         selector.observe(
             Feedback(
-                drafter,
-                root + 1,
-                length,
-                min(depth, story.end - 2 - root) if story.limited else depth,
-                divergence=divergence,
-                evaluation=evaluation if asked else None,
+                cycle.drafter,
+                first,
+                cycle.accept_length,
+                cycle.depth,
+                divergence=divergence if selector.needs.divergence else None,
+                evaluation=evaluation if selector.needs.evaluation else None,
             )
         )
 

@@ -20,7 +20,7 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.proposers.eagle3 import level_step
 from drafterforge.runtime.proposers.stack import StackProposer
 from drafterforge.scheduling.observation import best_children
-from drafterforge.scheduling.trace import CHILDREN, Trace
+from drafterforge.scheduling.trace import CHILDREN, BranchTrace, Trace
 from drafterforge.target.load import Target
 from drafterforge.tree.union import expand_widths
 
@@ -36,8 +36,12 @@ def record(
     top_ks: Sequence[int],
     depth: int,
     told: int,
+    branches: bool = False,
 ) -> Trace:
-    """The trace of an answer.  pool: EAGLE-3 drafters.  told: width whose candidates' scores are kept."""
+    """The trace of an answer.  pool: EAGLE-3 drafters.  told: width whose candidates' scores are kept.
+
+    branches: also the most probable branches, by which block divergences are told.
+    """
     if any(not isinstance(drafter, FusedDrafter) for drafter in pool.drafters.values()):
         raise DrafterforgeError("traces are of EAGLE-3 drafters; others draft trees of one shape")
     text = torch.tensor([*prompt, *answer], device=target.device)
@@ -52,10 +56,13 @@ def record(
             part = StackProposer(stack)
             outputs, logits, judgement = read_text(part, text, features, [told] * len(names), details=True)
             for member, name in enumerate(names):
-                drafts = _drafts(part, member, outputs[member], logits[member], text, begin, top_ks, depth, told)
+                newest = outputs[member], logits[member]
+                drafts = _drafts(part, member, *newest, text, begin, top_ks, depth, told, branches)
                 log_q = judgement.log_q[member, 0, begin - 1 :].cpu().numpy()
                 found[name] = (*drafts, log_q)
-    ranks, scores, children, log_q = (np.stack(parts) for parts in zip(*(found[n] for n in pool.names), strict=True))
+    ranks, scores, children, *below, log_q = (
+        np.stack(parts) for parts in zip(*(found[name] for name in pool.names), strict=True)
+    )
     rows = slice(begin - 1, end - 2)  # the features that stand before each root
     return Trace(
         tokens=np.array([*prompt, *answer], dtype=np.int32),
@@ -67,6 +74,7 @@ def record(
         scores=scores,
         children=children,
         log_q=log_q.astype(np.float32),
+        branches=BranchTrace(*below) if branches else None,
     )
 
 
@@ -105,8 +113,12 @@ def _drafts(
     top_ks: Sequence[int],
     depth: int,
     told: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ranks [R, K, D (D + 1) / 2], scores [R, S] and log-probabilities of the root's children [R, CHILDREN]."""
+    branches: bool,
+) -> tuple[np.ndarray, ...]:
+    """Ranks [R, K, D (D + 1) / 2], scores [R, S] and log-probabilities of the root's children [R, CHILDREN].
+
+    branches: then also tokens and ranks as `BranchTrace` has them.
+    """
     drafter, end = part.drafters.members[member], text.numel()
     keys = part.cache.data[:, :, member : member + 1, :, : end - 1]
     padded = torch.cat((text, text.new_full((depth + 1,), -1)))
@@ -118,9 +130,13 @@ def _drafts(
         truth = padded[roots[:, None] + 1 + torch.arange(depth, device=text.device)]
         cache = beside_roots(keys, roots, 2 * sum(top_ks) * depth)
         step = level_step(drafter, cache, outputs[newest], roots, keys.shape[4])
-        drafts = expand_widths(logits[newest], top_ks, depth, truth, step, drafter.token_ids, told)
+        drafts = expand_widths(logits[newest], top_ks, depth, truth, step, drafter.token_ids, told, branches)
         best = best_children(logits[newest], CHILDREN)
         ranks = drafts.ranks[:, :, lower[0], lower[1]]
         scores = drafts.scores.clamp(min=-6e4)  # the least that float16 holds
-        found.append((ranks.cpu().numpy().astype(np.uint16), scores.half().cpu().numpy(), best.half().cpu().numpy()))
+        own = ranks.cpu().numpy().astype(np.uint16), scores.half().cpu().numpy(), best.half().cpu().numpy()
+        if branches:
+            below = drafts.branch.ranks[:, :, lower[0], lower[1]]
+            own += drafts.branch.tokens.cpu().numpy(), below.cpu().numpy().astype(np.uint16)
+        found.append(own)
     return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))

@@ -10,7 +10,8 @@ import torch
 
 from drafterforge.scheduling.episodes import depth_observations, ltd_index, size_observations, sizes_allowed
 from drafterforge.scheduling.nets import ActorCritic
-from drafterforge.scheduling.observation import Observation, observed
+from drafterforge.scheduling.observation import Observation, observed, pool_size
+from drafterforge.scheduling.policy import LTDPolicy
 from drafterforge.scheduling.replay import Table
 from drafterforge.scheduling.trace import Traces
 
@@ -71,6 +72,21 @@ def sizes_of(net: ActorCritic | None, traces: Traces, drafter: int, table: Table
         rows = slice(start, start + CHUNK)
         seen = size_observations(scores[rows], depths[rows], traces.positions[rows], top_k, max(table.grid.depths))
         found.append(logits_of(net, seen, sizes_allowed(table, depths[rows])).argmax(axis=1))
+    return np.concatenate(found)
+
+
+@torch.inference_mode()
+def nodes_of(policy: LTDPolicy, traces: Traces, drafter: int, depths: np.ndarray) -> np.ndarray:
+    """Nodes that a policy has verified at each root, [R], of trees with `depths` levels [R]: its own decisions."""
+    top_k, scores = policy.spec.top_k, traces.rows["scores"][drafter]
+    candidate = np.arange(pool_size(top_k, policy.depth))
+    found = []
+    for start in range(0, traces.num_roots, CHUNK):
+        rows = slice(start, start + CHUNK)
+        drafted = candidate < pool_size(top_k, depths[rows, None])
+        own = np.where(drafted, scores[rows, : len(candidate)].astype(np.float32), -np.inf)
+        given = (torch.from_numpy(one) for one in (depths[rows], own, traces.positions[rows]))
+        found.append(policy.nodes(*given).numpy())
     return np.concatenate(found)
 
 

@@ -85,6 +85,22 @@ class LTDPolicy(Scheduler):
         """Decisions for rows with roots at these positions."""
         return LTDGrowth(self, lengths)
 
+    def nodes(self, depths: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Nodes to verify of trees with so many levels [B] and roots at `lengths` [B]; scores: [B, P], see `Growth`.
+
+        As in training, a size that a pool cannot fill is not chosen; one that is smaller than all sizes is taken whole.
+        """
+        top_k, sizes = self.spec.top_k, torch.tensor(self.sizes, device=scores.device)
+        pool = depths * level_size(top_k) - level_size(top_k) + top_k + 1
+        fits = sizes <= pool[:, None]
+        fits[:, 0] = True
+        if self.size_net is None:
+            place = fits.sum(dim=1) - 1
+        else:
+            seen = of_level(scores, pool_size(top_k, self.depth), lengths, depths)
+            place = self.size_net.logits(seen, fits).argmax(dim=1)
+        return torch.minimum(sizes[place], pool)
+
 
 class LTDGrowth:
     """Decisions of an `LTDPolicy` for the rows of one draft."""
@@ -102,16 +118,7 @@ class LTDGrowth:
 
     def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
         """See `Growth`."""
-        policy, top_k = self.policy, self.policy.spec.top_k
-        pool = depths * level_size(top_k) - level_size(top_k) + top_k + 1
-        if policy.size_net is None:
-            return pool.clamp(max=policy.sizes[-1])
-        size = pool_size(top_k, policy.depth)
-        logits = policy.size_net.logits(of_level(scores, size, self.lengths, depths))
-        sizes = torch.tensor(policy.sizes, device=scores.device)
-        smaller = torch.cat((torch.ones_like(sizes[:1]), sizes[:-1]))
-        fresh = smaller < pool[:, None]  # a size is another tree than the one before, if that did not take all
-        return torch.minimum(sizes[logits.masked_fill(~fresh, -torch.inf).argmax(dim=1)], pool)
+        return self.policy.nodes(depths, scores, self.lengths)
 
 
 def save_policy(folder: Path, spec: PolicySpec, nets: dict[str, ActorCritic]) -> None:

@@ -2,7 +2,7 @@
 
 Decoding is lossless, so a cycle that begins at a position goes as it would have gone after any other cycles, and one
 record serves every policy.  A row is a root: a position at which a cycle could begin.
-Axes: N drafters, R roots, K widths, D levels, S candidates of the told width, A actions, P answers.
+Axes: N drafters, R roots, K widths, D levels, C children, S candidates of the told width, A actions, P answers.
 """
 
 from __future__ import annotations
@@ -32,6 +32,14 @@ BY_DRAFTER = ("ranks", "scores", "children", "log_q")
 
 
 @dataclass(frozen=True)
+class BranchTrace:
+    """The most probable branch below every root, see `tree.union.Branch`; it is not stored."""
+
+    tokens: np.ndarray  # [N, R, D, C]
+    ranks: np.ndarray  # [N, R, K, D (D + 1) / 2, C] uint16, pairs as in `Trace.ranks`
+
+
+@dataclass(frozen=True)
 class Trace:
     """One answer; its roots are the positions begin .. end - 2."""
 
@@ -44,6 +52,7 @@ class Trace:
     scores: np.ndarray  # [N, R, S] float16, see `Drafts.scores`
     children: np.ndarray  # [N, R, CHILDREN] float16, log-probabilities of the root's best children
     log_q: np.ndarray  # [N, R] float32, of the token after the root; -inf outside the drafter's vocabulary
+    branches: BranchTrace | None = None  # if they were asked for
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 A node's children depend on its path alone, but which nodes are expanded depends on the width: the beam of a narrow
 tree is not always part of a wider one.  So each level expands the union of all widths' beams, and every width keeps
 its own beam and pool over it, in the order of `grow`.
-Axes: B rows, K widths, D levels, U nodes expanded, C children of each, W draft vocabulary.
+Axes: B rows, K widths, D levels, U nodes expanded, C children of each (of the widest), W draft vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.tree.expand import Step
 from drafterforge.tree.grow import ordered, top_children
 
-MISSING = 65535  # rank of a truth that is no candidate
+MISSING = 65535  # rank of what is no candidate
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,18 @@ class Drafts:
     ranks: Tensor  # [B, K, D, D] of the truth: (b, k, d - 1, j - 1) is its level j's place among the pool of d levels,
     # from 1; MISSING where it is no candidate or j > d
     scores: Tensor  # [B, S] cumulative log-probabilities of all candidates of the told width, level by level
+    branch: Branch | None = None  # if it was asked for
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The branch of always the best child below each root: the root, its best child, that one's best child, and so on.
+
+    Whatever a tree keeps of a node's children, it keeps the best ones; so this is every tree's most probable branch.
+    """
+
+    tokens: Tensor  # [B, D, C] target ids of the children of its D nodes, best first; -1 where no width expands a node
+    ranks: Tensor  # [B, K, D, D, C] of these children, as `Drafts.ranks`
 
 
 @dataclass
@@ -37,8 +49,10 @@ class Width:
     top_k: int
     place: Tensor  # [B, k] its beam among the nodes expanded, in beam order
     at: Tensor  # [B] place of the truth in the beam, -1 where it has left
+    best: Tensor  # [B] place of the branch's node in the beam, -1 where it has left
     pools: list[Tensor]  # scores of each level, [B, k] and then [B, k * k]
     found: list[Tensor] = field(default_factory=list)  # index of the truth in each level's pool, [B], -1: not there
+    below: list[Tensor] = field(default_factory=list)  # the same for the branch's node of that level, the best child
 
 
 def expand_widths(
@@ -49,11 +63,12 @@ def expand_widths(
     step: Step,
     token_ids: Tensor | None = None,
     told: int | None = None,
+    branch: bool = False,
 ) -> Drafts:
     """Draft below each root from the logits [B, W] of its children.
 
     truth: target ids that follow the root, [B, D], -1 where nothing does.  step, token_ids: as in `expand`.  told:
-    width whose scores are returned; None: none.
+    width whose scores are returned; None: none.  branch: whether `Drafts.branch` is returned.
     """
     batch, most = len(logits), max(top_ks)
     if most > logits.shape[-1]:
@@ -64,10 +79,10 @@ def expand_widths(
     origin = torch.zeros_like(ids)
     first = torch.arange(most, device=logits.device).expand(batch, -1)
     reads = torch.empty(batch, most, 0, dtype=torch.bool, device=logits.device)
-    widths = []
+    widths, best, names = [], torch.zeros_like(rows), [tokens]
     for top_k in top_ks:
         at = _place_of(tokens[:, :top_k] == truth[:, :1])
-        widths.append(Width(top_k, first[:, :top_k], at, [scores[:, :top_k]], [at]))
+        widths.append(Width(top_k, first[:, :top_k], at, best, [scores[:, :top_k]], [at], [best]))
     for level in range(1, depth):
         count = tokens.shape[1]
         own = torch.eye(count, dtype=torch.bool, device=logits.device).expand(batch, -1, -1)
@@ -75,6 +90,7 @@ def expand_widths(
         logp, ids = top_children(step(level, tokens, origin, reads), most)
         children = ids if token_ids is None else token_ids[ids]
         cumulative = scores[:, :, None] + logp
+        names.append(_names(widths, children, rows))
         keys = torch.cat([_grow(one, cumulative, children, truth[:, level], rows) for one in widths], dim=1)
         kept = _distinct(keys)
         sizes = [one.top_k for one in widths]
@@ -82,10 +98,14 @@ def expand_widths(
             one.place = torch.searchsorted(kept, mine.contiguous())
         tokens, scores = children.flatten(1).gather(1, kept), cumulative.flatten(1).gather(1, kept)
         origin = kept // most
-    ranks = torch.stack([_ranks(one) for one in widths], dim=1)
+    ranks = torch.stack([_ranks(one.pools, [at[:, None] for at in one.found]) for one in widths], dim=1)[..., 0]
     asked = next((one for one in widths if one.top_k == told), None)
     empty = scores.new_empty(batch, 0)
-    return Drafts(ranks, empty if asked is None else torch.cat(asked.pools, dim=1))
+    told_scores = empty if asked is None else torch.cat(asked.pools, dim=1)
+    if not branch:
+        return Drafts(ranks, told_scores)
+    below = [_ranks(one.pools, [_children(at, one.top_k, most) for at in one.below]) for one in widths]
+    return Drafts(ranks, told_scores, Branch(torch.stack(names, dim=1), torch.stack(below, dim=1)))
 
 
 def _grow(width: Width, cumulative: Tensor, children: Tensor, truth: Tensor, rows: Tensor) -> Tensor:
@@ -99,10 +119,12 @@ def _grow(width: Width, cumulative: Tensor, children: Tensor, truth: Tensor, row
     tokens = children[:, :, :top_k].gather(1, index)
     hit = _place_of(tokens[rows, width.at.clamp(min=0)] == truth[:, None])
     found = torch.where((width.at >= 0) & (hit >= 0), width.at * top_k + hit, -1)
+    below = torch.where(width.best >= 0, width.best * top_k, -1)
     beam = ordered(pool)[:, :top_k]
     width.pools.append(pool)
     width.found.append(found)
-    width.at = _place_of((beam == found[:, None]) & (found >= 0)[:, None])
+    width.below.append(below)
+    width.at, width.best = (_place_of((beam == one[:, None]) & (one >= 0)[:, None]) for one in (found, below))
     return width.place.gather(1, beam // top_k) * most + beam % top_k
 
 
@@ -121,21 +143,39 @@ def _distinct(keys: Tensor) -> Tensor:
     return kept.scatter_(1, place, keys)
 
 
-def _ranks(width: Width) -> Tensor:
-    """Places of the truth in the pools of one width, see `Drafts.ranks`, [B, D, D]."""
-    depth, batch = len(width.pools), len(width.at)
-    ranks = torch.full((batch, depth, depth), MISSING, dtype=torch.long, device=width.at.device)
-    for j, (pool, found) in enumerate(zip(width.pools, width.found, strict=True)):
-        score = pool.gather(1, found.clamp(min=0)[:, None])
-        rank = torch.ones_like(found)
-        for level, other in enumerate(width.pools):
+def _names(widths: Sequence[Width], children: Tensor, rows: Tensor) -> Tensor:
+    """Target ids of the children [B, C] of the branch's node, of all children [B, U, C]; -1 where it has left."""
+    found = torch.full_like(children[:, 0], -1)
+    for one in widths:
+        at = one.place.gather(1, one.best.clamp(min=0)[:, None])[:, 0]
+        found = torch.where((one.best >= 0)[:, None], children[rows, at], found)
+    return found
+
+
+def _children(first: Tensor, top_k: int, most: int) -> Tensor:
+    """Indices in a pool of the children of a node, of which `first` [B] is the best, [B, C]; -1: not there."""
+    column = torch.arange(most, device=first.device)
+    return torch.where((first >= 0)[:, None] & (column < top_k), first[:, None] + column, -1)
+
+
+def _ranks(pools: Sequence[Tensor], found: Sequence[Tensor]) -> Tensor:
+    """Places of candidates among the pools of one width, see `Drafts.ranks`, [B, D, D, n].
+
+    found: their indices in the pool of each level, [B, n], -1: not there.
+    """
+    depth, (batch, count) = len(pools), found[0].shape
+    ranks = torch.full((batch, depth, depth, count), MISSING, dtype=torch.long, device=found[0].device)
+    for j, (pool, index) in enumerate(zip(pools, found, strict=True)):
+        score = pool.gather(1, index.clamp(min=0))[:, :, None]
+        rank = torch.ones_like(index)
+        for level, scores in enumerate(pools):
+            other = scores[:, None]
             ahead = other > score
             if level < j:
                 ahead |= other == score
             elif level == j:
-                index = torch.arange(other.shape[1], device=other.device)
-                ahead |= (other == score) & (index < found[:, None])
-            rank = rank + ahead.sum(dim=1)
+                ahead |= (other == score) & (torch.arange(other.shape[2], device=index.device) < index[:, :, None])
+            rank = rank + ahead.sum(dim=2)
             if level >= j:
-                ranks[:, level, j] = torch.where(found >= 0, rank, MISSING)
+                ranks[:, level, j] = torch.where(index >= 0, rank, MISSING)
     return ranks

@@ -9,8 +9,9 @@ import pytest
 
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import DrafterforgeError
+from drafterforge.evaluation.plays import Story, Trees
 from drafterforge.evaluation.selection import Contest, tuned
-from drafterforge.evaluation.story import Story, replay, tell
+from drafterforge.evaluation.story import replay, tell
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.selectors import names
@@ -44,6 +45,16 @@ def contest(everything) -> Contest:
     return Contest.of([tell(target, pool, SHAPE, answer, divergences=True) for answer in answers], PROMPTS)
 
 
+def seen_live(answer) -> list[tuple]:
+    """The cycles of a live answer."""
+    return [(one.drafter, one.accept_length, one.depth, one.num_nodes, one.top_k) for one in answer.cycles]
+
+
+def told_by(contest, cycles) -> list[tuple]:
+    """The same of a replay."""
+    return [(contest.names[one.drafter], one.accept_length, one.depth, one.num_nodes, one.top_k) for one in cycles]
+
+
 SELECTORS = ["hedgespec", "metasd_ucb", "metasd_exp3", "metasd_halving", "normalhedge", "ucbspec", "exp3spec"]
 
 
@@ -56,9 +67,8 @@ def test_replayed_cycles_equal_live_cycles(everything, contest, selector):
     played = contest.run(contest.maker(selector, seed=3))
     used = set()
     for one, cycles in zip(live, played, strict=True):
-        ours = [(cycle.drafter, cycle.accept_length) for cycle in one.cycles]
-        assert ours == [(contest.names[drafter], length) for drafter, length in cycles]
-        used |= {name for name, _ in ours}
+        assert seen_live(one) == told_by(contest, cycles)
+        used |= {cycle.drafter for cycle in one.cycles}
     assert len(used) > 1
 
 
@@ -78,7 +88,7 @@ def test_divergences_are_those_that_live_cycles_measure(everything, contest):
         return made
 
     Engine(target, Pool(drafters, recording, shapes=shapes), SHAPE, max_batch=1).generate(PROMPTS[:1], COUNT)
-    told = contest.stories[0].divergence
+    told = contest.stories[0].trees[0].divergence
     found = [told[one.drafter, one.position - 1] for one in heard]
     assert found == pytest.approx([one.divergence for one in heard], abs=1e-5) and len({*found}) > 5
     assert {one.drafter for one in heard} == set(range(len(drafters)))
@@ -95,7 +105,7 @@ def test_a_router_s_advice_is_replayed(contest, name):
     laws = [np.eye(6)[2], np.eye(6)[0], np.eye(6)[5]]
     options = {"prior": 4} if name == "hedgespec" else {}
     played = replace(contest, advice=laws).run(contest.maker(name, **options))
-    assert [one[0][0] for one in played] == [2, 0, 5]
+    assert [one[0].drafter for one in played] == [2, 0, 5]
 
 
 @pytest.mark.slow
@@ -104,14 +114,14 @@ def test_every_drafter_alone_replays_as_it_decodes(everything, contest):
     for number, name in enumerate(contest.names):
         one = Engine(target, drafters[name], shapes.get(name, SHAPE))
         for answer, cycles in zip(one.generate(PROMPTS, COUNT), contest.alone(number), strict=True):
-            assert [cycle.accept_length for cycle in answer.cycles] == [length for _, length in cycles]
+            assert [cycle.accept_length for cycle in answer.cycles] == [cycle.accept_length for cycle in cycles]
 
 
 def made_up(lengths: list[list[int]], begin: int = 2) -> Story:
     """A story of given accept lengths by drafter and root, without evaluations."""
     table = np.array(lengths)
-    blank = np.zeros(table.shape)
-    return Story(["a", "b"], [4, 4], begin, table.shape[1], table, blank, blank)
+    blank, trees = np.zeros(table.shape), Trees.blank(*table.shape)
+    return Story(["a", "b"], [4, 4], begin, table.shape[1], [replace(trees, accept_length=table)], blank, blank)
 
 
 def test_regret_is_counted_against_the_best_drafter_of_each_answer():

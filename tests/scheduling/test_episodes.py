@@ -8,7 +8,7 @@ import torch
 
 from drafterforge.errors import ConfigError
 from drafterforge.scheduling.actions import NO_DRAFT, ActionGrid
-from drafterforge.scheduling.choices import depths_of, ltd_actions, observations_of, sizes_of
+from drafterforge.scheduling.choices import depths_of, ltd_actions, nodes_of, observations_of, sizes_of
 from drafterforge.scheduling.episodes import (
     DepthEnvironment,
     ShapeEnvironment,
@@ -18,6 +18,7 @@ from drafterforge.scheduling.episodes import (
     size_observations,
 )
 from drafterforge.scheduling.nets import ActorCritic
+from drafterforge.scheduling.policy import LTDPolicy, PolicySpec
 from drafterforge.scheduling.replay import build_table, play, play_static
 from tests.scheduling.made import GRID, profile, table, traces
 
@@ -110,6 +111,21 @@ def test_sizes_chosen_in_the_environment_are_those_that_replay_looks_up():
         assert (step.dones).all()
     actions = ltd_actions(None, net, told, 0, one)
     assert play(one, lambda at: actions[at]).tokens.sum() == one.num_roots
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_sizes_are_decided_live_as_in_training(sized):
+    """Pools of 2, 6 and 10 candidates: the next larger size is never the rest of a pool."""
+    told = traces(lengths=(40, 40))
+    grid = ActionGrid("ltd", (1, 2, 4, 8, 16), (1, 2, 3), (2,))
+    one = build_table(told, grid, 0, profile())
+    torch.manual_seed(3)
+    depths = 1 + np.arange(told.num_roots) % np.clip(told.levels, 1, 3)
+    net = undecided(size_observations(told.rows["scores"][0], depths, told.positions, 2, 3), 4) if sized else None
+    policy = LTDPolicy(PolicySpec("ltd", "ltd", "", "a", "", "cpu", grid.as_dict(), top_k=2), None, net)
+    nodes = nodes_of(policy, told, 0, depths)
+    actions = ltd_index(one)[depths - 1, sizes_of(net, told, 0, one, depths)]
+    assert nodes.tolist() == grid.table[actions, 0].tolist() and len({*nodes.tolist()}) > 1
 
 
 def test_observations_hold_the_parts_that_were_asked_for():

@@ -83,5 +83,5 @@ def test_a_learner_over_trees_is_told_what_cycles_from_each_position_emit_per_se
 
     contest.play(recording)
     story, seconds = contest.stories[0], contest.seconds[0]
-    paces = story.accept_length[:, story.begin] / seconds[:, story.begin]
+    paces = story.trees[0].accept_length[:, story.begin] / seconds[:, story.begin]
     assert (1 - heard[0]) / (1 - heard[0]).sum() == pytest.approx(paces / paces.sum())

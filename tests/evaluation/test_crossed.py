@@ -1,0 +1,263 @@
+"""Law 4 for every selector with every scheduler: replayed cycles equal live cycles, request by request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.evaluation.crossed import crossed, draws
+from drafterforge.evaluation.joint import Arm, JointContest
+from drafterforge.evaluation.story import tell
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.recording import record
+from drafterforge.scheduling.actions import ActionGrid
+from drafterforge.scheduling.choices import observations_of
+from drafterforge.scheduling.nets import ActorCritic, forbid
+from drafterforge.scheduling.policy import LTDPolicy, PolicySpec, ShapePolicy
+from drafterforge.scheduling.schedulers import RandomScheduler, StaticScheduler
+from drafterforge.scheduling.trace import Recorded, join
+from drafterforge.tree.grow import TreeShape
+from tests.evaluation.test_story import seen_live, told_by
+from tests.models import tiny_drafter, tiny_target
+from tests.runtime.test_pool import random_adapter
+from tests.scheduling.made import profile
+
+SHAPE = TreeShape(40, 3, 8)
+GRID = ActionGrid("tiny", (1, 2, 9, 20, 60), (1, 2, 4), (1, 3, 8))
+WIDE = ActionGrid("ltd", (1, 6, 20, 60, 90), (1, 2, 3, 4), (8,))  # no size is all of a level or two: 9 and 73
+PROMPTS = [[3, 14, 15, 9, 26, 5], [7, 8], [4] * 17]
+COUNT = 26
+SELECTORS = {
+    "static": {"drafter": "c"},
+    "hedgespec": {},
+    "normalhedge": {"calibration": True},
+    "metasd_ucb": {"beta": 0.2},
+    "ucb1": {"c": 0.1, "carry": True},
+}
+SCHEDULERS = ["static", "another tree", "every cycle", "kept", "text, kept", "ltd", "ltd, depth alone"]
+
+FIRST = [("metasd_ucb", "kept"), ("hedgespec", "ltd"), ("ucb1", "every cycle"), ("normalhedge", "static")]
+
+
+def policy_of(traces, every: int, parts: list[str], temperature: float = 0.0) -> ShapePolicy:
+    """A random network that chooses now this, now that."""
+    seen = torch.from_numpy(np.concatenate([observations_of(traces, n, parts) for n in range(3)]))
+    net = ActorCritic(seen.shape[1], len(GRID), (16,), (4,))
+    net.normalise_by(seen)
+    spec = PolicySpec("shapes", "resps", "in-memory", "a", "", "cpu", GRID.as_dict(), parts, every, temperature)
+    return ShapePolicy(spec, net)
+
+
+class Whim:
+    """Chooses by the best candidate's score, and otherwise at random; stands in for a policy's network."""
+
+    def __init__(self, actions: int) -> None:
+        self.actions = actions
+
+    def logits(self, seen: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return forbid(torch.cos(9.0 * seen[:, :1] + 2.4 * torch.arange(self.actions)), mask)
+
+
+def ltd_policy(size: bool = True) -> LTDPolicy:
+    """Decides on depth and, if asked for, on size."""
+    spec = PolicySpec("ltd", "ltd", "in-memory", "a", "", "cpu", WIDE.as_dict(), top_k=8)
+    return LTDPolicy(spec, Whim(2), Whim(4) if size else None)
+
+
+def knowing(target, answers, size: int, ranks: list[int]) -> list[FusedDrafter]:
+    """A random drafter whose few tokens are those that the answers use most, and LoRA experts of it."""
+    used = Counter(token for one in answers for token in one.tokens)
+    others = [token for token in range(61) if token not in used]
+    drafter = tiny_drafter(target, draft_vocab_size=size)
+    drafter.set_vocabulary(torch.tensor([token for token, _ in used.most_common()] + others)[:size].sort().values)
+    first = FusedDrafter(drafter, target.backbone.embedding)
+    return [first, *(first.expert(random_adapter(drafter, rank)) for rank in ranks)]
+
+
+@pytest.fixture(scope="module")
+def everything():
+    """A target, a pool of every kind, its answers, of which one ends early, schedulers, and a contest for each."""
+    torch.manual_seed(2)
+    target = tiny_target(eos_token_id=None)
+    answers = Engine(target).generate(PROMPTS, COUNT)
+    first, own, second = knowing(target, answers, 14, [2, 3])
+    small = tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24)
+    drafters = {"a": first, "own": own, "b": knowing(target, answers, 18, [])[0], "c": second}
+    drafters |= {"small": small, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}
+    pool = Pool(drafters, shapes={"retrieval": TreeShape(8, 6, 2), "own": TreeShape(16, 2, 8)})
+    late = [
+        one.tokens[at] for one in answers for at in range(COUNT - 4, COUNT - 1) if one.tokens[at] not in one.tokens[:at]
+    ]
+    target.eos_ids = {late[0]}  # in the levels that the length limit cuts
+    answers = Engine(target).generate(PROMPTS, COUNT)
+    assert {one.stop_reason for one in answers} == {"eos", "length"}
+    served = Pool({name: drafters[name] for name in ("a", "b", "c")}, "static")
+    widths = (1, 3, 8)
+    found = [record(target, served, one.prompt, one.tokens, COUNT, widths, 4, 8) for one in answers]
+    traces = join(Recorded(("a", "b", "c"), widths, 4, 8), found, ["x"] * 3, ["test"] * 3)
+    traces = traces.with_texts(target.backbone.embedding)
+    schedulers = {
+        "static": StaticScheduler(SHAPE),
+        "another tree": StaticScheduler(TreeShape(11, 4, 3)),
+        "every cycle": policy_of(traces, 1, ["children", "length"]),
+        "kept": policy_of(traces, 3, ["features", "children"]),
+        "text, kept": policy_of(traces, 2, ["text", "length"]),
+        "ltd": ltd_policy(),
+        "ltd, depth alone": ltd_policy(size=False),
+    }
+    contests = crossed(target, pool, SHAPE, answers, schedulers, COUNT, divergences=True)
+    return target, pool, answers, traces, schedulers, contests
+
+
+def live(everything, selector: str, scheduler: str, max_batch: int = 1) -> list:
+    """Answers decoded with a selector and a scheduler; the engine's own tree is no scheduler's."""
+    target, pool, _, _, schedulers, _ = everything
+    one = None if scheduler == "static" else schedulers[scheduler]
+    options = {"seed": 3} | SELECTORS[selector]
+    pool = Pool(pool.drafters, selector, shapes=pool.shapes, scheduler=one, **options)
+    return Engine(target, pool, SHAPE, max_batch=max_batch).generate(PROMPTS, COUNT)
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize(
+    ("selector", "scheduler"),
+    [
+        *FIRST,
+        *(
+            (selector, scheduler)
+            for scheduler in SCHEDULERS
+            for selector in SELECTORS
+            if (selector, scheduler) not in FIRST
+        ),
+    ],
+)
+def test_replayed_cycles_equal_live_cycles(everything, selector, scheduler):
+    contest = everything[-1][scheduler]
+    played = contest.run(contest.maker(selector, seed=3, **SELECTORS[selector]))
+    used: Counter[str] = Counter()
+    for answer, cycles in zip(live(everything, selector, scheduler), played, strict=True):
+        assert seen_live(answer) == told_by(contest, cycles)
+        used.update(cycle.drafter for cycle in answer.cycles)
+    assert len(used) > 1 or selector == "static"
+    table = contest.table(played)
+    assert Counter(table["drafter"]) == used
+    assert sum(table["accept_length"]) == contest.tokens.sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_batches_leave_the_cycles_alone(everything, scheduler):
+    contest = everything[-1][scheduler]
+    played = contest.run(contest.maker("hedgespec", seed=3))
+    for answer, cycles in zip(live(everything, "hedgespec", scheduler, max_batch=3), played, strict=True):
+        assert seen_live(answer) == told_by(contest, cycles)
+
+
+def test_schedulers_choose_now_this_now_that(everything):
+    """Otherwise equal cycles would prove little."""
+    lengths = {}
+    for name, contest in everything[-1].items():
+        served = [contest.names.index(one) for one in ("a", "b", "c")]
+        cycles = [cycle for n in range(len(contest.names)) for one in contest.alone(n) for cycle in one]
+        shapes = {(cycle.depth, cycle.num_nodes) for cycle in cycles if cycle.drafter in served}
+        assert len(shapes) >= (2 if "tree" in name or name == "static" else 4), (name, shapes)
+        lengths[name] = len({cycle.accept_length for cycle in cycles if cycle.drafter in served})
+        assert {cycle.top_k for cycle in cycles if cycle.drafter not in served} == {2, 8}
+    assert min(lengths.values()) > 1 and max(lengths.values()) > 3, lengths
+    kept = everything[-1]["kept"]
+    assert all(len(story.trees) > 3 and story.every == 3 for story in kept.stories)
+
+
+def test_a_choice_stands_while_others_draft(everything):
+    """In three cycles the policy decides once, also where a drafter that it does not serve comes in between."""
+    story = everything[-1]["kept"].stories[0]
+    turns = iter([0, 5, 3] * COUNT)
+    cycles = story.play(lambda _: next(turns))
+    assert len(cycles) >= 6
+    for first, between, third in zip(cycles[::3], cycles[1::3], cycles[2::3], strict=False):
+        own = story.trees[story.chosen[0, first.position]]
+        assert first[1:] == (first.accept_length, first.position, *own.at(0, first.position)[1:])
+        assert third[3:] == own.at(3, third.position)[1:]
+        assert between.top_k == 2 and story.chosen[5, between.position] == -1
+
+
+def test_the_engine_s_own_trees_are_told_alike_with_and_without_recording(everything):
+    target, pool, answers, _, _, contests = everything
+    for answer, story in zip(answers, contests["static"].stories, strict=True):
+        plain = tell(target, pool, SHAPE, answer, divergences=True, max_new_tokens=COUNT)
+        inside = slice(story.begin, story.end - 1)
+        for key in ("accept_length", "depth", "num_nodes", "top_k", "divergence"):
+            ours, theirs = (getattr(one.trees[0], key)[:, inside] for one in (story, plain))
+            np.testing.assert_allclose(ours, theirs, atol=1e-5, err_msg=key)
+        assert story.depths == plain.depths and (story.accepted == plain.accepted).all()
+        assert plain.trees[0].divergence.max() > 0
+
+
+def test_a_policy_that_draws_is_drawn_once_and_follows_its_law(everything):
+    target, pool, answers, traces, _, _ = everything
+    policy = policy_of(traces, 1, ["children"], temperature=1.0)
+    assert draws(policy) and not draws(replace_temperature(policy)) and not draws(StaticScheduler(SHAPE))
+    pool = Pool({name: pool.drafters[name] for name in ("a", "b")}, "static")
+    one, two = (crossed(target, pool, SHAPE, answers, {"x": policy}, COUNT)["x"] for _ in range(2))
+    assert one.alone(0) == two.alone(0)
+    # the network is close to uniform, so that trees of four levels come up as often as there are in the grid
+    nodes = np.concatenate([story.trees[0].num_nodes[:, story.begin : story.end - 6] for story in one.stories], 1)
+    depth = np.concatenate([story.trees[0].depth[:, story.begin : story.end - 6] for story in one.stories], 1)
+    share = len([shape for shape in GRID.shapes if shape.depth == 4]) / len(GRID)
+    assert abs((depth == 4).mean() - share) < 4 * (share * (1 - share) / depth.size) ** 0.5 + 0.05
+    assert len({*nodes.ravel().tolist()}) > 4
+
+
+def replace_temperature(policy: ShapePolicy) -> ShapePolicy:
+    """The same policy, always its best choice."""
+    return ShapePolicy(replace(policy.spec, temperature=0.0), policy.net)
+
+
+def test_what_cannot_be_replayed_is_refused(everything):
+    target, pool, answers, *_ = everything
+    with pytest.raises(
+        ConfigError, match="scheduler 'x' is a RandomScheduler, which cannot be replayed; wanted one tree"
+    ):
+        crossed(target, pool, SHAPE, answers, {"x": RandomScheduler(GRID)}, COUNT)
+    other = ltd_policy()
+    other = LTDPolicy(replace(other.spec, top_k=2), other.depth_net, None)
+    with pytest.raises(ConfigError, match="different widths are recorded one by one, got y of width 8, z of width 2"):
+        crossed(target, pool, SHAPE, answers, {"y": ltd_policy(), "z": other}, COUNT)
+    with pytest.raises(DrafterforgeError, match=r"an answer has \d+ tokens, more than max_new_tokens=1 that it was"):
+        crossed(target, pool, SHAPE, answers, {"x": StaticScheduler(SHAPE)}, 1)
+
+
+def test_a_pool_without_drafters_to_schedule_is_told_as_it_is(everything):
+    target, pool, answers, _, schedulers, _ = everything
+    alone = Pool({"retrieval": pool.drafters["retrieval"]}, "static")
+    told = crossed(target, alone, SHAPE, answers, {"ltd": schedulers["ltd"]}, COUNT)["ltd"]
+    pool = Pool(alone.drafters, "static", scheduler=schedulers["ltd"])
+    for answer, cycles in zip(Engine(target, pool, SHAPE).generate(PROMPTS, COUNT), told.alone(0), strict=True):
+        assert seen_live(answer) == told_by(told, cycles)
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("selector", ["ucb1", "thompson"])
+def test_a_drafter_and_a_tree_chosen_together_replay_as_a_pool_of_both_decodes(everything, selector):
+    """A learner over arms has no live form: nobody tells it what every arm would have emitted."""
+    target, pool, _, traces, _, _ = everything
+    arms = [Arm(name, shape) for name in ("a", "c") for shape in (TreeShape(9, 2, 3), TreeShape(60, 4, 8))]
+    contest = JointContest.of(traces, GRID, profile(), arms)
+    options = {"c": 0.1} if selector == "ucb1" else {}
+    shapes = {arm.name: arm.shape for arm in arms}
+    both = {arm.name: pool.drafters[arm.drafter] for arm in arms}
+    both = Pool(both, selector, shapes=shapes, costs=contest.costs, seed=0, **options)
+    played = contest.run(contest.maker(selector, **options))
+    for answer, cycles in zip(Engine(target, both, SHAPE, max_batch=1).generate(PROMPTS, COUNT), played, strict=True):
+        assert seen_live(answer) == [
+            (arms[one.drafter].name, one.accept_length, one.depth, one.num_nodes, one.top_k) for one in cycles
+        ]
+        assert len({one.drafter for one in cycles}) > 1
