@@ -151,6 +151,8 @@ class DrafterConfig:
     kind: str = "eagle3"  # eagle3 | causal_lm: a small LM, distilled | retrieval: a datastore of the answers
     draft_vocab_size: int = 16384  # most frequent answer tokens the drafter can propose
     init: str = "warm"  # warm: from the target | scratch: random | a drafter's name or folder
+    fc_norm: bool = False  # EAGLE-3.1: norm each of the three features before they are joined
+    norm_output: bool = False  # EAGLE-3.1: drafted tokens read their parents' outputs after the final norm
     causal_lm: CausalLMConfig = field(default_factory=CausalLMConfig)
     tuning: str = "full"  # full: every weight | lora: low-rank additions to the drafter that init names
     lora: LoraConfig = field(default_factory=LoraConfig)
@@ -166,6 +168,12 @@ class DrafterConfig:
             f"drafter.tuning=lora adds to an EAGLE-3 drafter, got drafter.kind={self.kind}; type drafter.tuning=full",
         )
         named = self.init not in ("warm", "scratch")
+        for key in ("fc_norm", "norm_output"):
+            _require(
+                not getattr(self, key) or (self.kind == "eagle3" and not named),
+                f"drafter.{key}=true shapes a new EAGLE-3 drafter, got drafter.kind={self.kind} and drafter.init="
+                f"{self.init}; leave it out, or type drafter.kind=eagle3 drafter.init=warm",
+            )
         _require(
             self.tuning == "full" or named,
             f"drafter.tuning=lora adds to a trained drafter, got drafter.init={self.init}; type drafter.init=general",

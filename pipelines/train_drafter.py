@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from drafterforge.data.answers import AnswerSet
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafter.checkpoint import generalist_of, load_drafter, save_drafter
 from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.init import TargetWeights, scratch_init, warm_init
+from drafterforge.drafter.init import TargetWeights, scratch_init, size_norms, warm_init
 from drafterforge.drafter.lora import ADAPTER
 from drafterforge.drafter.spec import DrafterSpec
 from drafterforge.drafter.vocab import coverage, draft_token_ids
@@ -76,11 +77,14 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
 
     drafter = start_drafter(cfg, target, answers, parent[0] if parent else None)
     features = open_features(cfg, target, answers)
+    batches = packed(cfg, answers, features, "train", seed=cfg.seed)
+    if cfg.drafter.fc_norm and cfg.drafter.init == "warm":
+        size_norms(drafter, next(iter(batches)).features)
     module = DistillModule(drafter, target.head_weight, cfg.trainer)
     staging = open_staging(path, settings)
     keeper = distil(
         module,
-        packed(cfg, answers, features, "train", seed=cfg.seed),
+        batches,
         packed(cfg, answers, features, "val"),
         cfg.trainer,
         staging,
@@ -145,6 +149,7 @@ def start_drafter(cfg: Config, target: Target, answers: AnswerSet, parent: Path 
         drafter = load_drafter(parent, embedding)  # its vocabulary map stays: a new one would scramble its head
         return add_adapter(drafter, cfg.drafter.lora, cfg.seed) if cfg.drafter.tuning == "lora" else drafter
     spec = DrafterSpec.for_target(config, target.backbone.taps, cfg.drafter.draft_vocab_size)
+    spec = replace(spec, fc_norm=cfg.drafter.fc_norm, norm_output=cfg.drafter.norm_output)
     drafter = Eagle3Drafter(spec, embedding)
     emitted = answers.token_counts(config.vocab_size, domain=cfg.domain.name)
     drafter.set_vocabulary(draft_token_ids(emitted, spec.draft_vocab_size))
