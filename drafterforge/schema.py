@@ -201,7 +201,10 @@ class TrainerConfig:
     val_every: int = 50  # optimiser steps between validations
     patience: int = 8  # validations without a better accept length before stopping
     log_every: int = 5  # optimiser steps between logged values
-    loggers: list[str] = field(default_factory=lambda: ["csv", "tensorboard"])  # any of these two
+    loggers: list[str] = field(default_factory=lambda: ["csv", "tensorboard"])  # of csv, tensorboard, wandb, mlflow
+    project: str = "drafterforge"  # project of wandb, experiment of mlflow
+    wandb_mode: str = "offline"  # offline: beside the other logs, for `wandb sync` | online | disabled
+    mlflow_uri: str = ""  # tracking server or database; empty: files beside the other logs
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -218,7 +221,9 @@ class TrainerConfig:
             _require(0.0 <= beta < 1.0, f"trainer.betas must lie in [0, 1), got {list(self.betas)}")
         _one_of("trainer.precision", self.precision, ("auto", "bf16-mixed", "32-true"))
         for name in self.loggers:
-            _one_of("trainer.loggers", name, ("csv", "tensorboard"))
+            _one_of("trainer.loggers", name, ("csv", "tensorboard", "wandb", "mlflow"))
+        _one_of("trainer.wandb_mode", self.wandb_mode, ("offline", "online", "disabled"))
+        _require(bool(self.project), "trainer.project must be a name")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from drafterforge.drafter.checkpoint import generalist_of, load_drafter, save_dr
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.init import TargetWeights, scratch_init, size_norms, warm_init
 from drafterforge.drafter.lora import ADAPTER
-from drafterforge.drafter.spec import DrafterSpec
+from drafterforge.drafter.spec import NORMS_31, DrafterSpec
 from drafterforge.drafter.vocab import coverage, draft_token_ids
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.report import print_table
@@ -30,6 +29,7 @@ from drafterforge.pipelines.prepare_data import find_answers, open_features, pac
 from drafterforge.pipelines.train_specialist import build_retrieval, train_causal_lm
 from drafterforge.schema import TrainDrafterConfig
 from drafterforge.target.load import Target, load_target
+from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
 from drafterforge.training.lora import add_adapter, save_adapter
 from drafterforge.training.module import DistillModule
 from drafterforge.training.trainer import distil
@@ -39,6 +39,7 @@ Config = TrainDrafterConfig
 
 def run(cfg: Config) -> Path:
     """Distil the drafter of a domain, then decode held-out prompts with it."""
+    require_loggers(cfg.trainer)
     prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)  # bad input should not wait
     target = load_target(cfg.target)
     answers = find_answers(cfg, target, prompts)
@@ -60,8 +61,9 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", name)
     settings = {
         "config": {
-            "drafter": to_dict(cfg.drafter),
-            "trainer": to_dict(cfg.trainer),
+            # norms that are off are left out, so that drafters from before there were any are found again
+            "drafter": {key: value for key, value in to_dict(cfg.drafter).items() if value or key not in NORMS_31},
+            "trainer": settings_of(cfg.trainer),
             "domain": cfg.domain.name,
             "seed": cfg.seed,
             "answers": answers.manifest.digest,
@@ -115,8 +117,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
         else:
             save_drafter(folder, drafter)
         save_json_atomic(folder / "curves.json", keeper.curve)
-        if (staging / "logs").exists():
-            shutil.copytree(staging / "logs", folder / "logs")
+        keep_logs(staging, folder)
     drop_staging(path)
     say(f"drafter: accept length {keeper.best_score:.2f} on validation (chain of {cfg.trainer.ttt_steps}), {path}")
     return path
