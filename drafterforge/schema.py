@@ -151,6 +151,8 @@ class DrafterConfig:
     kind: str = "eagle3"  # eagle3 | causal_lm: a small LM, distilled | retrieval: a datastore of the answers
     draft_vocab_size: int = 16384  # most frequent answer tokens the drafter can propose
     init: str = "warm"  # warm: from the target | scratch: random | a drafter's name or folder
+    fc_norm: bool = False  # EAGLE-3.1: norm each of the three features before they are joined
+    norm_output: bool = False  # EAGLE-3.1: drafted tokens read their parents' outputs after the final norm
     causal_lm: CausalLMConfig = field(default_factory=CausalLMConfig)
     tuning: str = "full"  # full: every weight | lora: low-rank additions to the drafter that init names
     lora: LoraConfig = field(default_factory=LoraConfig)
@@ -166,6 +168,12 @@ class DrafterConfig:
             f"drafter.tuning=lora adds to an EAGLE-3 drafter, got drafter.kind={self.kind}; type drafter.tuning=full",
         )
         named = self.init not in ("warm", "scratch")
+        for key in ("fc_norm", "norm_output"):
+            _require(
+                not getattr(self, key) or (self.kind == "eagle3" and not named),
+                f"drafter.{key}=true shapes a new EAGLE-3 drafter, got drafter.kind={self.kind} and drafter.init="
+                f"{self.init}; leave it out, or type drafter.kind=eagle3 drafter.init=warm",
+            )
         _require(
             self.tuning == "full" or named,
             f"drafter.tuning=lora adds to a trained drafter, got drafter.init={self.init}; type drafter.init=general",
@@ -193,7 +201,10 @@ class TrainerConfig:
     val_every: int = 50  # optimiser steps between validations
     patience: int = 8  # validations without a better accept length before stopping
     log_every: int = 5  # optimiser steps between logged values
-    loggers: list[str] = field(default_factory=lambda: ["csv", "tensorboard"])  # any of these two
+    loggers: list[str] = field(default_factory=lambda: ["csv", "tensorboard"])  # of csv, tensorboard, wandb, mlflow
+    project: str = "drafterforge"  # project of wandb, experiment of mlflow
+    wandb_mode: str = "offline"  # offline: beside the other logs, for `wandb sync` | online | disabled
+    mlflow_uri: str = ""  # tracking server or database; empty: files beside the other logs
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -210,7 +221,9 @@ class TrainerConfig:
             _require(0.0 <= beta < 1.0, f"trainer.betas must lie in [0, 1), got {list(self.betas)}")
         _one_of("trainer.precision", self.precision, ("auto", "bf16-mixed", "32-true"))
         for name in self.loggers:
-            _one_of("trainer.loggers", name, ("csv", "tensorboard"))
+            _one_of("trainer.loggers", name, ("csv", "tensorboard", "wandb", "mlflow"))
+        _one_of("trainer.wandb_mode", self.wandb_mode, ("offline", "online", "disabled"))
+        _require(bool(self.project), "trainer.project must be a name")
 
 
 @dataclass(frozen=True)

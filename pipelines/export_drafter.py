@@ -13,6 +13,7 @@ from drafterforge.bundle.sglang import write_sglang
 from drafterforge.bundle.vllm import LAYOUTS, write_vllm
 from drafterforge.drafter.checkpoint import generalist_of, load_drafter
 from drafterforge.drafter.eagle3 import Eagle3Drafter
+from drafterforge.drafter.spec import NORMS_31
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines.decode import kind_of
 from drafterforge.schema import TargetConfig
@@ -87,4 +88,7 @@ def export_loaded(
             command = write_vllm(filled, drafter, facts, path, layout, DTYPES[dtype])
     merged = f", its additions merged into the weights of {generalist}" if generalist else ""
     size = (path / "model.safetensors").stat().st_size / 1e6
-    return [f"wrote {path}: drafter {name}{merged}, {size:.1f} MB", f"serve it with: {command}"]
+    lines = [f"wrote {path}: drafter {name}{merged}, {size:.1f} MB"]
+    if norms := [norm for norm in NORMS_31 if getattr(drafter.spec, norm)]:
+        lines.append(f"it has {' and '.join(norms)}, which other programs than SGLang and vLLM do not know")
+    return [*lines, f"serve it with: {command}"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,9 +17,9 @@ from drafterforge.data.answers import AnswerSet
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafter.checkpoint import generalist_of, load_drafter, save_drafter
 from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.init import TargetWeights, scratch_init, warm_init
+from drafterforge.drafter.init import TargetWeights, scratch_init, size_norms, warm_init
 from drafterforge.drafter.lora import ADAPTER
-from drafterforge.drafter.spec import DrafterSpec
+from drafterforge.drafter.spec import NORMS_31, DrafterSpec
 from drafterforge.drafter.vocab import coverage, draft_token_ids
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.report import print_table
@@ -29,6 +29,7 @@ from drafterforge.pipelines.prepare_data import find_answers, open_features, pac
 from drafterforge.pipelines.train_specialist import build_retrieval, train_causal_lm
 from drafterforge.schema import TrainDrafterConfig
 from drafterforge.target.load import Target, load_target
+from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
 from drafterforge.training.lora import add_adapter, save_adapter
 from drafterforge.training.module import DistillModule
 from drafterforge.training.trainer import distil
@@ -38,6 +39,7 @@ Config = TrainDrafterConfig
 
 def run(cfg: Config) -> Path:
     """Distil the drafter of a domain, then decode held-out prompts with it."""
+    require_loggers(cfg.trainer)
     prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)  # bad input should not wait
     target = load_target(cfg.target)
     answers = find_answers(cfg, target, prompts)
@@ -59,8 +61,9 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", name)
     settings = {
         "config": {
-            "drafter": to_dict(cfg.drafter),
-            "trainer": to_dict(cfg.trainer),
+            # norms that are off are left out, so that drafters from before there were any are found again
+            "drafter": {key: value for key, value in to_dict(cfg.drafter).items() if value or key not in NORMS_31},
+            "trainer": settings_of(cfg.trainer),
             "domain": cfg.domain.name,
             "seed": cfg.seed,
             "answers": answers.manifest.digest,
@@ -76,11 +79,14 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
 
     drafter = start_drafter(cfg, target, answers, parent[0] if parent else None)
     features = open_features(cfg, target, answers)
+    batches = packed(cfg, answers, features, "train", seed=cfg.seed)
+    if cfg.drafter.fc_norm and cfg.drafter.init == "warm":
+        size_norms(drafter, next(iter(batches)).features)
     module = DistillModule(drafter, target.head_weight, cfg.trainer)
     staging = open_staging(path, settings)
     keeper = distil(
         module,
-        packed(cfg, answers, features, "train", seed=cfg.seed),
+        batches,
         packed(cfg, answers, features, "val"),
         cfg.trainer,
         staging,
@@ -111,8 +117,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
         else:
             save_drafter(folder, drafter)
         save_json_atomic(folder / "curves.json", keeper.curve)
-        if (staging / "logs").exists():
-            shutil.copytree(staging / "logs", folder / "logs")
+        keep_logs(staging, folder)
     drop_staging(path)
     say(f"drafter: accept length {keeper.best_score:.2f} on validation (chain of {cfg.trainer.ttt_steps}), {path}")
     return path
@@ -145,6 +150,7 @@ def start_drafter(cfg: Config, target: Target, answers: AnswerSet, parent: Path 
         drafter = load_drafter(parent, embedding)  # its vocabulary map stays: a new one would scramble its head
         return add_adapter(drafter, cfg.drafter.lora, cfg.seed) if cfg.drafter.tuning == "lora" else drafter
     spec = DrafterSpec.for_target(config, target.backbone.taps, cfg.drafter.draft_vocab_size)
+    spec = replace(spec, fc_norm=cfg.drafter.fc_norm, norm_output=cfg.drafter.norm_output)
     drafter = Eagle3Drafter(spec, embedding)
     emitted = answers.token_counts(config.vocab_size, domain=cfg.domain.name)
     drafter.set_vocabulary(draft_token_ids(emitted, spec.draft_vocab_size))

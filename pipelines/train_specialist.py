@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,8 @@ from drafterforge.pipelines.prepare_data import open_features, packed
 from drafterforge.schema import TrainDrafterConfig
 from drafterforge.target.lean import lean_obstacle
 from drafterforge.target.load import Target
+from drafterforge.training.loggers import keep_logs
+from drafterforge.training.loggers import settings_of as trainer_settings
 from drafterforge.training.specialist import SpecialistModule
 from drafterforge.training.trainer import distil
 
@@ -52,7 +53,7 @@ def train_causal_lm(cfg: Config, target: Target, answers: AnswerSet, parent: Par
         causal_lm=to_dict(cfg.drafter.causal_lm),
         parent=parent[1].digest if parent else None,
     )
-    settings["config"] |= {"trainer": to_dict(cfg.trainer), "seed": cfg.seed, "features": cfg.data.features}
+    settings["config"] |= {"trainer": trainer_settings(cfg.trainer), "seed": cfg.seed, "features": cfg.data.features}
     if made_before(cfg, path, settings):
         return path
 
@@ -80,8 +81,7 @@ def train_causal_lm(cfg: Config, target: Target, answers: AnswerSet, parent: Par
     ) as folder:
         drafter.save(folder, target.tokenizer)
         save_json_atomic(folder / "curves.json", keeper.curve)
-        if (staging / "logs").exists():
-            shutil.copytree(staging / "logs", folder / "logs")
+        keep_logs(staging, folder)
     drop_staging(path)
     say(f"drafter: accept length {keeper.best_score:.2f} on validation (chain of {cfg.trainer.ttt_steps}), {path}")
     return path

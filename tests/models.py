@@ -28,6 +28,12 @@ FAMILIES = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
 }
+NORMS = {  # EAGLE-3.1's two norms in every combination
+    "EAGLE-3": {},
+    "fc_norm": {"fc_norm": True},
+    "norm_output": {"norm_output": True},
+    "EAGLE-3.1": {"fc_norm": True, "norm_output": True},
+}
 TINY = {
     "vocab_size": 61,
     "hidden_size": 32,
@@ -78,3 +84,11 @@ def tiny_drafter(target: Target, draft_vocab_size: int = 40, **changes: object) 
     order = torch.cat((ids[ids % 3 != 0], ids[ids % 3 == 0]))
     drafter.set_vocabulary(order[: spec.draft_vocab_size].sort().values)
     return drafter.eval()
+
+
+def uneven(drafter: Eagle3Drafter) -> Eagle3Drafter:
+    """The drafter with norms whose gains are not all one."""
+    for name, parameter in drafter.named_parameters():
+        if "norm" in name:
+            parameter.data.add_(0.3 * torch.randn_like(parameter))
+    return drafter

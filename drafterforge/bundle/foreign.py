@@ -28,12 +28,12 @@ CONVERT = (
     "import save_file; save_file({k: v.contiguous() for k, v in torch.load('pytorch_model.bin', weights_only=True)"
     ".items()}, 'model.safetensors')\""
 )
+FC_NORM = "fc_norm.0.weight"
 VARIANTS = {  # tensors by which variants are told that we do not run
     "q_norm": "norms queries and keys",
     "k_norm": "norms queries and keys",
     "bias": "has biases",
     "input_norm": "norms features before fc",
-    "fc_norm": "norms features before fc",
 }
 
 
@@ -204,6 +204,8 @@ def _check_tensors(tensors: dict[str, Tensor], wanted: dict[str, Tensor], folder
         parts = {part for name in unexpected for part in name.split(".")}
         kinds = sorted({told for part, told in VARIANTS.items() if part in parts})
         why = f": this head {' and '.join(kinds)}, which drafterforge does not run" if kinds else ""
+        if "fc_norm" in parts and FC_NORM not in wanted:
+            why = ": its config does not set fc_norm=true, without which servers leave these norms out"
         raise ArtifactError(f"{folder} holds unexpected tensors, {', '.join(unexpected)}{why}")
     if missing := sorted(wanted.keys() - tensors.keys()):
         raise ArtifactError(f"{folder} lacks {', '.join(missing)}")

@@ -90,7 +90,7 @@ def _require_plain_layer(head: HeadConfig) -> None:
     """Refuse what our one Llama layer does not compute."""
     nested = head.top.get("eagle_config") or {}
     if found := [key for key in UNREAD if head.flag(key) or nested.get(key)]:
-        raise head.refuse(f"sets {', '.join(found)} (EAGLE-3.1 norms), which drafterforge does not run")
+        raise head.refuse(f"sets {', '.join(found)} (one norm over all features), which drafterforge does not run")
     if found := [key for key in ("attention_bias", "mlp_bias", "qkv_bias") if head.flag(key)]:
         raise head.refuse(f"sets {', '.join(found)}; drafterforge runs layers without biases")
     if head.count("num_hidden_layers", default=1) != 1:
@@ -152,7 +152,25 @@ def head_spec(
         eos_token_id=target.eos_token_id,
         pad_token_id=target.pad_token_id,
         norm_before_residual=_norm_before_residual(head, norm_before_residual),
+        fc_norm=_norm_31(head, "fc_norm"),
+        norm_output=_norm_31(head, "norm_output", "return_hidden_post_norm"),
     )
+
+
+def _norm_31(head: HeadConfig, key: str, *also: str) -> bool:
+    """Whether the head has a norm of EAGLE-3.1; also: what other programs call it in `eagle_config`."""
+    if not head.top.get(key):
+        elsewhere = {**head.layer, **(head.top.get("eagle_config") or {})}
+        if odd := [name for name in (key, *also) if elsewhere.get(name)]:
+            raise head.refuse(
+                f"sets {odd[0]} where SGLang and vLLM do not look for it; write {key}=true at the top if it is meant"
+            )
+    if head.flag(key) and key == "norm_output" and head.format == "eagle3":
+        head.notes.append(
+            "norm_output=true is read as SGLang and vLLM do: drafted tokens read normed outputs. SpecForge 0.2.0 wrote "
+            "it for heads that it trained otherwise; if this is one, write norm_output=false into its config"
+        )
+    return head.flag(key)
 
 
 def _norm_before_residual(head: HeadConfig, typed: bool | None) -> bool:

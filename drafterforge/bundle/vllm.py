@@ -83,8 +83,8 @@ def speculators_config(spec: DrafterSpec, target: TargetFacts, dtype: str) -> di
         "target_hidden_size": spec.target_hidden_size,
         "norm_before_residual": spec.norm_before_residual,  # missing: true for vLLM, false for speculators
         "norm_before_fc": False,
-        "fc_norm": False,
-        "norm_output": False,
+        "fc_norm": spec.fc_norm,
+        "norm_output": spec.norm_output,
         "embed_requires_grad": False,
         "eagle_aux_hidden_state_layer_ids": list(spec.tap_layers),
         "tie_word_embeddings": False,

@@ -1,8 +1,8 @@
 """The EAGLE-3 drafter (arXiv 2503.01840): one decoder layer that reads a token embedding beside a feature.
 
 Slot j of a sequence pairs token j+1 with the target's feature of position j and predicts token j+2; its rotary
-position is j.  A drafted token's slot takes the output of its parent's slot, before the final norm, in place of a
-target feature.
+position is j.  A drafted token's slot takes the output of its parent's slot in place of a target feature: before the
+final norm, or after it where the spec says `norm_output`.
 Axes: N rows (slots of any number of sequences), H hidden, D head width, W draft vocabulary.
 """
 
@@ -106,6 +106,8 @@ class Eagle3Drafter(nn.Module):
         """embedding: [V, H], the target's; shared, never trained or saved."""
         super().__init__()
         self.spec = spec
+        if spec.fc_norm:
+            self.fc_norm = nn.ModuleList(RMSNorm(spec.target_hidden_size, spec.rms_norm_eps) for _ in range(3))
         self.fc = nn.Linear(3 * spec.target_hidden_size, spec.hidden_size, bias=False)
         self.midlayer = DrafterLayer(spec)
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
@@ -136,12 +138,32 @@ class Eagle3Drafter(nn.Module):
 
     def fuse(self, features: Tensor) -> Tensor:
         """Features low|mid|high [N, 3H] to hidden [N, H]."""
-        return self.fc(features.to(self.fc.weight.dtype))
+        features = features.to(self.fc.weight.dtype)
+        if self.spec.fc_norm:
+            parts = zip(self.fc_norm, features.chunk(3, dim=-1), strict=True)
+            features = torch.cat([norm(part) for norm, part in parts], dim=-1)
+        return self.fc(features)
+
+    def layer(
+        self,
+        embeddings: Tensor,
+        hidden: Tensor,
+        rope: tuple[Tensor, Tensor],
+        attend: Attend,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Outputs [N', H] as the next slots read them; see `DrafterLayer.forward`."""
+        out = self.midlayer(embeddings, hidden, rope, attend, rows)
+        return self.norm(out) if self.spec.norm_output else out
+
+    def normed(self, out: Tensor) -> Tensor:
+        """Outputs of `layer`, [..., H], as the head reads them: after the final norm, once."""
+        return out if self.spec.norm_output else self.norm(out)
 
     def rotary(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos, sin of slots' positions [N], each [N, 1, D/2]."""
         return self.rope(positions, dtype)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Draft-vocabulary logits [N, W] of layer outputs [N, H]."""
-        return self.lm_head(self.norm(hidden))
+    def logits(self, out: Tensor) -> Tensor:
+        """Draft-vocabulary logits [N, W] of outputs [N, H] of `layer`."""
+        return self.lm_head(self.normed(out))

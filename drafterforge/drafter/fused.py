@@ -52,6 +52,8 @@ class FusedDrafter:
             for name, parts in PROJECTIONS.items()
         }
         self.gains = {name: self._cast(drafter.get_submodule(part).weight) for name, part in NORMS.items()}
+        if self.spec.fc_norm:
+            self.gains["fc_norm"] = torch.stack([self._cast(norm.weight) for norm in drafter.fc_norm])  # [3, H]
         self.token_ids = drafter.token_ids.to(embedding.device)
         self.rope = drafter.rope
 
@@ -85,6 +87,8 @@ class FusedDrafter:
 
     def fuse(self, features: Tensor) -> Tensor:
         """Features [N, 3H] to hidden [N, H]."""
+        if self.spec.fc_norm:
+            features = norm_each(features, self.gains["fc_norm"], self.spec.rms_norm_eps)
         return self.linears["fc"](features)
 
     def layer(
@@ -95,7 +99,7 @@ class FusedDrafter:
         attend: Attend,
         rows: slice | None = None,
     ) -> Tensor:
-        """As `DrafterLayer.forward`, from positions [N] instead of a rope."""
+        """As `Eagle3Drafter.layer`, from positions [N] instead of a rope."""
         spec, linears = self.spec, self.linears
         rope = self.rope(positions, hidden.dtype)
         normed = self._norm(hidden, "hidden_norm")
@@ -109,8 +113,18 @@ class FusedDrafter:
         q = apply_rope(linears["q"](x).view(-1, spec.num_heads, spec.head_dim), *rope)
         hidden = hidden + linears["out"](attend(q, k, v).flatten(1))
         gate, up = linears["gate_up"](self._norm(hidden, "post_norm")).chunk(2, dim=-1)
-        return hidden + linears["down"](F.silu(gate) * up)
+        out = hidden + linears["down"](F.silu(gate) * up)
+        return self._norm(out, "norm") if spec.norm_output else out
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Draft logits [N, W]."""
-        return self.linears["head"](self._norm(hidden, "norm"))
+    def normed(self, out: Tensor) -> Tensor:
+        """As `Eagle3Drafter.normed`."""
+        return out if self.spec.norm_output else self._norm(out, "norm")
+
+    def logits(self, out: Tensor) -> Tensor:
+        """Draft logits [N, W] of outputs [N, H] of `layer`."""
+        return self.linears["head"](self.normed(out))
+
+
+def norm_each(features: Tensor, gains: Tensor, eps: float) -> Tensor:
+    """Features low|mid|high [..., 3H], each of the three normed by itself; gains: [3, H], or [N, 1, 3, H] of N."""
+    return rms_norm(features.unflatten(-1, gains.shape[-2:]), gains, eps).flatten(-2)

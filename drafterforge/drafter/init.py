@@ -71,3 +71,14 @@ def warm_init(drafter: Eagle3Drafter, weights: TargetWeights, num_layers: int) -
     drafter.norm.weight.copy_(weights["model.norm.weight"])
     head = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
     drafter.lm_head.weight.copy_(weights[head][drafter.token_ids])
+
+
+@torch.no_grad()
+def size_norms(drafter: Eagle3Drafter, features: Tensor) -> None:
+    """Give each of `fc_norm` the size that its feature mostly has, so that fc reads at first what it reads without.
+
+    features: some of the target's, [N, 3H].  Without this, what the layer adds would drown the feature it adds to.
+    """
+    sizes = features.float().unflatten(-1, (3, -1)).square().mean(-1).sqrt().median(0).values
+    for norm, size in zip(drafter.fc_norm, sizes, strict=True):
+        norm.weight.fill_(size)

@@ -1,4 +1,9 @@
-"""The dimensions of an EAGLE-3 drafter, and their `config.json` in the layout that SGLang, vLLM and SafeAILab read."""
+"""The dimensions of an EAGLE-3 drafter, and their `config.json` in the layout that SGLang, vLLM and SafeAILab read.
+
+EAGLE-3.1's two norms mean what the servers make of them: vLLM 0.32.0 in vllm/model_executor/models/llama_eagle3.py
+(`combine_hidden_states` and `LlamaModel.forward`), SGLang 0.5.23 in python/sglang/srt/models/llama_eagle3.py, as at
+commit 9d18277c (`LlamaModel.forward`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,9 @@ from drafterforge.errors import ArtifactError
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 LARGEST = 1 << 24  # of any dimension
-UNREAD = ("norm_output", "fc_norm", "norm_before_fc")  # norms of later variants, which we do not run
+NORMS_31 = ("fc_norm", "norm_output")  # of EAGLE-3.1
+FLAGS = ("norm_before_residual", *NORMS_31)  # false where a config lacks them
+UNREAD = ("norm_before_fc",)  # one norm over all three features, which we do not run
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,8 @@ class DrafterSpec:
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
     norm_before_residual: bool = False  # the layer adds to the normed feature, as heads by speculators do
+    fc_norm: bool = False  # each of the three features has an RMSNorm of its own before fc
+    norm_output: bool = False  # the next drafted slot reads the layer's output after the final norm, not before it
 
     @staticmethod
     def for_target(config: PretrainedConfig, taps: tuple[int, int, int], draft_vocab_size: int) -> DrafterSpec:
@@ -100,7 +109,7 @@ class DrafterSpec:
             "attention_bias": False,
             "mlp_bias": False,
             "tie_word_embeddings": False,
-            "norm_before_residual": self.norm_before_residual,
+            **{flag: getattr(self, flag) for flag in FLAGS},
             "initializer_range": 0.02,
             "use_cache": True,
             "torch_dtype": dtype,
@@ -125,6 +134,8 @@ class DrafterSpec:
                 raise ArtifactError(f"{source} describes a {architecture!r}, wanted {ARCHITECTURE!r}")
             if unread := [key for key in UNREAD if config.get(key)]:
                 raise ArtifactError(f"{source} sets {', '.join(unread)}, which this version does not run")
+            if odd := [key for key in FLAGS if not isinstance(config.get(key, False), bool)]:
+                raise ArtifactError(f"{source} has {odd[0]}={str(config[odd[0]])[:40]}, wanted true or false")
             taps = tuple(config["eagle_aux_hidden_state_layer_ids"])
             return DrafterSpec(
                 hidden_size=config["hidden_size"],
@@ -142,7 +153,7 @@ class DrafterSpec:
                 bos_token_id=config["bos_token_id"],
                 eos_token_id=config["eos_token_id"],
                 pad_token_id=config["pad_token_id"],
-                norm_before_residual=bool(config.get("norm_before_residual")),
+                **{flag: config.get(flag, False) for flag in FLAGS},
             )
         except KeyError as error:
             raise ArtifactError(f"{source} lacks the key {error}; wanted the config of an EAGLE-3 drafter") from None

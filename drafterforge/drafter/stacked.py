@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafterforge.drafter.fused import NORMS, PROJECTIONS, AdaptedLinear, FusedDrafter
+from drafterforge.drafter.fused import PROJECTIONS, AdaptedLinear, FusedDrafter, norm_each
 from drafterforge.drafter.lora import LowRank
+from drafterforge.drafter.spec import FLAGS
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.norm import rms_norm
@@ -101,7 +102,7 @@ class StackedDrafters:
             if signature(member) != signature(members[0]):
                 raise DrafterforgeError(f"{signature(member)} and {signature(members[0])} do not stack")
         self.linears = {name: StackedLinear([member.linears[name] for member in members]) for name in PROJECTIONS}
-        self.gains = {name: self._gain(name) for name in NORMS}
+        self.gains = {name: self._gain(name) for name in members[0].gains}
         self.token_ids = torch.stack([member.token_ids for member in members])  # [N, W]
         self.rope = members[0].rope
 
@@ -119,6 +120,11 @@ class StackedDrafters:
 
     def fuse(self, features: Tensor) -> Tensor:
         """Features [R, 3H] to hidden [N, R, H]."""
+        if self.spec.fc_norm:
+            gains = self.gains["fc_norm"]
+            alike = gains.dim() == 2
+            features = features if alike else features.expand(len(self.members), -1, -1)
+            features = norm_each(features, gains, self.spec.rms_norm_eps)
         return self.linears["fc"](features)
 
     def layer(
@@ -145,16 +151,17 @@ class StackedDrafters:
         q = apply_rope(linears["q"](x).unflatten(-1, (spec.num_heads, spec.head_dim)), *rope)
         hidden = hidden + linears["out"](attend(q, k, v).flatten(2))
         gate, up = linears["gate_up"](self._norm(hidden, "post_norm")).chunk(2, dim=-1)
-        return hidden + linears["down"](F.silu(gate) * up)
+        out = hidden + linears["down"](F.silu(gate) * up)
+        return self._norm(out, "norm") if spec.norm_output else out
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Draft logits [N, R, W] of [N, R, H]."""
-        return self.linears["head"](self._norm(hidden, "norm"))
+    def logits(self, out: Tensor) -> Tensor:
+        """Draft logits [N, R, W] of outputs [N, R, H] of `layer`."""
+        return self.linears["head"](out if self.spec.norm_output else self._norm(out, "norm"))
 
 
 def signature(drafter: FusedDrafter) -> tuple:
     """What must be equal for drafters to stack."""
     spec = drafter.spec
     shapes = tuple(base_of(linear).weight.shape for linear in drafter.linears.values())
-    constants = spec.num_heads, spec.head_dim, spec.rms_norm_eps, str(spec.rope_parameters), spec.norm_before_residual
-    return shapes, *constants, drafter.embedding.dtype
+    constants = spec.num_heads, spec.head_dim, spec.rms_norm_eps, str(spec.rope_parameters)
+    return shapes, *constants, *(getattr(spec, flag) for flag in FLAGS), drafter.embedding.dtype

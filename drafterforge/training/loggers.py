@@ -1,14 +1,24 @@
-"""CSV and TensorBoard logs that a resumed run continues: every step appears once."""
+"""CSV and TensorBoard logs that a resumed run continues, every step once; W&B and MLflow, where it is another run."""
 
 from __future__ import annotations
 
 import csv
+import os
+import shutil
+from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
+from drafterforge.errors import ConfigError
 from drafterforge.schema import TrainerConfig
+
+LOGS = "logs"  # folder of all loggers
+EXTRAS = ("wandb", "mlflow")  # packages that come with extras of these names
+PLACES = ("project", "wandb_mode", "mlflow_uri")  # keys that say where is logged
 
 
 class ResumedCSVLogger(CSVLogger):
@@ -16,7 +26,7 @@ class ResumedCSVLogger(CSVLogger):
 
     def __init__(self, folder: Path, version: str, first_step: int) -> None:
         # a row is written when it is logged: a killed process has no chance to
-        super().__init__(str(folder), name="logs", version=version, flush_logs_every_n_steps=1)
+        super().__init__(str(folder), name=LOGS, version=version, flush_logs_every_n_steps=1)
         self.first_step = first_step
 
     @property
@@ -36,12 +46,76 @@ class ResumedCSVLogger(CSVLogger):
         return [row for row in whole if row["step"].isdigit() and int(row["step"]) < self.first_step]
 
 
+class EndedWandbLogger(WandbLogger):
+    """Ends its run with the training: its files are whole then, and the next training gets a run of its own."""
+
+    def finalize(self, status: str) -> None:
+        """End the run."""
+        super().finalize(status)
+        if self._experiment is not None:
+            self._experiment.finish(exit_code=0 if status == "success" else 1)
+            self._experiment = None
+
+
+def settings_of(config: TrainerConfig) -> dict[str, Any]:
+    """What tells one training from another: where it is logged does not, and may hold a password."""
+    return {key: value for key, value in asdict(config).items() if key not in PLACES}
+
+
+def require_loggers(config: TrainerConfig) -> None:
+    """Refuse loggers whose packages are not installed."""
+    for name in EXTRAS:
+        if name in config.loggers and find_spec(name) is None:
+            raise ConfigError(
+                f'trainer.loggers names {name}, which is not installed; type pip install "drafterforge[{name}]"'
+            )
+
+
 def build_loggers(config: TrainerConfig, folder: Path, first_step: int) -> list[Logger]:
-    """CSV and TensorBoard loggers under `folder`/logs; what an interrupted run logged from `first_step` on goes."""
-    loggers: list[Logger] = []
-    for name in config.loggers:
-        if name == "csv":
-            loggers.append(ResumedCSVLogger(folder, name, first_step))
-        else:
-            loggers.append(TensorBoardLogger(str(folder), name="logs", version=name, purge_step=first_step or None))
-    return loggers
+    """Loggers under `folder`/logs; CSV and TensorBoard forget what an interrupted run logged from `first_step` on."""
+    require_loggers(config)
+    return [_build(name, config, folder, first_step) for name in config.loggers]
+
+
+def _build(name: str, config: TrainerConfig, folder: Path, first_step: int) -> Logger:
+    if name == "csv":
+        return ResumedCSVLogger(folder, name, first_step)
+    if name == "tensorboard":
+        return TensorBoardLogger(str(folder), name=LOGS, version=name, purge_step=first_step or None)
+    try:
+        logger = _wandb(config, folder) if name == "wandb" else _mlflow(config, folder)
+        logger.log_hyperparams(settings_of(config))  # starts the run
+    except Exception as error:  # both have many kinds: no login, no such server, no database driver
+        reason = " ".join(str(error).split())[:600] or type(error).__name__
+        raise ConfigError(f"trainer.loggers: {name} did not start ({reason})") from error
+    return logger
+
+
+def _wandb(config: TrainerConfig, folder: Path) -> Logger:
+    (folder / LOGS).mkdir(parents=True, exist_ok=True)  # wandb adds a folder of its own name
+    quiet = {"silent": True, "console": "off"}  # the pipelines say what matters
+    return EndedWandbLogger(
+        name=run_name(folder), project=config.project, save_dir=folder / LOGS, mode=config.wandb_mode, settings=quiet
+    )
+
+
+def _mlflow(config: TrainerConfig, folder: Path) -> Logger:
+    uri = config.mlflow_uri or f"file:{folder.resolve() / LOGS / 'mlflow'}"
+    if uri.startswith("file:"):
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 prefers databases, which take seconds
+    return MLFlowLogger(config.project, run_name=run_name(folder), tracking_uri=uri)
+
+
+def run_name(folder: Path) -> str:
+    """The artifact's name, of the folder or of the staging folder that becomes it."""
+    return folder.resolve().name.removeprefix(".").removesuffix(".partial")
+
+
+def keep_logs(staging: Path, folder: Path) -> None:
+    """Copy what the loggers wrote; the links that wandb makes to its newest run stay behind."""
+    if (staging / LOGS).exists():
+        shutil.copytree(staging / LOGS, folder / LOGS, ignore=_links)
+
+
+def _links(parent: str, names: list[str]) -> list[str]:
+    return [name for name in names if (Path(parent) / name).is_symlink()]

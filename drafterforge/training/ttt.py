@@ -115,7 +115,7 @@ def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: in
 
         embeddings = drafter.embed(batch.tokens[(torch.arange(last + 1, device=rows.device) + 1).clamp(max=last)])
         rope = drafter.rotary(batch.positions, hidden.dtype)
-        return drafter.midlayer(embeddings.to(hidden.dtype), hidden, rope, attend, rows), *kept
+        return drafter.layer(embeddings.to(hidden.dtype), hidden, rope, attend, rows), *kept
 
     hidden, k, v = run(first_step, batch.features)
     outputs.append(hidden)
@@ -142,9 +142,9 @@ def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: in
                 )
 
             rope = drafter.rotary(batch.positions[rows] + step, hidden.dtype)
-            return drafter.midlayer(drafter.embed(tokens).to(hidden.dtype), hidden, rope, attend), *kept
+            return drafter.layer(drafter.embed(tokens).to(hidden.dtype), hidden, rope, attend), *kept
 
         hidden, own_k, own_v = run(next_step, hidden)
         later.append((own_k, own_v))
         outputs.append(hidden)
-    return drafter.norm(torch.stack(outputs))
+    return drafter.normed(torch.stack(outputs))

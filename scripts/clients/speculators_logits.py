@@ -56,7 +56,7 @@ def main() -> None:
         "missing": sorted(found.missing_keys),
         "unexpected": sorted(found.unexpected_keys),
         "layers": list(config.eagle_aux_hidden_state_layer_ids),
-        "norm_before_residual": config.norm_before_residual,
+        **{flag: getattr(config, flag) for flag in ("norm_before_residual", "fc_norm", "norm_output")},
         "verifier": config.speculators_config.verifier.name_or_path,
     }
     Path(f"{out}.json").write_text(json.dumps(told) + "\n")

@@ -18,9 +18,12 @@ from drafterforge.bundle.layout import lossless_dtype, read_target, served_spec,
 from drafterforge.bundle.sglang import serve_sglang, write_sglang
 from drafterforge.bundle.vllm import write_vllm
 from drafterforge.drafter.checkpoint import load_drafter
+from drafterforge.drafter.spec import NORMS_31
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.pipelines.export_drafter import export_drafter
+from drafterforge.pipelines.export_drafter import export_drafter, export_loaded
+from drafterforge.training.ttt import PackedBatch, lay_out, unroll
 from tests.bundle.made import config_of, random_drafter, write_drafter
+from tests.models import NORMS
 
 FORMATS = [("sglang", ""), ("vllm", ""), ("vllm", "plain")]
 SCALED = {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
@@ -51,6 +54,39 @@ def test_every_kind_of_drafter_survives(facts, tmp_path, write, size, before):
     back = read_head(tmp_path, facts).drafter
     assert back.spec == drafter.spec
     assert all(torch.equal(back.state_dict()[key], tensor) for key, tensor in drafter.state_dict().items())
+
+
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
+@pytest.mark.parametrize(
+    "write", [write_sglang, partial(write_vllm, layout="plain"), write_vllm], ids=["sglang", "plain", "speculators"]
+)
+def test_the_norms_of_eagle_3_1_survive_with_equal_tensors_and_equal_logits(facts, tmp_path, write, norms):
+    drafter = random_drafter(facts, **norms)
+    write(tmp_path, drafter, facts, tmp_path)
+    assert {flag: config_in(tmp_path)[flag] for flag in NORMS_31} == dict.fromkeys(NORMS_31, False) | norms
+    back = read_head(tmp_path, facts).drafter
+    assert back.spec == drafter.spec
+    assert all(torch.equal(back.state_dict()[key], tensor) for key, tensor in drafter.state_dict().items())
+    features, tokens = torch.randn(9, 96), torch.randint(0, 200, (9,))
+    ours, theirs = (drafted_logits(one, features, tokens) for one in (drafter, back))
+    assert torch.equal(ours, theirs)
+
+
+def drafted_logits(drafter, features, tokens) -> torch.Tensor:
+    """Of three steps that are fed a text, one after the other."""
+    whole = {"tokens": tokens, "positions": torch.arange(9), "loss_mask": torch.ones(9, dtype=torch.bool)}
+    batch = PackedBatch(**whole, lengths=[9], features=features, states=features, argmax=tokens)
+    with torch.no_grad():
+        return drafter.lm_head(unroll(drafter, batch, lay_out(batch, 3), 3, recompute=False))
+
+
+@pytest.mark.parametrize(("format", "layout"), FORMATS)
+def test_whoever_exports_the_norms_of_eagle_3_1_is_told_who_reads_them(facts, tmp_path, format, layout):
+    for norms in NORMS.values():
+        out = tmp_path / "-".join(["out", *norms])
+        lines = export_loaded(random_drafter(facts, **norms), facts, "sql", "", format, layout, out, False)
+        wanted = [f"it has {' and '.join(norms)}, which other programs than SGLang and vLLM do not know"]
+        assert lines[1:-1] == (wanted if norms else []) and lines[-1].startswith("serve it with: ")
 
 
 def test_what_sglang_would_get_wrong_is_not_written_for_it(facts, tmp_path):

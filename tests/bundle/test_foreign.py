@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 
 import huggingface_hub
 import pytest
@@ -11,8 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from drafterforge.bundle.foreign import fetch_head, read_head
+from drafterforge.bundle.sglang import write_sglang
+from drafterforge.bundle.vllm import write_vllm
 from drafterforge.errors import ArtifactError
-from tests.bundle.made import edit, edit_tensors
+from tests.bundle.made import edit, edit_tensors, random_drafter
+from tests.models import NORMS
 
 LAYER = "transformer_layer_config"
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -149,7 +153,7 @@ def test_a_missing_or_misshapen_tensor_is_named(request, facts, layout, name):
         ("midlayer.self_attn.q_norm.weight", "this head norms queries and keys, which drafterforge does not run"),
         ("midlayer.self_attn.q_proj.bias", "this head has biases"),
         ("input_norm.weight", "this head norms features before fc"),
-        ("fc_norm.0.weight", "this head norms features before fc"),
+        ("fc_norm.0.weight", "its config does not set fc_norm=true, without which servers leave these norms out"),
         ("draft_model.norm.weight", "unexpected tensors, draft_model.norm.weight"),
         ("layers.1.mlp.up_proj.weight", "unexpected tensors, layers.1.mlp.up_proj.weight"),
     ],
@@ -250,9 +254,15 @@ def test_a_hub_id_fetches_json_and_safetensors_only(eagle3, monkeypatch):
         ({"architectures": None}, "has architectures=None"),
         ({"quantization_config": {"bits": 4}}, "describes quantised weights"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, "wanted an EAGLE-3 head"),
-        ({"fc_norm": True}, "sets fc_norm (EAGLE-3.1 norms)"),
-        ({"norm_output": True}, "sets norm_output (EAGLE-3.1 norms)"),
-        ({"eagle_config": {"norm_before_fc": True}}, "sets norm_before_fc (EAGLE-3.1 norms)"),
+        ({"fc_norm": True}, "lacks fc_norm.0.weight, fc_norm.1.weight, fc_norm.2.weight"),
+        ({"norm_before_fc": True}, "sets norm_before_fc (one norm over all features)"),
+        ({"eagle_config": {"norm_before_fc": True}}, "sets norm_before_fc (one norm over all features)"),
+        (
+            {"eagle_config": {"fc_norm": True}},
+            "sets fc_norm where SGLang and vLLM do not look for it; write fc_norm=true",
+        ),
+        ({"eagle_config": {"norm_output": True}}, "sets norm_output where SGLang and vLLM do not look"),
+        ({"eagle_config": {"return_hidden_post_norm": True}}, "write norm_output=true at the top if it is meant"),
         ({"attention_bias": True}, "sets attention_bias"),
         ({"num_hidden_layers": 2}, "has 2 layers"),
         ({"model_type": "qwen3"}, "has a layer of model_type 'qwen3'"),
@@ -362,6 +372,51 @@ def test_layers_that_are_typed_must_be_among_those_that_the_config_can_mean(fact
     edit(eagle3, **{IDS: None})
     assert read_head(eagle3, facts, layer_ids=[2, 3, 4]).drafter.spec.tap_layers == (2, 3, 4)
     assert "reads the inputs of layers [1, 2, 3]" in refused(eagle3, facts, layer_ids=[1, 2, 3])
+
+
+# EAGLE-3.1's norms.
+
+
+@pytest.fixture(params=["eagle3", "speculators"])
+def head_31(request, tmp_path, facts):
+    """A head with both norms, and its drafter."""
+    drafter = random_drafter(facts, **NORMS["EAGLE-3.1"])
+    write = {"eagle3": write_sglang, "speculators": write_vllm}[request.param]
+    write(tmp_path, drafter, facts, tmp_path)
+    return tmp_path, drafter
+
+
+def test_a_head_of_eagle_3_1_is_read(facts, head_31):
+    folder, drafter = head_31
+    head = read_head(folder, facts)
+    assert head.drafter.spec == drafter.spec and same(head.drafter, drafter)
+    told = "SpecForge 0.2.0 wrote it for heads that it trained otherwise"
+    assert (told in "\n".join(head.notes)) == (head.format == "eagle3")
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_wrong_or_missing_norm_of_a_feature_is_named(facts, head_31, number):
+    folder, name = head_31[0], f"fc_norm.{number}.weight"
+    edit_tensors(folder, lambda tensors: tensors.update({name: torch.ones(96)}))
+    assert f"{name} is [96], wanted [32]" in refused(folder, facts)
+    edit_tensors(folder, lambda tensors: tensors.update({name: torch.full((32,), torch.nan)}))
+    assert f"{name} holds numbers that are not finite" in refused(folder, facts)
+    edit_tensors(folder, lambda tensors: tensors.pop(name))
+    assert f"lacks {name}" in refused(folder, facts)
+
+
+def test_a_head_without_its_flags_is_another_one_or_none(facts, head_31):
+    folder, drafter = head_31
+    edit(folder, norm_output=...)  # it has no tensors by which to tell
+    assert read_head(folder, facts).drafter.spec == replace(drafter.spec, norm_output=False)
+    edit(folder, fc_norm=False)
+    assert "its config does not set fc_norm=true" in refused(folder, facts)
+
+
+def test_flags_inside_the_layer_of_a_speculators_config_are_not_where_servers_look(facts, speculators):
+    edit(speculators, norm_output=...)
+    edit(speculators, LAYER, norm_output=True)
+    assert "sets norm_output where SGLang and vLLM do not look for it" in refused(speculators, facts)
 
 
 # norm_before_residual: missing, it is true for vLLM and false for speculators.

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from drafterforge.drafter.checkpoint import load_drafter, save_drafter
-from drafterforge.drafter.spec import DrafterSpec
+from drafterforge.drafter.spec import FLAGS, DrafterSpec
 from drafterforge.errors import ArtifactError
-from tests.models import FAMILIES, tiny_drafter, tiny_target
+from tests.models import FAMILIES, NORMS, tiny_drafter, tiny_target, uneven
 
 # /shared reference: keys and tensors that vLLM, OpenVINO, speculators and llama.cpp's converter loaded
 TAPS = "eagle_aux_hidden_state_layer_ids"
@@ -43,6 +43,8 @@ CONFIG_KEYS = [
     "eagle_config",
     "eagle_aux_hidden_state_layer_ids",
     "norm_before_residual",
+    "fc_norm",
+    "norm_output",
 ]
 SHAPES = {
     "fc.weight": [32, 96],
@@ -214,17 +216,45 @@ def test_a_missing_key_is_named(drafter, saved, key):
     assert f"lacks the key {key!r}" in refused(saved, drafter.embedding)
 
 
-@pytest.mark.parametrize("key", ["norm_before_fc", "norm_output", "fc_norm"])
-def test_variants_that_this_version_does_not_run_are_refused(drafter, saved, key):
-    edit(saved, **{key: True})
-    assert f"sets {key}, which this version does not run" in refused(saved, drafter.embedding)
+def test_a_variant_that_this_version_does_not_run_is_refused(drafter, saved):
+    edit(saved, norm_before_fc=True)
+    assert "sets norm_before_fc, which this version does not run" in refused(saved, drafter.embedding)
 
 
-def test_a_drafter_that_norms_before_the_residual_comes_back_so(tmp_path):
-    drafter = tiny_drafter(tiny_target(), norm_before_residual=True)
+@pytest.mark.parametrize("norms", [{"norm_before_residual": True}, *NORMS.values()], ids=["before residual", *NORMS])
+def test_norms_come_back_as_they_were_written(tmp_path, norms):
+    drafter = uneven(tiny_drafter(tiny_target(), **norms))
+    save_drafter(tmp_path, drafter, torch.float32)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert {flag: config[flag] for flag in FLAGS} == dict.fromkeys(FLAGS, False) | norms
+    back = load_drafter(tmp_path, drafter.embedding)
+    assert back.spec == drafter.spec
+    assert all(torch.equal(back.state_dict()[name], value) for name, value in drafter.state_dict().items())
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_config_from_before_a_norm_was_known_has_it_not(drafter, saved, flag):
+    edit(saved, **{flag: ...})
+    assert load_drafter(saved, drafter.embedding).spec == drafter.spec
+    edit(saved, **{flag: "yes"})
+    assert f"has {flag}=yes, wanted true or false" in refused(saved, drafter.embedding)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_wrong_or_missing_norm_of_a_feature_is_named(tmp_path, number):
+    drafter, name = tiny_drafter(tiny_target(), fc_norm=True), f"fc_norm.{number}.weight"
     save_drafter(tmp_path, drafter)
-    assert json.loads((tmp_path / "config.json").read_text())["norm_before_residual"] is True
-    assert load_drafter(tmp_path, drafter.embedding).spec.norm_before_residual is True
+    edit_tensors(tmp_path, lambda tensors: tensors.update({name: torch.ones(96)}))
+    assert f"{name} is [96], wanted [32]" in refused(tmp_path, drafter.embedding)
+    edit_tensors(tmp_path, lambda tensors: tensors.pop(name))
+    assert f"lacks {name}" in refused(tmp_path, drafter.embedding)
+    edit_tensors(tmp_path, lambda tensors: tensors.update({name: torch.ones(32), "fc_norm.3.weight": torch.ones(32)}))
+    assert "holds unexpected tensors: fc_norm.3.weight" in refused(tmp_path, drafter.embedding)
+
+
+def test_norms_of_features_that_the_config_does_not_tell_of_are_refused(drafter, saved):
+    edit_tensors(saved, lambda tensors: tensors.update({"fc_norm.0.weight": torch.ones(32)}))
+    assert "holds unexpected tensors: fc_norm.0.weight" in refused(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize("shape", [(61, 16), (60, 32)])

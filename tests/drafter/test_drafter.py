@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.init import TargetWeights, scratch_init, warm_init
+from drafterforge.drafter.init import TargetWeights, scratch_init, size_norms, warm_init
 from drafterforge.drafter.spec import DrafterSpec
 from drafterforge.drafter.vocab import coverage, draft_token_ids
 from drafterforge.errors import ArtifactError
 from drafterforge.schema import TargetConfig
 from drafterforge.target.load import load_target
-from tests.models import FAMILIES, tiny_drafter, tiny_target
+from tests.models import FAMILIES, NORMS, tiny_drafter, tiny_target, uneven
 from tests.tiny import save_tiny_target
 
 
@@ -32,19 +32,22 @@ def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("rows", [None, slice(8, 11), slice(10, 11)])
-@pytest.mark.parametrize(("family", "before"), [*((family, False) for family in FAMILIES), ("llama", True)])
-def test_the_fused_drafter_equals_the_module(family, before, rows):
+@pytest.mark.parametrize(
+    ("family", "norms"),
+    [
+        *((family, {}) for family in FAMILIES),
+        *(("llama", norms) for norms in ({"norm_before_residual": True}, *NORMS.values()) if norms),
+    ],
+)
+def test_the_fused_drafter_equals_the_module(family, norms, rows):
     target = tiny_target(family)
-    module = tiny_drafter(target, norm_before_residual=before)
-    for name, parameter in module.named_parameters():
-        if "norm" in name:
-            parameter.data.add_(0.3 * torch.randn_like(parameter))
+    module = uneven(tiny_drafter(target, **norms))
     fused = FusedDrafter(module, target.backbone.embedding)
     tokens, features, positions = torch.randint(0, 61, (11,)), torch.randn(11, 96), torch.arange(11) + 5
     with torch.no_grad():
         hidden = module.fuse(features)
         chosen = None if rows is None else torch.arange(11)[rows]
-        wanted = module.midlayer(module.embed(tokens), hidden, module.rotary(positions, torch.float32), causal, chosen)
+        wanted = module.layer(module.embed(tokens), hidden, module.rotary(positions, torch.float32), causal, chosen)
         found = fused.layer(fused.embed(tokens), fused.fuse(features), positions, causal, rows)
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(fused.logits(found), module.logits(wanted), rtol=1e-4, atol=1e-5)
@@ -76,8 +79,38 @@ def test_the_residual_is_the_feature_before_or_after_its_norm(target, before):
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_the_fused_drafter_runs_in_the_targets_dtype(target):
-    module = tiny_drafter(target)
+def plain_norm(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+    return x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * gain
+
+
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
+def test_the_norms_of_eagle_3_1_are_where_the_servers_have_them(target, norms):
+    drafter = uneven(tiny_drafter(target, **norms))
+    features, embeddings = 5 * torch.randn(6, 96), torch.randn(6, 32)
+    rope = drafter.rotary(torch.arange(6), torch.float32)
+    with torch.no_grad():
+        # combine_hidden_states: chunks of the features are normed one by one, concatenated and projected
+        parts = list(features.chunk(3, dim=-1))
+        if norms.get("fc_norm"):
+            parts = [plain_norm(part, norm.weight) for part, norm in zip(parts, drafter.fc_norm, strict=True)]
+        hidden = torch.cat(parts, dim=-1) @ drafter.fc.weight.T
+        torch.testing.assert_close(drafter.fuse(features), hidden, rtol=1e-5, atol=1e-5)
+        # forward: the head reads the normed output; the next step reads the other one, or the same with norm_output
+        before = drafter.midlayer(embeddings, hidden, rope, causal)
+        after = plain_norm(before, drafter.norm.weight)
+        out = drafter.layer(embeddings, hidden, rope, causal)
+        torch.testing.assert_close(out, after if norms.get("norm_output") else before, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(drafter.logits(out), after @ drafter.lm_head.weight.T, rtol=1e-4, atol=1e-4)
+
+
+def test_without_the_norms_nothing_is_added_to_a_drafter(target):
+    plain, most = ({*tiny_drafter(target, **norms).state_dict()} for norms in ({}, NORMS["EAGLE-3.1"]))
+    assert most - plain == {f"fc_norm.{number}.weight" for number in range(3)} and plain < most
+
+
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
+def test_the_fused_drafter_runs_in_the_targets_dtype(target, norms):
+    module = tiny_drafter(target, **norms)
     half = FusedDrafter(module, target.backbone.embedding.bfloat16())
     tokens, features, positions = torch.randint(0, 61, (5,)), torch.randn(5, 96), torch.arange(5)
     with torch.no_grad():
@@ -166,6 +199,18 @@ def test_a_warm_start_hands_the_high_feature_on(folder):
     low, middle, high = torch.randn(3, 7, 32)
     fused = drafter.fuse(torch.cat((low, middle, high), dim=-1))
     assert F.cosine_similarity(fused, high, dim=-1).min() > 0.99
+
+
+def test_sized_norms_hand_each_feature_on_in_its_own_size(target):
+    drafter = tiny_drafter(target, fc_norm=True)
+    features = torch.randn(64, 3, 32) * torch.tensor([0.5, 4.0, 60.0])[:, None] * (0.8 + 0.4 * torch.rand(64, 3, 1))
+    features[0] *= 1000  # as the first token of a text does
+    size_norms(drafter, features.flatten(1))
+    for number, part in enumerate(features.transpose(0, 1)[:, 1:]):
+        drafter.fc.weight.data.copy_(torch.eye(96)[32 * number : 32 * number + 32])
+        handed = drafter.fuse(features[1:].flatten(1))
+        assert (handed.norm(dim=-1).median() / part.norm(dim=-1).median() - 1).abs() < 0.05
+        assert F.cosine_similarity(handed, part, dim=-1).min() > 0.999
 
 
 def test_a_warm_start_is_a_function_of_the_seed(folder):

@@ -10,10 +10,13 @@ from safetensors.torch import load_file, save_file
 
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.bundle.layout import read_target
+from drafterforge.bundle.sglang import write_sglang
 from drafterforge.bundle.vllm import write_vllm
 from drafterforge.drafter.checkpoint import load_drafter
+from drafterforge.drafter.spec import NORMS_31
 from drafterforge.schema import TargetConfig
-from tests.external.conftest import Client, our_logits
+from tests.external.conftest import Client, our_logits, with_norms
+from tests.models import NORMS
 
 pytestmark = pytest.mark.external
 STEPS = 3
@@ -76,3 +79,29 @@ def test_norming_before_the_residual_means_the_same_there(speculators, text, tmp
     print(f"speculators, normed before the residual: largest difference of logits {worst:.1e} of {scale:.0f}")
     assert worst < 1e-5 * scale
     assert float((ours - plain).abs().max()) > 1  # another drafter than without
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        *((name, "speculators") for name in NORMS if name != "EAGLE-3"),
+        ("norm_output", "sglang, converted"),  # their converter of 0.9.0 leaves the tensors of fc_norm behind
+    ],
+)
+def test_the_norms_of_eagle_3_1_mean_the_same_there(speculators, text, tmp_path, name, layout):
+    norms = NORMS[name]
+    facts = read_target(TargetConfig())
+    plain = load_drafter(SHIPPED / "smollm2-135m" / "drafters" / "general", facts.embedding)
+    drafter = with_norms(plain, text[0], norms)
+    direct = layout == "speculators"
+    (write_vllm if direct else write_sglang)(tmp_path, drafter, facts, tmp_path)
+    more = () if direct else ("--convert-for", facts.model)
+    theirs, told = their_logits(speculators, tmp_path, *text, tmp_path, *more)
+    assert {flag: told[flag] for flag in NORMS_31} == dict.fromkeys(NORMS_31, False) | norms
+    assert told["unexpected"] == []
+    assert set(told["missing"]) - VERIFIER == (set() if direct else {"embed_tokens.weight"})
+    ours, rows = our_logits(drafter, *text, STEPS)
+    worst, scale = largest_difference(ours, rows, theirs), float(ours.abs().max())
+    print(f"speculators, {name}, {layout}: largest difference of logits {worst:.1e} of {scale:.0f}")
+    assert worst < 1e-5 * scale
+    assert float((ours - our_logits(plain, *text, STEPS)[0]).abs().max()) > 1  # another drafter than without

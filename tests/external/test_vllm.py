@@ -13,9 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from drafterforge.artifacts.locate import SHIPPED
+from drafterforge.bundle.layout import read_target
+from drafterforge.bundle.vllm import write_vllm
+from drafterforge.drafter.checkpoint import load_drafter
+from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.runtime.batch import Generation
+from drafterforge.schema import TargetConfig
 from tests.bundle.made import edit
-from tests.external.conftest import DEPTH, MAX_TOKENS, Client
+from tests.external.conftest import DEPTH, MAX_TOKENS, Client, chains, with_norms
+from tests.models import NORMS
 
 pytestmark = pytest.mark.external
 PORT = 18765
@@ -80,6 +87,26 @@ def test_every_cycle_accepts_what_ours_does(
     told = {"cycles": sum(map(len, whole)), "per_position": per_position(whole), "cut": cut}
     record_property(f"vllm {theirs['version']} {name} {layout}", json.dumps(told))
     print(f"vLLM {theirs['version']}, {name}, {layout}: {told}, ours {per_position(whole)}")
+
+
+def test_every_cycle_of_a_drafter_with_the_norms_of_eagle_3_1_accepts_what_ours_does(
+    vllm, real, text, prompts, prompt_file, tmp_path
+):
+    facts = read_target(TargetConfig())
+    plain = load_drafter(SHIPPED / "smollm2-135m" / "drafters" / "general", facts.embedding.float())
+    drafter = with_norms(plain, text[0], NORMS["EAGLE-3.1"])
+    write_vllm(tmp_path, drafter, facts, tmp_path)
+    theirs = decode(vllm, real.folder, tmp_path, prompt_file, sorted(real.eos_ids), tmp_path)
+
+    def cycles_with(norms: dict[str, bool]) -> list[Generation]:
+        drafter = with_norms(plain, text[0], norms)
+        return chains(real, FusedDrafter(drafter, real.backbone.embedding), prompts)
+
+    whole, found, _ = compare(cycles_with(NORMS["EAGLE-3.1"]), theirs["answers"])
+    assert found == whole and sum(map(len, whole)) > 150
+    for name in ("fc_norm", "norm_output"):  # it says something: with one of them alone other tokens are accepted
+        assert [[cycle.accepted for cycle in answer.cycles] for answer in cycles_with(NORMS[name])] != whole
+    print(f"vLLM {theirs['version']}, EAGLE-3.1: {sum(map(len, whole))} cycles, {per_position(whole)}")
 
 
 def test_layers_one_too_far_are_found_out(vllm, real, exported, ours, prompt_file, tmp_path):

@@ -19,7 +19,7 @@ from drafterforge.data import features
 from drafterforge.drafter import checkpoint
 from drafterforge.target.answer import BatchAnswerer
 from drafterforge.target.fingerprint import fingerprint
-from drafterforge.training import keeper, resume
+from drafterforge.training import keeper, loggers, resume
 from drafterforge.training.module import DistillModule
 from tests.pipelines.conftest import TRAIN
 
@@ -55,6 +55,13 @@ def test_a_mistake_is_one_line_and_leaves_nothing(bench, arguments, wanted):
     assert done.out == "" and bench.finished() in ([], ["tiny/answers/sql"])
     if arguments[0] != "train-drafter":
         assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_logger_that_is_not_installed_is_told_before_anything_is_made(bench, monkeypatch, name):
+    monkeypatch.setattr(loggers, "find_spec", lambda package: None)
+    line = bench(*TRAIN, f"trainer.loggers=[csv,{name}]").one_line()
+    assert line.endswith(f'which is not installed; type pip install "drafterforge[{name}]"') and bench.finished() == []
 
 
 # The target.

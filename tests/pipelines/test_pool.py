@@ -24,6 +24,31 @@ from tests.pipelines.conftest import EXPERT, GENERAL
 pytestmark = pytest.mark.slow  # many short ones
 
 
+NORMED = ("drafter.fc_norm=true", "drafter.norm_output=true")
+
+
+def test_a_pool_of_eagle_3_1_trains_decodes_the_targets_text_and_goes_through_an_export(bench):
+    general, expert = (*GENERAL, *NORMED), (*EXPERT, "domain=sql")
+    assert bench(*general).code == bench(*expert).code == 0
+    folder = bench.artifact("drafters", "general")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["fc_norm"] is config["norm_output"] is True
+    gains = load_file(folder / "model.safetensors")["fc_norm.2.weight"].float()
+    assert (gains - 1).abs().mean() > 0.05  # it started at the feature's size
+    settings = ("target.dtype=float32", "max_new_tokens=12", "prompt=SELECT a FROM t")
+    plain = bench("generate", *settings)
+    for drafter in ("general", "sql", "pool"):
+        drafted = bench("generate", f"drafter={drafter}", *settings)
+        assert (drafted.code, drafted.out) == (0, plain.out), drafter
+    exported = bench("export", "format=vllm", "drafter=sql", f"out={bench.folder / 'out'}")
+    assert "it has fc_norm and norm_output, which other programs than SGLang and vLLM do not know" in exported.err
+    assert bench("import", f"path={bench.folder / 'out'}", "name=again").code == 0
+    assert json.loads((bench.artifact("drafters", "again") / "config.json").read_text())["norm_output"] is True
+    assert bench("generate", "drafter=again", *settings).out == plain.out
+    assert bench("export", "bundle=house").code == 0
+    assert bench("generate", "bundle=house", *settings).out == plain.out
+
+
 def test_an_expert_is_a_small_adapter_that_names_its_generalist(pool):
     general = open_artifact(pool.artifact("drafters", "general"), "drafters")
     manifest = open_artifact(pool.artifact("drafters", "sql"), "drafters")
@@ -113,6 +138,13 @@ MISTAKES = {
     ),
     "suite.conversations must lie in [0, 1]": ("eval", "suite=mixed", "suite.conversations=2"),
     "name=pool means all drafters together": ("train-drafter", "domain=sql", "name=pool"),
+    "drafter.fc_norm=true shapes a new EAGLE-3 drafter": (
+        "train-drafter",
+        "domain=sql",
+        "drafter=lora",
+        "drafter.fc_norm=true",
+    ),
+    "got drafter.kind=retrieval and": ("train-drafter", "domain=sql", "drafter=retrieval", "drafter.norm_output=true"),
     "type drafter.init=general": ("train-drafter", "domain=sql", "drafter.tuning=lora"),
     "drafter.lora.rank must be >= 1": ("train-drafter", "domain=sql", "drafter=lora", "drafter.lora.rank=0"),
     "drafter.lora.targets must be one of": ("train-drafter", "domain=sql", "drafter=lora", "drafter.lora.targets=[x]"),

@@ -14,15 +14,15 @@ from drafterforge.runtime.engine import Engine, proposer_of
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.tree.grow import TreeShape
-from tests.models import FAMILIES, tiny_drafter, tiny_model, tiny_target
+from tests.models import FAMILIES, NORMS, tiny_drafter, tiny_model, tiny_target, uneven
 
 PROMPT = [3, 14, 15, 9, 26, 5]
 SHAPES = [(1, 0, 1), (5, 4, 1), (16, 4, 4), (64, 6, 8), (2, 5, 3)]
 
 
-def fused(target) -> FusedDrafter:
+def fused(target, **changes: object) -> FusedDrafter:
     """A random drafter, ready to decode."""
-    return FusedDrafter(tiny_drafter(target), target.backbone.embedding)
+    return FusedDrafter(uneven(tiny_drafter(target, **changes)), target.backbone.embedding)
 
 
 def autoregressive(target, prompt: list[int], count: int) -> list[int]:
@@ -44,6 +44,17 @@ def test_greedy_output_equals_hf_generate(family, forward):
     for shape in SHAPES:
         answer = Engine(target, fused(target), TreeShape(*shape)).generate([PROMPT], 24)[0]
         assert answer.tokens == wanted, shape
+
+
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, seed=2)], ids=["greedy", "sampled"])
+def test_the_norms_of_eagle_3_1_are_lossless(target, norms, sampling):
+    prompts, drafter = [PROMPT, [7]], fused(target, **norms)
+    wanted = [answer.tokens for answer in Engine(target).generate(prompts, 16, sampling)]
+    for shape in SHAPES[1:3]:
+        for graphs in (False, True):
+            engine = Engine(target, drafter, TreeShape(*shape), graphs=graphs)
+            assert [answer.tokens for answer in engine.generate(prompts, 16, sampling)] == wanted
 
 
 @pytest.mark.slow
@@ -150,9 +161,10 @@ def test_the_end_of_the_context_is_a_stop_reason():
         Engine(target).generate([[3] * 32], 1)
 
 
-def test_drafter_state_equals_one_teacher_forced_pass():
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
+def test_drafter_state_equals_one_teacher_forced_pass(norms):
     target = tiny_target(eos_token_id=None)
-    drafter = fused(target)
+    drafter = fused(target, **norms)
     prompts = [PROMPT, [7, 9], [5] * 11]
     with torch.inference_mode():
         batch = Batch(target, proposer_of(drafter, TreeShape(6, 2, 2)))

@@ -12,6 +12,7 @@ import torch
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.lora import LowRank, merge
 from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafter.spec import FLAGS
 from drafterforge.drafter.stacked import StackedDrafters, by_family
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.router.features import request_of
@@ -25,7 +26,7 @@ from drafterforge.runtime.proposers.stack import StackProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.selectors import selector
 from drafterforge.tree.grow import TreeShape, top_children
-from tests.models import tiny_drafter, tiny_target
+from tests.models import NORMS, tiny_drafter, tiny_target, uneven
 from tests.tiny import build_tokenizer
 
 SHAPE = TreeShape(10, 3, 3)
@@ -41,9 +42,11 @@ def random_adapter(drafter, rank: int, names: tuple[str, ...] = ("fc", "q_proj",
     }
 
 
-def lora_drafters(target, count: int) -> list[FusedDrafter]:
+def lora_drafters(target, count: int, **changes: object) -> list[FusedDrafter]:
     """A generalist and experts of it, of different ranks and projections."""
-    drafter = tiny_drafter(target)
+    drafter = tiny_drafter(target, **changes)
+    if changes:
+        uneven(drafter)
     generalist = FusedDrafter(drafter, target.backbone.embedding)
     kinds = [("fc", "q_proj", "v_proj", "up_proj", "lm_head"), ("k_proj", "gate_proj", "down_proj"), ("o_proj",)]
     adapters = [random_adapter(drafter, 2 + n % 3, kinds[n % 3]) for n in range(count - 1)]
@@ -54,19 +57,16 @@ def full_drafters(target, count: int, **changes: object) -> list[FusedDrafter]:
     """Drafters with weights, norms and vocabularies of their own."""
     found = []
     for _ in range(count):
-        drafter = tiny_drafter(target, **changes)
-        for name, parameter in drafter.named_parameters():
-            if "norm" in name:
-                parameter.data.add_(0.2 * torch.randn_like(parameter))
+        drafter = uneven(tiny_drafter(target, **changes))
         drafter.set_vocabulary(torch.randperm(61)[:40].sort().values)
         found.append(FusedDrafter(drafter, target.backbone.embedding))
     return found
 
 
-def mixed_drafters(target, count: int) -> list[FusedDrafter]:
+def mixed_drafters(target, count: int, **changes: object) -> list[FusedDrafter]:
     """Two families, shuffled, and a drafter alone."""
-    one, two = lora_drafters(target, count), lora_drafters(target, count)
-    shuffled = [one[0], two[1], two[0], *one[1:], *two[2:], *full_drafters(target, 1)]
+    one, two = lora_drafters(target, count, **changes), lora_drafters(target, count, **changes)
+    shuffled = [one[0], two[1], two[0], *one[1:], *two[2:], *full_drafters(target, 1, **changes)]
     return [shuffled[place] for place in by_family(shuffled)]
 
 
@@ -75,13 +75,20 @@ KINDS = {
     "full": full_drafters,
     "mixed": mixed_drafters,
     "norm before residual": partial(full_drafters, norm_before_residual=True),
+    **{
+        f"{kind}, {name}": partial(made, **norms)
+        for kind, made in (("lora", lora_drafters), ("full", full_drafters), ("mixed", mixed_drafters))
+        for name, norms in NORMS.items()
+        if norms
+    },
 }
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(14)
 @pytest.mark.parametrize(
     ("kind", "count"),
     [
+        *((kind, 3) for kind in KINDS if "norm_output" in kind or "fc_norm" in kind or "3.1" in kind),
         *((kind, count) for kind in ("lora", "full") for count in (1, 2, 7, 16)),
         ("mixed", 3),
         ("norm before residual", 2),
@@ -111,14 +118,16 @@ def test_one_pass_equals_the_loop_over_drafters(target, kind, count):
         assert torch.equal(some.tokens, wanted.tokens[[2, 0]])
 
 
-def test_drafters_whose_layers_add_up_differently_do_not_stack(target):
-    members = [*full_drafters(target, 1), *full_drafters(target, 1, norm_before_residual=True)]
+@pytest.mark.parametrize("flag", FLAGS)
+def test_drafters_whose_norms_differ_do_not_stack(target, flag):
+    members = [*full_drafters(target, 1), *full_drafters(target, 1, **{flag: True})]
     with pytest.raises(DrafterforgeError, match="do not stack"):
         StackedDrafters(members)
 
 
-def test_an_expert_drafts_as_with_its_additions_merged_into_its_weights(target):
-    drafter = tiny_drafter(target)
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
+def test_an_expert_drafts_as_with_its_additions_merged_into_its_weights(target, norms):
+    drafter = uneven(tiny_drafter(target, **norms))
     adapter = random_adapter(drafter, 3, ("fc", "q_proj", "k_proj", "gate_proj", "down_proj", "o_proj", "lm_head"))
     before = copy.deepcopy(drafter.state_dict())
     expert = FusedDrafter(drafter, target.backbone.embedding).expert(adapter)

@@ -25,7 +25,7 @@ from drafterforge.scheduling.schedulers import RandomScheduler, StaticScheduler
 from drafterforge.scheduling.trace import Recorded, join
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import TreeShape
-from tests.models import tiny_target
+from tests.models import NORMS, tiny_target
 from tests.runtime.test_pool import full_drafters, lora_drafters
 from tests.scheduling.made import profile as made_profile
 
@@ -40,7 +40,7 @@ def everything():
     """A target, drafters of two kinds, and traces of its answers, one of which ends at an end token."""
     target = tiny_target(eos_token_id=None)
     experts = lora_drafters(target, 2)
-    drafters = {"a": experts[0], "b": experts[1], "c": full_drafters(target, 1)[0]}
+    drafters = {"a": experts[0], "b": experts[1], "c": full_drafters(target, 1, **NORMS["EAGLE-3.1"])[0]}
     answers = Engine(target).generate(PROMPTS, COUNT)
     target.eos_ids = {answers[0].tokens[11]}
     answers = Engine(target).generate(PROMPTS, COUNT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from drafterforge.drafter.fused import FusedDrafter
@@ -10,14 +11,15 @@ from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
 from drafterforge.target.capture import FeatureCapture
 from drafterforge.training.ttt import PackedBatch, lay_out, unroll
 from drafterforge.tree.grow import TreeShape
-from tests.models import tiny_drafter, tiny_target
+from tests.models import NORMS, tiny_drafter, tiny_target, uneven
 
 PROMPT, STEPS = [3, 14, 15, 9, 26, 5], 4
 
 
-def test_unrolled_chains_equal_drafted_chains():
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
+def test_unrolled_chains_equal_drafted_chains(norms):
     target = tiny_target(eos_token_id=None)
-    drafter = tiny_drafter(target)
+    drafter = uneven(tiny_drafter(target, **norms))
     text = PROMPT + Engine(target).generate([PROMPT], 24)[0].tokens
     (seen,) = FeatureCapture(target)([text])
     tokens = torch.tensor(text)
@@ -49,9 +51,10 @@ def test_unrolled_chains_equal_drafted_chains():
     assert compared >= layout.rows.numel() > 15
 
 
-def test_unrolled_later_steps_equal_a_drafter_fed_the_text():
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
+def test_unrolled_later_steps_equal_a_drafter_fed_the_text(norms):
     target = tiny_target(eos_token_id=None)
-    drafter = tiny_drafter(target)
+    drafter = uneven(tiny_drafter(target, **norms))
     text = PROMPT + Engine(target).generate([PROMPT], 16)[0].tokens
     (seen,) = FeatureCapture(target)([text])
     tokens = torch.tensor(text)
@@ -73,12 +76,12 @@ def test_unrolled_later_steps_equal_a_drafter_fed_the_text():
         """Proposes the text itself, so that the chain's inputs are those of training."""
 
         def logits(self, hidden):
-            self.outputs.append(self._norm(hidden, "norm"))
+            self.outputs.append(self.normed(hidden))
             out = torch.zeros(1, self.spec.draft_vocab_size)
             out[0, (self.token_ids == self.text[len(self.outputs) - 1]).nonzero()[0]] = 9.0
             return out
 
-    whole = tiny_drafter(target, draft_vocab_size=61)
+    whole = tiny_drafter(target, draft_vocab_size=61, **norms)
     whole.load_state_dict(
         {k: v for k, v in drafter.state_dict().items() if k not in ("lm_head.weight", "d2t", "t2d")}, strict=False
     )

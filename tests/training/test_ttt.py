@@ -7,7 +7,7 @@ import torch
 
 from drafterforge.training.loss import Teacher, ttt_loss
 from drafterforge.training.ttt import PackedBatch, lay_out, unroll
-from tests.models import tiny_drafter, tiny_target
+from tests.models import NORMS, tiny_drafter, tiny_target, uneven
 
 STEPS, DECAY = 4, 0.8
 
@@ -15,7 +15,7 @@ STEPS, DECAY = 4, 0.8
 def packed(masks: list[list[int]], seed: int = 0, **changes: object) -> tuple[PackedBatch, Teacher, object]:
     """A random batch with the given loss masks, its teacher and a drafter."""
     target = tiny_target()
-    drafter = tiny_drafter(target, **changes)
+    drafter = uneven(tiny_drafter(target, **changes))
     torch.manual_seed(seed)
     mask = torch.tensor([bit for one in masks for bit in one]).bool()
     total, width = mask.numel(), drafter.spec.hidden_size
@@ -71,12 +71,16 @@ def slow_loss(batch: PackedBatch, teacher: Teacher, drafter) -> tuple[torch.Tens
             mixed = torch.einsum("hs,shd->hd", prob, all_v).reshape(1, -1)
             residual = layer.hidden_norm(hidden[None]) if spec.norm_before_residual else hidden[None]
             hidden = residual + attention.o_proj(mixed)
-            return (hidden + layer.mlp(layer.post_attention_layernorm(hidden)))[0], keys
+            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+            return hidden[0], drafter.norm(hidden)[0], keys
 
-        fused = drafter.fuse(features)
+        if spec.fc_norm:
+            parts = features.chunk(3, dim=-1)
+            features = torch.cat([norm(part) for norm, part in zip(drafter.fc_norm, parts, strict=True)], dim=-1)
+        fused = drafter.fc(features)
         prefix: list = []
         for j in range(length - 1):
-            hidden, prefix = slot(tokens[j + 1], fused[j], j, prefix)
+            hidden, normed, prefix = slot(tokens[j + 1], fused[j], j, prefix)
             keys = prefix
             still = True
             for step in range(STEPS):
@@ -84,8 +88,9 @@ def slow_loss(batch: PackedBatch, teacher: Teacher, drafter) -> tuple[torch.Tens
                 if predicted >= length or not mask[j + 1 : predicted + 1].all():
                     break
                 if step:
-                    hidden, keys = slot(tokens[j + 1 + step], hidden, j + step, keys)
-                logits = drafter.logits(hidden[None])[0]
+                    read = normed if spec.norm_output else hidden
+                    hidden, normed, keys = slot(tokens[j + 1 + step], read, j + step, keys)
+                logits = drafter.lm_head(normed)
                 teaching = predicted - 1
                 p = (states[teaching] @ teacher.head.T).softmax(-1)
                 hit = bool(drafter.token_ids[logits.argmax()] == argmax[teaching])
@@ -112,7 +117,16 @@ MASKS = {
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
 def test_packed_loss_and_gradients_equal_the_slow_ones(masks, recompute, before):
-    batch, teacher, drafter = packed(masks, norm_before_residual=before)
+    compare_with_the_slow_ones(masks, recompute, norm_before_residual=before)
+
+
+@pytest.mark.parametrize("norms", [norms for norms in NORMS.values() if norms], ids=[*NORMS][1:])
+def test_loss_and_gradients_equal_the_slow_ones_with_the_norms_of_eagle_3_1(norms):
+    compare_with_the_slow_ones(MASKS["packed"], True, **norms)
+
+
+def compare_with_the_slow_ones(masks, recompute, **changes):
+    batch, teacher, drafter = packed(masks, **changes)
     layout = lay_out(batch, STEPS)
     outputs = unroll(drafter, batch, layout, STEPS, recompute)
     loss, counts = ttt_loss(outputs, drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, chunk=3)
@@ -135,8 +149,9 @@ def test_packed_loss_and_gradients_equal_the_slow_ones(masks, recompute, before)
     torch.testing.assert_close(counts.mean_loss(DECAY), loss.detach())
 
 
-def test_every_parameter_gets_a_gradient():
-    batch, teacher, drafter = packed(MASKS["packed"])
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
+def test_every_parameter_gets_a_gradient(norms):
+    batch, teacher, drafter = packed(MASKS["packed"], **norms)
     layout = lay_out(batch, STEPS)
     outputs = unroll(drafter, batch, layout, STEPS, recompute=True)
     ttt_loss(outputs, drafter.lm_head.weight, teacher, layout.slots, DECAY, drafter.token_ids, 64)[0].backward()

@@ -1,0 +1,130 @@
+"""Loggers by config: what is logged arrives, without a network, and a missing package is one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from lightning.pytorch.loggers import CSVLogger
+
+from drafterforge.errors import ConfigError
+from drafterforge.schema import TrainerConfig
+from drafterforge.training import loggers
+from drafterforge.training.loggers import build_loggers, keep_logs, require_loggers
+from tests.training.test_distil import SHORT, Run
+
+VALIDATED = [3, 6, 9]
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """Any attempt to reach another machine fails."""
+    import socket
+
+    def refuse(self, address):
+        assert self.family == socket.AF_UNIX or address[0] in ("127.0.0.1", "localhost", "::1"), address
+        return connect(self, address)
+
+    connect = socket.socket.connect
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+def trained(folder, **changes):
+    """The curve that training kept, which is what loggers were told at validations."""
+    keeper = Run(folder / ".sql.partial", replace(SHORT, **changes))()
+    assert [point["step"] for point in keeper.curve] == VALIDATED
+    return [point["val/accept_length"] for point in keeper.curve]
+
+
+@pytest.mark.slow
+def test_what_is_logged_arrives_in_mlflow(tmp_path, no_network):
+    mlflow = pytest.importorskip("mlflow")
+    curve = trained(tmp_path, loggers=["csv", "mlflow"], project="drafts")
+    client = mlflow.MlflowClient(f"file:{tmp_path / '.sql.partial' / 'logs' / 'mlflow'}")
+    (experiment,) = (one for one in client.search_experiments() if one.name == "drafts")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert "mlflow_uri" not in run.data.params
+    assert (run.info.run_name, run.info.status) == ("sql", "FINISHED")
+    assert float(run.data.params["lr"]) == SHORT.lr and run.data.params["ttt_steps"] == "2"
+    history = client.get_metric_history(run.info.run_id, "val/accept_length")
+    assert [metric.value for metric in history] == pytest.approx(curve)
+    losses = client.get_metric_history(run.info.run_id, "train/loss")
+    assert len(losses) == SHORT.max_steps and all(metric.value > 0 for metric in losses)
+
+
+def test_a_server_of_ones_own_takes_the_place_of_the_files(tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    uri = f"file:{tmp_path / 'elsewhere'}"
+    build_loggers(replace(SHORT, loggers=["mlflow"], mlflow_uri=uri), tmp_path / "sql", 0)[0].finalize("success")
+    assert not (tmp_path / "sql" / "logs").exists()
+    assert [one.name for one in mlflow.MlflowClient(uri).search_experiments()].count("drafterforge") == 1
+
+
+@pytest.mark.slow
+def test_what_is_logged_arrives_in_an_offline_run_of_wandb(tmp_path, no_network):
+    wandb = pytest.importorskip("wandb")
+    curve = trained(tmp_path, loggers=["csv", "wandb"])
+    assert wandb.run is None  # it has ended
+    (file,) = (tmp_path / ".sql.partial" / "logs" / "wandb").glob("offline-run-*/*.wandb")
+    content = file.read_bytes()
+    for key in (b"val/accept_length", b"train/loss", b"trainer/global_step", b"ttt_steps"):
+        assert key in content
+    assert all(f"{value:.6g}"[:6].encode() in content for value in curve)
+    assert SHORT.wandb_mode == "offline"
+
+
+def test_links_of_wandb_are_not_copied(tmp_path):
+    logs = tmp_path / "staging" / "logs" / "wandb"
+    (logs / "offline-run-1").mkdir(parents=True)
+    (logs / "offline-run-1" / "run.wandb").write_text("x")
+    (logs / "latest-run").symlink_to(logs / "offline-run-1")
+    (logs / "debug.log").symlink_to(logs / "nowhere")
+    keep_logs(tmp_path / "staging", tmp_path / "sql")
+    kept = sorted(path.relative_to(tmp_path / "sql").as_posix() for path in (tmp_path / "sql").rglob("*"))
+    assert kept == ["logs", "logs/wandb", "logs/wandb/offline-run-1", "logs/wandb/offline-run-1/run.wandb"]
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_missing_package_is_one_line_with_what_to_type(monkeypatch, name):
+    monkeypatch.setattr(loggers, "find_spec", lambda package: None)
+    with pytest.raises(ConfigError) as caught:
+        require_loggers(TrainerConfig(loggers=["csv", name]))
+    assert str(caught.value) == (
+        f'trainer.loggers names {name}, which is not installed; type pip install "drafterforge[{name}]"'
+    )
+    require_loggers(TrainerConfig())
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_logger_that_does_not_start_is_one_line(monkeypatch, tmp_path, name):
+    class Broken(CSVLogger):
+        def __init__(self, *args, **options):
+            raise OSError("no such\nserver")
+
+    monkeypatch.setattr(loggers, "find_spec", lambda package: object())
+    for logger in ("EndedWandbLogger", "MLFlowLogger"):
+        monkeypatch.setattr(loggers, logger, Broken)
+    with pytest.raises(ConfigError, match=rf"trainer\.loggers: {name} did not start \(no such server\)"):
+        build_loggers(TrainerConfig(loggers=[name]), tmp_path, 0)
+
+
+def test_a_name_of_no_logger_is_one_line():
+    with pytest.raises(ConfigError, match="must be one of csv, tensorboard, wandb, mlflow, got 'wandbb'"):
+        TrainerConfig(loggers=["wandbb"])
+    with pytest.raises(ConfigError, match="must be one of offline, online, disabled, got 'off'"):
+        TrainerConfig(wandb_mode="off")
+
+
+@pytest.mark.slow
+def test_packages_that_are_not_asked_for_are_not_imported(tmp_path):
+    code = """
+import sys
+from pathlib import Path
+from drafterforge.schema import TrainerConfig
+from drafterforge.training.loggers import build_loggers
+build_loggers(TrainerConfig(), Path(sys.argv[1]), 0)
+assert not {"wandb", "mlflow"} & sys.modules.keys()
+"""
+    assert subprocess.run([sys.executable, "-c", code, tmp_path]).returncode == 0
