@@ -63,6 +63,14 @@ def test_a_bundle_is_inspected_as_a_table(exported, capsys):
     assert "has sha256" in capsys.readouterr().err
 
 
+def test_what_a_bundle_says_is_shown_as_it_is_and_moves_no_cursor(exported, capsys):
+    assert exported("export", "bundle=odd", "licence='[/bold] :smile: [link=x]'").code == 0
+    assert main(["inspect", str(exported.artifact("bundles", "odd"))]) == 0
+    assert "[/bold] :smile: [link=x]" in capsys.readouterr().out
+    line = exported(*ASK, "bundle=./\x1b[2Jhouse").one_line()
+    assert "no bundle at ?[2Jhouse" in line and "\x1b" not in line
+
+
 def test_an_archive_is_the_same_bytes_again(exported, tmp_path):
     assert exported("export", "bundle=house", "format=tar").code == 0
     first = exported.artifact("bundles", "house.tar").read_bytes()
