@@ -192,7 +192,8 @@ def _disk_is_full(error: BaseException) -> bool:
 
 
 def _flatten(error: BaseException) -> str:
-    return re.sub(r"\s*[\r\n]+\s*", " ", str(error).strip())
+    """One line without control characters: what a stranger's file says is for reading only."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "?", re.sub(r"\s*[\r\n]+\s*", " ", str(error).strip()))
 
 
 def _drop_stdout_if_full() -> None:

@@ -696,7 +696,7 @@ class ExportConfig:
     target: TargetConfig = field(default_factory=TargetConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)  # what the bundle holds, and how its engine decodes
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)  # of its engine; null: what suits each device
-    bundle: str = "main"  # name of the bundle; for other formats than bundle also a folder, a .tar or a hub id
+    bundle: str = "main"  # name or folder of the bundle; for format=sglang|vllm also a .tar or a hub id
     format: str = "bundle"  # bundle: a folder | tar: one reproducible file | sglang | vllm: drafters for these servers
     drafter: str = ""  # for format=sglang|vllm: which one; empty: every EAGLE-3 drafter
     layout: str = ""  # for format=vllm: speculators, the default, or plain, which is SGLang's

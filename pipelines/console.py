@@ -26,8 +26,8 @@ console = Console(stderr=True, highlight=False)
 
 
 def table_console() -> Console:
-    """Where tables of results go: stdout, at the terminal's width or wide enough."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    """Where tables of results go: stdout, at the terminal's width or wide enough; what they hold is text as it is."""
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else TABLE_WIDTH)
 
 
 class Bar:

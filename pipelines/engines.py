@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from drafterforge.artifacts.locate import artifact_dir
-from drafterforge.bundle.open import open_bundle
-from drafterforge.bundle.record import BUNDLE
+from drafterforge.bundle.open import locate, open_bundle
+from drafterforge.bundle.record import read_record
 from drafterforge.errors import ConfigError
+from drafterforge.pipelines.bundles import find_bundle
 from drafterforge.pipelines.decode import load_any_drafter
 from drafterforge.pipelines.pool import build_pool, check_alone, check_selector, scheduled
 from drafterforge.runtime.engine import Engine, kind_of_drafter
@@ -35,8 +35,6 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
 
 def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tuple[Engine, str]:
     """The engine of a bundle given by name, path or hub id; keys that are given come before its defaults."""
-    named = artifact_dir(cfg.runs_dir, cfg.target.name, "bundles", cfg.bundle) if is_name(cfg.bundle) else None
-    path = named if named is not None and (named / BUNDLE).is_file() else cfg.bundle
     plain, own = PoolConfig(), cfg.pool
     if own.drafters or own.router or own.every != plain.every or own.options:
         raise ConfigError(
@@ -51,8 +49,9 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
             "leave one of them out"
         )
     check_options(own.selector, ())
+    folder = locate(find_bundle(cfg))
     engine = open_bundle(
-        path,
+        folder,
         target=cfg.target if cfg.target.source == "hf" else None,
         drafter="" if cfg.drafter == "pool" else cfg.drafter,
         selector=None if own.selector == plain.selector else own.selector,
@@ -62,9 +61,4 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
         runtime=cfg.runtime,
         max_batch=max_batch,
     )
-    return engine, cfg.bundle if is_name(cfg.bundle) else str(path).rstrip("/").rpartition("/")[2]
-
-
-def is_name(text: str) -> bool:
-    """Whether a text can be the name of an artifact, not only a path."""
-    return "/" not in text and not text.startswith((".", "~"))
+    return engine, read_record(folder).name

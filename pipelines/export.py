@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact, list_artifacts
+from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.bundle.archive import pack
 from drafterforge.bundle.drafters import RETRIEVAL, Source
 from drafterforge.bundle.hub import is_hub_id, push
-from drafterforge.bundle.layout import TargetFacts, read_target
-from drafterforge.bundle.open import check_bundle, locate, open_bundle, tokenizer_sha256
-from drafterforge.bundle.open import source_of as bundled
+from drafterforge.bundle.open import open_bundle, tokenizer_sha256
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
-from drafterforge.drafter.checkpoint import generalist_of, load_full
-from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.lora import ADAPTER, load_adapter, merge
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.pipelines.bundles import is_name, named_bundle
 from drafterforge.pipelines.console import say
-from drafterforge.pipelines.decode import kind_of
-from drafterforge.pipelines.export_drafter import FORMATS, export_loaded, label_of
+from drafterforge.pipelines.export_drafters import FORMATS, export_drafters, exports_dir
 from drafterforge.pipelines.pool import build_pool, check_selector, pool_names, source_of
 from drafterforge.schema import ExportConfig
 from drafterforge.target.load import Target, load_target
@@ -43,10 +38,15 @@ def run(cfg: Config) -> Path:
     if cfg.push and not is_hub_id(cfg.push):
         raise ConfigError(f"push={cfg.push!r} is no repository's id; type push=OWNER/NAME")
     if cfg.format in FORMATS:
-        return export_drafters(cfg)
+        for line in export_drafters(cfg):
+            say(line)
+        return exports_dir(cfg)
     folder = bundle_dir(cfg)
-    if cfg.format == "bundle" or not (folder / BUNDLE).is_file():
+    anew = cfg.format == "bundle" and (cfg.overwrite or not cfg.push)
+    if anew or not (folder / BUNDLE).is_file():
         make_bundle(cfg, folder)
+    else:
+        say(f"{folder} is taken as it is; drafterforge export bundle={cfg.bundle} overwrite=true makes it anew")
     if cfg.format == "tar":
         return write_archive(cfg, folder)
     if cfg.push:
@@ -56,85 +56,10 @@ def run(cfg: Config) -> Path:
 
 def bundle_dir(cfg: Config) -> Path:
     """Where the bundle is, or will be."""
-    given = Path(cfg.bundle).expanduser()
     if cfg.format == "bundle" and cfg.out:
         return Path(cfg.out).expanduser()
-    return (
-        given
-        if given.is_dir() and "/" in cfg.bundle
-        else artifact_dir(cfg.runs_dir, cfg.target.name, "bundles", cfg.bundle)
-    )
-
-
-def export_drafters(cfg: Config) -> Path:
-    """EAGLE-3 drafters of a bundle, or of the runs where there is no bundle of that name, for another program."""
-    facts = read_target(cfg.target)
-    names = drafters_of_bundle(cfg, facts) or drafters_of_runs(cfg, facts)
-    if cfg.out and len(names) > 1:
-        raise ConfigError(f"out= is one folder, but there are {', '.join(names)}; type drafter=NAME")
-    root = Path(cfg.out).parent if cfg.out else Path(cfg.runs_dir) / facts.name / "exports"
-    for name, (load, generalist) in names.items():
-        path = Path(cfg.out) if cfg.out else root / label_of(name, cfg.format, cfg.layout)
-        rest = (cfg.format, cfg.layout, path, cfg.overwrite, cfg.weights)
-        for line in export_loaded(load(), facts, name, generalist, *rest):
-            say(line)
-    return root
-
-
-Loaders = dict[str, tuple[Callable[[], Eagle3Drafter], str]]  # by name: how to load it, and what it adds to
-
-
-def drafters_of_bundle(cfg: Config, facts: TargetFacts) -> Loaders:
-    """Those of the bundle that is named; empty where it is only the default's name, and there is none."""
-    path = bundle_dir(cfg) if (bundle_dir(cfg) / BUNDLE).is_file() else Path(cfg.bundle)
-    if not path.exists() and not is_hub_id(cfg.bundle):
-        if cfg.bundle != Config().bundle:
-            wanted = "type drafterforge export bundle=NAME"
-            raise ArtifactError(f"no bundle named {cfg.bundle!r} in {cfg.runs_dir}; {wanted}")
-        return {}
-    folder = locate(path if path.exists() else cfg.bundle)
-    record = check_bundle(folder)
-    if record.target.fingerprint != facts.fingerprint:
-        raise ArtifactError(
-            f"{folder} serves target {record.target.name!r} with fingerprint {record.target.fingerprint}, but "
-            f"{facts.name!r} has {facts.fingerprint}; give the target that it was made for"
-        )
-    sources = [bundled(folder, record, entry.name) for entry in record.drafters if entry.kind == "eagle3"]
-    return chosen(cfg, {source.name: loader(source, facts, record.drafter(source.name).base) for source in sources})
-
-
-def drafters_of_runs(cfg: Config, facts: TargetFacts) -> Loaders:
-    """Those that were trained for the target, or are shipped."""
-    found: Loaders = {}
-    for name in cfg.pool.drafters or list_artifacts(cfg.runs_dir, facts.name, "drafters"):
-        folder = find_artifact(cfg.runs_dir, facts.name, "drafters", name)
-        manifest = open_artifact(folder, "drafters", target_fingerprint=facts.fingerprint, target=facts.name)
-        if kind_of(manifest) == "eagle3":
-            base = generalist_of(folder)
-            generalist = Manifest.read(base).name if base else ""
-            found[manifest.name] = loader(Source(name, "eagle3", folder, base), facts, generalist)
-    return chosen(cfg, found)
-
-
-def loader(source: Source, facts: TargetFacts, generalist: str) -> tuple[Callable[[], Eagle3Drafter], str]:
-    """How to load a drafter, its additions merged, and what it adds to."""
-
-    def load() -> Eagle3Drafter:
-        drafter = load_full(source.base or source.folder, facts.embedding)
-        return merge(drafter, load_adapter(source.folder / ADAPTER, drafter)) if source.base else drafter
-
-    return load, generalist
-
-
-def chosen(cfg: Config, found: Loaders) -> Loaders:
-    """The drafter that is asked for, or all."""
-    if not found:
-        raise ArtifactError(
-            f"there is no EAGLE-3 drafter to export in {cfg.runs_dir}; type drafterforge train-drafter domain=sql"
-        )
-    if cfg.drafter and cfg.drafter not in found:
-        raise ConfigError(f"no EAGLE-3 drafter named {cfg.drafter!r} to export; there is: {', '.join(found)}")
-    return {cfg.drafter: found[cfg.drafter]} if cfg.drafter else found
+    given = Path(cfg.bundle).expanduser()
+    return given if not is_name(cfg.bundle) and given.is_dir() else named_bundle(cfg)
 
 
 def write_archive(cfg: Config, folder: Path) -> Path:
@@ -165,7 +90,7 @@ def make_bundle(cfg: Config, folder: Path) -> BundleRecord:
     add_latency(cfg, target, parts)
     shape = {key: getattr(cfg.runtime, key) for key in ("num_tokens", "depth", "top_k", "numerics")}
     record = BundleRecord(
-        name=cfg.bundle,
+        name=cfg.bundle if is_name(cfg.bundle) else folder.resolve().name,
         target=reference_of(cfg, target),
         drafters=parts.drafters,
         parts=parts.parts,
@@ -178,11 +103,14 @@ def make_bundle(cfg: Config, folder: Path) -> BundleRecord:
             Path(cfg.pool.router).name,
             **shape,
         ),
-        licences={"target": reference_of(cfg, target).licence, "drafters": parts.drafters[0].licence},
+        licences={"target": reference_of(cfg, target).licence, "drafters": ", ".join(parts.licences)},
         created=max(parts.created, default=""),
     )
-    record = write_bundle(folder, record, parts.files, replace_it=cfg.overwrite)
-    open_bundle(folder, target=target)
+    record = write_bundle(
+        folder, record, parts.files, cfg.overwrite, check=lambda inside: open_bundle(inside, target=target)
+    )
+    if Path(cfg.target.model).is_dir() and cfg.target.source == "hf":
+        say(f"the target is named by its folder, {cfg.target.model}; elsewhere type target=hf target.model=FOLDER")
     size = sum(file.bytes for file in record.files.values())
     say(
         f"{folder}: {len(record.drafters)} drafters, {len(record.parts)} parts, {size / 1e6:.1f} MB, digest "
@@ -201,6 +129,11 @@ class Parts:
     created: list[str] = field(default_factory=list)
     digests: set[str] = field(default_factory=set)  # of the artifacts taken
 
+    @property
+    def licences(self) -> list[str]:
+        """Of the drafters that have files."""
+        return sorted({entry.licence or "not stated" for entry in self.drafters if entry.path})
+
     def take(self, manifest: Manifest, folder: Path, place: str) -> None:
         """Files of an artifact that decoding needs."""
         self.created.append(manifest.created)
@@ -210,10 +143,11 @@ class Parts:
 
 def reference_of(cfg: Config, target: Target) -> TargetReference:
     """What names the target, and tells it from any other."""
+    local = Path(cfg.target.model).expanduser()
     return TargetReference(
         name=target.name,
         source=cfg.target.source,
-        model=cfg.target.model,
+        model=str(local.resolve()) if local.is_dir() and cfg.target.model else cfg.target.model,
         revision=cfg.target.revision,
         fingerprint=target.fingerprint,
         tokenizer_sha256=tokenizer_sha256(target.folder),
@@ -231,7 +165,7 @@ def add_drafter(cfg: Config, target: Target, parts: Parts, source: Source) -> No
     if any(entry.name == source.name for entry in parts.drafters):
         return
     if source.folder is None:
-        parts.drafters.append(DrafterEntry(source.name, RETRIEVAL, "", "", "", "Apache-2.0", {}, {}))
+        parts.drafters.append(DrafterEntry(source.name, RETRIEVAL, "", "", "", "", {}, {}))
         return
     base = ""
     if source.base is not None:

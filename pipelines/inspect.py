@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.folder import open_artifact, restore_interrupted
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.bundle.card import summary
@@ -26,6 +26,7 @@ def run(cfg: Config) -> Manifest | BundleRecord:
     if not cfg.path:
         raise ConfigError("inspect needs a folder: type drafterforge inspect PATH")
     path = named(cfg) or Path(cfg.path).expanduser()
+    restore_interrupted(path)
     if (path / BUNDLE).is_file() or path.is_file():
         return inspect_bundle(path)
     kind = Manifest.read(path).kind if (path / "manifest.json").is_file() else "artifact"
@@ -51,11 +52,19 @@ def named(cfg: Config) -> Path | None:
     """The one artifact or bundle of this name, if there is no such path."""
     if "/" in cfg.path or Path(cfg.path).exists():
         return None
-    found = sorted(Path(cfg.runs_dir).glob(f"*/*/{glob.escape(cfg.path)}"))
-    found += sorted(SHIPPED.glob(f"*/*/{glob.escape(cfg.path)}")) if not found else []
+    name = glob.escape(cfg.path)
+    for aside in Path(cfg.runs_dir).glob(f"*/*/.{name}.old-*"):
+        restore_interrupted(aside.with_name(cfg.path))
+    found = sorted(Path(cfg.runs_dir).glob(f"*/*/{name}"))
+    found += sorted(SHIPPED.glob(f"*/*/{name}")) if not found else []
     if len(found) > 1:
         raise ConfigError(f"{cfg.path!r} names {len(found)} artifacts; type one of {', '.join(map(str, found))}")
-    return found[0] if found else None
+    if not found:
+        raise ConfigError(
+            f"nothing is named {cfg.path!r} in {cfg.runs_dir}, nor is it a folder or file here; type drafterforge "
+            "inspect PATH"
+        )
+    return found[0]
 
 
 def inspect_bundle(path: Path) -> BundleRecord:

@@ -251,14 +251,17 @@ def _move_into_place(folder: Path, path: Path) -> None:
             os.close(lock)
 
 
-def refuse_to_overwrite(path: Path, replace: bool, marker: str = MANIFEST) -> None:
-    """Raises if what is at `path` must stay: anything but a folder with this file, and that too without `replace`."""
+def refuse_to_overwrite(path: Path, replace: bool, marker: str = MANIFEST, name_key: str = "name") -> None:
+    """Raises if what is at `path` must stay: anything but a folder with this file, and that too without `replace`.
+
+    name_key: what one types to call it otherwise.
+    """
     if not path.exists():
         return
     if not path.is_dir() or (any(path.iterdir()) and not (path / marker).exists()):
-        raise ArtifactError(f"{path} is there and no drafterforge artifact; type name=OTHER, or move it")
+        raise ArtifactError(f"{path} is there and no drafterforge artifact; type {name_key}=OTHER, or move it")
     if not replace and any(path.iterdir()):
-        raise ArtifactError(f"{path} exists already; type overwrite=true to replace it, or name=OTHER")
+        raise ArtifactError(f"{path} exists already; type overwrite=true to replace it, or {name_key}=OTHER")
 
 
 def _clear_stale(path: Path) -> None:

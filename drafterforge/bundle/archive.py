@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import tarfile
 from pathlib import Path
 
 from drafterforge.artifacts.atomic import file_sha256, one_line, sync_folder
-from drafterforge.artifacts.folder import refuse_to_overwrite, write_folder
+from drafterforge.artifacts.folder import write_folder
 from drafterforge.artifacts.typed import MAX_BYTES
 from drafterforge.bundle.files import check_files, check_name
 from drafterforge.bundle.record import BUNDLE, BundleRecord, read_record
 from drafterforge.errors import ArtifactError
 from drafterforge.target.smollm2 import cache_dir
+
+FORMAT = tarfile.PAX_FORMAT  # of 1988, but for what that has no room for, such as files of more than 8 GiB
 
 
 def pack(folder: Path, to: Path) -> str:
@@ -27,10 +30,10 @@ def pack(folder: Path, to: Path) -> str:
     with one_line(to, every=True):
         to.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
+            with tarfile.open(temporary, "w", format=FORMAT) as tar:
                 for name in (BUNDLE, *sorted(record.files)):
                     with open(folder / name, "rb") as file:
-                        tar.addfile(_member(name, os.fstat(file.fileno()).st_size), file)
+                        tar.addfile(member_of(name, os.fstat(file.fileno()).st_size), file)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             digest = file_sha256(temporary)
@@ -41,7 +44,8 @@ def pack(folder: Path, to: Path) -> str:
     return digest
 
 
-def _member(name: str, size: int) -> tarfile.TarInfo:
+def member_of(name: str, size: int) -> tarfile.TarInfo:
+    """The same for the same file, wherever and whenever it is packed."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o644  # time, owner and group are zero by default
     return info
@@ -58,11 +62,20 @@ def is_archive(path: Path) -> bool:
 def unpacked(path: Path) -> Path:
     """The folder of the bundle in the tar file at `path`, in the cache; unpacked once."""
     folder = cache_dir() / "bundles" / file_sha256(path)
-    if (folder / BUNDLE).is_file():
-        return folder
-    with write_folder(folder, lambda: refuse_to_overwrite(folder, False, BUNDLE)) as inside:
+    with contextlib.suppress(_ThereError), write_folder(folder, lambda: _require_missing(folder)) as inside:
         unpack(path, inside)
     return folder
+
+
+class _ThereError(Exception):
+    """It was unpacked before, or by another process meanwhile."""
+
+
+def _require_missing(folder: Path) -> None:
+    """Raises if a bundle was unpacked here, and no file has been cut or taken away since."""
+    with contextlib.suppress(ArtifactError):
+        check_files(folder, read_record(folder), hashes=False)
+        raise _ThereError
 
 
 def unpack(path: Path, to: Path) -> BundleRecord:

@@ -12,11 +12,12 @@ CARD = "README.md"
 def model_card(record: BundleRecord) -> str:
     """README.md: what the bundle is for, how to run it, what is in it and what was measured."""
     target = record.target
-    licences = sorted({licence for licence in record.licences.values() if licence})
+    licences = {entry.licence for entry in record.drafters if entry.path}
+    one = licences.pop() if len(licences) == 1 else ""
     front = {
         "library_name": "drafterforge",
         "tags": ["speculative-decoding", "eagle-3", "drafter"],
-        "license": licences[0].lower() if len(licences) == 1 else "other",
+        "license": one.lower() or "other",  # of what is in it, which the target is not
     }
     if target.source == "hf" and "/" in target.model and not target.model.startswith(("/", ".", "~")):
         front["base_model"] = target.model

@@ -34,7 +34,7 @@ def check_files(folder: Path, record: BundleRecord, hashes: bool = True) -> None
     """
     for name in record.files:
         check_name(name)
-    for path, linked in _walk(folder):
+    for path, linked in walk(folder):
         name = path.relative_to(folder).as_posix()
         if linked:
             raise ArtifactError(f"{path} is a link or no plain file; a bundle holds plain files only")
@@ -56,7 +56,20 @@ def check_files(folder: Path, record: BundleRecord, hashes: bool = True) -> None
                 )
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
+def stamps(folder: Path, record: BundleRecord) -> list[tuple[int, ...] | None]:
+    """What changes when one of a bundle's files is replaced or written to; None: not there."""
+
+    def stamp(name: str) -> tuple[int, ...] | None:
+        try:
+            found = os.lstat(folder / name)
+        except (OSError, ValueError):
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    return [stamp(name) for name in (BUNDLE, *record.files)]
+
+
+def walk(folder: Path) -> Iterator[tuple[Path, bool]]:
     """Every file below a folder, and whether it is a link or something special."""
     for parent, names, files in os.walk(folder, followlinks=False):
         here = Path(parent)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -14,11 +12,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from drafterforge.artifacts.atomic import file_sha256
+from drafterforge.artifacts.typed import read_json
 from drafterforge.bundle.foreign_spec import HeadConfig, head_spec, open_config
 from drafterforge.bundle.layout import TargetFacts, served_spec
 from drafterforge.bundle.vllm import OURS, THEIRS
 from drafterforge.drafter.checkpoint import check_vocabulary
 from drafterforge.drafter.eagle3 import Eagle3Drafter
+from drafterforge.drafter.spec import check_spec
 from drafterforge.errors import ArtifactError
 
 INDEX = "model.safetensors.index.json"
@@ -77,7 +77,7 @@ def read_head(
 
     layer_ids, norm_before_residual: see `head_spec`.
     """
-    head = open_config(_read_json(folder / "config.json"), str(folder / "config.json"), format)
+    head = open_config(read_json(folder / "config.json"), str(folder / "config.json"), format)
     paths = weight_files(folder)
     tensors = _renamed(read_tensors(paths), folder)
     _check_embedding(tensors.pop("embed_tokens.weight", None), target, head)
@@ -85,12 +85,15 @@ def read_head(
         raise ArtifactError(f"{folder} lacks lm_head.weight, [draft vocabulary, width]; wanted an EAGLE-3 head")
     rows = tensors["lm_head.weight"].shape[0]
     spec = head_spec(head, target.config, rows, layer_ids, norm_before_residual)
+    check_spec(spec, head.source)
     served = served_spec(spec, target.config)
     head.notes += _note_positions(spec.max_positions, served.max_positions, target.config.max_position_embeddings)
     _add_vocabulary(tensors, target.config.vocab_size, folder)
-    drafter = Eagle3Drafter(served, target.embedding)
-    _check_tensors(tensors, drafter.state_dict(), folder)
+    with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
+        wanted = Eagle3Drafter(served, target.embedding).state_dict()
+    _check_tensors(tensors, wanted, folder)
     check_vocabulary(tensors["d2t"], tensors["t2d"], str(folder))
+    drafter = Eagle3Drafter(served, target.embedding)
     drafter.load_state_dict(tensors)
     files = {path.name: file_sha256(path) for path in (folder / "config.json", *paths)}
     return ForeignHead(drafter.eval(), head.format, files, head.notes)
@@ -99,7 +102,7 @@ def read_head(
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a head: one, or those that an index lists."""
     if (folder / INDEX).is_file():
-        index = _read_json(folder / INDEX)
+        index = read_json(folder / INDEX)
         listed = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
             raise ArtifactError(f"{folder / INDEX} has no weight_map; wanted the index of safetensors shards")
@@ -141,13 +144,6 @@ def _note_positions(own: int, kept: int, longest: int) -> list[str]:
         ]
     copied = "; 2048 is copied from EAGLE's own configs, and servers that believe it cut the text there"
     return [f"max_position_embeddings was {own} and is now the target's {longest}" + copied * (own == 2048)]
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path} is not readable as JSON ({error}); wanted an EAGLE-3 head") from None
 
 
 def _renamed(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:

@@ -67,6 +67,8 @@ def open_config(config: object, source: str, format: str) -> HeadConfig:
     if not isinstance(layer, dict):
         raise ArtifactError(f"{source} lacks 'transformer_layer_config'; wanted the config of an EAGLE-3 head")
     head = HeadConfig(source, by_itself, config, layer)
+    if not isinstance(config.get("eagle_config"), dict | None):
+        raise head.refuse(f"has eagle_config={str(config['eagle_config'])[:60]!r}; wanted an object")
     _require_eagle3(head)
     _require_plain_layer(head)
     return head
@@ -100,7 +102,7 @@ def _require_plain_layer(head: HeadConfig) -> None:
         raise head.refuse(f"has a layer of model_type {kind!r}, which norms queries and keys or more; wanted 'llama'")
     if activation not in ("silu", "swish"):
         raise head.refuse(f"has hidden_act={activation!r}; wanted 'silu'")
-    if "sliding_attention" in (head.layer.get("layer_types") or []):
+    if head.layer.get("layer_types") == ["sliding_attention"]:
         head.notes.append(
             f"the head was trained to see the last {head.layer.get('sliding_window')} tokens, and sees all here: "
             "past that length it may draft a little differently than elsewhere"
@@ -133,8 +135,8 @@ def head_spec(
     if head.flag("tie_word_embeddings") and num_rows != vocab:
         head.notes.append("the config ties lm_head to the embedding, which it cannot be; the head's own is read")
     eps = head.layer.get("rms_norm_eps")
-    if isinstance(eps, bool) or not isinstance(eps, int | float) or eps <= 0:
-        raise head.refuse(f"has rms_norm_eps={eps!r}; wanted a number above 0")
+    if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps < 1:
+        raise head.refuse(f"has rms_norm_eps={str(eps)[:40]}; wanted a number between 0 and 1")
     return DrafterSpec(
         hidden_size=hidden,
         target_hidden_size=width,

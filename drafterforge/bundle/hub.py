@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from drafterforge.bundle.files import BARE, SUFFIXES, check_files
+from drafterforge.bundle.files import BARE, SUFFIXES, check_files, walk
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.errors import ArtifactError
 
@@ -32,7 +32,16 @@ def downloaded(text: str) -> Path:
         raise ArtifactError(
             f"could not get the bundle {text!r} from the hub ({_first_line(error)}); a local folder works too"
         ) from error
+    _drop_leftovers(folder)
     return folder
+
+
+def _drop_leftovers(folder: Path) -> None:
+    """Remove what an earlier bundle of the repository had and this one has not; a download only adds files."""
+    known = {BUNDLE, *read_record(folder).files}
+    for path, _ in walk(folder):
+        if path.relative_to(folder).as_posix() not in known:
+            path.unlink()
 
 
 def push(folder: Path, text: str, private: bool = True) -> str:
@@ -48,6 +57,9 @@ def push(folder: Path, text: str, private: bool = True) -> str:
     try:
         api = HfApi()
         api.create_repo(repository, private=private, exist_ok=True)
+        if revision:
+            api.create_branch(repository, branch=revision, exist_ok=True)
+        _require_bundles(text, api.list_repo_files(repository, revision=revision or None))
         commit = api.upload_folder(
             repo_id=repository,
             folder_path=str(folder),
@@ -56,11 +68,22 @@ def push(folder: Path, text: str, private: bool = True) -> str:
             delete_patterns=PATTERNS,
             commit_message=f"drafterforge bundle {record.name} ({record.digest[:12]})",
         )
+    except ArtifactError:
+        raise
     except Exception as error:  # as above
         raise ArtifactError(
-            f"could not push to {text!r} ({_first_line(error)}); log in with `hf auth login`"
+            f"could not push to {text!r} ({_first_line(error)}); the bundle is whole in {folder}: log in with "
+            "`hf auth login` if that is missing, and type the same command without overwrite=true"
         ) from error
     return str(getattr(commit, "commit_url", "") or repository)
+
+
+def _require_bundles(text: str, files: list[str]) -> None:
+    """Refuse a repository of something else, whose files would be deleted."""
+    if BUNDLE not in files and (theirs := [name for name in files if name.endswith((".safetensors", ".json"))]):
+        raise ArtifactError(
+            f"{text} holds {theirs[0][:80]!r} and no bundle, which a push would replace; type push=OTHER"
+        )
 
 
 def _first_line(error: Exception) -> str:

@@ -55,7 +55,13 @@ def read_target(config: TargetConfig) -> TargetFacts:
     given = config.source == "hf" and not Path(config.model).expanduser().is_dir()
     if not (folder / "config.json").is_file():
         raise ArtifactError(f"{folder} holds no config.json; wanted a Hugging Face model folder")
-    read = AutoConfig.from_pretrained(folder)
+    try:
+        read = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # transformers has its own for every kind of mistake
+        reason = " ".join(str(error).split())[:200]
+        raise ArtifactError(
+            f"{folder / 'config.json'} describes no model that transformers knows ({reason})"
+        ) from error
     return TargetFacts(
         name=name,
         model=config.model if given else str(folder.resolve()),
@@ -117,17 +123,18 @@ def write_model(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, T
 @contextlib.contextmanager
 def write_export(path: Path, overwrite: bool) -> Iterator[Path]:
     """Yields a folder to fill that becomes `path` when it is whole; only an earlier export is ever replaced."""
-
-    def check() -> None:
-        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-            return
-        if not is_export(path):
-            raise ArtifactError(f"{path} is there and was not written by an export; type out=OTHER, or move it")
-        if not overwrite:
-            raise ArtifactError(f"{path} exists already; type overwrite=true to replace it, or out=OTHER")
-
-    with write_folder(path, check) as folder:
+    with write_folder(path, lambda: refuse_export(path, overwrite)) as folder:
         yield folder
+
+
+def refuse_export(path: Path, overwrite: bool) -> None:
+    """Raises if what is at `path` must stay: anything but an earlier export, and that too without `overwrite`."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not is_export(path):
+        raise ArtifactError(f"{path} is there and was not written by an export; type out=OTHER, or move it")
+    if not overwrite:
+        raise ArtifactError(f"{path} exists already; type overwrite=true to replace it, or out=OTHER")
 
 
 def is_export(path: Path) -> bool:

@@ -7,9 +7,10 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.bundle.archive import is_archive, unpacked
 from drafterforge.bundle.drafters import RETRIEVAL, Source, open_drafters
-from drafterforge.bundle.files import check_files, folder_of
+from drafterforge.bundle.files import check_files, folder_of, stamps
 from drafterforge.bundle.hub import downloaded, is_hub_id
 from drafterforge.bundle.record import BUNDLE, BundleRecord, TargetReference, read_record
 from drafterforge.drafter.lora import ADAPTER
@@ -21,7 +22,7 @@ from drafterforge.runtime.shapes import choose_shape, default_shape
 from drafterforge.scheduling.policy import check_policy, load_policy
 from drafterforge.scheduling.schedulers import Scheduler
 from drafterforge.schema import RuntimeConfig, TargetConfig
-from drafterforge.selectors import heeds_advice
+from drafterforge.selectors import check_options, heeds_advice
 from drafterforge.target.load import Target, load_target
 
 LONGEST = 800  # characters of an error
@@ -62,37 +63,50 @@ def open_bundle(
     Raises ArtifactError or ConfigError, in one line, on anything but a whole bundle of this very target.
     """
     folder = locate(path)
-    record = check_bundle(folder)
-    sources = [source_of(folder, record, name) for name in ([drafter] if drafter else record.defaults.drafters)]
-    if not isinstance(target, Target):
-        target = load_target(target_config(record.target, target, device, dtype))
-    check_target(record.target, target, folder)
-    drafters = open_drafters(sources, target)
-    defaults = record.defaults
-    runtime = merged(runtime or RuntimeConfig(), record)
-    if drafter:
-        alone = drafters[drafter]
-        shape = choose_shape(runtime, target.device, target.dtype, kind_of_drafter(alone))
-        return Engine(target, alone, shape, max_batch, runtime.numerics)
-    own = selector in (None, defaults.selector)
-    router = None
-    if defaults.router and heeds_advice(defaults.selector if own else selector):
-        router = Router.load(folder_of(folder, record.part(defaults.router, "router").path, record), target.fingerprint)
-    pool = Pool(
-        drafters,
-        defaults.selector if own else selector,
-        every=defaults.every,
-        shapes={name: shape for name, one in drafters.items() if (shape := own_shape(one, target))},
-        scheduler=open_scheduler(folder, record, target, defaults.scheduler if scheduler is None else scheduler),
-        router=router,
-        **(defaults.options if own else {}),
-    )
-    return Engine(target, pool, choose_shape(runtime, target.device, target.dtype), max_batch, runtime.numerics)
+    with unchanged(folder) as record:
+        defaults = record.defaults
+        check_options(defaults.selector, defaults.options)
+        sources = [source_of(folder, record, name) for name in ([drafter] if drafter else defaults.drafters)]
+        if not isinstance(target, Target):
+            target = load_target(target_config(record.target, target, device, dtype))
+        check_target(record.target, target, folder)
+        drafters = open_drafters(sources, target)
+        runtime = merged(runtime or RuntimeConfig(), record)
+        if drafter:
+            alone = drafters[drafter]
+            shape = choose_shape(runtime, target.device, target.dtype, kind_of_drafter(alone))
+            return Engine(target, alone, shape, max_batch, runtime.numerics)
+        own = selector in (None, defaults.selector)
+        chosen = defaults.selector if own else selector
+        router = open_router(folder, record, target) if defaults.router and heeds_advice(chosen) else None
+        pool = Pool(
+            drafters,
+            chosen,
+            every=defaults.every,
+            shapes={name: shape for name, one in drafters.items() if (shape := own_shape(one, target))},
+            scheduler=open_scheduler(folder, record, target, defaults.scheduler if scheduler is None else scheduler),
+            router=router,
+            **(defaults.options if own else {}),
+        )
+        return Engine(target, pool, choose_shape(runtime, target.device, target.dtype), max_batch, runtime.numerics)
 
 
+@contextlib.contextmanager
+def unchanged(folder: Path) -> Iterator[BundleRecord]:
+    """Yields the record of a whole bundle; ArtifactError if its files are others when the block ends."""
+    record = read_record(folder)
+    before = stamps(folder, record)
+    check_files(folder, record)
+    yield record
+    if stamps(folder, record) != before:
+        raise ArtifactError(f"{folder} was changed while it was opened; type the same command again")
+
+
+@short_errors()
 def locate(path: str | Path) -> Path:
     """The local folder of a bundle, fetched or unpacked where it is not one already."""
     folder = Path(path).expanduser()
+    restore_interrupted(folder)
     if folder.is_dir():
         return folder
     if folder.is_file():
@@ -119,7 +133,13 @@ def target_config(
         return given
     if given:
         return TargetConfig(name=reference.name, source="hf", model=str(given), device=device, dtype=dtype)
-    where = {"source": reference.source, "model": reference.model, "revision": reference.revision}
+    model = reference.model
+    if model.startswith(("/", "~", ".")) and not Path(model).expanduser().is_dir():
+        raise ArtifactError(
+            f"the bundle's target {reference.name[:80]!r} was at {model[:200]!r} where it was made, and is not here; "
+            f"{which_target(reference)}"
+        )
+    where = {"source": reference.source, "model": model, "revision": reference.revision}
     return TargetConfig(name=reference.name, device=device, dtype=dtype, **where)
 
 
@@ -131,8 +151,15 @@ def check_target(reference: TargetReference, target: Target, folder: Path) -> No
     other = "tokenizer" if found != reference.tokenizer_sha256 else "weights or config"
     raise ArtifactError(
         f"{folder} serves target {reference.name!r} with fingerprint {reference.fingerprint}, but this {target.name!r} "
-        f"has {target.fingerprint} (another {other}); give the target that it was made for"
+        f"has {target.fingerprint} (another {other}); {which_target(reference)}"
     )
+
+
+def which_target(reference: TargetReference) -> str:
+    """What to type for the target that the bundle was made for."""
+    if reference.source == "wheel":
+        return "leave target= out: it is the embedded default"
+    return "type target=hf target.model=FOLDER_OR_HUB_ID of that target, in Python target=FOLDER_OR_HUB_ID"
 
 
 def tokenizer_sha256(folder: Path) -> str:
@@ -152,6 +179,12 @@ def source_of(folder: Path, record: BundleRecord, name: str) -> Source:
     if not (own / ADAPTER).is_dir():
         raise ArtifactError(f"{own} has no {ADAPTER}/, though {BUNDLE} says that it adds to {entry.base!r}")
     return Source(name, entry.kind, own, folder_of(folder, record.drafter(entry.base).path, record))
+
+
+def open_router(folder: Path, record: BundleRecord, target: Target) -> Router:
+    """The bundle's router."""
+    place = record.part(record.defaults.router, "router").path
+    return Router.load(folder_of(folder, place, record), target.fingerprint)
 
 
 def open_scheduler(folder: Path, record: BundleRecord, target: Target, name: str) -> Scheduler | None:

@@ -21,6 +21,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # versio
 WEIGHTS = ".safetensors"
 KINDS = ("eagle3", "retrieval", "causal_lm")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+_CONTROL = re.compile(r"\\u00[01]|[\x7f-\x9f]")  # in JSON: what terminals obey, but for line ends and tabs
 
 
 @dataclass(frozen=True)
@@ -183,11 +184,13 @@ def read_record(folder: Path) -> BundleRecord:
         )
     digest = content.pop("digest", None)
     try:
-        intact = hashlib.sha256(canonical_json(content)).hexdigest() == digest
+        plain = canonical_json(content)
     except RecursionError:
-        intact = False
-    if not intact:
+        plain = b""
+    if hashlib.sha256(plain).hexdigest() != digest:
         raise ArtifactError(f"{path} is damaged (its content does not match its own digest)")
+    if _CONTROL.search(plain.decode("utf-8", "replace")):
+        raise ArtifactError(f"{path} holds control characters; wanted plain text")
     while content["schema_version"] < SCHEMA_VERSION:
         content = MIGRATIONS[content["schema_version"]](content)
     return typed(BundleRecord, content, BUNDLE)

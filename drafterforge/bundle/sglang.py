@@ -21,8 +21,8 @@ def write_sglang(
     """
     if drafter.spec.norm_before_residual:
         raise ArtifactError(
-            "this drafter adds to its normed feature (norm_before_residual), which SGLang and SafeAILab's code do not "
-            "know and would get wrong without a word; type format=vllm"
+            f"{out} is not written: its drafter adds to its normed feature (norm_before_residual), which SGLang and "
+            "SafeAILab's code do not know and would get wrong without a word; type format=vllm, or drafter=OTHER"
         )
     write_plain(folder, drafter, target, dtype)
     return serve_sglang(target, out)

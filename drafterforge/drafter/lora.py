@@ -6,7 +6,6 @@ Axes: r rank, in and out widths of a projection.
 from __future__ import annotations
 
 import copy
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from drafterforge.artifacts.typed import read_json
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.errors import ArtifactError
 
@@ -57,10 +57,12 @@ def load_adapter(folder: Path, drafter: Eagle3Drafter) -> Adapter:
     """The additions in peft's `folder`, fp32, checked against the drafter that they belong to."""
     path = folder / WEIGHTS
     try:
-        config = json.loads((folder / CONFIG).read_text())
+        config = read_json(folder / CONFIG)
         tensors = load_file(path)
         rank = int(config["r"])
         scale = float(config["lora_alpha"]) / (rank**0.5 if config.get("use_rslora") else rank)
+    except ArtifactError as error:
+        raise ArtifactError(f"{folder} is no readable adapter ({error}); wanted {CONFIG} and {WEIGHTS}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError, ArithmeticError) as error:
         raise ArtifactError(f"{folder} is no readable adapter ({error!r}); wanted {CONFIG} and {WEIGHTS}") from None
     odd = [f"{key}={config[key]!r}" for key, plain in _UNREAD.items() if config.get(key, plain) not in (plain, None)]

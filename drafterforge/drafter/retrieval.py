@@ -21,6 +21,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from drafterforge.artifacts.typed import read_json
 from drafterforge.errors import ArtifactError
 
 KIND = "retrieval"
@@ -181,10 +182,10 @@ class Datastore:
         """The datastore in `folder`; raises ArtifactError unless it is whole and consistent."""
         path = folder / "datastore.safetensors"
         try:
-            config = json.loads((folder / "config.json").read_text())
+            config = read_json(folder / "config.json")
             arrays = load_file(path)
-        except (OSError, ValueError, SafetensorError, TypeError, AttributeError) as error:
-            # ValueError: no JSON or UTF-8; TypeError, AttributeError: half precision that NumPy does not know
+        except (ArtifactError, OSError, ValueError, SafetensorError, TypeError, AttributeError) as error:
+            # TypeError, AttributeError: half precision that NumPy does not know
             raise ArtifactError(
                 f"{folder} is no readable datastore ({error}); wanted config.json and {path.name}; {REMEDY}"
             ) from None

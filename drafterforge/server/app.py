@@ -79,8 +79,8 @@ def _open_routes(service: Service) -> APIRouter:
 
     @router.get("/health")
     async def health() -> JSONResponse:
-        ready = service.worker.open
-        return JSONResponse({"status": "ok" if ready else "shutting down"}, 200 if ready else 503)
+        state = service.worker.state
+        return JSONResponse({"status": state}, 200 if state == "ok" else 503)
 
     return router
 

@@ -1,4 +1,6 @@
-"""Requests as OpenAI's clients write them, checked; what cannot be done is refused by name, unknown fields are ignored.
+"""Requests as OpenAI's clients write them, checked; what cannot be done is refused by name.
+
+Other fields that are not known are ignored: they ask for nothing that would change an answer.
 
 `top_k`, `min_p` and `repetition_penalty` come as `extra_body`, as with vLLM.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
@@ -37,6 +40,31 @@ IDLE: dict[str, tuple] = {  # fields that are not supported, with the values tha
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
+    "reasoning_effort": (),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    # of vLLM and other servers that speak this API
+    "add_generation_prompt": (True,),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1, 1.0),
+    "min_tokens": (0,),
+    "skip_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (),
+    "typical_p": (1, 1.0),
+    "use_beam_search": (False,),
 }
 Asked = TypeVar("Asked", bound="AnswerRequest")
 
@@ -72,6 +100,12 @@ def _parts(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
+def _nothing(value: Any) -> None:
+    """A field of a message that must be empty: leaving it out would change what the target reads."""
+    if value not in (None, []):
+        raise _wrong("not supported; leave it out")
+
+
 class Fields(BaseModel):
     """No conversions: a number in quotes is a mistake."""
 
@@ -90,6 +124,9 @@ class Message(Fields):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[list[TextPart], BeforeValidator(_parts)]
+    tool_calls: Annotated[None, BeforeValidator(_nothing)] = None
+    function_call: Annotated[None, BeforeValidator(_nothing)] = None
+    audio: Annotated[None, BeforeValidator(_nothing)] = None
 
     @property
     def plain(self) -> dict[str, str]:
@@ -104,7 +141,7 @@ class StreamOptions(Fields):
     include_usage: bool = False
 
 
-class AnswerRequest(Fields):
+class AnswerRequest(Fields, ABC):
     """What both kinds of requests have in common."""
 
     model: str
@@ -122,14 +159,15 @@ class AnswerRequest(Fields):
     stream_options: StreamOptions = StreamOptions()
 
     @property
+    @abstractmethod
     def prompts(self) -> list[Prompt]:
         """What is to be answered, each `n` times."""
-        raise NotImplementedError
 
     @property
-    def limit(self) -> int | None:
-        """Most tokens of an answer; None: the server's own limit."""
-        return self.max_completion_tokens or self.max_tokens
+    def limit(self) -> tuple[str, int | None]:
+        """Most tokens of an answer, and the field that says so; None: the server's own limit."""
+        newer = self.max_completion_tokens
+        return ("max_tokens", self.max_tokens) if newer is None else ("max_completion_tokens", newer)
 
     def sampling(self, choice: int) -> Sampling:
         """Of a prompt's answer number `choice`, whose seed is that many above the one asked for."""

@@ -71,9 +71,10 @@ class Service:
         """The request, and the answers it wants, those to one prompt side by side."""
         asked = read_request(kind, body)
         self.require_model(asked.model)
-        limit, most = asked.limit or self.cfg.max_new_tokens, self.cfg.max_new_tokens
+        (field, limit), most = asked.limit, self.cfg.max_new_tokens
+        limit = most if limit is None else limit
         if limit > most:
-            raise ApiError(400, f"max_tokens={limit} is more than this server's {most}", param="max_tokens")
+            raise ApiError(400, f"{field}={limit} is more than this server's {most}", param=field)
         prompts = asked.prompts
         if len(prompts) * asked.n > self.cfg.max_choices:
             wanted = f"{len(prompts)} prompts with n={asked.n} make {len(prompts) * asked.n} answers"

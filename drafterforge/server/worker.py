@@ -72,6 +72,7 @@ class Worker:
         self.running: list[Job] = []  # in the order of the batch's rows
         self.changed = threading.Condition()
         self.closes_at: float | None = None
+        self.failing: set[str] = set()  # prompt | cycle | thread: failed the last time
         self.thread = threading.Thread(target=self._run, name="drafterforge-worker", daemon=True)
         metrics.running.set_function(lambda: len(self.running))
         metrics.waiting.set_function(lambda: len(self.waiting))
@@ -85,6 +86,13 @@ class Worker:
     def open(self) -> bool:
         """Whether jobs are taken."""
         return self.closes_at is None and self.alive
+
+    @property
+    def state(self) -> str:
+        """ok | failing, until what failed succeeds | shutting down."""
+        if self.failing:
+            return "failing"
+        return "ok" if self.open else "shutting down"
 
     @property
     def alive(self) -> bool:
@@ -121,6 +129,9 @@ class Worker:
                 self.batch = self.engine.open_batch()
                 while self._wait():
                     self._step()
+        except BaseException:
+            self.failing.add("thread")
+            raise
         finally:
             with self.changed:
                 left = [*self.running, *self.waiting]
@@ -142,6 +153,7 @@ class Worker:
                 self._cycle()
         except Exception:
             log.exception("a cycle failed; its %d answers are given up", len(self.running))
+            self.failing.add("cycle")
             self._start_over()
 
     def _leave(self) -> None:
@@ -165,7 +177,9 @@ class Worker:
             job = self.waiting[0]
             try:
                 job.row = self.batch.admit(job.prompt, job.rule, job.sampling)
+                self.failing.discard("prompt")
             except Exception:
+                self.failing.add("prompt")
                 log.exception("a prompt of %d tokens could not be read", len(job.prompt))
             with self.changed:
                 self.waiting.popleft()
@@ -185,6 +199,7 @@ class Worker:
         proposer, jobs = self.batch.proposer, self.running
         rows = list(proposer.rows) if isinstance(proposer, PoolProposer) else []
         self.batch.cycle(self.engine.shape)
+        self.failing.discard("cycle")
         weights = np.mean([row.selector.played for row in rows], axis=0) if rows else []
         named = dict(zip(proposer.names, map(float, weights), strict=True)) if rows else {}
         self.metrics.cycled([job.row.answer.cycles[-1] for job in jobs], named)

@@ -153,10 +153,11 @@ def load_target(config: TargetConfig, tapped: bool = True) -> Target:
     verbosity = logging_of_transformers.get_verbosity()
     logging_of_transformers.set_verbosity_error()  # its report of missing tensors becomes our error below
     try:
-        model_config = AutoConfig.from_pretrained(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        plain = {"trust_remote_code": False}  # else transformers asks on a terminal whether to run what a config names
+        model_config = AutoConfig.from_pretrained(folder, **plain)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **plain)
         model, found = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, config=model_config, output_loading_info=True
+            folder, dtype=dtype, use_safetensors=True, config=model_config, output_loading_info=True, **plain
         )
     except Exception as error:  # safetensors, json, tokenizers and transformers each have their own
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

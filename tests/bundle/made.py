@@ -15,7 +15,8 @@ from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.init import scratch_init
 from drafterforge.drafter.lora import ADAPTER
 from drafterforge.drafter.spec import DrafterSpec
-from drafterforge.schema import LoraConfig, TargetConfig
+from drafterforge.pipelines.export_drafters import export_drafters
+from drafterforge.schema import ExportConfig, LoraConfig, TargetConfig
 from drafterforge.target.taps import tap_layers
 from drafterforge.training.lora import add_adapter, save_adapter
 
@@ -60,6 +61,16 @@ def write_expert(runs: Path, facts: TargetFacts, drafter: Eagle3Drafter, general
     with write_artifact(path, kind="drafters", name=name, parents=[general], **settings) as folder:
         save_adapter(folder / ADAPTER, model, LoraConfig(rank=2, alpha=4.0), general.name)
     return path
+
+
+def export(runs: Path, target: Path, drafter: str, out: Path | str = "", **typed: object) -> list[str]:
+    """What `export format=sglang drafter=...` prints, or in another format."""
+    typed = {"format": "sglang", **typed}
+    return list(
+        export_drafters(
+            ExportConfig(target=config_of(target), runs_dir=str(runs), drafter=drafter, out=str(out), **typed)
+        )
+    )
 
 
 def edit(folder: Path, section: str = "", **changes: object) -> None:

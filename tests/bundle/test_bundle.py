@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 from dataclasses import replace
 
 import pytest
 import torch
 
 import drafterforge
+from drafterforge.artifacts.atomic import file_sha256
+from drafterforge.bundle import archive
+from drafterforge.bundle import open as opening
 from drafterforge.bundle import record as records
 from drafterforge.bundle.archive import pack
-from drafterforge.bundle.open import check_bundle, open_bundle
+from drafterforge.bundle.card import model_card
+from drafterforge.bundle.open import check_bundle, locate, open_bundle
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.bundle.write import write_bundle
 from drafterforge.drafter.checkpoint import load_full
@@ -89,6 +95,57 @@ def test_an_archive_opens_as_its_folder(whole_bundle, served, tmp_path, monkeypa
     assert len(unpacked) == 1 and read_record(unpacked[0]) == read_record(whole_bundle)
 
 
+def test_an_archive_is_unpacked_anew_where_a_file_was_cut_or_is_gone(whole_bundle, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
+    pack(whole_bundle, tmp_path / "b.tar")
+    folder = locate(tmp_path / "b.tar")
+    stamp = (folder / BUNDLE).stat().st_ino
+    assert locate(tmp_path / "b.tar") == folder and (folder / BUNDLE).stat().st_ino == stamp  # as it is
+    (folder / "README.md").unlink()
+    assert check_bundle(locate(tmp_path / "b.tar")) == read_record(whole_bundle)
+    (folder / "README.md").write_text("#")
+    assert check_bundle(locate(tmp_path / "b.tar")) == read_record(whole_bundle)
+
+
+def test_an_archive_that_another_process_unpacks_meanwhile_is_theirs(whole_bundle, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
+    pack(whole_bundle, tmp_path / "b.tar")
+    real = archive.unpack
+
+    def late(path, to):
+        found = real(path, to)
+        shutil.copytree(to, tmp_path / "cache" / "bundles" / file_sha256(path))
+        return found
+
+    monkeypatch.setattr(archive, "unpack", late)
+    folder = locate(tmp_path / "b.tar")
+    assert check_bundle(folder) == read_record(whole_bundle)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_file_of_more_than_8_gib_has_a_place_in_an_archive():
+    member = archive.member_of("drafters/large/model.safetensors", 9 << 30)
+    read = tarfile.TarInfo.frombuf(member.tobuf(archive.FORMAT)[-512:], "utf-8", "strict")
+    assert read.name == member.name and member.tobuf(archive.FORMAT) == member.tobuf(archive.FORMAT)
+    small = archive.member_of("bundle.json", 100)
+    assert small.tobuf(archive.FORMAT) == small.tobuf(tarfile.USTAR_FORMAT)
+
+
+def test_a_bundle_that_changes_while_it_is_opened_is_refused(bundle, served, monkeypatch):
+    real = opening.open_drafters
+
+    def swap(sources, target):
+        found = real(sources, target)
+        path = bundle / "drafters/general/model.safetensors"
+        (bundle.parent / "other").write_bytes(path.read_bytes())
+        os.replace(bundle.parent / "other", path)
+        return found
+
+    monkeypatch.setattr(opening, "open_drafters", swap)
+    with pytest.raises(ArtifactError, match="was changed while it was opened; type the same command again"):
+        open_bundle(bundle, target=served)
+
+
 def test_another_target_is_refused_by_weights_and_by_tokenizer(bundle, tmp_path, served):
     other = save_tiny_target(tmp_path / "other", initializer_range=0.1)
     with pytest.raises(ArtifactError, match="another weights or config"):
@@ -142,7 +199,7 @@ def test_a_write_that_fails_leaves_the_earlier_bundle(parts, bundle, monkeypatch
     before = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
     record, sources = parts
     calls = [0]
-    real = __import__("shutil").copyfile
+    real = shutil.copyfile
 
     for stop in range(1, len(sources) + 1):
         calls[0] = 0
@@ -198,8 +255,14 @@ def test_a_record_with_strange_names_is_refused(parts):
         replace(record, drafters=[replace(record.drafters[0], base="sql"), record.drafters[1]])
 
 
+def test_the_card_s_licence_is_that_of_all_drafters_with_files(parts):
+    record, _ = parts
+    same = replace(record, drafters=[replace(entry, licence="MIT" * bool(entry.path)) for entry in record.drafters])
+    assert 'license: "mit"' in model_card(same)
+
+
 def test_the_card_names_target_drafters_and_licences(whole_bundle):
     card = (whole_bundle / "README.md").read_text()
     front, body = card.split("---\n")[1:3]
-    assert json.loads(front.split("license: ")[1].splitlines()[0]) == "apache-2.0"
+    assert json.loads(front.split("license: ")[1].splitlines()[0]) == "other"  # of one drafter it is not stated
     assert read_record(whole_bundle).target.fingerprint in body and "| sql | eagle3 | sql | general |" in body

@@ -20,9 +20,10 @@ from drafterforge.bundle.vllm import write_vllm
 from drafterforge.drafter.checkpoint import load_drafter
 from drafterforge.drafter.spec import NORMS_31
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.pipelines.export_drafter import export_drafter, export_loaded
+from drafterforge.pipelines.export_drafters import write_drafter as write_one
+from drafterforge.schema import ExportConfig
 from drafterforge.training.ttt import PackedBatch, lay_out, unroll
-from tests.bundle.made import config_of, random_drafter, write_drafter
+from tests.bundle.made import config_of, export, random_drafter, write_drafter
 from tests.models import NORMS
 
 FORMATS = [("sglang", ""), ("vllm", ""), ("vllm", "plain")]
@@ -37,7 +38,7 @@ def config_in(folder) -> dict:
 @pytest.mark.parametrize(("format", "layout"), FORMATS)
 @pytest.mark.parametrize("name", ["general", "sql"])
 def test_what_is_exported_and_imported_again_is_the_same_drafter(runs, tiny, facts, tmp_path, name, format, layout):
-    export_drafter(runs, config_of(tiny), name, format, layout, tmp_path / "out")
+    export(runs, tiny, name, tmp_path / "out", format=format, layout=layout)
     source = load_drafter(runs / "tiny" / "drafters" / name, facts.embedding)
     back = read_head(tmp_path / "out", facts).drafter
     assert back.spec == source.spec
@@ -82,9 +83,10 @@ def drafted_logits(drafter, features, tokens) -> torch.Tensor:
 
 @pytest.mark.parametrize(("format", "layout"), FORMATS)
 def test_whoever_exports_the_norms_of_eagle_3_1_is_told_who_reads_them(facts, tmp_path, format, layout):
+    typed = ExportConfig(format=format, layout=layout)
     for norms in NORMS.values():
         out = tmp_path / "-".join(["out", *norms])
-        lines = export_loaded(random_drafter(facts, **norms), facts, "sql", "", format, layout, out, False)
+        lines = write_one(typed, random_drafter(facts, **norms), facts, "sql", "", out)
         wanted = [f"it has {' and '.join(norms)}, which other programs than SGLang and vLLM do not know"]
         assert lines[1:-1] == (wanted if norms else []) and lines[-1].startswith("serve it with: ")
 
@@ -97,10 +99,10 @@ def test_what_sglang_would_get_wrong_is_not_written_for_it(facts, tmp_path):
 
 def test_weights_are_in_bfloat16_where_that_loses_nothing_and_in_float32_where_it_would(runs, tiny, tmp_path):
     for name, wanted in (("general", torch.bfloat16), ("sql", torch.float32)):
-        export_drafter(runs, config_of(tiny), name, out=tmp_path / name)
+        export(runs, tiny, name, tmp_path / name)
         assert load_file(tmp_path / name / "model.safetensors")["fc.weight"].dtype == wanted
         assert config_in(tmp_path / name)["torch_dtype"] == str(wanted).removeprefix("torch.")
-    export_drafter(runs, config_of(tiny), "sql", out=tmp_path / "half", dtype="bfloat16")
+    export(runs, tiny, "sql", tmp_path / "half", weights="bfloat16")
     assert load_file(tmp_path / "half" / "model.safetensors")["fc.weight"].dtype == torch.bfloat16
     assert lossless_dtype({"x": torch.tensor([1.0 + 2**-9])}) == torch.float32
 
@@ -155,7 +157,7 @@ def test_the_commands_name_target_and_drafter(runs, tiny, tmp_path):
     out = tmp_path / "it's here"  # a shell must get it whole
     typed = {}
     for format, layout in FORMATS:
-        lines = export_drafter(runs, config_of(tiny), "general", format, layout, out, overwrite=True)
+        lines = export(runs, tiny, "general", out, format=format, layout=layout, overwrite=True)
         assert lines[0].startswith(f"wrote {out}: drafter general, ")
         typed[format, layout] = shlex.split(lines[-1].removeprefix("serve it with: "))
     assert typed["vllm", ""] == ["vllm", "serve", str(out), "--dtype", "float32"]
@@ -180,20 +182,31 @@ def test_a_target_on_the_hub_is_named_by_its_id(facts, tmp_path):
 
 def test_an_export_goes_beside_the_drafters_when_no_folder_is_named(runs, tiny):
     for format, layout in FORMATS:
-        export_drafter(runs, config_of(tiny), "general", format, layout)
+        export(runs, tiny, "general", format=format, layout=layout)
     found = sorted(path.name for path in (runs / "tiny" / "exports").iterdir())
     assert found == ["general-sglang", "general-vllm", "general-vllm-plain"]
     assert sorted(os.listdir(runs / "tiny" / "exports" / "general-vllm")) == ["config.json", "model.safetensors"]
 
 
+def test_all_drafters_are_written_or_none_and_each_is_named_by_its_folder_too(runs, tiny):
+    export(runs, tiny, str(runs / "tiny" / "drafters" / "sql"))
+    with pytest.raises(ArtifactError, match="sql-sglang exists already; type overwrite=true"):
+        export(runs, tiny, "")  # all: general comes first, and nothing is in its way
+    exports = runs / "tiny" / "exports"
+    assert os.listdir(exports) == ["sql-sglang"]
+    lines = export(runs, tiny, "", overwrite=True)
+    assert [line.partition(": drafter ")[2].partition(",")[0] for line in lines[::2]] == ["general", "sql"]
+    assert sorted(os.listdir(exports)) == ["general-sglang", "sql-sglang"]
+
+
 def test_an_earlier_export_is_replaced_only_when_told_so(runs, tiny, tmp_path):
     out = tmp_path / "out"
     out.mkdir()  # an empty folder is nobody's
-    export_drafter(runs, config_of(tiny), "general", out=out)
+    export(runs, tiny, "general", out)
     with pytest.raises(ArtifactError, match="exists already; type overwrite=true"):
-        export_drafter(runs, config_of(tiny), "sql", out=out)
+        export(runs, tiny, "sql", out)
     assert config_in(out)["torch_dtype"] == "bfloat16"
-    export_drafter(runs, config_of(tiny), "sql", out=out, overwrite=True)
+    export(runs, tiny, "sql", out, overwrite=True)
     assert config_in(out)["torch_dtype"] == "float32"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "runs"]
 
@@ -206,19 +219,19 @@ def test_what_no_export_wrote_is_never_replaced(runs, tiny, tmp_path, theirs):
     elif theirs == "a drafter":
         out = runs / "tiny" / "drafters" / "general"
     else:
-        export_drafter(runs, config_of(tiny), "general", out=out)
+        export(runs, tiny, "general", out)
         if theirs == "another file":
             (out / "notes.txt").write_text("mine")
         else:
             save_file(load_file(out / "model.safetensors"), out / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match="was not written by an export"):
-        export_drafter(runs, config_of(tiny), "general", out=out, overwrite=True)
+        export(runs, tiny, "general", out, overwrite=True)
     assert out.exists()
 
 
 def test_an_export_that_fails_leaves_what_was_there(runs, tiny, tmp_path):
     out = tmp_path / "out"
-    export_drafter(runs, config_of(tiny), "general", out=out)
+    export(runs, tiny, "general", out)
     before = (out / "model.safetensors").read_bytes()
     with pytest.raises(KeyError), write_export(out, overwrite=True) as folder:
         (folder / "config.json").write_text("{")
@@ -233,29 +246,29 @@ def test_an_export_that_fails_leaves_what_was_there(runs, tiny, tmp_path):
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
-        ({"format": "onnx"}, "format must be one of sglang, vllm, got 'onnx'"),
-        ({"layout": "plain"}, "layout=plain is none of format=sglang"),
-        ({"format": "vllm", "layout": "hf"}, "layout=hf is none of format=vllm"),
-        ({"dtype": "int8"}, "dtype must be one of auto, bfloat16, float32, got 'int8'"),
+        ({"format": "onnx"}, "format must be one of bundle, tar, sglang, vllm, got 'onnx'"),
+        ({"layout": "plain"}, "layout=plain is read with format=vllm only"),
+        ({"format": "vllm", "layout": "hf"}, "layout must be one of"),
+        ({"weights": "int8"}, "weights must be one of auto, bfloat16, float32, got 'int8'"),
     ],
 )
 def test_a_format_that_is_not_there(runs, tiny, typed, line):
     with pytest.raises(ConfigError, match=line):
-        export_drafter(runs, config_of(tiny), "general", **typed)
+        export(runs, tiny, "general", **typed)
 
 
 def test_a_drafter_that_is_no_head(runs, tiny, facts, drafter):
     write_drafter(runs, facts, drafter, "datastore", drafter={"kind": "retrieval"})
     with pytest.raises(ArtifactError, match="is a retrieval drafter; only EAGLE-3 drafters have a layout"):
-        export_drafter(runs, config_of(tiny), "datastore")
+        export(runs, tiny, "datastore")
     with pytest.raises(ArtifactError, match="no drafters named 'none'"):
-        export_drafter(runs, config_of(tiny), "none")
+        export(runs, tiny, "none")
 
 
 def test_a_drafter_of_another_target(runs, facts, drafter, tiny):
     write_drafter(runs, dataclasses.replace(facts, fingerprint="f00d"), drafter, "other")
     with pytest.raises(ArtifactError, match="fingerprint f00d"):
-        export_drafter(runs, config_of(tiny), "other")
+        export(runs, tiny, "other")
 
 
 def test_the_embedding_of_a_target_is_found_by_its_name(tmp_path):

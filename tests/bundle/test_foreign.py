@@ -15,6 +15,7 @@ from drafterforge.bundle.foreign import fetch_head, read_head
 from drafterforge.bundle.sglang import write_sglang
 from drafterforge.bundle.vllm import write_vllm
 from drafterforge.errors import ArtifactError
+from tests.bundle.absurd import ABSURD, leaves, put
 from tests.bundle.made import edit, edit_tensors, random_drafter
 from tests.models import NORMS
 
@@ -219,6 +220,32 @@ def test_a_damaged_config(facts, eagle3, content):
     refused(eagle3, facts)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["eagle3", "speculators"])
+def test_any_value_of_a_config_may_be_absurd(request, facts, layout):
+    folder = request.getfixturevalue(layout)
+    path = folder / "config.json"
+    edit(folder, LAYER * (layout == "speculators"), layer_types=None, qkv_bias=None, quantization_config=None)
+    whole = json.loads(path.read_text())
+    read = 0
+    wrong: list[str] = []
+    for place in leaves(whole):
+        for value in ABSURD:
+            path.write_text(json.dumps(put(whole, place, value)))
+            try:
+                read_head(folder, facts)
+                read += 1
+            except ArtifactError as error:
+                if "\n" in str(error):
+                    wrong.append(f"{place} = {str(value)[:30]!r}: {str(error)[:200]!r}")
+            except Exception as error:
+                wrong.append(f"{place} = {str(value)[:30]!r}: {type(error).__name__} {str(error)[:200]!r}")
+    assert not wrong, "\n".join(wrong)
+    assert read > 100  # most keys are not ours to judge
+    path.write_text("[" * 200_000 + "]" * 200_000)
+    assert "nested too deeply" in refused(folder, facts)
+
+
 def test_a_hub_id_fetches_json_and_safetensors_only(eagle3, monkeypatch):
     asked = []
 
@@ -274,7 +301,7 @@ def test_a_hub_id_fetches_json_and_safetensors_only(eagle3, monkeypatch):
         ({"hidden_size": ...}, "lacks 'hidden_size'"),
         ({"intermediate_size": 0}, "has intermediate_size=0; wanted a whole number above 0"),
         ({"num_attention_heads": "4"}, "has num_attention_heads='4'"),
-        ({"rms_norm_eps": None}, "has rms_norm_eps=None"),
+        ({"rms_norm_eps": None}, "has rms_norm_eps=None; wanted a number between 0 and 1"),
         ({"rope_theta": 5.0}, "contradicts itself: rope_theta is 10000.0 in rope_parameters and 5.0 besides"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "contradicts itself: factor is None in rope_parameters"),
         ({"rope_parameters": ..., "rope_scaling": {"type": "mrope"}}, "has a rope of type 'mrope'"),

@@ -19,6 +19,7 @@ from drafterforge.bundle.open import open_bundle
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.cli import main
 from drafterforge.errors import DrafterforgeError
+from tests.bundle.absurd import ABSURD, leaves, put
 from tests.bundle.conftest import edit, rehash
 
 WEIGHTS = "drafters/general/model.safetensors"
@@ -113,6 +114,44 @@ def deep_part(folder: Path) -> None:
     rehash(folder, CONFIG)
 
 
+def deep_adapter(folder: Path) -> None:
+    name = "drafters/sql/adapter/adapter_config.json"
+    (folder / name).write_text("[" * 200_000 + "]" * 200_000)
+    rehash(folder, name)
+
+
+def deep_store(folder: Path) -> None:
+    (folder / "drafters/store/config.json").write_text("[" * 200_000 + "]" * 200_000)
+    rehash(folder, "drafters/store/config.json")
+
+
+def terminal(folder: Path) -> None:
+    edit(folder, lambda content: content["licences"].update(target="MIT\x1b[2J\x1b]0;you are root\x07"))
+
+
+def c1_terminal(folder: Path) -> None:
+    edit(folder, lambda content: content.update(name="house\x9b2J"))
+
+
+def options_of_the_pool(folder: Path) -> None:
+    edit(folder, lambda content: content["defaults"].update(options={"every": 2}))
+
+
+def small_lm_with_code(folder: Path) -> None:
+    (folder / "drafters/lm").mkdir()
+    config = {"model_type": "mine", "auto_map": {"AutoConfig": "evil/code--evil.Mine"}}
+    (folder / "drafters/lm/config.json").write_text(json.dumps(config))
+    (folder / "drafters/lm/model.safetensors").write_bytes((folder / WEIGHTS).read_bytes())
+    entry = {"name": "lm", "kind": "causal_lm", "path": "drafters/lm", "base": "", "domain": "", "licence": ""}
+    edit(folder, lambda content: content["drafters"].append(entry | {"training": {}, "evaluation": {}}))
+    edit(folder, lambda content: content["defaults"]["drafters"].append("lm"))
+    rehash(folder, "drafters/lm/config.json", "drafters/lm/model.safetensors")
+
+
+def elsewhere(folder: Path) -> None:
+    edit(folder, lambda content: content["target"].update(model="/home/of/others"))
+
+
 def no_object(folder: Path) -> None:
     (folder / BUNDLE).write_text("42")
 
@@ -158,6 +197,13 @@ HOSTILE = {
     absurd_width: "intermediate_size",
     deep: "is damaged",
     deep_part: "is damaged",
+    deep_adapter: "is damaged",
+    deep_store: "is damaged",
+    terminal: "holds control characters",
+    c1_terminal: "holds control characters",
+    options_of_the_pool: "option of hedgespec",
+    small_lm_with_code: "cannot be loaded as a causal language model",
+    elsewhere: "is not here; type target=hf target.model=FOLDER_OR_HUB_ID",
     no_object: "is damaged",
     not_a_number: "NaN is no JSON number",
     own_digest: "does not match its own digest",
@@ -171,6 +217,7 @@ HOSTILE = {
 @pytest.mark.parametrize("attack", HOSTILE, ids=lambda attack: attack.__name__)
 def test_a_hostile_bundle_is_one_line_and_exit_2(bundle, served, attack, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("BOOM", str(tmp_path / "boom"))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked whether to run code"))
     attack(bundle)
     began = time.monotonic()
     code = main(["generate", f"bundle={bundle}", "prompt=a", "max_new_tokens=2"])
@@ -251,24 +298,6 @@ def test_a_cut_archive_is_refused(whole_bundle, tmp_path):
         unpack(tmp_path / "b.tar", tmp_path / "to")
 
 
-def leaves(value, place=()):
-    """Every place in a JSON document."""
-    yield place
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
-        yield from leaves(one, (*place, key))
-
-
-def put(value, place, new):
-    """The document with another value at a place."""
-    if not place:
-        return new
-    value = dict(value) if isinstance(value, dict) else list(value)
-    value[place[0]] = put(value[place[0]], place[1:], new)
-    return value
-
-
-ABSURD = [None, True, -1, 0, 10**15, 10**400, 1.5, -1e300, "", "x" * 5000, "../..", [], [[[]]], {}, {"a": 1}]
 DOCUMENTS = (BUNDLE, CONFIG, "drafters/sql/adapter/adapter_config.json", "policies/shapes/policy.json")
 DOCUMENTS += ("routers/domains/router.json", "drafters/store/config.json")
 

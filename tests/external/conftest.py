@@ -21,11 +21,11 @@ from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.init import size_norms
 from drafterforge.errors import ArtifactError
 from drafterforge.pipelines.decode import held_out_prompts
-from drafterforge.pipelines.export_drafter import export_drafter
+from drafterforge.pipelines.export_drafters import export_drafters
 from drafterforge.pipelines.pool import open_pool
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
-from drafterforge.schema import POOL_DOMAINS, TargetConfig
+from drafterforge.schema import POOL_DOMAINS, ExportConfig, TargetConfig
 from drafterforge.target.capture import FeatureCapture
 from drafterforge.target.load import Target, load_target
 from drafterforge.target.smollm2 import ensure_smollm2
@@ -128,8 +128,9 @@ def exported(tmp_path_factory, target_folder) -> Callable[..., Path]:
     @cache
     def export(name: str, format: str, layout: str = "") -> Path:
         folder = tmp_path_factory.mktemp("export") / f"{name}-{format}{layout}"
-        lines = export_drafter(ROOT / "nowhere", TargetConfig(), name, format, layout, folder)
-        folder.with_suffix(".command").write_text(lines[-1].removeprefix("serve it with: "))
+        where = {"runs_dir": str(ROOT / "nowhere"), "out": str(folder)}
+        *_, served = export_drafters(ExportConfig(drafter=name, format=format, layout=layout, **where))
+        folder.with_suffix(".command").write_text(served.removeprefix("serve it with: "))
         return folder
 
     return export

@@ -14,6 +14,7 @@ import drafterforge
 from drafterforge.bundle import hub
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.cli import main
+from drafterforge.errors import ArtifactError
 
 pytestmark = pytest.mark.slow  # whole programs
 
@@ -62,6 +63,14 @@ def test_a_bundle_is_inspected_as_a_table(exported, capsys):
     assert "has sha256" in capsys.readouterr().err
 
 
+def test_what_a_bundle_says_is_shown_as_it_is_and_moves_no_cursor(exported, capsys):
+    assert exported("export", "bundle=odd", "licence='[/bold] :smile: [link=x]'").code == 0
+    assert main(["inspect", str(exported.artifact("bundles", "odd"))]) == 0
+    assert "[/bold] :smile: [link=x]" in capsys.readouterr().out
+    line = exported(*ASK, "bundle=./\x1b[2Jhouse").one_line()
+    assert "no bundle at ?[2Jhouse" in line and "\x1b" not in line
+
+
 def test_an_archive_is_the_same_bytes_again(exported, tmp_path):
     assert exported("export", "bundle=house", "format=tar").code == 0
     first = exported.artifact("bundles", "house.tar").read_bytes()
@@ -80,11 +89,12 @@ def test_mistakes_get_one_line_and_leave_the_earlier_bundle(exported):
         "exists already; type overwrite=true": ("export", "bundle=house"),
         "no drafters named 'sgl'": ("export", "bundle=other", "pool.drafters=[sgl]"),
         "no policies named 'nothing'": ("export", "bundle=house", "overwrite=true", "pool.scheduler=nothing"),
-        "must be a plain folder name": ("export", "bundle=.hidden"),
+        "bundle=.hidden is no name": ("export", "bundle=.hidden"),
         "format must be one of": ("export", "format=zip"),
         "push= uploads a bundle": ("export", "format=tar", "push=me/mine"),
         "is no repository's id": ("export", "bundle=house", "overwrite=true", "push=nowhere"),
-        "no bundle at nothing": (*ASK, "bundle=nothing"),
+        "(there is: house); type drafterforge export bundle=nothing": (*ASK, "bundle=nothing"),
+        "no bundle at nothing; wanted a folder": (*ASK, "bundle=./nothing"),
         "the bundle has no drafter 'sq'": (*ASK, "bundle=house", "drafter=sq"),
     }
     for wanted, typed in mistakes.items():
@@ -97,6 +107,13 @@ class StandIn:
 
     def __init__(self, folder):
         self.folder, self.made = folder, []
+
+    def list_repo_files(self, repository, revision):
+        there = self.folder / repository
+        return [path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file()]
+
+    def create_branch(self, repository, branch, exist_ok):
+        self.made.append((repository, branch, exist_ok))
 
     def create_repo(self, repository, private, exist_ok):
         self.made.append((repository, private, exist_ok))
@@ -127,9 +144,69 @@ def test_a_bundle_goes_to_the_hub_and_comes_back_by_its_id(exported, tmp_path, m
     assert stand_in.made == [("me/house", True, True)]
     done = exported(*ASK, "bundle=me/house")
     assert (done.code, done.out) == (0, exported(*ASK).out), done.err
+    left = tmp_path / "cache/hub-bundles/me--house/drafters/earlier.json"  # of a bundle that was there before
+    left.write_text("{}")
+    assert exported(*ASK, "bundle=me/house").code == 0 and not left.exists()
     line = exported(*ASK, "bundle=me/house@v2").one_line()
     assert "could not get the bundle 'me/house@v2' from the hub (no revision v2)" in line
     assert not hub.is_hub_id("a/../b") and not hub.is_hub_id("/tmp/x") and hub.is_hub_id("a/b@refs/pr/1")
+
+
+def test_a_bundle_that_is_there_is_pushed_as_it_is_and_never_over_something_else(exported, tmp_path, monkeypatch):
+    stand_in = StandIn(tmp_path / "hub")
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: stand_in)
+    before = everything(exported.runs)
+    done = exported("export", "bundle=house", "push=me/house@v2")
+    assert done.code == 0 and "is taken as it is; drafterforge export bundle=house overwrite=true" in done.err, done.err
+    assert stand_in.made[1] == ("me/house", "v2", True) and everything(exported.runs) == before
+    theirs = tmp_path / "hub/me/thesis/model.safetensors"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("weights")
+    line = exported("export", "bundle=house", "push=me/thesis").one_line()
+    assert "me/thesis holds 'model.safetensors' and no bundle" in line and "type push=OTHER" in line
+    assert [path.name for path in theirs.parent.iterdir()] == [theirs.name]
+    monkeypatch.setattr(stand_in, "upload_folder", lambda **_: (_ for _ in ()).throw(OSError("401\nnot you")))
+    assert "(401); the bundle is whole in " in exported("export", "bundle=house", "push=me/house").one_line()
+
+
+def test_a_bundle_that_does_not_open_is_not_put_in_place(exported, monkeypatch):
+    before = everything(exported.runs)
+
+    def refuse(folder, **_):
+        raise ArtifactError(f"{folder.name} does not open")
+
+    monkeypatch.setattr("drafterforge.pipelines.export.open_bundle", refuse)
+    assert "does not open" in exported("export", "bundle=house", "overwrite=true", "licence=BSD").one_line()
+    assert everything(exported.runs) == before
+
+
+def test_a_bundle_whose_writer_died_between_two_renames_is_found(exported):
+    folder = exported.artifact("bundles", "house")
+    for typed in (
+        ("generate", "prompt=a", "bundle=house", "max_new_tokens=1"),
+        ("inspect", "house"),
+        ("inspect", folder),
+    ):
+        folder.rename(folder.with_name(".house.old-1-abcd"))
+        if typed[0] == "inspect":
+            assert main(["inspect", str(typed[1]), f"runs_dir={exported.runs}"]) == 0
+        else:
+            assert exported(*typed).code == 0
+        assert folder.is_dir()
+
+
+def test_a_target_is_named_by_where_it_is_and_another_place_can_be_typed(exported, tmp_path, capsys):
+    record = read_record(exported.artifact("bundles", "house"))
+    assert record.target.model == str(exported.target.resolve())
+    typed = ["target=hf", f"target.model={exported.target}", f"runs_dir={exported.runs}"]  # without target.name
+    assert main(["export", *typed, "bundle=other", "pool.drafters=[retrieval]"]) == 0
+    assert "elsewhere type target=hf target.model=FOLDER" in capsys.readouterr().err
+    assert main(["generate", f"bundle={exported.artifact('bundles', 'other')}", "prompt=a", "max_new_tokens=1"]) == 0
+    capsys.readouterr()
+    assert main(["generate", "bundle=other", f"runs_dir={exported.runs}", "prompt=a"]) == 2  # of another target
+    line = capsys.readouterr().err
+    assert f"no bundle named 'other' for target 'smollm2-135m' in {exported.runs} (there is: none)" in line
+    assert f"type bundle={exported.artifact('bundles', 'other')}" in line
 
 
 def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
@@ -153,6 +230,7 @@ def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
 def test_drafters_of_a_bundle_and_of_runs_are_exported_for_other_programs(exported, tmp_path):
     done = exported("export", "bundle=house", "format=sglang")
     assert done.code == 0 and "serve it with: python -m sglang.launch_server" in done.err, done.err
+    assert f"from the bundle {exported.artifact('bundles', 'house')}" in done.err
     folder = exported.runs / "tiny/exports/sql-sglang"
     shutil.rmtree(exported.artifact("bundles", "house"))
     again = exported("export", "format=sglang", "drafter=sql", f"out={tmp_path / 'again'}")
@@ -166,7 +244,7 @@ def test_drafters_of_a_bundle_and_of_runs_are_exported_for_other_programs(export
     mistakes = {
         "exists already": ("export", "format=sglang"),
         "no bundle named 'hous'": ("export", "bundle=hous", "format=vllm"),
-        "no EAGLE-3 drafter named 'sgl' to export; there is: sql": ("export", "format=vllm", "drafter=sgl"),
+        "no drafters named 'sgl' for target 'tiny'": ("export", "format=vllm", "drafter=sgl"),
         "layout=plain is read with format=vllm only": ("export", "format=sglang", "layout=plain"),
     }
     for wanted, typed in mistakes.items():
@@ -181,4 +259,4 @@ def test_what_is_inspected_may_be_named(exported, capsys):
     line = capsys.readouterr().err
     assert "'sql' names 4 artifacts; type one of" in line and str(exported.artifact("drafters")) in line
     assert main(["inspect", "nothing", runs]) == 2
-    assert "no artifact at" in capsys.readouterr().err
+    assert "nothing is named 'nothing' in" in capsys.readouterr().err

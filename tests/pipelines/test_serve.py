@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow  # whole programs
         ("timeout_s=0", "timeout_s must be > 0, got 0"),
         ("max_choices=99", "type max_choices=72"),
         ("host=no.such.host.invalid", "cannot serve at host=no.such.host.invalid port=8000"),
-        ("bundle=mine", "no bundle at mine"),
+        ("bundle=mine", "no bundle named 'mine' for target"),
         ("drafter=nowhere", "no drafters named 'nowhere'"),
         ("runtime.numerics=exact", "runtime.numerics must be one of"),
     ],

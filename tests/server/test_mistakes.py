@@ -42,6 +42,12 @@ def refused(response: httpx.Response, status: int, **wanted: str | None) -> str:
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1, got 0"),
         ({"max_tokens": "8"}, "max_tokens", 'valid integer, got "8"'),
         ({"max_tokens": 61}, "max_tokens", "more than this server's 60"),
+        ({"max_completion_tokens": 61}, "max_completion_tokens", "more than this server's 60"),
+        ({"reasoning_effort": "high"}, "reasoning_effort", "reasoning_effort is not supported"),
+        ({"guided_json": {}}, "guided_json", "guided_json is not supported"),
+        ({"stop_token_ids": [3]}, "stop_token_ids", "stop_token_ids is not supported"),
+        ({"ignore_eos": True}, "ignore_eos", "ignore_eos is not supported"),
+        ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs", "chat_template_kwargs is not supported"),
         ({"temperature": 2.5}, "temperature", "less than or equal to 2"),
         ({"temperature": True}, "temperature", "valid number"),
         ({"top_p": 0}, "top_p", "greater than 0"),
@@ -80,6 +86,11 @@ def test_a_wrong_field_is_named(shared, fields, param, message):
         ("ask", "messages", 'valid list, got "ask"'),
         ([{"role": "user"}], "messages.0.content", "field required"),
         ([{"role": "tool", "content": "x"}], "messages.0.role", "'system', 'developer', 'user' or 'assistant'"),
+        (
+            [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}],
+            "messages.0.tool_calls",
+            "not supported",
+        ),
         ([TURN, {"role": "user", "content": 5}], "messages.1.content", "valid list, got 5"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
@@ -99,11 +110,19 @@ def test_a_wrong_message_is_named(shared, messages, param, message):
     [
         {"logprobs": None, "echo": False, "presence_penalty": 0, "logit_bias": {}, "user": "me", "best_of": 1},
         {"n": None},
+        {"stop_token_ids": [], "ignore_eos": False, "length_penalty": 1.0, "min_tokens": 0, "metadata": {"a": "b"}},
     ],
     ids=str,
 )
 def test_fields_that_ask_for_nothing_are_let_pass(shared, fields):
     assert shared.post(json=PLAIN | fields).json()["choices"] == shared.post(json=PLAIN).json()["choices"]
+
+
+def test_a_message_may_come_back_as_the_client_got_it(shared):
+    fields = {"model": MODEL, "temperature": 0, "max_tokens": 4}
+    answer = shared.client.chat.completions.create(messages=[TURN], **fields).choices[0].message
+    more = [TURN, answer.model_dump(), TURN]
+    assert shared.post("/v1/chat/completions", json=fields | {"messages": more}).status_code == 200
 
 
 @pytest.mark.parametrize(

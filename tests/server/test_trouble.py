@@ -169,6 +169,42 @@ def test_a_failing_cycle_fails_its_answers_and_no_others(speaking, gate, wanted,
         assert up.figure("answers_total", reason="failed") == up.figure("requests_total", status="500") == 2
 
 
+def health(up) -> tuple[int, str]:
+    response = HTTP.get(f"{up.url}/health")
+    return response.status_code, response.json()["status"]
+
+
+def test_health_says_so_from_a_failing_cycle_to_the_next_that_succeeds(speaking, gate):
+    gate.open()
+    with serving(Engine(speaking)) as up:
+        for _ in range(2):
+            gate.error = RuntimeError("the device is on fire")
+            assert up.ask().status_code == 500
+            assert health(up) == (503, "failing")
+        assert up.ask(max_tokens=1).status_code == 200  # from its prompt alone
+        assert health(up) == (503, "failing")
+        assert up.ask().status_code == 200
+        assert health(up) == (200, "ok")
+
+
+def test_health_says_so_while_no_prompt_can_be_read(speaking, monkeypatch):
+    with serving(Engine(speaking)) as up:
+        with monkeypatch.context() as patch:
+            patch.setattr(Batch, "admit", lambda *_: 1 / 0)
+            assert up.ask().status_code == 500
+            assert health(up) == (503, "failing")
+        assert up.ask().status_code == 200
+        assert health(up) == (200, "ok")
+
+
+def test_health_tells_a_worker_that_died_from_one_that_ends(speaking, monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with serving(Engine(speaking)) as up:
+        monkeypatch.setattr(Worker, "_step", lambda _: (_ for _ in ()).throw(SystemError("gone")))
+        assert up.ask().status_code == 503
+        assert health(up) == (503, "failing")
+
+
 def test_a_stream_that_fails_is_an_error_of_the_client(speaking, gate):
     with serving(Engine(speaking)) as up:
         stream = up.client.completions.create(stream=True, **ASK)
