@@ -339,6 +339,8 @@ class SuiteConfig:
     tuning_prompts: int = 32  # further requests, on which constants of bandits are tuned; 0: the defaults
     replay: bool = True  # look at every position of the answers, and replay all selectors exactly
     selectors: list[str] = field(default_factory=list)  # selectors to replay; empty: all
+    schedulers: list[str] = field(default_factory=list)  # policies to replay each selector with, beside one tree
+    pool_orders: int = 4  # in which drafters join, averaged over, where selectors are replayed in smaller pools
     timed_prompts: int = 8  # requests decoded one by one for tokens/s, methods taking turns; 0: none
     methods: list[str] = field(default_factory=lambda: list(METHODS))  # timed: those, drafters, selectors, X/POLICY
     check_live: bool = True  # decode with every drafter and the selector in batches too, and compare with the replay
@@ -352,7 +354,7 @@ class SuiteConfig:
     def __post_init__(self) -> None:
         """Check ranges."""
         _one_of("suite.name", self.name, SUITES)
-        _counts(self, "suite", "num_prompts max_new_tokens batch_size")
+        _counts(self, "suite", "num_prompts max_new_tokens batch_size pool_orders")
         _at_least("suite.tuning_prompts", self.tuning_prompts, 0)
         _at_least("suite.timed_prompts", self.timed_prompts, 0)
         _share("suite.conversations", self.conversations)

@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from drafterforge import __version__
+from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.compose import to_dict
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation.contents import ALL
-from drafterforge.evaluation.ledger import Asked, Entry
+from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.lossless import compare
 from drafterforge.evaluation.requests import Request, spread
 from drafterforge.evaluation.rows import timed_rows
-from drafterforge.evaluation.selection import Contest, Cycles, tuned
+from drafterforge.evaluation.selection import Contest
 from drafterforge.evaluation.shelf import Shelf
-from drafterforge.evaluation.story import tell
 from drafterforge.pipelines.console import bar
-from drafterforge.pipelines.contenders import Contenders, check_methods
+from drafterforge.pipelines.contenders import STATIC, Contenders, check_methods
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.eval_tables import show
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector
+from drafterforge.pipelines.replays import constants, played, replay_curves, replay_rows, schedulers_of, told, tuning_of
 from drafterforge.pipelines.reports import compare_saved, require_lossless, write_report
 from drafterforge.pipelines.scaling import scaled, scaling_curves
-from drafterforge.pipelines.suites import STREAMS, answered, limited, requests_of, tuning_requests
+from drafterforge.pipelines.suites import STREAMS, answered, limited, requests_of
 from drafterforge.pipelines.timing import settled, timed
-from drafterforge.runtime.batch import Cycle, Generation
+from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.schema import EvaluateConfig
-from drafterforge.selectors import check_options, wants_divergence
-from drafterforge.selectors import names as selector_names
+from drafterforge.selectors import check_options
 from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
 Config = EvaluateConfig
-UNTAUGHT = ("static", "router", "oracle")  # selectors that need to be told a drafter, or a router
 
 
 def run(cfg: Config) -> Path:
@@ -66,16 +59,19 @@ def run(cfg: Config) -> Path:
     curves: dict[str, Any] = {}
     entries: list[Entry] = []
     best: dict[int, int] = {}
+    contenders = Contenders(cfg, target, pool, shape)
     if cfg.suite.replay:
-        contest = told(cfg, target, pool, shape, requests, answers, shelf, "story")
-        tuning = tuning_of(cfg, target, pool, shape, requests, shelf)
-        rows, entries = replayed(cfg, pool, contest, requests, answers, tuning)
+        schedulers = schedulers_of(cfg, contenders)
+        contests = told(cfg, target, pool, shape, requests, answers, shelf, "story", schedulers)
+        contest = contests[STATIC]
+        options = constants(cfg, pool, tuning_of(cfg, target, pool, shape, requests, shelf))
+        plays = played(cfg, pool, contests, options)
+        rows = replay_rows(cfg, contests, plays, requests)
+        entries = [entry for play in plays for entry in play.entries(contests[play.scheduler], requests, answers)]
         best = {place: int(least) for place, least in zip(contest.places, contest.static.min(axis=1), strict=True)}
-        curves["mat_by_domain"] = domain_matrix(contest, [requests[place].domain for place in contest.places])
-        curves["live"] = []
+        curves |= replay_curves(cfg, pool, contests, plays, options, requests)
         if cfg.suite.check_live:
             curves["live"] = decoded(cfg, target, pool, shape, requests, answers, contest)
-    contenders = Contenders(cfg, target, pool, shape)
     chosen = timed_places(cfg, requests)
     live = timed(cfg, contenders.build(cfg.suite.methods), requests, chosen, shelf)
     if cfg.suite.name == "scaling":
@@ -84,7 +80,7 @@ def run(cfg: Config) -> Path:
     curves["mismatches"] = settled(cfg, contenders, requests, live)
     curves["per_request"] = per_request(live)
     rows = timed_rows(live, curves["mismatches"], best, each=cfg.suite.name not in STREAMS) + rows
-    curves["scaling"] = scaling_curves(rows)
+    curves["scaling"] = scaling_curves(rows, curves.get("scaling", {}))
     report, file = write_report(
         cfg.runs_dir,
         target,
@@ -140,20 +136,19 @@ def open_shelf(cfg: Config, target: Target, path: Path, parents: Sequence[Manife
         "dtype": str(target.dtype),
         "device": describe_device(target.device),
         "drafters": [parent.as_parent() for parent in parents],
+        "policies": [policy.as_parent() for policy in policies_of(cfg, target)],
     }
     if cfg.overwrite:
         drop_staging(path)
     return Shelf(open_staging(path, settings))
 
 
-def replayed_selectors(cfg: Config) -> list[str]:
-    """The selectors to replay."""
-    return cfg.suite.selectors or [name for name in selector_names() if name not in UNTAUGHT]
-
-
-def own_options(cfg: Config, pool: Pool) -> dict[str, Any]:
-    """Options of the pool's own selector, its seed left out."""
-    return {key: value for key, value in pool.options.items() if key != "seed"}
+def policies_of(cfg: Config, target: Target) -> list[Manifest]:
+    """The policies and the router that are named."""
+    behind = [name.partition("/")[2] for name in cfg.suite.methods]
+    named = dict.fromkeys([cfg.pool.scheduler, cfg.pool.router, *cfg.suite.schedulers, *behind])
+    folders = [find_artifact(cfg.runs_dir, target.name, "policies", name) for name in named if name not in ("", STATIC)]
+    return [open_artifact(folder, "policies", target_fingerprint=target.fingerprint) for folder in folders]
 
 
 def timed_places(cfg: Config, requests: Sequence[Request]) -> list[int]:
@@ -161,125 +156,6 @@ def timed_places(cfg: Config, requests: Sequence[Request]) -> list[int]:
     if cfg.suite.name in STREAMS:
         return list(range(min(cfg.suite.timed_prompts, len(requests))))
     return spread(list(requests), cfg.suite.timed_prompts)
-
-
-def told(
-    cfg: Config,
-    target: Target,
-    pool: Pool,
-    shape: TreeShape,
-    requests: Sequence[Request],
-    answers: Sequence[Generation],
-    shelf: Shelf,
-    name: str,
-) -> Contest:
-    """What every drafter would have done for each answer, and what the router makes of its prompt."""
-    chosen = [(cfg.pool.selector, cfg.pool.options), *((one, {}) for one in replayed_selectors(cfg))]
-    divergences = any(wants_divergence(one, options) for one, options in chosen)
-    stories = []
-    with bar("looking at every position", len(answers)) as progress:
-        for place, answer in enumerate(answers):
-            stories.append(
-                shelf.story(f"{name}-{place:05d}", lambda answer=answer: tell(target, pool, shape, answer, divergences))
-            )
-            progress.advance()
-    contest = Contest.of(stories, [request.tokens for request in requests])
-    return contest if pool.router is None else replace(contest, advice=advice(target, pool, contest))
-
-
-def tuning_of(
-    cfg: Config, target: Target, pool: Pool, shape: TreeShape, requests: Sequence[Request], shelf: Shelf
-) -> Contest | None:
-    """The same of further requests, for constants that the papers leave open."""
-    if not cfg.suite.tuning_prompts:
-        return None
-    others = tuning_requests(cfg, target, shelf, requests)
-    found = answered(cfg, target, others, "answering the tuning prompts", shelf, "tuning")
-    return told(cfg, target, pool, shape, others, found, shelf, "tuning-story")
-
-
-def replayed(
-    cfg: Config,
-    pool: Pool,
-    contest: Contest,
-    requests: Sequence[Request],
-    answers: Sequence[Generation],
-    tuning: Contest | None,
-) -> tuple[list[dict[str, Any]], list[Entry]]:
-    """A row for every drafter alone, the best in hindsight, and every selector; and all that they are made of."""
-    ours = contest.run(contest.maker(cfg.pool.selector, **pool.options))
-    chosen = replayed_selectors(cfg)
-    plays: list[tuple[str, str, dict, list[Cycles]]] = [
-        (f"{name} alone", "static", {}, contest.alone(n)) for n, name in enumerate(contest.names)
-    ]
-    plays.append(("best in hindsight", "oracle", {}, contest.hindsight()))
-    if pool.router is not None and "router" not in chosen:
-        plays.append(("router", "router", {}, contest.run(contest.maker("router"))))
-    with bar("replaying selectors", len(chosen)) as progress:
-        for name in chosen:
-            options = own_options(cfg, pool) if name == cfg.pool.selector else {}
-            if tuning is not None and not options:
-                options = tuned(tuning, name, seed=cfg.seed)
-            plays.append((name, name, options, contest.run(contest.maker(name, **{"seed": cfg.seed} | options))))
-            progress.advance(shown=name)
-    entries: list[Entry] = []
-    rows: list[dict[str, Any]] = []
-    for domain, places in parts_of(cfg, contest, requests).items():
-        part = contest.select(places)
-        for method, selector, options, played in plays:
-            here = [played[place] for place in places]
-            told_of = {"selector": selector, "scheduler": "static", "drafters": contest.names}
-            figures = {key: round(value, 4) for key, value in part.figures(here).items()}
-            rows.append(
-                {"method": method, **told_of, "domain": domain, "source": "replay", "options": options, **figures}
-                | {"p_selector_no_better": part.paired_p([ours[place] for place in places], here)}
-            )
-    for method, selector, options, played in plays:
-        told_of = {"selector": selector, "scheduler": "static", "drafters": contest.names}
-        entries += replay_entries(contest, requests, answers, method, played, told_of, options)
-    return rows, entries
-
-
-def parts_of(cfg: Config, contest: Contest, requests: Sequence[Request]) -> dict[str, list[int]]:
-    """Places of the contest's answers by the domain of their rows: all of them, and each domain but of a stream."""
-    domains = [requests[place].domain for place in contest.places]
-    names = sorted(set(domains))
-    everything = list(range(len(domains)))
-    if cfg.suite.name in STREAMS or len(names) == 1:
-        return {"mixed" if len(names) > 1 else names[0]: everything}
-    return {ALL: everything} | {name: [place for place in everything if domains[place] == name] for name in names}
-
-
-def replay_entries(
-    contest: Contest,
-    requests: Sequence[Request],
-    answers: Sequence[Generation],
-    method: str,
-    played: Sequence[Cycles],
-    told_of: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> list[Entry]:
-    """A replay as the ledger keeps it."""
-    found = []
-    for place, cycles in zip(contest.places, played, strict=True):
-        own = [Cycle(0, 0, length, length - 1, drafter=contest.names[drafter]) for drafter, length in cycles]
-        answer = Generation([], answers[place].tokens, cycles=own, stop_reason=answers[place].stop_reason)
-        asked = [Asked.of(place, requests[place])]
-        found.append(
-            Entry(method, asked, [answer], source="replay", group=place, options=json.dumps(dict(options)), **told_of)
-        )
-    return found
-
-
-def advice(target: Target, pool: Pool, contest: Contest) -> list[np.ndarray]:
-    """The router's law for every prompt."""
-    laws = []
-    for prompt in contest.prompts:
-        tokens = torch.tensor([prompt], device=target.device)
-        with torch.inference_mode():
-            features = target.forward(tokens, torch.arange(len(prompt), device=target.device)[None], None)[1]
-        laws.append(pool.router.advice(prompt, features[0], pool.names, target.tokenizer))
-    return laws
 
 
 def decoded(
@@ -323,17 +199,6 @@ def decoded(
 def own(pool: Pool, name: str) -> dict[str, TreeShape]:
     """The drafter's own shape, if it has one."""
     return {name: pool.shapes[name]} if name in pool.shapes else {}
-
-
-def domain_matrix(contest: Contest, domains: Sequence[str]) -> dict[str, dict[str, float]]:
-    """MAT of every drafter alone, by the domain of the answers."""
-    tokens, static = contest.tokens, contest.static
-    found: dict[str, dict[str, float]] = {}
-    for domain in sorted(set(domains)):
-        here = np.array([one == domain for one in domains])
-        mats = tokens[here].sum() / static[here].sum(axis=0)
-        found[domain] = {name: round(float(mat), 3) for name, mat in zip(contest.names, mats, strict=True)}
-    return found
 
 
 def per_request(entries: Sequence[Entry]) -> dict[str, list[list[float]]]:

@@ -87,9 +87,11 @@ def lengthened(
     return found
 
 
-def scaling_curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """What the report draws: figures of every method along every axis."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def scaling_curves(
+    rows: Sequence[Mapping[str, Any]], replayed: Mapping[str, list[dict[str, Any]]]
+) -> dict[str, list[dict[str, Any]]]:
+    """What the report draws: figures of every method along every axis, behind those that were replayed."""
+    found = {axis: list(points) for axis, points in replayed.items()}
     for row in rows:
         if row.get("axis") and not str(row["method"]).startswith("autoregressive"):
             point = {"method": row["method"], "at": row["at"]} | {key: row[key] for key in FIGURES}

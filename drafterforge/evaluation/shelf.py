@@ -6,7 +6,7 @@ Each part is one file, written whole or not at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from safetensors.numpy import load_file, save
 from drafterforge.artifacts.atomic import save_json_atomic, write_bytes_atomic
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.ledger import Entry, load_entries, save_entries
-from drafterforge.evaluation.story import Story
+from drafterforge.evaluation.plays import Story, Trees
 from drafterforge.runtime.batch import Generation
 
-ARRAYS = ("accept_length", "gamma", "accepted", "divergence")
+TREES = ("accept_length", "depth", "num_nodes", "top_k", "divergence")
+ARRAYS = ("gamma", "accepted", "chosen")
+WORDS = ("names", "depths", "begin", "end", "every")
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,19 @@ class Shelf:
         save_json_atomic(path, kept)
         return found
 
-    def story(self, name: str, make: Callable[[], Story]) -> Story:
-        """A story."""
+    def stories(self, name: str, make: Callable[[], Mapping[str, Story]]) -> dict[str, Story]:
+        """Stories of one answer, by scheduler."""
         path = self.folder / f"{name}.safetensors"
-        if (known := _story(path)) is not None:
+        if (known := _stories(path)) is not None:
             return known
-        story = make()
-        arrays = {key: np.ascontiguousarray(value) for key in ARRAYS if (value := getattr(story, key)) is not None}
-        words = {key: getattr(story, key) for key in ("names", "depths", "begin", "end", "limited")}
-        write_bytes_atomic(path, save(arrays, metadata={"story": json.dumps(words)}))
-        return story
+        stories, arrays, words = dict(make()), {}, {}
+        for scheduler, story in stories.items():
+            parts = {key: getattr(story, key) for key in ARRAYS}
+            parts |= {f"{n}.{key}": getattr(tree, key) for n, tree in enumerate(story.trees) for key in TREES}
+            arrays |= {f"{scheduler}/{key}": np.ascontiguousarray(v) for key, v in parts.items() if v is not None}
+            words[scheduler] = {key: getattr(story, key) for key in WORDS} | {"trees": len(story.trees)}
+        write_bytes_atomic(path, save(arrays, metadata={"stories": json.dumps(words)}))
+        return stories
 
     def entries(self, name: str, make: Callable[[], Sequence[Entry]]) -> list[Entry]:
         """What was measured."""
@@ -69,11 +74,20 @@ def _json(path: Path) -> list[dict[str, Any]] | None:
         return None
 
 
-def _story(path: Path) -> Story | None:
+def _stories(path: Path) -> dict[str, Story] | None:
     try:
         arrays = load_file(path)
         with open(path, "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    except (OSError, ValueError, SafetensorError):
+        words = json.loads(header["__metadata__"]["stories"])
+        return {scheduler: _read(scheduler, dict(one), arrays) for scheduler, one in words.items()}
+    except (OSError, ValueError, KeyError, SafetensorError):
         return None
-    return Story(**json.loads(header["__metadata__"]["story"]), **arrays)
+
+
+def _read(scheduler: str, words: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Story:
+    trees = [
+        Trees(**{key: arrays.get(f"{scheduler}/{number}.{key}") for key in TREES})
+        for number in range(words.pop("trees"))
+    ]
+    return Story(**words, trees=trees, **{key: arrays.get(f"{scheduler}/{key}") for key in ARRAYS})

@@ -118,7 +118,7 @@ def test_limit_makes_a_suite_shorter(pool):
     done = pool(*DOMAINS, *FEW, "limit=1", "suite.methods=[default,sql,ucb1]", "name=short")
     assert done.code == 0, done.err
     report = report_of(pool, "short")
-    live = [row for row in report["rows"] if row["domain"] == "all"]
+    live = [row for row in report["rows"] if row["domain"] == "all" and row["source"] == "live"]
     assert [row["method"] for row in live] == [
         "autoregressive", "hedgespec over the pool", "sql alone", "ucb1 over the pool",
     ]  # fmt: skip
@@ -142,6 +142,44 @@ def test_questions_of_two_turns_are_played_in_order(pool):
     assert second.asked[0].prompt_tokens > first.asked[0].prompt_tokens + len(first.answers[0].tokens)
     rows = report_of(pool, "papers")["rows"]
     assert {row["domain"] for row in rows if row["source"] == "live"} == {"all", "gsm8k", "mt_bench"}
+
+
+def test_every_selector_is_replayed_with_every_scheduler_and_timed_with_some(pool):
+    assert pool("train-policy", "experiment=smoke", "drafter=general", "live.num_prompts=0").code == 0
+    asked = ("suite.schedulers=[planner]", "pool.scheduler=planner", "suite.methods=[default,ucb1/planner,sql/planner]")
+    done = pool(*DOMAINS, *FEW, *asked, "suite.timed_prompts=3")
+    assert done.code == 0, done.err
+    report = report_of(pool)
+    replays = {row["method"]: row for row in report["rows"] if row["source"] == "replay" and row["domain"] == "all"}
+    for name in ("hedgespec", "ucb1", "sql alone", "best in hindsight"):
+        assert replays[name]["scheduler"] == "static" and replays[f"{name} with planner"]["scheduler"] == "planner"
+    live = [row for row in report["rows"] if row["source"] == "live" and row["domain"] == "all"]
+    assert [row["method"] for row in live] == [
+        "autoregressive",
+        "hedgespec over the pool with planner",
+        "ucb1 over the pool with planner",
+        "sql alone with planner",
+    ]
+    assert all(row["mismatches"] == 0 for row in live)
+    entries = load_entries(pool.artifact("reports", "domains") / FILE)
+    played = {
+        (entry.method, entry.group): [
+            (one.drafter, one.accept_length, one.depth, one.num_nodes) for one in entry.cycles
+        ]
+        for entry in entries
+        if entry.source == "replay" and entry.selector == "static"
+    }
+    for entry in entries:  # a drafter alone with a policy: the replay's cycles are the live ones
+        if entry.method == "sql alone with planner" and entry.source == "live":
+            cycles = played[entry.method, entry.asked[0].request]
+            assert [(one.accept_length, one.depth, one.num_nodes) for one in entry.cycles] == [
+                one[1:] for one in cycles
+            ]
+    shares = [one["share"] for one in report["curves"]["actions"]]
+    assert sum(shares) == pytest.approx(1.0) and report["curves"]["weights"].keys() == {
+        "general", "sql", "math", "retrieval",
+    }  # fmt: skip
+    assert report["curves"]["regret_curves"].keys() == {"hedgespec", "ucb1", "best in hindsight"}
 
 
 SCALING = (
