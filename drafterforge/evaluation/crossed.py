@@ -23,7 +23,7 @@ from drafterforge.evaluation.story import room_of, tell
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.recording import record
-from drafterforge.scheduling.choices import depths_of, logits_of, nodes_of, observations_of
+from drafterforge.scheduling.choices import depths_of, nodes_of, observations_of
 from drafterforge.scheduling.nets import act
 from drafterforge.scheduling.policy import LTDPolicy, ShapePolicy
 from drafterforge.scheduling.schedulers import Scheduler, StaticScheduler
@@ -164,7 +164,9 @@ class Crossing:
             return [np.stack([_ltd(scheduler, traces, drafter) for drafter in range(count)])], None
         found = []
         for drafter in range(count):
-            logits = torch.from_numpy(logits_of(scheduler.net, observations_of(traces, drafter, scheduler.spec.parts)))
+            seen = torch.from_numpy(observations_of(traces, drafter, scheduler.spec.parts))
+            # one by one, as live: together they round differently, and some actions tie since their trees are the same
+            logits = torch.cat([scheduler.net.logits(row[None]) for row in seen]).detach()
             found.append(act(logits, scheduler.spec.temperature, generator).numpy())
         actions, table = np.stack(found), scheduler.grid.table
         if scheduler.every == 1:
