@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from drafterforge.evaluation.contents import ALL, whole_rows
 from drafterforge.pipelines.console import say, table_console
 
 
@@ -35,7 +36,7 @@ def _matrix(report: dict[str, Any], console: Console) -> None:
 
 
 def _selectors(report: dict[str, Any], own: str, console: Console) -> None:
-    rows = sorted((row for row in report["rows"] if row["source"] == "replay"), key=lambda row: -row["mat"])
+    rows = sorted((row for row in whole_rows(report) if row["source"] == "replay"), key=lambda row: -row["mat"])
     if not rows:
         return
     told_p = (
@@ -61,27 +62,52 @@ def _selectors(report: dict[str, Any], own: str, console: Console) -> None:
 
 
 def _live(report: dict[str, Any], console: Console) -> None:
-    live = [row for row in report["rows"] if row["source"] == "live"]
-    if not live:
-        return
-    several = len({row["domain"] for row in live}) > 1
-    table = Table(title="live, one request at a time, methods taking turns", title_justify="left")
-    headings = ("method", "domain", "MAT", "tokens/s", "speed-up", "95 %", "select ms a cycle", "mismatches")
-    for heading in headings if several else (one for one in headings if one != "domain"):
-        table.add_column(heading, justify="left" if heading in ("method", "domain") else "right")
-    for row in live:
+    live = [row for row in whole_rows(report) if row["source"] == "live"]
+    plain, along = ([row for row in live if bool(row.get("axis")) == varied] for varied in (False, True))
+    if plain:
+        console.print(_timed(plain, "live, one request at a time, methods taking turns"))
+    _by_domain(report, console)
+    for axis in dict.fromkeys(row["axis"] for row in along):
+        here = [row | {"domain": f"{row['at']:g}"} for row in along if row["axis"] == axis]
+        console.print(_timed(here, f"live, by {axis}", axis))
+
+
+def _timed(rows: list[dict[str, Any]], title: str, axis: str = "") -> Table:
+    """Rows against the clock; axis: what was varied, whose values stand as their domains."""
+    table = Table(title=title, title_justify="left")
+    headings = ("method", "MAT", "tokens/s", "speed-up", "95 %", "p", "select ms a cycle", "MB", "mismatches")
+    for heading in (*headings[:1], *([axis] if axis else []), *headings[1:]):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for row in rows:
         select = 1e3 * row["time_s"]["select"] / max(row["num_cycles"], 1)
-        bounds = row["speedup_ci95"]
+        bounds, p, held = row["speedup_ci95"], row["wilcoxon_p_holm"], row["peak_mb"]
         table.add_row(
             row["method"],
-            *([row["domain"]] if several else []),
+            *([row["domain"]] if axis else []),
             f"{row['mat']:.2f}",
             f"{row['tokens_per_s']:.1f}",
             f"{row['speedup']:.2f}x",
             f"{bounds[0]:.2f}-{bounds[1]:.2f}" if bounds else "",
+            "" if p is None else f"{p:.1g}",
             f"{select:.2f}",
+            "" if held is None else f"{held:.0f}",
             "" if row["mismatches"] is None else str(row["mismatches"]),
         )
+    return table
+
+
+def _by_domain(report: dict[str, Any], console: Console) -> None:
+    """Speed-ups of every method, domain by domain."""
+    rows = [row for row in report["rows"] if row["source"] == "live" and not row.get("axis") and row["domain"] != ALL]
+    domains = list(dict.fromkeys(row["domain"] for row in rows))
+    if len(domains) < 2:
+        return
+    table = Table(title="speed-up by domain", title_justify="left")
+    for heading in ("method", *domains):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for method in dict.fromkeys(row["method"] for row in rows if row["speedup_ci95"]):
+        found = {row["domain"]: row["speedup"] for row in rows if row["method"] == method}
+        table.add_row(method, *(f"{found[domain]:.2f}x" for domain in domains))
     console.print(table)
 
 

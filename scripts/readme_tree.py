@@ -19,10 +19,15 @@ PLAIN = {
     ".ci/run": "what has to hold before a change lands",
     ".pre-commit-config.yaml": "ruff before each commit",
 }
-DATA = {"drafterforge/evaluation/published.json": "the numbers themselves"}
+DATA = {
+    "drafterforge/evaluation/published.json": "the numbers themselves",
+    "docs/reports/domains.json": "of `eval suite=domains` on the shipped pool",
+}
 WEIGHTS = "drafterforge/shipped"  # artifacts, of which one line tells
 FOLDERS = {
     WEIGHTS: "generalist and LoRA experts of the embedded target, found by name where runs/ has none",
+    "docs": "what was measured",
+    "docs/reports": "whole reports; README's tables are made of them",
     "scripts": "set-up, tests, benchmarks",
     "scripts/clients": "run by the environments of other programs, to compare what they do with what we do",
     "tests/external": "other programs open our exports; `pytest -m external`",
@@ -67,7 +72,7 @@ def tree() -> str:
     )
     files = [name for name in listed.stdout.split() if (ROOT / name).is_file()]
     lines = [line(name, 0, text) for name, text in PLAIN.items()]
-    for top in ("scripts", "pipelines", "drafterforge", "configs", "tests"):
+    for top in ("scripts", "pipelines", "drafterforge", "configs", "tests", "docs"):
         lines += folder(top, [name for name in files if name.startswith(f"{top}/")], 0)
     return "\n".join(lines) + "\n"
 

@@ -76,14 +76,16 @@ def _rows(
         row |= {"axis": first.axis, "at": first.at} if first.axis else {}
         held = [entry.peak_bytes for entry in own if entry.peak_bytes is not None]
         row["peak_mb"] = round(max(held) / MEGABYTE, 2) if held else None
-        row |= macro([merged(entry) for entry in own], baseline) if row["speedup_ci95"] else {}
+        row |= macro([merged(entry) for entry in own], baseline if row["speedup_ci95"] else None)
         if first.external:  # another program's text is its own
             row |= {"mismatches": None, "other_text": len(wrong), "external": True}
         yield row
 
 
-def macro(found: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Any]:
+def macro(found: Sequence[Generation], baseline: Sequence[Generation] | None) -> dict[str, Any]:
     """The mean of the prompts' own speed-ups, in which a long answer weighs no more than a short one."""
+    if baseline is None:
+        return {"speedup_macro": None, "speedup_macro_ci95": None}
     pairs = [
         (len(one.tokens), one.time_s["total"], len(base.tokens), base.time_s["total"])
         for one, base in zip(found, baseline, strict=True)

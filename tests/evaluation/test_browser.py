@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from drafterforge.evaluation.page import render_page
+from tests.evaluation.chromium import Page
 from tests.evaluation.made import FIGURES, live_row, made
-from tests.external.chromium import Page
 
-pytestmark = pytest.mark.external
+pytestmark = pytest.mark.slow
 LONG = "a-drafter-with-a-name-that-does-not-end-" * 3
 
 
