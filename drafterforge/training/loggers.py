@@ -93,6 +93,8 @@ def _build(name: str, config: TrainerConfig, folder: Path, first_step: int) -> L
 
 def _wandb(config: TrainerConfig, folder: Path) -> Logger:
     (folder / LOGS).mkdir(parents=True, exist_ok=True)  # wandb adds a folder of its own name
+    if config.wandb_mode != "online":
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # asks the network even so
     quiet = {"silent": True, "console": "off"}  # the pipelines say what matters
     return EndedWandbLogger(
         name=run_name(folder), project=config.project, save_dir=folder / LOGS, mode=config.wandb_mode, settings=quiet
@@ -101,6 +103,7 @@ def _wandb(config: TrainerConfig, folder: Path) -> Logger:
 
 def _mlflow(config: TrainerConfig, folder: Path) -> Logger:
     uri = config.mlflow_uri or f"file:{folder.resolve() / LOGS / 'mlflow'}"
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # asks the network, whatever the uri
     if uri.startswith("file:"):
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 prefers databases, which take seconds
     return MLFlowLogger(config.project, run_name=run_name(folder), tracking_uri=uri)
