@@ -119,6 +119,7 @@ NAMED = {"sql", "math", "hedgespec", "ucb1", "pool size", "c"}
 KEPT = {"static", "oracle", "none", "live", "replay", "float32", "fast"}
 
 
+@pytest.mark.slow
 def test_names_of_strangers_are_shown_and_do_nothing():
     report = renamed(made(), EVIL)
     page = render_page(report)

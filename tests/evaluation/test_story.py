@@ -58,7 +58,7 @@ def told_by(contest, cycles) -> list[tuple]:
 SELECTORS = ["hedgespec", "metasd_ucb", "metasd_exp3", "metasd_halving", "normalhedge", "ucbspec", "exp3spec"]
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("selector", [*SELECTORS, "thompson", "random", "ftl", "ucb1"])
 def test_replayed_cycles_equal_live_cycles(everything, contest, selector):
     target, drafters, shapes, _ = everything

@@ -115,6 +115,7 @@ def test_a_weight_file_that_lacks_a_tensor(bench):
     assert "lacks model.layers.2.mlp.up_proj.weight" in done.one_line() and done.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_drafter_for_another_target_names_both_fingerprints(trained, other_folder):
     ours, other = fingerprint(trained.target), fingerprint(other_folder)
     commands = [("generate", "drafter=sql", "prompt=x"), (*TRAIN, "name=new", "drafter.init=sql"), TRAIN]

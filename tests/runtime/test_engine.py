@@ -46,6 +46,7 @@ def test_greedy_output_equals_hf_generate(family, forward):
         assert answer.tokens == wanted, shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, seed=2)], ids=["greedy", "sampled"])
 def test_the_norms_of_eagle_3_1_are_lossless(target, norms, sampling):
