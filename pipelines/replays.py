@@ -219,7 +219,7 @@ def replay_curves(
         "live": [],
         "regret_curves": regret_curves(contest, chosen),
         "weights": weights(contest, make, shown),
-        "actions": actions(contests[policy], own[0].cycles) if own else [],
+        "actions": actions(contests[policy], own[0].cycles) if own and policy != STATIC else [],
         "scaling": pool_scaling(contest, learners, orders=cfg.suite.pool_orders) if len(contest.names) > 1 else {},
     }
 

@@ -48,7 +48,14 @@ class TableOf:
 
 def tables_of(report: Mapping[str, Any]) -> list[TableOf]:
     """Every table for which the report holds something."""
-    made = (_timed(report), _selectors(report), _schedules(report), _live(report), _mismatches(report))
+    made = (
+        _timed(report),
+        _selectors(report),
+        _schedules(report),
+        _live(report),
+        _mismatches(report),
+        _timed_parts(report),
+    )
     return [table for table in made if table.cells]
 
 
@@ -65,7 +72,16 @@ def range_of(row: Mapping[str, Any]) -> str:
 
 
 def _timed(report: Mapping[str, Any]) -> TableOf:
-    rows = [row for row in rows_of(report) if is_live(row)]
+    return _timed_rows("Timed", [row for row in whole_rows(report) if is_live(row)])
+
+
+def _timed_parts(report: Mapping[str, Any]) -> TableOf:
+    """Rows of single domains, where the same was told of all of them."""
+    whole = [id(row) for row in whole_rows(report)]
+    return _timed_rows("Timed, by domain", [row for row in rows_of(report) if is_live(row) and id(row) not in whole])
+
+
+def _timed_rows(title: str, rows: list[Mapping[str, Any]]) -> TableOf:
     domains = {text(row.get("domain")) for row in rows}
     cells = [
         [
@@ -90,7 +106,7 @@ def _timed(report: Mapping[str, Any]) -> TableOf:
     if any(number(row.get("peak_mb")) is not None for row in rows):
         note += " MB: most memory an answer held beyond the weights."
     wrong = [place for place, row in enumerate(rows) if count(row.get("mismatches"))]
-    return TableOf.of("Timed", headings, cells, names=2, note=note, wrong=wrong)
+    return TableOf.of(title, headings, cells, names=2, note=note, wrong=wrong)
 
 
 def _selectors(report: Mapping[str, Any]) -> TableOf:

@@ -70,7 +70,8 @@ def summarize(report: Mapping[str, Any]) -> Summary:
 
 def _lossless(report: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     faults = failed(report)
-    checked = [row for row in whole_rows(report) if is_live(row) and not is_baseline(row) and "mismatches" in row]
+    checked = [row for row in whole_rows(report) if is_live(row) and not is_baseline(row)]
+    checked = [row for row in checked if number(row.get("mismatches")) is not None]
     live = records(curves_of(report).get("live"))
     wrong = sum(count(row.get("mismatches")) for row in whole_rows(report))
     if faults:

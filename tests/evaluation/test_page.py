@@ -185,9 +185,21 @@ def test_rows_of_single_domains_are_parts_of_those_of_all():
     plain = [live_row("autoregressive", 1.0, None, domain=name) for name in ("all", "a", "b")]
     report = made(rows=[*plain, live_row("sql alone", 1.3, [1.2, 1.4], domain="all", mismatches=1), *parts], curves={})
     assert len(failed(report)) == 1 and summarize(report).headline == "NOT LOSSLESS: 1 mismatch"
+    whole, *_, parts_alone = tables_of(report)
+    assert [(table.title, len(table.cells)) for table in (whole, parts_alone)] == [
+        ("Timed", 2), ("Timed, by domain", 4),
+    ]  # fmt: skip
     bars, by_domain = figures_of(report)[:2]
     assert [row[0] for row in bars.table.cells] == ["autoregressive", "sql alone"]
     assert by_domain.key == "speedups-by-domain" and by_domain.table.cells == [["sql alone", "1.200", "1.400"]]
+
+
+def test_texts_of_other_programs_are_not_counted_as_compared():
+    other = live_row("HF generate", 0.8, [0.7, 0.9], mismatches=None, external=True)
+    report = made(
+        rows=[live_row("autoregressive", 1.0, None), live_row("sql alone", 1.3, [1.2, 1.4]), other], curves={}
+    )
+    assert summarize(report).details[0].startswith("8 answers compared")
 
 
 def test_an_empty_report_has_a_page():

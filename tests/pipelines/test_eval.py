@@ -56,6 +56,7 @@ def test_a_domain_suite_times_its_methods_on_every_domain(measured):
     for row in live:
         assert row["num_prompts"] == (6 if row["domain"] == "all" else 2)
     assert report["curves"]["per_request"].keys() == {*methods}
+    assert report["curves"]["actions"] == []  # no policy chose a tree
 
 
 def test_every_figure_can_be_made_again_from_the_ledger(measured):
