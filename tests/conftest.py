@@ -6,6 +6,7 @@ Light to import: the process that hands out tests loads this file too, and no te
 from __future__ import annotations
 
 import copy
+import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ import pytest
 if TYPE_CHECKING:
     from drafterforge.drafter.eagle3 import Eagle3Drafter
     from drafterforge.target.load import Target
+
+os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}  # of the programs, too, that tests start
 
 
 @pytest.hookimpl(tryfirst=True)
