@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.rivals import LOOKUP_TOKENS, Transformers, open_model
@@ -14,6 +15,7 @@ from drafterforge.pipelines.pool import RETRIEVAL, open_scheduler
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.shapes import choose_shape
 from drafterforge.scheduling.schedulers import Scheduler
 from drafterforge.schema import EvaluateConfig, PoolConfig
 from drafterforge.selectors import names as selector_names
@@ -72,7 +74,7 @@ class Contenders:
             return self.alone(self.pool.names[0], policy)
         if what == EXPERT:
             return self.expert(policy)
-        if what in self.pool.names:
+        if what in (*self.pool.names, RETRIEVAL):
             return self.alone(what, policy)
         return self.over(self.cfg.pool.selector if what == DEFAULT else what, policy)
 
@@ -85,7 +87,10 @@ class Contenders:
     def engine(self, drafter: str, policy: str = "") -> Engine:
         """Decodes with one drafter."""
         scheduler = self.scheduler(policy) if policy else None
-        own: Any = self.pool.drafters[drafter]
+        if drafter == RETRIEVAL and drafter not in self.pool.drafters and scheduler is None:
+            deep = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, RETRIEVAL)
+            return Engine(self.target, Retrieval(), deep, numerics=self.numerics)
+        own: Any = self.pool.drafters.get(drafter)
         if scheduler is not None:
             if not isinstance(own, FusedDrafter):
                 raise ConfigError(f"{drafter}/{policy}: a policy chooses trees of EAGLE-3 drafters; type {drafter}")
@@ -137,7 +142,7 @@ class Contenders:
 def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -> None:
     """Refuse names that mean nothing.  drafters: the pool's; None: not known yet, so that one of them may be meant."""
     selectors = [name for name in selector_names() if name not in ("static", "oracle")]
-    known = [AUTOREGRESSIVE, GENERALIST, EXPERT, DEFAULT, *EXTERNAL, *selectors, *(drafters or ())]
+    known = [AUTOREGRESSIVE, GENERALIST, EXPERT, DEFAULT, RETRIEVAL, *EXTERNAL, *selectors, *(drafters or ())]
     for name in names:
         what, slash, policy = name.partition("/")
         bare = what in (AUTOREGRESSIVE, *EXTERNAL)

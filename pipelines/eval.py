@@ -73,7 +73,7 @@ def run(cfg: Config) -> Path:
         if cfg.suite.check_live:
             curves["live"] = decoded(cfg, target, pool, shape, requests, answers, contest)
     chosen = timed_places(cfg, requests)
-    live = timed(cfg, contenders.build(cfg.suite.methods), requests, chosen, shelf)
+    live = timed(cfg, contenders.build(cfg.suite.methods if chosen else []), requests, chosen, shelf)
     if cfg.suite.name == "scaling":
         along, requests = scaled(cfg, contenders, requests, chosen, shelf)
         live += along

@@ -11,7 +11,7 @@ import pytest
 from drafterforge.cli import main
 from drafterforge.evaluation.ledger import FILE, load_entries
 from drafterforge.evaluation.rows import timed_rows
-from drafterforge.pipelines import timing
+from drafterforge.pipelines import contenders, timing
 from tests.pipelines.conftest import Bench
 
 pytestmark = pytest.mark.slow  # whole programs
@@ -126,6 +126,15 @@ def test_an_interrupted_run_goes_on_where_it_was(measured, monkeypatch):
     assert len({prompt for _, prompt in asked} & begun) == 1
     assert exact(report_of(measured, "cut")) == exact(whole)
     assert not list(measured.artifact("reports", "cut").parent.glob(".*.partial"))
+
+
+def test_retrieval_is_timed_beside_a_pool_without_it_and_nothing_is_opened_where_nothing_is_timed(pool, monkeypatch):
+    one = ("pool.drafters=[general,sql]", "suite.methods=[retrieval]", "limit=1")
+    assert pool(*DOMAINS, *FEW, *one).code == 0
+    live = [row for row in report_of(pool)["rows"] if row["source"] == "live" and row["domain"] == "all"]
+    assert [row["method"] for row in live] == ["autoregressive", "retrieval alone"] and live[1]["mismatches"] == 0
+    monkeypatch.setattr(contenders, "open_model", lambda *_: pytest.fail("opened"))
+    assert pool("eval", "suite=ood", "experiment=smoke", *FEW, "suite.timed_prompts=0", "limit=1").code == 0
 
 
 def test_limit_makes_a_suite_shorter(pool):
