@@ -150,6 +150,9 @@ class DrafterConfig:
 
     kind: str = "eagle3"  # eagle3 | causal_lm: a small LM, distilled | retrieval: a datastore of the answers
     draft_vocab_size: int = 16384  # most frequent answer tokens the drafter can propose
+    head: str = (
+        "own"  # own: trained with the rest | target: the target's rows, frozen; nothing to store if it ties them
+    )
     init: str = "warm"  # warm: from the target | scratch: random | a drafter's name or folder
     fc_norm: bool = False  # EAGLE-3.1: norm each of the three features before they are joined
     norm_output: bool = False  # EAGLE-3.1: drafted tokens read their parents' outputs after the final norm
@@ -162,6 +165,13 @@ class DrafterConfig:
         _one_of("drafter.kind", self.kind, ("eagle3", "causal_lm", "retrieval"))
         _at_least("drafter.draft_vocab_size", self.draft_vocab_size, 2)
         _require(bool(self.init), "drafter.init must be warm, scratch, or a drafter's name or folder")
+        _one_of("drafter.head", self.head, ("own", "target"))
+        _require(
+            self.head == "own" or (self.kind == "eagle3" and self.tuning == "full"),
+            f"drafter.head=target keeps an EAGLE-3 drafter from training its head, got drafter.kind={self.kind} and "
+            f"drafter.tuning={self.tuning}; leave it out: a LoRA expert without lm_head in drafter.lora.targets keeps "
+            "its generalist's",
+        )
         _one_of("drafter.tuning", self.tuning, ("full", "lora"))
         _require(
             self.tuning == "full" or self.kind == "eagle3",

@@ -148,7 +148,9 @@ def start_drafter(cfg: Config, target: Target, answers: AnswerSet, parent: Path 
     config, embedding = target.config, target.backbone.embedding.float()
     if parent is not None:
         drafter = load_drafter(parent, embedding)  # its vocabulary map stays: a new one would scramble its head
-        return add_adapter(drafter, cfg.drafter.lora, cfg.seed) if cfg.drafter.tuning == "lora" else drafter
+        if cfg.drafter.tuning == "lora":
+            return add_adapter(drafter, cfg.drafter.lora, cfg.seed)
+        return keep_head(drafter, target) if cfg.drafter.head == "target" else drafter
     spec = DrafterSpec.for_target(config, target.backbone.taps, cfg.drafter.draft_vocab_size)
     spec = replace(spec, fc_norm=cfg.drafter.fc_norm, norm_output=cfg.drafter.norm_output)
     drafter = Eagle3Drafter(spec, embedding)
@@ -159,4 +161,13 @@ def start_drafter(cfg: Config, target: Target, answers: AnswerSet, parent: Path 
         warm_init(drafter, TargetWeights(target.folder), config.num_hidden_layers)
     else:
         scratch_init(drafter)
-    return drafter.to(target.device)
+    drafter = drafter.to(target.device)
+    return keep_head(drafter, target) if cfg.drafter.head == "target" else drafter
+
+
+def keep_head(drafter: Eagle3Drafter, target: Target) -> Eagle3Drafter:
+    """The drafter with the target's rows as its head, which training leaves alone."""
+    with torch.no_grad():
+        drafter.lm_head.weight.copy_(target.head_weight[drafter.token_ids.to(target.head_weight.device)])
+    drafter.lm_head.requires_grad_(False)
+    return drafter

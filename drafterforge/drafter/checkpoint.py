@@ -1,4 +1,7 @@
-"""Reading and writing drafters in the SGLang layout: `config.json` + `model.safetensors`; strict on load."""
+"""Reading and writing drafters in the SGLang layout: `config.json` + `model.safetensors`; strict on load.
+
+A head whose rows are the target's embedding is not stored a second time: the config says so, and exports have it whole.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,10 @@ from drafterforge.drafter.lora import ADAPTER, Adapter, load_adapter, merge
 from drafterforge.drafter.spec import DrafterSpec, check_spec
 from drafterforge.errors import ArtifactError
 
+HEAD = "lm_head.weight"
+TIED = "head_rows"  # key of a config whose drafter has no head of its own
+EMBEDDING = "target_embedding"  # what it says
+
 
 def save_drafter(folder: Path, drafter: Eagle3Drafter, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write weights in `dtype` (maps stay int64 and bool) and the config beside them."""
@@ -25,9 +32,17 @@ def save_drafter(folder: Path, drafter: Eagle3Drafter, dtype: torch.dtype = torc
         name: (tensor.to(dtype) if tensor.is_floating_point() else tensor).detach().cpu().contiguous()
         for name, tensor in drafter.state_dict().items()
     }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     config = drafter.spec.to_config(str(dtype).removeprefix("torch."))
+    if torch.equal(tensors[HEAD], embedding_rows(drafter.embedding, tensors["d2t"]).to(dtype).cpu()):
+        config[TIED] = EMBEDDING
+        del tensors[HEAD]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def embedding_rows(embedding: Tensor, d2t: Tensor) -> Tensor:
+    """The target's embedding [V, H] of every draft id, [W, H]."""
+    return embedding[d2t.to(embedding.device) + torch.arange(d2t.numel(), device=embedding.device)]
 
 
 def load_drafter(folder: Path, embedding: Tensor) -> Eagle3Drafter:
@@ -87,6 +102,11 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
             f"{folder} is no readable drafter ({str(error)[:200]}); wanted config.json and model.safetensors"
         ) from None
     tensors.pop("embed_tokens.weight", None)  # some writers add the target's
+    tied = config.get(TIED)
+    if tied not in (None, EMBEDDING) or (tied and HEAD in tensors):
+        raise ArtifactError(
+            f"{folder / 'config.json'} has {TIED}={str(tied)[:40]!r}; wanted {EMBEDDING!r}, and no {HEAD} beside it"
+        )
     if tuple(embedding.shape) != (spec.vocab_size, spec.target_hidden_size):
         raise ArtifactError(
             f"{folder} drafts for a target of vocabulary {spec.vocab_size} and width {spec.target_hidden_size}; "
@@ -94,6 +114,8 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
         )
     with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
         wanted = Eagle3Drafter(spec, embedding).state_dict()
+    if tied:
+        del wanted[HEAD]
     if missing := sorted(wanted.keys() - tensors.keys()):
         raise ArtifactError(f"{path} lacks {', '.join(missing)}")
     if unexpected := sorted(tensors.keys() - wanted.keys()):
@@ -103,6 +125,8 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
             raise ArtifactError(f"{path}: {name} is {list(tensor.shape)}, wanted {list(wanted[name].shape)}")
     check_vocabulary(tensors["d2t"], tensors["t2d"], str(path))
     drafter = Eagle3Drafter(spec, embedding)
+    if tied:
+        tensors[HEAD] = embedding_rows(embedding, tensors["d2t"])
     drafter.load_state_dict(tensors)
     return drafter.to(embedding.device)
 

@@ -289,3 +289,30 @@ def test_a_map_that_is_not_ascending_is_kept(drafter, saved):
     edit_tensors(saved, swap)
     ids = load_drafter(saved, tiny_drafter(tiny_target()).embedding).token_ids
     assert ids[:2].tolist() == drafter.token_ids[:2].flip(0).tolist()
+
+
+@pytest.fixture
+def tied(drafter, tmp_path):
+    """A drafter whose head is the target's embedding, saved."""
+    with torch.no_grad():
+        drafter.lm_head.weight.copy_(drafter.embedding[drafter.token_ids])
+    save_drafter(tmp_path, drafter)
+    return tmp_path
+
+
+def test_a_head_that_is_the_embedding_is_not_stored_and_comes_back(drafter, tied):
+    assert "lm_head.weight" not in load_file(tied / "model.safetensors")
+    back = load_drafter(tied, drafter.embedding)
+    assert torch.equal(back.lm_head.weight, drafter.embedding[drafter.token_ids])
+    other = torch.randn_like(drafter.embedding)
+    assert torch.equal(load_drafter(tied, other).lm_head.weight, other[drafter.token_ids])
+
+
+def test_a_config_that_contradicts_the_stored_head_is_refused(drafter, tied):
+    edit(tied, head_rows="elsewhere")
+    assert "wanted 'target_embedding'" in refused(tied, drafter.embedding)
+    edit(tied, head_rows=...)
+    assert "lacks lm_head.weight" in refused(tied, drafter.embedding)
+    edit(tied, head_rows="target_embedding")
+    edit_tensors(tied, lambda tensors: tensors.update({"lm_head.weight": torch.zeros(40, 32)}))
+    assert "no lm_head.weight beside it" in refused(tied, drafter.embedding)

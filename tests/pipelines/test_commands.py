@@ -96,6 +96,16 @@ def test_a_drafter_that_starts_from_another_keeps_its_vocabulary_map(trained):
     assert [(parent["kind"], parent["name"]) for parent in parents] == [("answers", "math"), ("drafters", "sql")]
 
 
+def test_a_drafter_can_keep_the_targets_head(trained):
+    done = trained(*TRAIN, "drafter.head=target", "answers=sql", "name=kept", "trainer.max_steps=2")
+    assert done.code == 0
+    target, ours = (
+        load_file(folder / "model.safetensors") for folder in (trained.target, trained.artifact("drafters", "kept"))
+    )
+    ids = ours["d2t"] + torch.arange(ours["d2t"].numel())
+    assert torch.equal(ours["lm_head.weight"], target["lm_head.weight"][ids].bfloat16())
+
+
 def test_a_scratch_drafter_learns_from_online_features_and_named_answers(trained):
     done = trained(
         *TRAIN, "drafter.init=scratch", "data.features=online", "answers=sql", "name=other", "trainer.max_steps=2"

@@ -145,6 +145,12 @@ MISTAKES = {
         "drafter.fc_norm=true",
     ),
     "got drafter.kind=retrieval and": ("train-drafter", "domain=sql", "drafter=retrieval", "drafter.norm_output=true"),
+    "drafter.head=target keeps an EAGLE-3 drafter": (
+        "train-drafter",
+        "domain=sql",
+        "drafter=lora",
+        "drafter.head=target",
+    ),
     "type drafter.init=general": ("train-drafter", "domain=sql", "drafter.tuning=lora"),
     "drafter.lora.rank must be >= 1": ("train-drafter", "domain=sql", "drafter=lora", "drafter.lora.rank=0"),
     "drafter.lora.targets must be one of": ("train-drafter", "domain=sql", "drafter=lora", "drafter.lora.targets=[x]"),
