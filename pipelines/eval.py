@@ -19,8 +19,8 @@ from drafterforge.evaluation.requests import Request, spread
 from drafterforge.evaluation.rows import timed_rows
 from drafterforge.evaluation.selection import Contest
 from drafterforge.evaluation.shelf import Shelf
-from drafterforge.pipelines.console import bar
-from drafterforge.pipelines.contenders import STATIC, Contenders, check_methods
+from drafterforge.pipelines.console import bar, say
+from drafterforge.pipelines.contenders import EXPERT, STATIC, Contenders, check_methods
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.eval_tables import show
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector
@@ -73,6 +73,7 @@ def run(cfg: Config) -> Path:
         if cfg.suite.check_live:
             curves["live"] = decoded(cfg, target, pool, shape, requests, answers, contest)
     chosen = timed_places(cfg, requests)
+    tell_lacking(cfg, pool, [requests[place] for place in chosen])
     live = timed(cfg, contenders.build(cfg.suite.methods if chosen else []), requests, chosen, shelf)
     if cfg.suite.name == "scaling":
         along, requests = scaled(cfg, contenders, requests, chosen, shelf)
@@ -149,6 +150,14 @@ def policies_of(cfg: Config, target: Target) -> list[Manifest]:
     named = dict.fromkeys([cfg.pool.scheduler, cfg.pool.router, *cfg.suite.schedulers, *behind])
     folders = [find_artifact(cfg.runs_dir, target.name, "policies", name) for name in named if name not in ("", STATIC)]
     return [open_artifact(folder, "policies", target_fingerprint=target.fingerprint) for folder in folders]
+
+
+def tell_lacking(cfg: Config, pool: Pool, requests: Sequence[Request]) -> None:
+    """Say for which domains `expert` has no drafter and is the generalist."""
+    if EXPERT in [name.partition("/")[0] for name in cfg.suite.methods]:
+        wanted = dict.fromkeys(request.own_expert for request in requests)
+        if lacking := [name for name in wanted if name not in pool.names]:
+            say(f"no drafter of the pool is named {', '.join(lacking)}: there `expert` is {pool.names[0]}")
 
 
 def timed_places(cfg: Config, requests: Sequence[Request]) -> list[int]:

@@ -16,7 +16,8 @@ from drafterforge.evaluation.forms import FIGURES, FORMS
 from drafterforge.evaluation.measured import gather
 from drafterforge.evaluation.papers import PaperTable, paper_tables, render_papers
 from drafterforge.evaluation.published import published
-from drafterforge.schema import TrainPolicyConfig
+from drafterforge.pipelines.eval import check_selectors
+from drafterforge.schema import EvaluateConfig, TrainPolicyConfig
 from drafterforge.selectors import names as selector_names
 from tests.evaluation.made import live_row, made, replay_row
 
@@ -116,6 +117,10 @@ def test_what_a_table_says_to_type_is_a_command_that_exists():
         cfg = load_config("train_policy", TrainPolicyConfig, list(keys))
         wanted = {line.schedule for form in FORMS for line in form.lines}
         assert (cfg.name or cfg.policy.method) in wanted
+    measuring = [keys for program, command, *keys in typed if (program, command) == ("drafterforge", "eval")]
+    assert len(training) + len(measuring) == len(typed)
+    for keys in measuring:
+        check_selectors(load_config("eval", EvaluateConfig, list(keys)))
 
 
 # --- ours ----------------------------------------------------------------------------------------

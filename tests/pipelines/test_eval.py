@@ -96,6 +96,7 @@ def test_the_same_seed_gives_the_same_tokens_and_figures(measured):
     again = measured(*DOMAINS, *FEW, "name=again")
     assert again.code == 0, again.err
     assert exact(report_of(measured, "again")) == exact(first)
+    assert "no drafter of the pool is named chat: there `expert` is general" in again.err
     tokens = [
         [
             (e.method, e.group, [one.tokens for one in e.answers])
