@@ -1,6 +1,6 @@
 """Decode many prompts with every kind of drafter and compare each answer with autoregressive decoding.
 
-    python scripts/check_lossless.py drafter=runs/smollm2-135m/drafters/quickstart --prompts 200
+    python scripts/check_lossless.py drafter=runs/smollm2-135m/drafters/quickstart --prompts 200 [--json PATH]
 
 Held-out prompts of the built-in grammars, domains mixed, decoded in batches.  In float32 a difference at a near tie is
 decoded again in float64 and counts if it stays; in half precision `numerics=invariant` is checked, where every
@@ -12,13 +12,16 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
@@ -27,13 +30,14 @@ from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.schema import POOL_DOMAINS, TargetConfig
+from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
-def main() -> int:
-    """Print a row for every method; 1 if any answer differs."""
+def main(arguments: list[str] | None = None) -> int:
+    """Print a row for every method, and write them if asked to; 1 if any answer differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("drafter", nargs="?", help="drafter=FOLDER: an EAGLE-3 drafter beside retrieval")
     parser.add_argument("--prompts", type=int, default=200)
@@ -41,7 +45,8 @@ def main() -> int:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--max-batch", type=int, default=8)
-    args = parser.parse_args()
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args(arguments)
     target = load_target(TargetConfig(dtype=args.dtype))
     numerics = choose_numerics("fast" if target.dtype == torch.float32 else "invariant", target)
     folder = None if args.drafter is None else Path(args.drafter.removeprefix("drafter="))
@@ -63,10 +68,7 @@ def main() -> int:
         shape = default_shape(target.device, target.dtype, kind)
         return Engine(target, drafter, shape, numerics=numerics, max_batch=args.max_batch)
 
-    table = Table(title=f"{target.name} in {args.dtype}, numerics={numerics}", title_justify="left")
-    for heading in ("method", "prompts", "tokens", "MAT", "seconds", "different", "of them real"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
-    wanted, wrong = None, 0
+    wanted, rows = None, []
     for name in (None, *drafters(target)):
         began = time.perf_counter()
         answers = engine(target, name).generate(prompts, args.max_new_tokens, sampling)
@@ -83,18 +85,46 @@ def main() -> int:
             near = ", the same in float64" if one.rerun else ""
             console.print(f"  prompt {one.prompt} differs at token {one.position}, margin {one.margin:.1e}{near}")
         cycles = [cycle for answer in answers for cycle in answer.cycles]
-        wrong += counted(different)
-        table.add_row(
-            name or "autoregressive",
-            str(len(prompts)),
-            str(sum(len(answer.tokens) for answer in answers)),
-            f"{sum(cycle.accept_length for cycle in cycles) / len(cycles):.2f}",
-            f"{seconds:.0f}",
-            str(len(different)),
-            str(counted(different)),
+        rows.append(
+            {
+                "method": name or "autoregressive",
+                "num_prompts": len(prompts),
+                "num_tokens": sum(len(answer.tokens) for answer in answers),
+                "mat": sum(cycle.accept_length for cycle in cycles) / len(cycles),
+                "seconds": seconds,
+                "different": len(different),
+                "mismatches": counted(different),
+            }
         )
+    show(rows, f"{target.name} in {args.dtype}, numerics={numerics}")
+    mismatches = sum(row["mismatches"] for row in rows)
+    if args.json:
+        report = {
+            "bench": "lossless",
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "device": describe_device(target.device),
+            "dtype": str(target.dtype).removeprefix("torch."),
+            "numerics": numerics,
+            "figures": {
+                "num_prompts": len(prompts),
+                "num_tokens": rows[0]["num_tokens"],
+                "mismatches": mismatches,
+            },
+            "rows": rows,
+        }
+        save_json_atomic(args.json, report)
+    return int(mismatches > 0)
+
+
+def show(rows: list[dict[str, Any]], title: str) -> None:
+    """A table."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("method", "prompts", "tokens", "MAT", "seconds", "different", "of them real"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    forms = ("", "", "", ".2f", ".0f", "", "")
+    for row in rows:
+        table.add_row(*(f"{value:{form}}" for value, form in zip(row.values(), forms, strict=True)))
     console.print(table)
-    return int(wrong > 0)
 
 
 if __name__ == "__main__":

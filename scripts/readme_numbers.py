@@ -1,24 +1,34 @@
 #!/usr/bin/env python3
 """Rewrites README.md's tables of measured figures from the reports in docs/reports; --check only compares.
 
-A table stands between `<!-- figures: NAME -->` and `<!-- end of figures -->`; NAME is `docs/reports/NAME.json`, the
-`report.json` of a run of `eval`.
+    python scripts/readme_numbers.py
+    python scripts/readme_numbers.py --keep FILE NAME [--note TEXT]   # FILE becomes docs/reports/NAME.json first
+
+The block `measured` has the rows of scripts/readme_rows.py whose files are there; a block `figures: NAME` has the
+tables of docs/reports/NAME.json, the `report.json` of a run of `eval`.  FILE is what a benchmark wrote with `--json`,
+a `report.json`, or the folder of a report, latency profile, router or traces.  TEXT is what to know of that
+measurement; it stands below the table as long as the file does.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from readme_keep import keep
+from readme_measured import measured
+from readme_rows import SOURCES
+
+from drafterforge.artifacts.typed import read_json
+from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.evaluation.contents import curves_of, is_baseline, is_live, mapping, whole_rows
 from drafterforge.evaluation.tables import range_of, shown
 
-ROOT = Path(__file__).resolve().parents[1]
-REPORTS = ROOT / "docs" / "reports"
+MEASURED = re.compile(r"<!-- measured -->\n.*?<!-- end of measured -->", re.DOTALL)
 BLOCK = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end of figures -->", re.DOTALL)
 MOST = 8  # replayed rows that are shown
 Report = Mapping[str, Any]
@@ -88,29 +98,51 @@ def cell(value: float | None, best: bool) -> str:
     return f"**{text}**" if best and text else text
 
 
-def written(readme: str) -> str:
-    """The README with every table as its report has it."""
+def written(readme: str, reports: Path) -> str:
+    """The README with every table as its files have it."""
 
     def block(found: re.Match[str]) -> str:
-        report = json.loads((REPORTS / f"{found['name']}.json").read_text())
+        report = read_json(reports / f"{found['name']}.json")
         return f"<!-- figures: {found['name']} -->\n" + "\n\n".join(figures(report)) + "\n<!-- end of figures -->"
 
-    return BLOCK.sub(block, readme)
+    table = "<!-- measured -->\n" + "\n\n".join(measured(reports)) + "\n<!-- end of measured -->"
+    return BLOCK.sub(block, MEASURED.sub(lambda _: table, readme))
 
 
-def main() -> int:
-    """Write, or compare."""
-    path = ROOT / "README.md"
+def main(arguments: list[str] | None = None) -> int:
+    """Keep a file if asked to, then write, or compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if README is not what the files say")
+    parser.add_argument("--keep", nargs=2, metavar=("FILE", "NAME"))
+    parser.add_argument("--note", default="", metavar="TEXT", help="of the file that is kept")
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], metavar="FOLDER")
+    options = parser.parse_args(arguments)
+    if options.check if options.keep else options.note:
+        parser.error("--keep goes without --check, and --note goes with --keep")
+    try:
+        return run(options.root, options.check, options.keep, options.note)
+    except DrafterforgeError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def run(root: Path, check: bool, kept: list[str] | None, note: str) -> int:
+    """The exit code."""
+    path, reports = root / "README.md", root / "docs" / "reports"
     old = path.read_text()
-    new = written(old)
-    if "--check" not in sys.argv[1:]:
-        path.write_text(new)
-        return 0
-    if old != new:
+    if kept:
+        names = [*(source.name for source in SOURCES), *(found["name"] for found in BLOCK.finditer(old))]
+        if kept[1] not in names:
+            raise ConfigError(f"README has no table of {kept[1]!r}; type one of {', '.join(names)}")
+        keep(Path(kept[0]), kept[1], reports, note)
+    new = written(old, reports)
+    if check and old != new:
         print(
             "README.md's figures are not those of docs/reports; run python scripts/readme_numbers.py", file=sys.stderr
         )
         return 1
+    if not check:
+        path.write_text(new)
     return 0
 
 

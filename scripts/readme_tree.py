@@ -21,13 +21,12 @@ PLAIN = {
 }
 DATA = {
     "drafterforge/evaluation/published.json": "the numbers themselves",
-    "docs/reports/domains.json": "of `eval suite=domains` on the shipped pool",
 }
 WEIGHTS = "drafterforge/shipped"  # artifacts, of which one line tells
 FOLDERS = {
     WEIGHTS: "generalist and LoRA experts of the embedded target, found by name where runs/ has none",
     "docs": "what was measured",
-    "docs/reports": "whole reports; README's tables are made of them",
+    "docs/reports": "what commands wrote; README's tables are made of it",
     "scripts": "set-up, tests, benchmarks",
     "scripts/clients": "run by the environments of other programs, to compare what they do with what we do",
     "tests/external": "other programs open our exports; `pytest -m external`",
@@ -62,7 +61,7 @@ def summary(path: str) -> str:
 
 
 def tree() -> str:
-    """The tree, one line per file; the choices of a config group share a line."""
+    """The tree, one line per file; the choices of a config group share a line, as reports do."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -81,7 +80,7 @@ def folder(path: str, files: list[str], depth: int) -> list[str]:
     """Lines of a folder: its own files, then its sub-folders."""
     own = sorted(name for name in files if "/" not in name[len(path) + 1 :] and not name.endswith("__init__.py"))
     text = FOLDERS.get(path) or (summary(f"{path}/__init__.py") if f"{path}/__init__.py" in files else "")
-    if path.startswith("configs/"):
+    if path.startswith(("configs/", "docs/")):
         return [line(f"{Path(path).name}/", depth, f"{text}: {', '.join(Path(name).stem for name in own)}")]
     lines = [line(f"{Path(path).name}/", depth, text)]
     if path == WEIGHTS:

@@ -1,0 +1,269 @@
+"""What README's table of measurements has: commands, the files that hold what they wrote, and templates of the figures.
+
+Braces hold a path into the file and a number's form.  `{A / B:.2f}` is one number over another.  In a path
+`rows[method=tree *&source=live]` is the first row that is like that, and `live[+num]` the sum of a key over a list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Source:
+    """A command, its file in docs/reports, and what is told of it."""
+
+    name: str  # of the file, without .json
+    command: str
+    rows: tuple[tuple[str, str], ...]  # what, figure
+
+
+POOL = '"pool.drafters=[general,sql,python,math,chat,retrieval]"'
+MIXED = ("general", "sql", "python", "math", "chat", "retrieval")
+BANDITS = ("ucb1", "metasd_ucb", "ucbspec", "thompson", "exp3spec")
+SCHEDULES = {  # further policies: what is typed for them
+    "ltd": "policy=ltd",
+    "ltd-average": "policy=ltd policy.objective=average name=ltd-average",
+    "resps": "policy=resps",
+    "resps-text": "policy=resps-text",
+    "resps-maxent": "policy=resps-maxent",
+}
+STATIC = "curves.replayed[name=best static tree*].tokens_per_s"
+REPLAYED = (
+    "replayed on {config.traces.num_test} held-out answers, tokens/s over the best static tree of the training ones"
+)
+POLICY = f"{{curves.replayed[name=policy *].tokens_per_s / {STATIC}:.3f}}x"
+FORESIGHT = f"{{curves.replayed[name=perfect foresight].tokens_per_s / {STATIC}:.3f}}x"
+DIFFERENT = (
+    "answers of {figures.num_prompts} prompts ({figures.num_tokens:,} tokens) that differ from autoregressive "
+    "decoding: tree, retrieval",
+    "{rows[method=eagle3].mismatches} and {rows[method=retrieval].mismatches}",
+)
+
+
+def mat(*methods: str) -> str:
+    """MAT of methods that were replayed."""
+    return ", ".join(f"{{rows[method={method}&source=replay].mat:.2f}}" for method in methods)
+
+
+SOURCES = (
+    Source(
+        "quickstart",
+        "scripts/quickstart",
+        (
+            (
+                "MAT of the sql expert's {rows[method=eagle3 tree *].method} on "
+                "{rows[method=eagle3 tree *].num_prompts} held-out prompts, greedy",
+                "{rows[method=eagle3 tree *].mat:.2f}",
+            ),
+            (
+                "prompts whose answers differ from autoregressive decoding",
+                "{rows[method=eagle3 tree *].mismatches}",
+            ),
+            (
+                "tokens/s, autoregressive and tree",
+                "{rows[method=autoregressive].tokens_per_s:.1f} and {rows[method=eagle3 tree *].tokens_per_s:.1f} "
+                "({rows[method=eagle3 tree *].speedup:.2f}x, 95 % {rows[method=eagle3 tree *].speedup_ci95.0:.2f}-"
+                "{rows[method=eagle3 tree *].speedup_ci95.1:.2f})",
+            ),
+        ),
+    ),
+    Source(
+        "bench_train",
+        "python scripts/bench_train.py",
+        (
+            (
+                "answer tokens/s of training, {rows[method=drafterforge].ttt_steps} TTT steps, over speculators on the "
+                "same work: draft head frozen, nothing computed twice",
+                "{rows[method=drafterforge, head frozen, no recomputing].answer_tokens_per_s / "
+                "rows[method=speculators].answer_tokens_per_s:.2f}x",
+            ),
+            (
+                "the same with our draft head trained and values recomputed, as by default",
+                "{figures.ratio_to_speculators_head_trained:.2f}x",
+            ),
+            ("largest difference of per-step losses from speculators'", "{figures.loss_max_abs_diff:.1e}"),
+        ),
+    ),
+    Source(
+        "bench_decode",
+        "python scripts/bench_decode.py drafter=runs/smollm2-135m/drafters/quickstart "
+        "--prompts {rows[method=autoregressive].num_prompts} --max-new-tokens 96 --invariant-prompts 4",
+        (
+            (
+                "tokens/s on {rows[method=autoregressive].num_prompts} prompts of four domains, autoregressive over HF "
+                "`generate`",
+                "{figures.ar_over_hf_generate:.2f}x",
+            ),
+            (
+                "retrieval over HF prompt lookup; over our autoregressive decoding",
+                "{figures.retrieval_over_prompt_lookup:.2f}x; {rows[method=retrieval].over_autoregressive:.2f}x "
+                "(95 % {rows[method=retrieval].ci95.0:.2f}-{rows[method=retrieval].ci95.1:.2f})",
+            ),
+            (
+                "the sql expert's tree on that mixture, most of which it was not trained for, over autoregressive",
+                "{rows[method=tree *].over_autoregressive:.2f}x (MAT {rows[method=tree *].mat:.2f})",
+            ),
+            (
+                "share of a tree cycle outside target and drafter forwards; cycle over its forwards run alone",
+                "{figures.host_share:.1%}; {figures.cycle_over_forwards:.2f}x",
+            ),
+            ("16 verified nodes over one token", "{figures.verify16_over_one:.2f}x"),
+            (
+                "bfloat16: a cycle's time with `numerics=invariant` over `fast`, in the method that pays most",
+                "{figures.invariant_over_fast:.2f}x",
+            ),
+            (
+                "answers that differ from autoregressive decoding, float32; bfloat16 with `invariant`",
+                "{figures.mismatches_fp32}; {figures.mismatches_invariant}",
+            ),
+        ),
+    ),
+    Source(
+        "lossless",
+        "python scripts/check_lossless.py drafter=runs/smollm2-135m/drafters/quickstart "
+        "--prompts {figures.num_prompts}",
+        (DIFFERENT,),
+    ),
+    Source(
+        "lossless-general",
+        "python scripts/check_lossless.py drafter=drafterforge/shipped/smollm2-135m/drafters/general "
+        "--prompts {figures.num_prompts}",
+        (DIFFERENT,),
+    ),
+    Source(
+        "mixed",
+        f"drafterforge eval suite=mixed {POOL}",
+        (
+            (
+                "MAT on {rows[method=hedgespec&source=replay].num_prompts} requests over four domains, "
+                f"{{config.suite.conversations:.0%}} of them going on from another: {', '.join(MIXED)}, each alone",
+                mat(*(f"{name} alone" for name in MIXED)),
+            ),
+            (
+                "the best drafter of each request in hindsight; `hedgespec`, which switches within requests",
+                mat("best in hindsight", "hedgespec"),
+            ),
+            (f"tuned {', '.join(f'`{name}`' for name in BANDITS)}", mat(*BANDITS)),
+            (
+                "p that `hedgespec` is no better than these",
+                ", ".join(f"{{rows[method={name}&source=replay].p_selector_no_better:.0e}}" for name in BANDITS),
+            ),
+            (
+                "live, {rows[method=autoregressive].num_prompts} requests one by one, tokens/s over autoregressive: "
+                "generalist, `hedgespec` over the pool",
+                "{rows[method=general alone&source=live].speedup:.2f}x and "
+                "{rows[method=hedgespec over the pool].speedup:.2f}x "
+                "(95 % {rows[method=hedgespec over the pool].speedup_ci95.0:.2f}-"
+                "{rows[method=hedgespec over the pool].speedup_ci95.1:.2f})",
+            ),
+            (
+                "requests whose live cycles differ from the replay, each drafter and `hedgespec` over all of them",
+                "{curves.live[+requests_with_other_cycles]}",
+            ),
+        ),
+    ),
+    Source(
+        "bench_pool",
+        "python scripts/bench_pool.py drafters=general,sql,python,math,chat",
+        (
+            (
+                "reading with a generalist and 7 LoRA experts, and with 8 full drafters, over reading with one",
+                "{figures.lora8_over_one:.2f}x and {figures.full8_over_one:.2f}x",
+            ),
+            (
+                "weights of the former over those of one; NormalHedge update, 32 drafters",
+                "{figures.lora8_memory_over_one:.2f}x; {figures.normalhedge32_ms:.3f} ms",
+            ),
+            (
+                "choosing, judging and learning in a cycle; with the other drafters' reading",
+                "{figures.selection_share:.1%}; {figures.pool_share:.1%}",
+            ),
+        ),
+    ),
+    Source(
+        "traces",
+        "drafterforge train-policy policy=planner",
+        (
+            (
+                "recorded first, {metrics.answers} answers to tasks no drafter learned from: positions; bytes of each",
+                "{metrics.positions:,}; {metrics.bytes_per_position:,.0f}",
+            ),
+        ),
+    ),
+    Source(
+        "policy-planner",
+        "drafterforge train-policy policy=planner",
+        (
+            (f"{REPLAYED}: the policy; perfect foresight", f"{POLICY}; {FORESIGHT}"),
+            (
+                "live, {rows[method=policy *].num_prompts} held-out answers, over the same tree",
+                "{rows[method=policy *].over_best_static:.3f}x (p {rows[method=policy *].p_over_best_static:.1g}), "
+                "{rows[method=policy *].mismatches} mismatches",
+            ),
+            ("share of a cycle that the policy takes", "{rows[method=policy *].policy_share:.2%}"),
+        ),
+    ),
+    *(
+        Source(f"policy-{name}", f"drafterforge train-policy {typed}", ((REPLAYED, POLICY),))
+        for name, typed in SCHEDULES.items()
+    ),
+    Source(
+        "router",
+        "drafterforge train-policy policy=router router.num_train={config.router.num_train} "
+        "router.num_val={config.router.num_val} router.num_test={config.router.num_test}",
+        (
+            (
+                "domain named right, of {rows[prompts=as written].num_prompts} held-out prompts: as written; two "
+                "answers asked for; a role; another language (kinds that it trained on, in other wordings)",
+                "{metrics.accuracy.as written:.0%}; {metrics.accuracy.two_answers:.0%}; {metrics.accuracy.role:.0%}; "
+                "{metrics.accuracy.language:.0%}",
+            ),
+        ),
+    ),
+    Source(
+        "ood",
+        "drafterforge eval suite=ood suite.num_prompts={config.suite.num_prompts} pool.router=router "
+        f'{POOL} "suite.selectors=[hedgespec,normalhedge,ucbspec]"',
+        (
+            (
+                "MAT on {rows[method=hedgespec].num_prompts} rephrased requests: the router's drafter, `hedgespec`, "
+                "best in hindsight",
+                mat("router", "hedgespec", "best in hindsight"),
+            ),
+        ),
+    ),
+    Source(
+        "bench_replay",
+        "python scripts/bench_replay.py",
+        (
+            (
+                "replayed cycles a second, stepping and observing: "
+                "{rows[part=stepping, seeing features].observation:,} and "
+                "{rows[part=stepping, seeing children*].observation} numbers seen",
+                "{rows[part=stepping, seeing features].cycles_per_s:,} and "
+                "{rows[part=stepping, seeing children*].cycles_per_s:,}",
+            ),
+            (
+                "Re-SpS trained by replay on {rows[part=training answers of the traces].answers} answers",
+                "{figures.resps_budget_s:.1f} s",
+            ),
+            (
+                "live cycles with drawn trees that differ from the replay, of {rows[part=live cycles].cycles:,} in "
+                "{rows[part=live cycles].prompts} answers",
+                "{figures.live_cycles_different}",
+            ),
+        ),
+    ),
+    Source(
+        "calibrate",
+        "drafterforge calibrate",
+        (
+            (
+                "median error of predicted answer times on {config.latency.num_held_out} held-out answers, scaled by "
+                "tokens decoded beside each; unscaled",
+                "{errors.total:.1%}; {errors.total_unscaled:.1%}",
+            ),
+        ),
+    ),
+)
