@@ -30,7 +30,7 @@ from drafterforge.evaluation.tables import range_of, shown
 
 MEASURED = re.compile(r"<!-- measured -->\n.*?<!-- end of measured -->", re.DOTALL)
 BLOCK = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end of figures -->", re.DOTALL)
-MOST = 8  # replayed rows that are shown
+MOST = 8  # replayed rows that are shown, and columns of domains
 Report = Mapping[str, Any]
 
 
@@ -47,8 +47,8 @@ def figures(report: Report) -> Iterator[str]:
     if live:
         prompts, tokens = live[0]["num_prompts"], live[0]["num_tokens"]
         yield (
-            f"Timed one by one on {prompts} held-out prompts ({tokens:,} tokens), {report['dtype']}, methods taking "
-            f"turns, on {report['device']}:"
+            f"Timed one by one on {prompts} prompts ({tokens:,} tokens), {report['dtype']}, methods taking turns, on "
+            f"{report['device']}:"
         )
         yield table(
             ["method", "speed-up", "95 %", "by prompt", "tokens/s", "MAT", "mismatches"],
@@ -65,18 +65,23 @@ def figures(report: Report) -> Iterator[str]:
                 for row in live
             ],
         )
+    for axis in dict.fromkeys(row["axis"] for row in rows if row.get("axis")):
+        yield from along(axis, [row for row in rows if row.get("axis") == axis])
     matrix = mapping(curves_of(report).get("mat_by_domain"))
     if matrix:
         drafters = sorted({name for row in matrix.values() for name in row})
         best = {domain: max(row.values()) for domain, row in matrix.items()}
+        grid = [
+            ["drafter", *drafters],
+            *(
+                [domain, *(cell(row.get(name), row.get(name) == best[domain]) for name in drafters)]
+                for domain, row in matrix.items()
+            ),
+        ]
+        if len(matrix) <= MOST:  # else a line each
+            grid = [list(line) for line in zip(*grid, strict=True)]
         yield "MAT of each drafter alone, by domain of the prompt (replayed exactly; the best is bold):"
-        yield table(
-            ["drafter", *matrix],
-            [
-                [name, *(cell(row.get(name), row.get(name) == best[domain]) for domain, row in matrix.items())]
-                for name in drafters
-            ],
-        )
+        yield table(grid[0], grid[1:])
     replays = sorted((row for row in rows if not is_live(row)), key=lambda row: -row["mat"])
     if replays:
         yield (
@@ -87,6 +92,22 @@ def figures(report: Report) -> Iterator[str]:
             ["method", "MAT", "of hindsight", "regret"],
             [[row["method"], *(shown(row[key], form) for key, form in WANTED.items())] for row in replays[:MOST]],
         )
+
+
+def along(axis: str, rows: list[Mapping[str, Any]]) -> Iterator[str]:
+    """What was timed along an axis, a column for every value on it."""
+    values = sorted({row["at"] for row in rows})
+    ours = {row["method"] for row in rows if not is_baseline(row)}
+    found = {(row["method"], row["at"]): row for row in rows}
+    yield f"By {axis}, timed on {rows[0]['num_prompts']} prompts each: speed-up, and MAT:"
+    yield table(
+        ["method", *(f"{value:g}" for value in values)],
+        [
+            [method, *(f"{shown(row['speedup'], '.2f', 'x')}, {shown(row['mat'])}" for row in line)]
+            for method in sorted(ours)
+            if all(line := [found.get((method, value)) for value in values])
+        ],
+    )
 
 
 WANTED = {"mat": ".2f", "of_hindsight": ".3f", "regret_cycles": ".2f"}

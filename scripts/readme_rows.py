@@ -132,6 +132,18 @@ SOURCES = (
         (DIFFERENT,),
     ),
     Source(
+        "quick",
+        "drafterforge eval suite=quick",
+        (
+            (
+                "live, {rows[method=autoregressive].num_prompts} requests one by one, tokens/s over autoregressive: "
+                "generalist, `hedgespec` over the pool",
+                "{rows[method=general alone&source=live].speedup:.2f}x and "
+                "{rows[method=hedgespec over the pool].speedup:.2f}x",
+            ),
+        ),
+    ),
+    Source(
         "mixed",
         f"drafterforge eval suite=mixed {POOL}",
         (

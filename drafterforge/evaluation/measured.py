@@ -164,12 +164,13 @@ def _actions(reports: Sequence[Report]) -> dict[str, float]:
 
 
 def _scaling(reports: Sequence[Report]) -> dict[tuple[str, int], tuple[float, bool]]:
-    """From rows along the axis, and from the curve of it."""
+    """From rows along the axis, and from the curve of it; replayed figures first: pools of a size there are many."""
     points = [row for report in reports for row in rows_of(report) if row.get("axis") == POOL_SIZE and _is_plain(row)]
     points += [one for report in reports for one in records(mapping(curves_of(report).get("scaling")).get(POOL_SIZE))]
+    points.sort(key=lambda one: " over the pool" in text(one.get("method")))
     found: dict[tuple[str, int], tuple[float, bool]] = {}
     for one in points:
-        mat, selector = number(one.get("mat")), text(one.get("method")).partition(" over the pool")[0]
+        mat, (selector, live, _) = number(one.get("mat")), text(one.get("method")).partition(" over the pool")
         if mat is not None and count(one.get("at")):
-            found.setdefault((selector, count(one.get("at"))), (mat, not is_live(one)))
+            found.setdefault((selector, count(one.get("at"))), (mat, not (live or is_live(one))))
     return found

@@ -234,6 +234,13 @@ def test_pool_scaling_is_read_from_rows_along_the_axis_and_from_the_curve():
     assert cells(found["hedgespec"]) == {}
 
 
+def test_pool_scaling_takes_what_was_replayed_before_what_was_timed():
+    points = [{"method": "hedgespec", "at": 2, "mat": 2.5}, {"method": "hedgespec", "at": 3, "mat": 2.75}]
+    row = over("hedgespec", "all", 2.0, axis="pool size", at=2)
+    found = tables(report(row, scaling={"pool size": points}))["scaling"]
+    assert cells(found) == {("HedgeSpec (ours)", "MAT"): {"N = 2": "2.50", "N = 3": "2.75"}}
+
+
 def test_spec_bench_is_the_whole_of_its_six_groups():
     groups = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
     rows = [over("ucbspec", f"spec_bench/{name}", 2.0, num_cycles=100, num_tokens=200) for name in groups]
