@@ -19,7 +19,7 @@ from drafterforge.drafter.checkpoint import generalist_of, load_drafter, save_dr
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.init import TargetWeights, scratch_init, size_norms, warm_init
 from drafterforge.drafter.lora import ADAPTER
-from drafterforge.drafter.spec import NORMS_31, DrafterSpec
+from drafterforge.drafter.spec import DrafterSpec
 from drafterforge.drafter.vocab import coverage, draft_token_ids
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.report import print_table
@@ -35,6 +35,8 @@ from drafterforge.training.module import DistillModule
 from drafterforge.training.trainer import distil
 
 Config = TrainDrafterConfig
+# settings of a drafter that were not always there, left out where they change nothing: older drafters are found again
+ADDED = {"fc_norm": False, "norm_output": False, "head": "own"}
 
 
 def run(cfg: Config) -> Path:
@@ -61,8 +63,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", name)
     settings = {
         "config": {
-            # norms that are off are left out, so that drafters from before there were any are found again
-            "drafter": {key: value for key, value in to_dict(cfg.drafter).items() if value or key not in NORMS_31},
+            "drafter": {key: value for key, value in to_dict(cfg.drafter).items() if ADDED.get(key, ...) != value},
             "trainer": settings_of(cfg.trainer),
             "domain": cfg.domain.name,
             "seed": cfg.seed,

@@ -39,7 +39,7 @@ def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str,
     if data.source == "grammar":
         return _from_grammars(data, domain, limits, seed)
     if data.source == "jsonl":
-        rows = sorted(jsonl_rows(data.path), key=lambda row: _seeded(prompt_text(row), seed))
+        rows = sorted(jsonl_rows(data.path, data.licences), key=lambda row: _seeded(prompt_text(row), seed))
         where = data.path
     else:
         rows = hf_rows(data, domain, seed)

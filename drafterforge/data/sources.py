@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +42,7 @@ class Row:
     task: str | None = None
     domain: str | None = None
     split: str | None = None
+    licence: str | None = None
 
 
 def parse_messages(value: Any) -> tuple[dict[str, str], ...]:
@@ -72,13 +75,35 @@ def _message(item: Any) -> dict[str, str]:
 # --- JSONL ---------------------------------------------------------------------------------------
 
 
-def jsonl_rows(path: str | Path) -> Iterator[Row]:
-    """Yields the rows of a JSONL file; the first bad line is an error that names file and line."""
+def jsonl_rows(path: str | Path, licences: Sequence[str] = ()) -> Iterator[Row]:
+    """Yields the rows of a JSONL file, or of all in a folder; the first bad line is an error that names file and line.
+
+    licences: only lines are taken whose `licence` (or `license`) begins with one of these, in any case.
+    """
     path = Path(path).expanduser()
-    wanted = '{"messages": [{"role": "user", "content": "..."}]}'
-    yield from json_lines(
-        path, lambda record, number: _jsonl_row(record, path.name, number), wanted, "type data=jsonl path=FILE.jsonl"
-    )
+    wanted, hint = '{"messages": [{"role": "user", "content": "..."}]}', "type data=jsonl path=FILE.jsonl"
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    if not files:
+        raise ArtifactError(f"{path} holds no *.jsonl; {hint}, or path=FOLDER with such files")
+    left_out: Counter[str] = Counter()
+    taken = 0
+    for file in files:
+        for row in json_lines(file, partial(_jsonl_row, name=file.name), wanted, hint):
+            if allowed(row.licence, licences):
+                taken += 1
+                yield row
+            else:
+                left_out[row.licence or "none"] += 1
+    if left_out:
+        counts = ", ".join(f"{name} {count}" for name, count in left_out.most_common())
+        if not taken:
+            raise ArtifactError(f"{path} has no lines of data.licences=[{','.join(licences)}]; found: {counts}")
+        log.warning("%s: %d lines of other licences left out (%s)", path, left_out.total(), counts)
+
+
+def allowed(licence: str | None, licences: Sequence[str]) -> bool:
+    """Whether a licence begins with one of these; any does if there are none."""
+    return not licences or (licence or "").lower().startswith(tuple(name.lower() for name in licences))
 
 
 def json_lines(path: Path, parse: Callable[[dict[str, Any], int], T], wanted: str, hint: str) -> Iterator[T]:
@@ -111,8 +136,8 @@ def _reason(error: ValueError, wanted: str) -> str:
     return f"found {error}"
 
 
-def _jsonl_row(record: dict[str, Any], name: str, number: int) -> Row:
-    names = {key: _name(record, key) for key in ("id", "task", "group", "domain", "split")}
+def _jsonl_row(record: dict[str, Any], number: int, name: str) -> Row:
+    names = {key: _name(record, key) for key in ("id", "task", "group", "domain", "split", "licence", "license")}
     split = names["split"]
     if split is not None and split.lower() not in SPLITS:
         raise ValueError(f"split {split!r}, wanted train, val or test")
@@ -124,6 +149,7 @@ def _jsonl_row(record: dict[str, Any], name: str, number: int) -> Row:
         task=names["task"] or names["group"],
         domain=names["domain"],
         split=SPLITS[split.lower()] if split else None,
+        licence=names["licence"] or names["license"],
     )
 
 

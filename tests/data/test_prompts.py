@@ -154,7 +154,7 @@ def test_a_bad_jsonl_line_is_named_with_file_and_number(tmp_path, line, found):
 def test_missing_empty_and_tiny_files_are_one_line(tmp_path):
     with pytest.raises(ArtifactError, match=r"cannot read .*none\.jsonl: No such file.*path=FILE"):
         load(tmp_path / "none.jsonl")
-    with pytest.raises(ArtifactError, match=r"cannot read .*: Is a directory"):
+    with pytest.raises(ArtifactError, match=r"holds no \*\.jsonl; type data=jsonl path=FILE"):
         load(tmp_path)
     with pytest.raises(ArtifactError, match=r"a\.jsonl has no prompts"):
         load(write_lines(tmp_path / "a.jsonl", ["", " "]))
@@ -310,3 +310,30 @@ def test_a_dotted_column_reaches_into_a_record(tmp_path):
     assert sorted(text for split in texts(prompts).values() for text in split) == sorted(f"sage {i}" for i in range(30))
     with pytest.raises(ArtifactError, match=r"no column 'translation\.fr'"):
         load_hf(tmp_path, column="translation.fr")
+
+
+def asked(prompts) -> list[str]:
+    return sorted(text for found in texts(prompts).values() for text in found)
+
+
+def licensed(folder):
+    folder.mkdir()
+    lines = [{"prompt": f"Question {n}.", "licence": name} for n, name in enumerate(["MIT", "CC-BY-4.0", "mit (own)"])]
+    write_lines(folder / "a.jsonl", [json.dumps(line) for line in lines])
+    more = [{"prompt": f"Other {n}."} | ({"license": "MIT"} if n else {}) for n in range(3)]
+    write_lines(folder / "b.jsonl", [json.dumps(line) for line in more])
+    return folder
+
+
+def test_a_folder_is_read_whole_and_lines_of_other_licences_are_left_out(tmp_path, caplog):
+    folder = licensed(tmp_path / "prompts")
+    assert len(asked(load(folder))) == 6
+    assert asked(load(folder, licences=["MIT"])) == ["other 1.", "other 2.", "question 0.", "question 2."]
+    assert "2 lines of other licences left out (CC-BY-4.0 1, none 1)" in caplog.text
+    with pytest.raises(ArtifactError, match=r"no lines of data.licences=\[BSD\]; found: MIT 3, .*none 1"):
+        load(folder, licences=["BSD"])
+
+
+def test_a_grammar_has_no_licences():
+    with pytest.raises(ConfigError, match=r"data\.licences= is read by data=jsonl only"):
+        DataConfig(licences=["MIT"])
