@@ -150,9 +150,7 @@ class DrafterConfig:
 
     kind: str = "eagle3"  # eagle3 | causal_lm: a small LM, distilled | retrieval: a datastore of the answers
     draft_vocab_size: int = 16384  # most frequent answer tokens the drafter can propose
-    head: str = (
-        "own"  # own: trained with the rest | target: the target's rows, frozen; nothing to store if it ties them
-    )
+    head: str = "own"  # own: trained with the rest | target: the target's rows, frozen; not stored if it ties them
     init: str = "warm"  # warm: from the target | scratch: random | a drafter's name or folder
     fc_norm: bool = False  # EAGLE-3.1: norm each of the three features before they are joined
     norm_output: bool = False  # EAGLE-3.1: drafted tokens read their parents' outputs after the final norm
