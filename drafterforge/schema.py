@@ -696,7 +696,25 @@ class ServeConfig:
 
 @dataclass(frozen=True)
 class QuickstartConfig(TrainDrafterConfig):
-    """`drafterforge quickstart`."""
+    """`drafterforge quickstart`; its name is that of the answers, the drafter, the bundle and the report."""
+
+    pool: PoolConfig = field(default_factory=PoolConfig)  # what is shown first, and goes into the bundle
+    first_prompts: int = 4  # held-out prompts decoded before anything is trained
+    first_tokens: int = 64  # length limit of their answers
+
+    def __post_init__(self) -> None:
+        """Check that there is an expert to tune, and keys that only train-drafter reads."""
+        super().__post_init__()
+        _require(bool(self.name), "quickstart needs a name for what it makes; type name=quickstart")
+        _require(
+            self.drafter.tuning == "lora",
+            f"quickstart tunes a LoRA expert, got drafter.tuning={self.drafter.tuning}; leave it out, or type "
+            "drafterforge train-drafter",
+        )
+        for key in ("chain", "check_float32"):
+            _require(not getattr(self.eval, key), f"eval.{key}=true is read by train-drafter only; leave it out")
+        _at_least("first_prompts", self.first_prompts, 1)
+        _at_least("first_tokens", self.first_tokens, 1)
 
 
 @dataclass(frozen=True)
