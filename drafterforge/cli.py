@@ -86,7 +86,7 @@ COMMANDS = {
     "quickstart": Command(
         "drafterforge.pipelines.quickstart",
         "QuickstartConfig",
-        "all of it, small: a sql drafter for the embedded target, measured",
+        "show the shipped pool's speed, tune its expert on a few prompts, bundle it, measure it",
         resumes=True,
     ),
     "doctor": Command(

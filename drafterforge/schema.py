@@ -152,9 +152,7 @@ class DrafterConfig:
 
     kind: str = "eagle3"  # eagle3 | causal_lm: a small LM, distilled | retrieval: a datastore of the answers
     draft_vocab_size: int = 16384  # most frequent answer tokens the drafter can propose
-    head: str = (
-        "own"  # own: trained with the rest | target: the target's rows, frozen; nothing to store if it ties them
-    )
+    head: str = "own"  # own: trained with the rest | target: the target's rows, frozen; not stored if it ties them
     init: str = "warm"  # warm: from the target | scratch: random | a drafter's name or folder
     fc_norm: bool = False  # EAGLE-3.1: norm each of the three features before they are joined
     norm_output: bool = False  # EAGLE-3.1: drafted tokens read their parents' outputs after the final norm
@@ -700,7 +698,25 @@ class ServeConfig:
 
 @dataclass(frozen=True)
 class QuickstartConfig(TrainDrafterConfig):
-    """`drafterforge quickstart`."""
+    """`drafterforge quickstart`; its name is that of the answers, the drafter, the bundle and the report."""
+
+    pool: PoolConfig = field(default_factory=PoolConfig)  # what is shown first, and goes into the bundle
+    first_prompts: int = 4  # held-out prompts decoded before anything is trained
+    first_tokens: int = 64  # length limit of their answers
+
+    def __post_init__(self) -> None:
+        """Check that there is an expert to tune, and keys that only train-drafter reads."""
+        super().__post_init__()
+        _require(bool(self.name), "quickstart needs a name for what it makes; type name=quickstart")
+        _require(
+            self.drafter.tuning == "lora",
+            f"quickstart tunes a LoRA expert, got drafter.tuning={self.drafter.tuning}; leave it out, or type "
+            "drafterforge train-drafter",
+        )
+        for key in ("chain", "check_float32"):
+            _require(not getattr(self.eval, key), f"eval.{key}=true is read by train-drafter only; leave it out")
+        _at_least("first_prompts", self.first_prompts, 1)
+        _at_least("first_tokens", self.first_tokens, 1)
 
 
 @dataclass(frozen=True)

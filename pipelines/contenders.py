@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from drafterforge.bundle.open import open_bundle
+from drafterforge.bundle.record import read_record
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.rivals import LOOKUP_TOKENS, Transformers, open_model
-from drafterforge.pipelines.pool import RETRIEVAL, open_scheduler
+from drafterforge.pipelines.pool import RETRIEVAL, build_pool, open_scheduler
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
@@ -22,7 +25,7 @@ from drafterforge.selectors import names as selector_names
 from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape
 
-GENERALIST, EXPERT, DEFAULT = "generalist", "expert", "default"
+GENERALIST, EXPERT, DEFAULT, BUNDLE = "generalist", "expert", "default", "the bundle"
 GENERATE, LOOKUP = "hf_generate", "hf_prompt_lookup"
 EXTERNAL = {GENERATE: "HF generate", LOOKUP: f"HF prompt lookup ({LOOKUP_TOKENS})"}
 STATIC = "static"
@@ -31,8 +34,11 @@ STATIC = "static"
 class Contenders:
     """Builds methods by name; what several share, such as a policy or another program's model, is opened once."""
 
-    def __init__(self, cfg: EvaluateConfig, target: Target, pool: Pool, shape: TreeShape) -> None:
-        self.cfg, self.target, self.pool, self.shape = cfg, target, pool, shape
+    def __init__(
+        self, cfg: EvaluateConfig, target: Target, pool: Pool, shape: TreeShape, bundle: Path | None = None
+    ) -> None:
+        """bundle: folder of the one that the method `the bundle` decodes with."""
+        self.cfg, self.target, self.pool, self.shape, self.bundle = cfg, target, pool, shape, bundle
         self.numerics = choose_numerics(cfg.runtime.numerics, target)
         self.policies: dict[str, Scheduler | None] = {"": pool.scheduler, STATIC: None}
         self.model: Any = None
@@ -50,6 +56,11 @@ class Contenders:
                 method.same_as = AUTOREGRESSIVE if method.external else same_as
                 found += [] if method.name in [one.name for one in found] else [method]
         return found
+
+    def on(self, target: Target) -> Contenders:
+        """The same on another copy of the target."""
+        pool, shape = build_pool(self.cfg.pool, self.cfg.runtime, self.cfg.runs_dir, target, self.cfg.seed)
+        return Contenders(self.cfg, target, pool, shape, self.bundle)
 
     def of_size(self, count: int) -> Contenders:
         """With the first drafters of the pool alone."""
@@ -69,6 +80,8 @@ class Contenders:
         """One method; `A/POLICY` is A with the trees of that policy."""
         if name in EXTERNAL:
             return self.external(name)
+        if name == BUNDLE:
+            return self.bundled()
         what, _, policy = name.partition("/")
         if what == GENERALIST:
             return self.alone(self.pool.names[0], policy)
@@ -124,6 +137,12 @@ class Contenders:
         with_policy = f" with {chosen}" if scheduler is not None else ""
         engine = Engine(self.target, pool, self.shape, numerics=self.numerics)
         return Method(f"{selector} over the pool{with_policy}", engine, selector, chosen, self.pool.names)
+
+    def bundled(self) -> Method:
+        """The bundle as it opens, by its own defaults."""
+        own = read_record(self.bundle).defaults
+        engine = open_bundle(self.bundle, target=self.target)
+        return Method(BUNDLE, engine, own.selector, own.scheduler or STATIC, list(own.drafters))
 
     def scheduler(self, policy: str) -> Scheduler | None:
         """A policy by name; empty: the pool's own."""

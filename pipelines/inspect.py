@@ -40,6 +40,8 @@ def run(cfg: Config) -> Manifest | BundleRecord:
     table.add_row("made", f"{manifest.created} by drafterforge {manifest.drafterforge_version}")
     for parent in manifest.parents:
         table.add_row("made from", f"{parent['kind']} {parent['name']} ({parent['sha256'][:12]})")
+    if origin := manifest.config.get("origin"):
+        table.add_row("goes on from", f"{origin['kind']} {origin['name']} ({origin['sha256'][:12]})")
     for name, file in manifest.files.items():
         table.add_row(name, f"{file['bytes']:,} bytes")
     table.add_row("figures", json.dumps(manifest.metrics, indent=1))

@@ -1,37 +1,262 @@
-"""The whole loop, small: a sql expert for the embedded target, trained, decoded and measured."""
+"""Four steps: the shipped pool's speed at once, its expert tuned on a few prompts, a bundle with it, all measured."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from drafterforge import __version__
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.data.prompts import load_prompts
+from drafterforge.artifacts.locate import artifact_dir, find_artifact, list_artifacts
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.artifacts.typed import read_json
+from drafterforge.bundle.record import BUNDLE, read_record
+from drafterforge.compose import to_dict
+from drafterforge.data.answering import user_turns
+from drafterforge.data.answers import AnswerSet
+from drafterforge.data.chat import prompt_ids
+from drafterforge.data.prompts import Prompt, load_prompts
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.report import print_table
+from drafterforge.evaluation.requests import Request
+from drafterforge.evaluation.rows import timed_rows
+from drafterforge.evaluation.shelf import Shelf
+from drafterforge.pipelines.bundles import is_name, named_bundle
 from drafterforge.pipelines.console import same_target, say, table_console
-from drafterforge.pipelines.decode import decode_held_out
+from drafterforge.pipelines.contenders import BUNDLE as THE_BUNDLE
+from drafterforge.pipelines.contenders import DEFAULT, Contenders
+from drafterforge.pipelines.decode import open_drafter
+from drafterforge.pipelines.eval import per_request
+from drafterforge.pipelines.export import make_bundle
+from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector, pool_names
 from drafterforge.pipelines.prepare_data import find_answers
-from drafterforge.pipelines.train_drafter import train
-from drafterforge.schema import QuickstartConfig
-from drafterforge.target.load import load_target
+from drafterforge.pipelines.reports import require_lossless, write_report
+from drafterforge.pipelines.timing import settled, timed
+from drafterforge.pipelines.train_drafter import parents_of, train
+from drafterforge.schema import EvaluateConfig, ExportConfig, PoolConfig, QuickstartConfig, SuiteConfig
+from drafterforge.target.device import describe_device
+from drafterforge.target.load import Target, load_target, target_name
+from drafterforge.training.loggers import require_loggers, settings_of
 
 Config = QuickstartConfig
+Measured = tuple[list[dict[str, Any]], list[dict[str, Any]], list[Entry]]  # rows, mismatches, ledger
+STEPS = ("open", "tune", "export", "evaluate")
+FIRST = ("method", "num_prompts", "num_tokens", "mat", "tokens_per_s", "speedup", "speedup_ci95", "mismatches")
 
 
 def run(cfg: Config) -> Path:
-    """Prepare, train, decode, report."""
-    started = time.perf_counter()
+    """Open the pool and show its speed, tune the domain's expert, export a bundle with it, measure them all."""
+    began = time.perf_counter()
+    check_start(cfg)
     prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)  # bad input should not wait
     target = load_target(cfg.target)
     say(f"target: {target.name}, {target.dtype} on {target.device}")
+    generalist, expert = parents_of(cfg, target)
+    names = [name for name in pool_names(cfg.runs_dir, target, cfg.pool.drafters) if name != cfg.name]
+    requests = held_out(cfg, target, prompts)
+    path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name)
+    shelves = open_shelves(cfg, target, path, names, requests)
+    clock = Clock(shelves / "seconds.json", began)
+
+    first = first_look(cfg, target, names, requests, shelves)
+    clock.done("open", f"opened {', '.join(names)}, which decode together, and compared them with plain decoding")
+
     answers = find_answers(cfg, target, prompts)
-    drafter = train(cfg, target, answers)
-    report = decode_held_out(cfg, target, answers, drafter)
+    tuned = open_drafter(train(cfg, target, answers), target)
+    about = about_training(answers, tuned)
+    clock.done("tune", f"{cfg.name} went on from {cfg.drafter.init} for {about['training_steps']} steps")
+
+    bundle = export_with(cfg, names, replaced=cfg.drafter.init if expert else "")
+    clock.done("export", f"{bundle} has {cfg.name}" + (f" in place of {cfg.drafter.init}" if expert else " besides"))
+
+    alone = [one[1].name for one in (generalist, expert) if one] + [cfg.name]
+    rows, mismatches, entries = last_look(cfg, target, alone, bundle, requests, shelves)
+    clock.done("evaluate", f"{', '.join(alone)} and the bundle were timed beside plain decoding")
+
+    report, file = write_report(
+        cfg.runs_dir,
+        target,
+        path.name,
+        suite=f"quickstart, {cfg.domain.name}, held out",
+        seed=cfg.seed,
+        numerics=cfg.runtime.numerics,
+        rows=rows,
+        curves={
+            "mismatches": mismatches,
+            "per_request": per_request(entries),
+            "quickstart": {"seconds": clock.seconds, "total_s": clock.total, "first": first, **about},
+        },
+        config=config_of(cfg) | {"drafter": to_dict(cfg.drafter), "trainer": settings_of(cfg.trainer)},
+        parents=[*manifests(cfg, target, alone), answers.manifest],
+        entries=entries,
+    )
+    copy = Path(cfg.runs_dir) / "quickstart" / "report.json"
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    save_json_atomic(copy, report)
+    drop_staging(path)
     print_table(report, table_console())
-    path = Path(cfg.runs_dir) / "quickstart" / "report.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_json_atomic(path, report)
-    minutes = (time.perf_counter() - started) / 60
-    typed = f"drafter={drafter.name}{same_target(cfg)}"
-    print(f'wrote {path} in {minutes:.1f} min; next: drafterforge generate {typed} prompt="..."')
-    return path
+    typed = f"bundle={cfg.name}{same_target(cfg)}"
+    print(f'wrote {file} and {copy} after {clock.total / 60:.1f} min; next: drafterforge generate {typed} prompt="..."')
+    require_lossless(report, file)
+    return copy
+
+
+class Clock:
+    """Seconds of every step; those that an interrupted run finished are kept, and the next one adds to them."""
+
+    def __init__(self, path: Path, began: float) -> None:
+        self.path, self.began = path, began
+        self.seconds: dict[str, float] = read_json(path) if path.is_file() else {}
+
+    @property
+    def total(self) -> float:
+        """Of all steps."""
+        return round(sum(self.seconds.values()), 2)
+
+    def done(self, step: str, what: str) -> None:
+        """Say what the step did since the one before."""
+        now = time.perf_counter()
+        spent, self.began = now - self.began, now
+        self.seconds[step] = round(self.seconds.get(step, 0.0) + spent, 2)
+        save_json_atomic(self.path, self.seconds)
+        say(f"quickstart, {STEPS.index(step) + 1} of {len(STEPS)}, {step}: {what} ({spent:.0f} s)")
+
+
+def check_start(cfg: Config) -> None:
+    """Refuse what can be told to fail without the target: no drafters to start from, no expert of the domain."""
+    require_loggers(cfg.trainer)
+    check_selector(cfg.pool)
+    name, init = target_name(cfg.target), cfg.drafter.init
+    train_one = f"drafterforge train-drafter domain={cfg.domain.name}{same_target(cfg)}"
+    if not set(list_artifacts(cfg.runs_dir, name, "drafters")) - {cfg.name}:
+        raise ConfigError(
+            f"quickstart starts from trained drafters, and there are none for {name}, neither shipped nor in "
+            f"{cfg.runs_dir}; type {train_one}"
+        )
+    if not is_name(init):
+        raise ConfigError(f"drafter.init={init} is no name of a drafter; type drafter.init=NAME")
+    other = f"drafterforge quickstart domain={cfg.domain.name} drafter.init=general{same_target(cfg)}"
+    find_artifact(cfg.runs_dir, name, "drafters", init, hint=other)
+
+
+def held_out(cfg: Config, target: Target, prompts: dict[str, list[Prompt]] | None) -> list[Request]:
+    """Test prompts that the target can read; of given answers if there are no prompts."""
+    if prompts is None:
+        rows = find_answers(cfg, target).rows("test", cfg.domain.name)
+        asked = [row.input_ids[: row.prompt_tokens] for row in rows]
+    else:
+        asked = [prompt_ids(target.tokenizer, user_turns(prompt.messages)[0]) for prompt in prompts["test"]]
+    most = min(cfg.data.max_prompt_tokens, target.max_positions - max(cfg.first_tokens, cfg.eval.max_new_tokens))
+    if not (fitting := [Request(tokens, cfg.domain.name) for tokens in asked if len(tokens) <= most]):
+        raise ConfigError(f"all {len(asked)} held-out prompts are longer than {most} tokens; give shorter ones")
+    return fitting[: max(cfg.first_prompts, cfg.eval.num_prompts)]
+
+
+def config_of(cfg: Config) -> dict[str, Any]:
+    """What decides the figures, but for the tuned expert."""
+    parts = {key: to_dict(getattr(cfg, key)) for key in ("data", "eval", "pool", "runtime")}
+    first = {"num_prompts": cfg.first_prompts, "max_new_tokens": cfg.first_tokens}
+    return parts | {"first": first, "domain": cfg.domain.name, "seed": cfg.seed}
+
+
+def manifests(cfg: Config, target: Target, names: Sequence[str]) -> list[Manifest]:
+    """Of the drafters that have files."""
+    trained = [name for name in names if name != RETRIEVAL]
+    folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in trained]
+    return [open_drafter(folder, target) for folder in folders]
+
+
+def open_shelves(cfg: Config, target: Target, path: Path, names: Sequence[str], requests: Sequence[Request]) -> Path:
+    """The folder of what was measured; parts of other settings, prompts, drafters or machines are not taken over."""
+    settings = config_of(cfg) | {
+        "drafterforge": __version__,
+        "target": target.fingerprint,
+        "dtype": str(target.dtype),
+        "device": describe_device(target.device),
+        "drafters": [manifest.as_parent() for manifest in manifests(cfg, target, names)],
+        "prompts": hashlib.sha256(json.dumps([request.tokens for request in requests]).encode()).hexdigest(),
+    }
+    if cfg.overwrite:
+        drop_staging(path)
+    return open_staging(path, settings)
+
+
+def first_look(
+    cfg: Config, target: Target, names: list[str], requests: Sequence[Request], shelves: Path
+) -> list[dict[str, Any]]:
+    """Rows of plain decoding and of the pool as it is, shown at once."""
+    asking = evaluated(cfg, replace(cfg.pool, drafters=names), [DEFAULT], cfg.first_tokens)
+    rows, *_ = measured(asking, target, requests[: cfg.first_prompts], shelves / "first")
+    about = {"target": {"name": target.name}, "device": describe_device(target.device)}
+    print_table({"suite": f"{cfg.domain.name}, before tuning", "rows": rows, **about}, table_console())
+    return [{key: row[key] for key in FIRST} for row in rows]
+
+
+def about_training(answers: AnswerSet, tuned: Manifest) -> dict[str, int]:
+    """How much the expert was tuned on."""
+    counts = answers.manifest.metrics["splits"]["train"]
+    return {
+        "train_prompts": counts["answers"],
+        "answer_tokens": counts["answer_tokens"]["sum"],
+        "training_steps": tuned.metrics["steps"],
+    }
+
+
+def export_with(cfg: Config, names: Sequence[str], replaced: str) -> Path:
+    """The bundle of the pool with the tuned expert in place of the one it went on from; without one, besides."""
+    swapped = [cfg.name if name == replaced else name for name in names]
+    swapped += [] if cfg.name in swapped else [cfg.name]
+    export = ExportConfig(
+        target=cfg.target,
+        pool=replace(cfg.pool, drafters=swapped),
+        runtime=cfg.runtime,
+        bundle=cfg.name,
+        runs_dir=cfg.runs_dir,
+        overwrite=True,
+    )
+    folder = named_bundle(export)
+    there = (folder / BUNDLE).is_file() and not cfg.overwrite
+    if there and cfg.name not in [entry.name for entry in read_record(folder).drafters]:
+        raise ArtifactError(f"{folder} is not quickstart's; type name=OTHER, or overwrite=true to replace it")
+    make_bundle(export, folder)
+    return folder
+
+
+def last_look(
+    cfg: Config, target: Target, alone: list[str], bundle: Path, requests: Sequence[Request], shelves: Path
+) -> Measured:
+    """Plain decoding, each of these drafters and the bundle, on the same prompts."""
+    asking = evaluated(cfg, PoolConfig(drafters=alone), [*alone, THE_BUNDLE], cfg.eval.max_new_tokens)
+    shelf = shelves / f"last-{read_record(bundle).digest[:16]}"
+    return measured(asking, target, requests[: cfg.eval.num_prompts], shelf, bundle)
+
+
+def evaluated(cfg: Config, pool: PoolConfig, methods: list[str], max_new_tokens: int) -> EvaluateConfig:
+    """As `eval` would be asked for it."""
+    return EvaluateConfig(
+        target=cfg.target,
+        suite=SuiteConfig(domains=[cfg.domain.name], methods=methods, max_new_tokens=max_new_tokens),
+        pool=pool,
+        runtime=cfg.runtime,
+        runs_dir=cfg.runs_dir,
+        seed=cfg.seed,
+    )
+
+
+def measured(
+    cfg: EvaluateConfig, target: Target, requests: Sequence[Request], folder: Path, bundle: Path | None = None
+) -> Measured:
+    """What the methods made of the requests, taking turns; parts that are in the folder are not made again."""
+    folder.mkdir(exist_ok=True)
+    pool, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target, cfg.seed)
+    contenders = Contenders(cfg, target, pool, shape, bundle)
+    live = timed(cfg, contenders.build(cfg.suite.methods), requests, range(len(requests)), Shelf(folder))
+    mismatches = settled(cfg, contenders, requests, live)
+    return timed_rows(live, mismatches, {}, each=False), mismatches, live

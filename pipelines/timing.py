@@ -16,7 +16,6 @@ from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.shelf import Shelf
 from drafterforge.pipelines.console import bar
 from drafterforge.pipelines.contenders import Contenders
-from drafterforge.pipelines.pool import build_pool
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import Sampling
@@ -95,8 +94,7 @@ def settled(
 
     @cache
     def exact() -> Contenders:
-        doubled = load_target(dataclasses.replace(cfg.target, dtype="float64"))
-        return Contenders(cfg, doubled, *build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, doubled, cfg.seed))
+        return contenders.on(load_target(dataclasses.replace(cfg.target, dtype="float64")))
 
     @cache
     def exact_methods(size: int) -> dict[str, Method]:

@@ -15,22 +15,22 @@ from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.compose import to_dict
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.prompts import load_prompts
-from drafterforge.drafter.checkpoint import generalist_of, load_drafter, save_drafter
+from drafterforge.drafter.checkpoint import generalist_of, load_drafter, load_expert, save_drafter
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.init import TargetWeights, scratch_init, size_norms, warm_init
 from drafterforge.drafter.lora import ADAPTER
 from drafterforge.drafter.spec import DrafterSpec
 from drafterforge.drafter.vocab import coverage, draft_token_ids
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.report import print_table
 from drafterforge.pipelines.console import same_target, say, table_console
 from drafterforge.pipelines.decode import decode_held_out, open_drafter
 from drafterforge.pipelines.prepare_data import find_answers, open_features, packed
-from drafterforge.pipelines.train_specialist import build_retrieval, train_causal_lm
-from drafterforge.schema import TrainDrafterConfig
+from drafterforge.pipelines.train_specialist import Parent, build_retrieval, train_causal_lm
+from drafterforge.schema import LoraConfig, TrainDrafterConfig
 from drafterforge.target.load import Target, load_target
 from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
-from drafterforge.training.lora import add_adapter, save_adapter
+from drafterforge.training.lora import add_adapter, save_adapter, take_additions
 from drafterforge.training.module import DistillModule
 from drafterforge.training.trainer import distil
 
@@ -44,6 +44,7 @@ def run(cfg: Config) -> Path:
     require_loggers(cfg.trainer)
     prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)  # bad input should not wait
     target = load_target(cfg.target)
+    parents_of(cfg, target)  # nor should a mistake in drafter.init wait for answers
     answers = find_answers(cfg, target, prompts)
     path = train(cfg, target, answers)
     report = decode_held_out(cfg, target, answers, path)
@@ -56,9 +57,12 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
     """The `drafters` artifact of this configuration, trained or found."""
     if cfg.drafter.kind == "retrieval":
         return build_retrieval(cfg, target, answers)
-    parent = parent_drafter(cfg, target)
+    parent, origin = parents_of(cfg, target)
     if cfg.drafter.kind == "causal_lm":
         return train_causal_lm(cfg, target, answers, parent)
+    start = origin or parent
+    if origin:
+        cfg = with_lora_of(cfg, origin[1])
     name = cfg.drafter_name
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", name)
     settings = {
@@ -70,6 +74,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
             "answers": answers.manifest.digest,
             "features": cfg.data.features,
             "parent": parent[1].digest if parent else None,
+            **({"origin": origin[1].as_parent()} if origin else {}),
         },
         "target": target.name,
         "target_fingerprint": target.fingerprint,
@@ -78,7 +83,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
         say(f"drafter: {path} was trained before with these settings")
         return path
 
-    drafter = start_drafter(cfg, target, answers, parent[0] if parent else None)
+    drafter = start_drafter(cfg, target, answers, start[0] if start else None)
     features = open_features(cfg, target, answers)
     batches = packed(cfg, answers, features, "train", seed=cfg.seed)
     if cfg.drafter.fc_norm and cfg.drafter.init == "warm":
@@ -124,33 +129,55 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
     return path
 
 
-def parent_drafter(cfg: Config, target: Target) -> tuple[Path, Manifest] | None:
-    """Folder and manifest of the drafter that drafter.init names, if it names one."""
+def parents_of(cfg: Config, target: Target) -> tuple[Parent | None, Parent | None]:
+    """The drafter that drafter.init names, if any, and None; for an expert that goes on from an expert, that one last.
+
+    The first is then the generalist that both add to.
+    """
     init = cfg.drafter.init
-    if init in ("scratch", "warm"):
-        return None
+    if init in ("scratch", "warm") or cfg.drafter.kind == "retrieval":
+        return None, None
     hint = f"drafterforge train-drafter domain={init}"
     folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=hint)
-    manifest = open_drafter(folder, target)
-    if cfg.drafter.tuning == "lora":
-        beside = artifact_dir(cfg.runs_dir, target.name, "drafters", manifest.name)
-        shipped = SHIPPED in folder.parents
-        if generalist_of(folder) is not None:
-            raise ArtifactError(
-                f"drafter.init={init} is itself a LoRA expert; wanted a drafter with weights of its own"
+    named = folder, open_drafter(folder, target)
+    if cfg.drafter.tuning == "full":
+        return named, None
+    generalist = generalist_of(folder)
+    parent = named if generalist is None else (generalist, open_drafter(generalist, target))
+    beside = artifact_dir(cfg.runs_dir, target.name, "drafters", parent[1].name)
+    if SHIPPED not in parent[0].parents and parent[0].resolve() != beside.resolve():
+        raise ArtifactError(f"a LoRA expert needs its generalist beside it: {parent[0]} must be at {beside}")
+    if generalist is None:
+        return named, None
+    with_lora_of(cfg, named[1])  # refuses
+    if named[1].name == cfg.drafter_name:
+        raise ConfigError(f"drafter.init={init} is the expert that this would write itself; type name=OTHER")
+    return parent, named
+
+
+def with_lora_of(cfg: Config, expert: Manifest) -> Config:
+    """With rank, alpha and projections of the expert that is gone on from; others that were typed are refused."""
+    own, default, typed = LoraConfig(**expert.config["drafter"]["lora"]), LoraConfig(), cfg.drafter.lora
+    for key in to_dict(own):
+        kept, given = getattr(own, key), getattr(typed, key)
+        if given not in (kept, getattr(default, key)):
+            raise ConfigError(
+                f"drafter.lora.{key}={given} is not that of {expert.name}, whose training goes on: {kept}; leave it "
+                "out, or type drafter.init=general for a new expert"
             )
-        if not shipped and folder.resolve() != beside.resolve():
-            raise ArtifactError(f"a LoRA expert needs its generalist beside it: {folder} must be at {beside}")
-    return folder, manifest
+    return replace(cfg, drafter=replace(cfg.drafter, lora=own))
 
 
 def start_drafter(cfg: Config, target: Target, answers: AnswerSet, parent: Path | None) -> Eagle3Drafter:
     """A drafter to train, fp32: the parent's weights, or a new one."""
     config, embedding = target.config, target.backbone.embedding.float()
     if parent is not None:
-        drafter = load_drafter(parent, embedding)  # its vocabulary map stays: a new one would scramble its head
+        # a parent's vocabulary map stays: a new one would scramble its head
         if cfg.drafter.tuning == "lora":
-            return add_adapter(drafter, cfg.drafter.lora, cfg.seed)
+            drafter, additions = load_expert(parent, embedding)
+            drafter = add_adapter(drafter, cfg.drafter.lora, cfg.seed)
+            return drafter if additions is None else take_additions(drafter, parent / ADAPTER)
+        drafter = load_drafter(parent, embedding)
         return keep_head(drafter, target) if cfg.drafter.head == "target" else drafter
     spec = DrafterSpec.for_target(config, target.backbone.taps, cfg.drafter.draft_vocab_size)
     spec = replace(spec, fc_norm=cfg.drafter.fc_norm, norm_output=cfg.drafter.norm_output)

@@ -16,7 +16,7 @@ from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.contents import curves_of, read_report, whole_rows
 
 MOST_BYTES = 150_000
-CURVES = ("live", "mat_by_domain", "mismatches", "profile", "replayed")  # that README's tables may read
+CURVES = ("live", "mat_by_domain", "mismatches", "profile", "quickstart", "replayed")  # that README's tables may read
 OUTSIDE = re.compile(r"\w+://|(?<![\w./])~?/[A-Za-z_][^\s\"]*")  # an address, or a path from the root or the home
 
 

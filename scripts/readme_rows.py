@@ -28,6 +28,8 @@ SCHEDULES = {  # further policies: what is typed for them
     "resps-text": "policy=resps-text",
     "resps-maxent": "policy=resps-maxent",
 }
+FIRST = "curves.quickstart.first"
+TUNED = ("general alone", "sql alone", "quickstart alone", "the bundle")
 STATIC = "curves.replayed[name=best static tree*].tokens_per_s"
 REPLAYED = (
     "replayed on {config.traces.num_test} held-out answers, tokens/s over the best static tree of the training ones"
@@ -52,19 +54,30 @@ SOURCES = (
         "scripts/quickstart",
         (
             (
-                "MAT of the sql expert's {rows[method=eagle3 tree *].method} on "
-                "{rows[method=eagle3 tree *].num_prompts} held-out prompts, greedy",
-                "{rows[method=eagle3 tree *].mat:.2f}",
+                f"tokens/s of the shipped pool on {{{FIRST}[method=autoregressive].num_prompts}} held-out sql prompts, "
+                "before anything is trained, autoregressive and pool; seconds until that is shown",
+                f"{{{FIRST}[method=autoregressive].tokens_per_s:.1f}} and "
+                f"{{{FIRST}[method=* over the pool].tokens_per_s:.1f}} "
+                f"({{{FIRST}[method=* over the pool].speedup:.2f}}x); {{curves.quickstart.seconds.open:.0f}} s",
             ),
             (
-                "prompts whose answers differ from autoregressive decoding",
-                "{rows[method=eagle3 tree *].mismatches}",
+                "MAT on {rows[method=autoregressive].num_prompts} held-out prompts: generalist, sql expert, the expert "
+                "after {curves.quickstart.training_steps} more steps on the answers to "
+                "{curves.quickstart.train_prompts} prompts ({curves.quickstart.answer_tokens:,} tokens), the bundle",
+                ", ".join(f"{{rows[method={name}].mat:.2f}}" for name in TUNED),
             ),
             (
-                "tokens/s, autoregressive and tree",
-                "{rows[method=autoregressive].tokens_per_s:.1f} and {rows[method=eagle3 tree *].tokens_per_s:.1f} "
-                "({rows[method=eagle3 tree *].speedup:.2f}x, 95 % {rows[method=eagle3 tree *].speedup_ci95.0:.2f}-"
-                "{rows[method=eagle3 tree *].speedup_ci95.1:.2f})",
+                "the same over autoregressive; answers that differ from it",
+                ", ".join(f"{{rows[method={name}].speedup:.2f}}x" for name in TUNED)
+                + " (95 % {rows[method=the bundle].speedup_ci95.0:.2f}-{rows[method=the bundle].speedup_ci95.1:.2f}); "
+                + ", ".join(f"{{rows[method={name}].mismatches}}" for name in TUNED),
+            ),
+            (
+                "seconds of all four steps; of each: first look, tuning, export, measuring",
+                "{curves.quickstart.total_s:.0f}; "
+                + ", ".join(
+                    f"{{curves.quickstart.seconds.{step}:.0f}}" for step in ("open", "tune", "export", "evaluate")
+                ),
             ),
         ),
     ),

@@ -41,7 +41,8 @@ def default_values(name: str, config_class: type) -> dict[str, Any]:
         if choice not in (None, "???"):
             values |= flat(_yaml(f"{group}/{choice}.yaml"), f"{group}.", values)
     own = {key: value for key, value in _yaml(f"{name}.yaml").items() if key != "defaults"}
-    return values | flat(own, "", values)
+    values |= flat(own, "", values)
+    return {key: values.get(value[2:-1], value) if _refers(value) else value for key, value in values.items()}
 
 
 def did_you_mean(word: str, known: Mapping[str, str] | Iterable[str]) -> str:
@@ -60,6 +61,11 @@ def field_types(config_class: type) -> dict[str, Any]:
 def sections(config_class: type) -> set[str]:
     """Fields that are config classes themselves; each has a group folder of its name."""
     return {name for name, hint in field_types(config_class).items() if dataclasses.is_dataclass(hint)}
+
+
+def _refers(value: Any) -> bool:
+    """Whether a value is that of another key, as in `${domain.name}`."""
+    return isinstance(value, str) and value.startswith("${")
 
 
 def _yaml(path: str) -> dict[str, Any]:

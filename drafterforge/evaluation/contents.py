@@ -21,6 +21,7 @@ CURVES = {
     "regret_curves": "{method: [cumulative regret in cycles]}, one point a request or cycle",
     "weights": "{drafter: [weight]} that a selector gave, one point a cycle of a mixed conversation",
     "scaling": "{axis: [{method, at, and any of speedup, mat, regret_cycles}]}, such as axis `pool size`",
+    "quickstart": "{seconds: {step: s}, total_s, first: [row], train_prompts, answer_tokens, training_steps}",
     "actions": "[{depth, num_tokens, share}] of trees that a policy chose",
 }
 ALL = "all"  # domain of rows over several

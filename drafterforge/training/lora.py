@@ -7,18 +7,28 @@ from pathlib import Path
 import peft
 import torch
 from peft.tuners.lora import LoraLayer
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.lora import WEIGHTS
 from drafterforge.schema import LoraConfig
 
+PREFIX = "base_model.model."  # of names in peft's files
+
 
 def add_adapter(drafter: Eagle3Drafter, config: LoraConfig, seed: int) -> Eagle3Drafter:
     """Freeze the drafter and give its projections additions, zero at first; changes and returns it."""
     torch.manual_seed(seed)
     return peft.inject_adapter_in_model(_peft_config(config), drafter)
+
+
+def take_additions(drafter: Eagle3Drafter, folder: Path) -> Eagle3Drafter:
+    """Give the additions of `add_adapter` the values in peft's `folder`, of the same rank; changes and returns it."""
+    tensors = {key.removeprefix(PREFIX): tensor for key, tensor in load_file(folder / WEIGHTS).items()}
+    found = peft.set_peft_model_state_dict(drafter, tensors)
+    assert not found.unexpected_keys and not [key for key in found.missing_keys if "lora_" in key]
+    return drafter
 
 
 def save_adapter(folder: Path, drafter: Eagle3Drafter, config: LoraConfig, generalist: str) -> None:
@@ -28,7 +38,7 @@ def save_adapter(folder: Path, drafter: Eagle3Drafter, config: LoraConfig, gener
     described.base_model_name_or_path, described.inference_mode = generalist, True
     described.save_pretrained(folder)
     state = peft.get_peft_model_state_dict(drafter, save_embedding_layers=False)
-    tensors = {f"base_model.model.{key}": value.detach().to("cpu", torch.bfloat16) for key, value in state.items()}
+    tensors = {PREFIX + key: value.detach().to("cpu", torch.bfloat16) for key, value in state.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from drafterforge.drafter.lora import load_adapter, merge
 from drafterforge.errors import ArtifactError
 from drafterforge.schema import LoraConfig
-from drafterforge.training.lora import add_adapter, effective_weight, save_adapter
+from drafterforge.training.lora import add_adapter, effective_weight, save_adapter, take_additions
 from tests.models import tiny_drafter
 
 
@@ -63,6 +63,16 @@ def test_peft_itself_opens_the_files(target, tmp_path):
     opened = peft.PeftModel.from_pretrained(plain, tmp_path / "adapter").base_model.model
     for ours, theirs in zip(outputs(opened, hidden), wanted, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_additions_that_are_taken_over_are_those_of_the_files_and_go_on_learning(target, tmp_path):
+    config = LoraConfig(rank=3, alpha=6.0, targets=["q_proj", "lm_head"])
+    plain, expert = trained(target, config)
+    save_adapter(tmp_path / "adapter", expert, config, "general")
+    again = take_additions(add_adapter(plain, config, seed=2), tmp_path / "adapter")
+    wanted = dict(expert.named_parameters())
+    for name, parameter in again.named_parameters():
+        assert torch.equal(parameter, wanted[name]) and parameter.requires_grad == ("lora_" in name), name
 
 
 def test_every_addition_is_trained(target):

@@ -149,16 +149,6 @@ def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trai
         assert "40 tokens in " in done.err and done.err.count("\n") == 1
 
 
-def test_quickstart_leaves_its_report(bench):
-    done = bench("quickstart", "experiment=smoke", "trainer.max_steps=2")
-    assert done.code == 0
-    report = json.loads((bench.runs / "quickstart" / "report.json").read_text())
-    assert report == report_of(bench.artifact("reports", "quickstart"))
-    assert {row["mismatches"] for row in report["rows"]} == {0}
-    assert report["rows"][0]["method"] == "autoregressive" and "tree" in report["rows"][-1]["method"]
-    assert str(bench.runs / "quickstart" / "report.json") in done.out
-
-
 def test_bfloat16_decoding_is_also_checked_in_float32(trained):
     assert trained(*TRAIN, "target.dtype=bfloat16", "name=half", "trainer.max_steps=2").code == 0
     report = report_of(trained.artifact("reports", "half"))

@@ -6,10 +6,12 @@ import json
 import shutil
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from drafterforge.artifacts import locate
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.cli import main
 from drafterforge.data.answers import AnswerSet
 from drafterforge.drafter import checkpoint
 from drafterforge.drafter.fused import AdaptedLinear
@@ -19,11 +21,12 @@ from drafterforge.pipelines import eval as evaluate
 from drafterforge.pipelines.pool import build_pool, open_pool
 from drafterforge.schema import PoolConfig, RuntimeConfig, TargetConfig
 from drafterforge.target.load import load_target
-from tests.pipelines.conftest import EXPERT, GENERAL
+from tests.pipelines.conftest import EXPERT, GENERAL, SMOKE
 
 pytestmark = pytest.mark.slow  # many short ones
 
 
+CONTINUED = ("train-drafter", "domain=sql", "answers=general", "drafter=lora", "drafter.init=sql", *SMOKE)
 NORMED = ("drafter.fc_norm=true", "drafter.norm_output=true")
 
 
@@ -261,9 +264,61 @@ def test_an_expert_of_another_generalist_is_refused(pool):
     assert "with digest" in line and "overwrite=true" in line
 
 
-def test_a_lora_expert_of_a_lora_expert_is_refused(pool):
-    line = pool(*EXPERT, "domain=sql", "name=twice", "drafter.init=math").one_line()
-    assert "math" in line and "weights of its own" in line
+def additions(pool, name):
+    return load_file(pool.artifact("drafters", name) / "adapter" / "adapter_model.safetensors")
+
+
+def test_an_expert_goes_on_from_another_and_changes_its_additions_alone(pool):
+    general = (pool.artifact("drafters", "general") / "model.safetensors").read_bytes()
+    done = pool(*CONTINUED, "name=mine")
+    assert done.code == 0, done.err
+    manifests = {
+        name: open_artifact(pool.artifact("drafters", name), "drafters") for name in ("general", "sql", "mine")
+    }
+    mine = manifests["mine"]
+    assert [one for one in mine.parents if one["kind"] == "drafters"] == [manifests["general"].as_parent()]
+    assert mine.config["origin"] == manifests["sql"].as_parent() and mine.config["drafter"]["lora"]["rank"] == 4
+    assert (pool.artifact("drafters", "general") / "model.safetensors").read_bytes() == general
+    assert not [name for name in mine.files if name.endswith("model.safetensors") and "adapter" not in name]
+    before, after = additions(pool, "sql"), additions(pool, "mine")
+    assert {name: tensor.shape for name, tensor in before.items()} == {
+        name: tensor.shape for name, tensor in after.items()
+    }
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    target = load_target(TargetConfig(source="hf", model=str(pool.target)))
+    tokens = [
+        checkpoint.load_drafter(pool.artifact("drafters", name), target.backbone.embedding).token_ids
+        for name in manifests
+    ]
+    assert torch.equal(tokens[0], tokens[2])
+    ask = ("generate", "prompt=Which users are active?", "max_new_tokens=12")
+    assert pool(*ask, "drafter=mine").out == pool(*ask).out != ""
+    assert "was trained before" in pool(*CONTINUED, "name=mine").err
+    pool.capsys.readouterr()
+    assert main(["inspect", str(pool.artifact("drafters", "mine"))]) == 0
+    assert f"drafters sql ({manifests['sql'].digest[:12]})" in pool.capsys.readouterr().out
+
+
+def test_an_expert_that_has_hardly_learned_is_the_one_it_went_on_from(pool):
+    assert pool(*CONTINUED, "name=same", "trainer.max_steps=1", "trainer.lr=1e-30").code == 0
+    before, after = additions(pool, "sql"), additions(pool, "same")
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+REFUSED = {
+    "drafter.lora.rank=8 is not that of sql, whose training goes on: 4": ("name=mine", "drafter.lora.rank=8"),
+    "drafter.lora.targets=['fc'] is not that of sql": ("name=mine", "drafter.lora.targets=[fc]"),
+    "drafter.init=sql is the expert that this would write itself; type name=OTHER": (),
+}
+
+
+@pytest.mark.parametrize("wanted", REFUSED)
+def test_an_expert_keeps_its_shape_and_its_place(pool, wanted, monkeypatch):
+    def never(*_):
+        raise AssertionError("answered prompts before the mistake was told")
+
+    monkeypatch.setattr(train_drafter, "find_answers", never)
+    assert wanted in pool(*CONTINUED, *REFUSED[wanted]).one_line()
 
 
 @pytest.mark.parametrize("selector", ["normalhedge", "metasd_ucb"])
@@ -283,6 +338,8 @@ def test_what_is_shipped_is_found_by_name_and_yields_to_runs(pool, monkeypatch):
     assert pool("generate", "prompt=x", "max_new_tokens=4", "drafter=sql").code == 0
     assert pool(*EXPERT, "domain=sql", "name=own").code == 0  # an expert of the shipped generalist
     assert pool("generate", "prompt=x", "max_new_tokens=4", "drafter=own").code == 0
+    assert pool(*CONTINUED, "name=further").code == 0  # of the shipped expert
     assert pool(*GENERAL, "drafter.draft_vocab_size=32").code == 0
     assert locate.find_artifact(pool.runs, "tiny", "drafters", "general") == pool.artifact("drafters", "general")
     assert pool("generate", "prompt=x", "max_new_tokens=4", "drafter=own").code == 0  # still of the shipped one
+    assert pool("generate", "prompt=x", "max_new_tokens=4", "drafter=further").code == 0

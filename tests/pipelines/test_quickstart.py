@@ -1,0 +1,182 @@
+"""`quickstart` from the command line on a tiny pool: four steps, what they leave, how they go on, what they refuse."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import drafterforge
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.bundle.record import read_record
+from drafterforge.cli import main
+from drafterforge.pipelines import timing
+from tests.pipelines.conftest import Bench
+
+pytestmark = pytest.mark.slow  # whole programs
+
+QUICK = ("quickstart", "experiment=smoke", "first_prompts=2", "first_tokens=6")
+METHODS = ["autoregressive", "general alone", "sql alone", "quickstart alone", "the bundle"]
+ASK = ("generate", "prompt=Which users are active?", "max_new_tokens=12")
+
+
+def report_of(bench: Bench) -> dict:
+    return json.loads((bench.artifact("reports", "quickstart") / "report.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def quick_runs(tmp_path_factory, pool_runs, tiny_folder) -> Path:
+    """Runs of a pool and one finished `quickstart`."""
+    runs = tmp_path_factory.mktemp("quick") / "runs"
+    shutil.copytree(pool_runs, runs)
+    assert main([*QUICK, "target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={runs}"]) == 0
+    return runs
+
+
+@pytest.fixture
+def quick(bench, quick_runs) -> Bench:
+    """A bench with a copy of them."""
+    shutil.copytree(quick_runs, bench.runs)
+    return bench
+
+
+def test_quickstart_tells_its_steps_and_leaves_a_report(pool):
+    done = pool(*QUICK)
+    assert done.code == 0, done.err
+    steps = [line for line in done.err.splitlines() if line.startswith("quickstart, ")]
+    assert [line.partition(":")[0] for line in steps] == [
+        f"quickstart, {number} of 4, {name}"
+        for number, name in enumerate(("open", "tune", "export", "evaluate"), start=1)
+    ]
+    shown, _, last = done.out.partition("quickstart, sql, held out")
+    assert "sql, before tuning" in shown and "hedgespec over the pool" in shown and "the bundle" in last
+    report = report_of(pool)
+    assert report == json.loads((pool.runs / "quickstart" / "report.json").read_text())
+    assert [row["method"] for row in report["rows"]] == METHODS
+    assert {(row["num_prompts"], row["mismatches"]) for row in report["rows"]} == {(2, 0)}
+    about = report["curves"]["quickstart"]
+    assert about["seconds"].keys() == {"open", "tune", "export", "evaluate"} and min(about["seconds"].values()) > 0
+    assert (about["train_prompts"], about["training_steps"]) == (8, 4) and about["answer_tokens"] > 8
+    assert [row["method"] for row in about["first"]] == ["autoregressive", "hedgespec over the pool"]
+    assert {(row["num_prompts"], row["mismatches"]) for row in about["first"]} == {(2, 0)}
+    parents = open_artifact(pool.artifact("reports", "quickstart"), "reports").parents
+    assert [one["name"] for one in parents] == ["general", "sql", "quickstart", "quickstart"]
+    assert not list(pool.runs.rglob(".*.partial"))
+
+
+def test_the_tuned_expert_stands_in_the_bundle_for_the_one_it_went_on_from(quick):
+    folder = quick.artifact("bundles", "quickstart")
+    assert read_record(folder).defaults.drafters == ["general", "math", "quickstart", "retrieval"]
+    tuned = open_artifact(quick.artifact("drafters", "quickstart"), "drafters")
+    assert tuned.config["origin"]["name"] == "sql" and tuned.config["drafter"]["lora"]["rank"] == 4
+    inside = folder / "drafters" / "quickstart" / "adapter" / "adapter_model.safetensors"
+    own = quick.artifact("drafters", "quickstart") / "adapter" / "adapter_model.safetensors"
+    assert inside.read_bytes() == own.read_bytes()
+    plain = quick(*ASK)
+    engine = drafterforge.open(folder)
+    assert engine.generate([[{"role": "user", "content": "Which users are active?"}]], 12)[0].text == plain.out[:-1]
+    for drafter in ("", "quickstart", "general"):
+        typed = [f"drafter={drafter}"] if drafter else []
+        assert quick(*ASK, "bundle=quickstart", *typed).out == plain.out, drafter
+
+
+def test_what_is_said_to_type_next_works(pool):
+    typed = pool(*QUICK).out.splitlines()[-1].partition("next: drafterforge ")[2]
+    assert typed.startswith("generate bundle=quickstart") and pool(*typed.split(), "max_new_tokens=3").code == 0
+
+
+def test_the_readme_has_a_row_for_every_figure_of_the_report(quick, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
+    rows, measured = importlib.import_module("readme_rows"), importlib.import_module("readme_measured")
+    source = next(one for one in rows.SOURCES if one.name == "quickstart")
+    lines = measured.lines_of(source, report_of(quick), Path("quickstart.json"))
+    assert len(lines) == len(source.rows) and "4 more steps on the answers to 8 prompts" in lines[1][1]
+
+
+def counted(monkeypatch, stop_at: int = 0) -> list[str]:
+    """Names of the methods that decode from now on; Ctrl-C meets the call with number `stop_at`."""
+    calls, real = [], timing.decode
+
+    def decode(method, *rest):
+        calls.append(method.name)
+        if len(calls) == stop_at:
+            raise KeyboardInterrupt
+        return real(method, *rest)
+
+    monkeypatch.setattr(timing, "decode", decode)
+    return calls
+
+
+def test_an_interrupted_quickstart_goes_on_where_it_was(pool, monkeypatch):
+    first, last = 2 * 2, 2 * len(METHODS)
+    with monkeypatch.context() as patched:
+        counted(patched, stop_at=first + len(METHODS) + 2)  # in the last step, at the second prompt
+        assert "type the same command to go on" in pool(*QUICK).one_line()
+    tuned = (pool.artifact("drafters", "quickstart") / "manifest.json").read_bytes()
+    assert "tiny/reports/quickstart" not in pool.finished()
+    calls = counted(monkeypatch)
+    done = pool(*QUICK)
+    assert done.code == 0, done.err
+    assert len(calls) == last - len(METHODS) and set(calls) == set(METHODS)  # the second prompt, and nothing else
+    assert "was trained before" in done.err and "(made before)" in done.err
+    assert (pool.artifact("drafters", "quickstart") / "manifest.json").read_bytes() == tuned
+    assert [row["num_prompts"] for row in report_of(pool)["rows"]] == [2] * len(METHODS)
+
+
+def test_quickstart_again_trains_nothing_and_refuses_other_settings(quick):
+    tuned = (quick.artifact("drafters", "quickstart") / "manifest.json").read_bytes()
+    done = quick(*QUICK)
+    assert done.code == 0 and "was trained before" in done.err
+    assert (quick.artifact("drafters", "quickstart") / "manifest.json").read_bytes() == tuned
+    assert [row["method"] for row in report_of(quick)["rows"]] == METHODS
+    assert "trainer.lr" in quick(*QUICK, "trainer.lr=0.5").one_line()
+
+
+def test_prompts_of_one_s_own(pool):
+    path = pool.folder / "mine.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": f"How many rows has table {n}?"}) for n in range(12)))
+    done = pool(*QUICK, "data=jsonl", f"path={path}", "name=mine", "drafter.init=general")
+    assert done.code == 0, done.err
+    report = json.loads((pool.artifact("reports", "mine") / "report.json").read_text())
+    assert [row["method"] for row in report["rows"]] == [
+        "autoregressive",
+        "general alone",
+        "mine alone",
+        "the bundle",
+    ]
+    defaults = read_record(pool.artifact("bundles", "mine")).defaults
+    assert defaults.drafters == ["general", "math", "sql", "retrieval", "mine"]  # a new expert, besides
+
+
+MISTAKES = {
+    "no drafters named 'science'": ("domain=science",),
+    "drafterforge quickstart domain=science drafter.init=general target=hf": ("domain=science",),
+    "drafter.init=runs/sql is no name of a drafter": ("drafter.init=runs/sql",),
+    "quickstart tunes a LoRA expert, got drafter.tuning=full": ("drafter.tuning=full",),
+    "quickstart needs a name": ("name=",),
+    "eval.chain=true is read by train-drafter only": ("eval.chain=true",),
+    "first_prompts must be >= 1": ("first_prompts=0",),
+    "no selector 'hedgspec'; did you mean": ("pool.selector=hedgspec",),
+}
+
+
+@pytest.mark.parametrize("wanted", MISTAKES)
+def test_mistakes_get_one_line(pool, wanted):
+    assert wanted in pool(*QUICK, *MISTAKES[wanted]).one_line()
+    assert not list(pool.runs.glob("tiny/answers/quickstart"))
+
+
+def test_a_target_without_drafters_is_told_what_to_type(bench):
+    line = bench(*QUICK).one_line()
+    assert "quickstart starts from trained drafters, and there are none for tiny" in line
+    assert f"drafterforge train-drafter domain=sql target=hf target.model={bench.target}" in line
+
+
+def test_a_bundle_that_is_not_quickstart_s_stays(pool):
+    assert pool("export", "bundle=quickstart", "pool.drafters=[general]").code == 0
+    before = (pool.artifact("bundles", "quickstart") / "bundle.json").read_bytes()
+    assert "is not quickstart's; type name=OTHER" in pool(*QUICK).one_line()
+    assert (pool.artifact("bundles", "quickstart") / "bundle.json").read_bytes() == before
