@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ from drafterforge.pipelines.console import same_target, say, table_console
 from drafterforge.pipelines.decode import decode_held_out, open_drafter
 from drafterforge.pipelines.prepare_data import find_answers, open_features, packed
 from drafterforge.pipelines.train_specialist import Parent, build_retrieval, train_causal_lm
-from drafterforge.schema import LoraConfig, TrainDrafterConfig
+from drafterforge.schema import DrafterConfig, LoraConfig, TrainDrafterConfig
 from drafterforge.target.load import Target, load_target
 from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
 from drafterforge.training.lora import add_adapter, save_adapter, take_additions
@@ -35,8 +36,7 @@ from drafterforge.training.module import DistillModule
 from drafterforge.training.trainer import distil
 
 Config = TrainDrafterConfig
-# settings of a drafter that were not always there, left out where they change nothing: older drafters are found again
-ADDED = {"fc_norm": False, "norm_output": False, "head": "own"}
+ADDED = {"fc_norm": False, "norm_output": False, "head": "own"}  # settings that were not always there
 
 
 def run(cfg: Config) -> Path:
@@ -53,6 +53,11 @@ def run(cfg: Config) -> Path:
     return path
 
 
+def recorded(drafter: DrafterConfig) -> dict[str, Any]:
+    """The settings that a drafter is found by, without those added later that change nothing: older ones lack them."""
+    return {key: value for key, value in to_dict(drafter).items() if ADDED.get(key, ...) != value}
+
+
 def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
     """The `drafters` artifact of this configuration, trained or found."""
     if cfg.drafter.kind == "retrieval":
@@ -67,7 +72,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", name)
     settings = {
         "config": {
-            "drafter": {key: value for key, value in to_dict(cfg.drafter).items() if ADDED.get(key, ...) != value},
+            "drafter": recorded(cfg.drafter),
             "trainer": settings_of(cfg.trainer),
             "domain": cfg.domain.name,
             "seed": cfg.seed,

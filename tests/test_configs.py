@@ -9,11 +9,14 @@ import pytest
 import yaml
 
 from drafterforge import schema
+from drafterforge.artifacts.locate import SHIPPED
+from drafterforge.artifacts.manifest import Manifest
 from drafterforge.cli import COMMANDS, _meanings, _owners
 from drafterforge.compose import catalogue, load_config, to_dict, to_yaml
 from drafterforge.data.grammars import GRAMMARS
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.prepare_data import _mixed
+from drafterforge.pipelines.train_drafter import recorded
 
 NEEDED = {  # what a user has to type along with a choice
     "data=jsonl": ["path=prompts.jsonl"],
@@ -115,6 +118,12 @@ def test_the_small_pool_learns_from_the_domains_of_its_experts_alone():
     config = _compose("train-drafter", "domain=general", "experiment=pool_smollm2")
     recorded = schema.DomainConfig(name="general", weights=dict.fromkeys(schema.POOL_DOMAINS, 1.0))
     assert _mixed(config.domain) == recorded  # what the shipped generalist's answers were made with
+
+
+def test_the_shipped_generalist_is_found_by_its_recipe():
+    config = _compose("train-drafter", "domain=general", "experiment=pool_smollm2")
+    manifest = Manifest.read(SHIPPED / "smollm2-135m" / "drafters" / "general")
+    assert recorded(config.drafter) == manifest.config["drafter"]
 
 
 def test_values_arrive_typed():
