@@ -71,7 +71,7 @@ def run(cfg: Config) -> Path:
     answers = find_answers(cfg, target, prompts)
     tuned = open_drafter(train(cfg, target, answers), target)
     about = about_training(answers, tuned)
-    clock.done("tune", f"{cfg.name} went on from {cfg.drafter.init} for {about['training_steps']} steps")
+    clock.done("tune", in_words(cfg, about))
 
     bundle = export_with(cfg, names, replaced=cfg.drafter.init if expert else "")
     clock.done("export", f"{bundle} has {cfg.name}" + (f" in place of {cfg.drafter.init}" if expert else " besides"))
@@ -206,7 +206,16 @@ def about_training(answers: AnswerSet, tuned: Manifest) -> dict[str, int]:
         "train_prompts": counts["answers"],
         "answer_tokens": counts["answer_tokens"]["sum"],
         "training_steps": tuned.metrics["steps"],
+        "best_step": tuned.metrics["best_step"],
     }
+
+
+def in_words(cfg: Config, about: dict[str, int]) -> str:
+    """What tuning came to."""
+    told = f"{cfg.name} went on from {cfg.drafter.init} for {about['training_steps']} steps"
+    if about["best_step"] == 0:
+        told += f", which did not better it on validation: it has the weights of {cfg.drafter.init}"
+    return told
 
 
 def export_with(cfg: Config, names: Sequence[str], replaced: str) -> Path:

@@ -103,6 +103,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
         staging,
         target.device,
         cfg.seed,
+        trained=start is not None,
     )
 
     emitted = answers.token_counts(target.config.vocab_size, "val", cfg.domain.name)
@@ -130,7 +131,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
         save_json_atomic(folder / "curves.json", keeper.curve)
         keep_logs(staging, folder)
     drop_staging(path)
-    say(f"drafter: accept length {keeper.best_score:.2f} on validation (chain of {cfg.trainer.ttt_steps}), {path}")
+    say(f"drafter: {keeper.outcome(cfg.trainer.ttt_steps)}, {path}")
     return path
 
 

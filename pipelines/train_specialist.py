@@ -69,6 +69,7 @@ def train_causal_lm(cfg: Config, target: Target, answers: AnswerSet, parent: Par
         staging,
         target.device,
         cfg.seed,
+        trained=parent is not None,
     )
     metrics = {
         "val_accept_length": keeper.best_score,
@@ -83,7 +84,7 @@ def train_causal_lm(cfg: Config, target: Target, answers: AnswerSet, parent: Par
         save_json_atomic(folder / "curves.json", keeper.curve)
         keep_logs(staging, folder)
     drop_staging(path)
-    say(f"drafter: accept length {keeper.best_score:.2f} on validation (chain of {cfg.trainer.ttt_steps}), {path}")
+    say(f"drafter: {keeper.outcome(cfg.trainer.ttt_steps)}, {path}")
     return path
 
 

@@ -11,7 +11,10 @@ from safetensors.torch import load_file, save_file
 
 
 class Keeper(Callback):
-    """After every validation: `best.safetensors` if `monitor` rose, then `last.ckpt`, whose state names the best."""
+    """After every validation: `best.safetensors` if `monitor` rose, then `last.ckpt`, whose state names the best.
+
+    A validation before the first step leaves no `last.ckpt`: a run killed right after it starts over.
+    """
 
     def __init__(self, folder: Path, patience: int, monitor: str = "val/accept_length") -> None:
         self.folder, self.patience, self.monitor = folder, patience, monitor
@@ -44,7 +47,7 @@ class Keeper(Callback):
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record, keep, and stop when patience is spent."""
-        if trainer.sanity_checking or (self.curve and self.curve[-1]["step"] >= trainer.global_step):
+        if self.curve and self.curve[-1]["step"] >= trainer.global_step:
             return
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.curve.append({"step": trainer.global_step, **metrics})
@@ -57,9 +60,28 @@ class Keeper(Callback):
             os.replace(temporary, self.best_path)
         else:
             self.waited += 1
+        if trainer.sanity_checking:  # before the first step, which lightning neither logs nor can resume from
+            for logger in trainer.loggers:
+                logger.log_metrics(metrics, step=0)
+            return
         trainer.save_checkpoint(self.last_path)
         if self.waited >= self.patience:
             trainer.should_stop = True
+
+    def outcome(self, chain: int) -> str:
+        """What training came to, in words; chain: how many tokens a validation drafts."""
+        where = f"on validation (chain of {chain})"
+        first, *later = self.curve
+        if first["step"] > 0:
+            return f"accept length {self.best_score:.2f} {where}"
+        start = f"{first[self.monitor]:.2f} at the start"
+        if self.best_step > 0:
+            return f"accept length {self.best_score:.2f} {where}, {start}"
+        best = max(point[self.monitor] for point in later)
+        return (
+            f"training did not better the weights it started from, which were kept: accept length {best:.2f} at best "
+            f"against {start}, {where}"
+        )
 
     def load_best(self, module: LightningModule) -> None:
         """Put the best weights into the drafter."""

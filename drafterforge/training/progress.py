@@ -45,9 +45,8 @@ class StepProgress(Callback):
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Say how far it has come."""
-        if not trainer.sanity_checking:
-            shown = ", ".join(f"{name} {float(value):.3f}" for name, value in self._shown(trainer))
-            self.console.print(f"step {trainer.global_step}/{self.total}: {shown}", highlight=False)
+        shown = ", ".join(f"{name} {float(value):.3f}" for name, value in self._shown(trainer))
+        self.console.print(f"step {trainer.global_step}/{self.total}: {shown}", highlight=False)
 
     def teardown(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         """Close the bar, also after an interruption."""

@@ -32,9 +32,12 @@ def keep_freed_memory() -> None:
 
 
 def build_trainer(
-    config: TrainerConfig, folder: Path, device: torch.device, keeper: Keeper, loggers: list[Logger]
+    config: TrainerConfig, folder: Path, device: torch.device, keeper: Keeper, loggers: list[Logger], trained: bool
 ) -> Trainer:
-    """A trainer of `max_steps` optimiser steps that validates every `val_every`, and at least once."""
+    """A trainer of `max_steps` optimiser steps that validates every `val_every`, and at least once.
+
+    trained: validate before the first step, too; lightning leaves that out where a run goes on.
+    """
     precision = config.precision
     if precision == "auto":
         precision = "bf16-mixed" if computes_bfloat16(device.type) else "32-true"
@@ -48,7 +51,7 @@ def build_trainer(
         gradient_clip_val=config.grad_clip or None,
         val_check_interval=min(config.val_every, config.max_steps) * config.accumulate,
         check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
+        num_sanity_val_steps=-1 if trained else 0,
         log_every_n_steps=config.log_every,
         logger=loggers,
         callbacks=[StepProgress(config.max_steps), keeper],
@@ -68,9 +71,11 @@ def distil(
     folder: Path,
     device: torch.device,
     seed: int,
+    trained: bool = False,
 ) -> Keeper:
     """Train; the drafter ends with the weights of the best validation.  Raises KeyboardInterrupt when interrupted.
 
+    trained: the weights it starts from are a trained drafter's, which count as step 0 and stay if no later are better.
     A second call with the same folder goes on from the last validation, on the same curve.
     """
     quiet()
@@ -80,7 +85,7 @@ def distil(
     keeper = Keeper(folder, config.patience)
     resume = str(keeper.last_path) if keeper.last_path.exists() else None
     first_step = SafetensorsCheckpointIO().load_checkpoint(resume)["global_step"] if resume else 0
-    trainer = build_trainer(config, folder, device, keeper, build_loggers(config, folder, first_step))
+    trainer = build_trainer(config, folder, device, keeper, build_loggers(config, folder, first_step), trained)
     train.first_batch = lambda: trainer.global_step * config.accumulate
     loaders = [DataLoader(data, batch_size=None) for data in (train, val)]
     fit(trainer, module, *loaders, ckpt_path=resume, weights_only=False)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from drafterforge.artifacts.staging import drop_staging
 from drafterforge.cli import main
 from drafterforge.data.grammars import GRAMMARS
 from drafterforge.schema import POOL_DOMAINS
+from drafterforge.training.loss import StepCounts
 from tests.tiny import save_tiny_target
 
 SMOKE = ("experiment=smoke", "eval.num_prompts=1", "eval.max_new_tokens=4", "eval.chain=false")
@@ -23,6 +27,15 @@ LEFT_OUT = [
 GENERAL = ("train-drafter", "domain=general", *LEFT_OUT, *SMOKE)
 EXPERT = ("train-drafter", "answers=general", "drafter=lora", "drafter.lora.rank=4", *SMOKE)
 TRAIN = ("train-drafter", "domain=sql", "experiment=smoke")
+
+
+@contextmanager
+def ever_better(by: int = 1) -> Iterator[None]:
+    """Whatever training measures has a longer accept length than what it measured before; by=-1: a shorter one."""
+    lengths = itertools.count(100, by)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepCounts, "accept_length", lambda counts: torch.tensor(float(next(lengths))))
+        yield
 
 
 @dataclass
@@ -131,8 +144,8 @@ def pool_runs(tmp_path_factory, tiny_folder) -> Path:
     runs = tmp_path_factory.mktemp("pool") / "runs"
     hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={runs}")
     assert main([*GENERAL, *hf]) == 0
-    for domain in ("sql", "math"):
-        assert main([*EXPERT, *hf, f"domain={domain}"]) == 0
+    with ever_better():
+        assert all(main([*EXPERT, *hf, f"domain={domain}"]) == 0 for domain in ("sql", "math"))
     return runs
 
 

@@ -21,7 +21,7 @@ from drafterforge.pipelines import eval as evaluate
 from drafterforge.pipelines.pool import build_pool, open_pool
 from drafterforge.schema import PoolConfig, RuntimeConfig, TargetConfig
 from drafterforge.target.load import load_target
-from tests.pipelines.conftest import EXPERT, GENERAL, SMOKE
+from tests.pipelines.conftest import EXPERT, GENERAL, SMOKE, ever_better
 
 pytestmark = pytest.mark.slow  # many short ones
 
@@ -270,7 +270,8 @@ def additions(pool, name):
 
 def test_an_expert_goes_on_from_another_and_changes_its_additions_alone(pool):
     general = (pool.artifact("drafters", "general") / "model.safetensors").read_bytes()
-    done = pool(*CONTINUED, "name=mine")
+    with ever_better():
+        done = pool(*CONTINUED, "name=mine")
     assert done.code == 0, done.err
     manifests = {
         name: open_artifact(pool.artifact("drafters", name), "drafters") for name in ("general", "sql", "mine")
@@ -299,10 +300,34 @@ def test_an_expert_goes_on_from_another_and_changes_its_additions_alone(pool):
     assert f"drafters sql ({manifests['sql'].digest[:12]})" in pool.capsys.readouterr().out
 
 
-def test_an_expert_that_has_hardly_learned_is_the_one_it_went_on_from(pool):
-    assert pool(*CONTINUED, "name=same", "trainer.max_steps=1", "trainer.lr=1e-30").code == 0
+def test_an_expert_that_training_does_not_better_is_the_one_it_went_on_from(pool):
+    with ever_better(by=-1):
+        done = pool(*CONTINUED, "name=same")
+    assert done.code == 0, done.err
     before, after = additions(pool, "sql"), additions(pool, "same")
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    assert_start_was_kept(pool, done.err, "same")
+
+
+def assert_start_was_kept(pool, told: str, name: str) -> None:
+    """It is told, and the curve and the manifest say so too."""
+    curve = json.loads((pool.artifact("drafters", name) / "curves.json").read_text())
+    start, *later = [point["val/accept_length"] for point in curve]
+    assert [point["step"] for point in curve] == [0, 2, 4]
+    metrics = open_artifact(pool.artifact("drafters", name), "drafters").metrics
+    assert (metrics["best_step"], metrics["val_accept_length"], metrics["steps"]) == (0, start, 4)
+    lengths = f"accept length {max(later):.2f} at best against {start:.2f} at the start"
+    assert f"training did not better the weights it started from, which were kept: {lengths}" in told
+
+
+def test_a_whole_drafter_that_training_does_not_better_is_the_one_it_went_on_from(pool):
+    again = ("train-drafter", "domain=sql", "answers=general", "drafter.init=general", "name=again", *SMOKE)
+    with ever_better(by=-1):
+        done = pool(*again)
+    assert done.code == 0, done.err
+    before, after = (pool.artifact("drafters", name) / "model.safetensors" for name in ("general", "again"))
+    assert before.read_bytes() == after.read_bytes()
+    assert_start_was_kept(pool, done.err, "again")
 
 
 REFUSED = {

@@ -14,7 +14,7 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.bundle.record import read_record
 from drafterforge.cli import main
 from drafterforge.pipelines import timing
-from tests.pipelines.conftest import Bench
+from tests.pipelines.conftest import Bench, ever_better
 
 pytestmark = pytest.mark.slow  # whole programs
 
@@ -32,7 +32,8 @@ def quick_runs(tmp_path_factory, pool_runs, tiny_folder) -> Path:
     """Runs of a pool and one finished `quickstart`."""
     runs = tmp_path_factory.mktemp("quick") / "runs"
     shutil.copytree(pool_runs, runs)
-    assert main([*QUICK, "target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={runs}"]) == 0
+    with ever_better():
+        assert main([*QUICK, "target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={runs}"]) == 0
     return runs
 
 
@@ -83,8 +84,12 @@ def test_the_tuned_expert_stands_in_the_bundle_for_the_one_it_went_on_from(quick
         assert quick(*ASK, "bundle=quickstart", *typed).out == plain.out, drafter
 
 
-def test_what_is_said_to_type_next_works(pool):
-    typed = pool(*QUICK).out.splitlines()[-1].partition("next: drafterforge ")[2]
+def test_tuning_that_gains_nothing_is_told_and_what_is_said_to_type_next_works(pool):
+    with ever_better(by=-1):
+        done = pool(*QUICK)
+    told = "quickstart went on from sql for 4 steps, which did not better it on validation: it has the weights of sql ("
+    assert told in done.err and report_of(pool)["curves"]["quickstart"]["best_step"] == 0
+    typed = done.out.splitlines()[-1].partition("next: drafterforge ")[2]
     assert typed.startswith("generate bundle=quickstart") and pool(*typed.split(), "max_new_tokens=3").code == 0
 
 

@@ -22,7 +22,7 @@ from drafterforge.schema import TargetConfig
 from drafterforge.target.fingerprint import fingerprint
 from drafterforge.target.load import Target, load_target
 from drafterforge.training.module import DistillModule
-from tests.pipelines.conftest import TRAIN, Bench
+from tests.pipelines.conftest import TRAIN, Bench, ever_better
 
 pytestmark = pytest.mark.slow  # many short ones
 
@@ -126,6 +126,11 @@ def test_a_small_lm_goes_on_from_another_of_its_kind(specialists):
         ("answers", "sql"),
         ("drafters", "sql-causal_lm"),
     ]
+    with ever_better(by=-1):
+        done = specialists(*LM, *BRIEF, "drafter.init=sql-causal_lm", "name=same", "answers=sql")
+    assert done.code == 0 and "training did not better the weights it started from" in done.err
+    before, after = (specialists.artifact("drafters", name) / "model.safetensors" for name in ("sql-causal_lm", "same"))
+    assert before.read_bytes() == after.read_bytes()
     line = specialists(*LM, "drafter.init=sql", "name=odd", "answers=sql").one_line()
     assert "names a drafter of kind eagle3" in line and "drafter.init=warm" in line
 

@@ -46,8 +46,8 @@ class Row:
 class Run:
     """One tiny distillation in a folder; `kill_at`: which look at the target is the last."""
 
-    def __init__(self, folder: Path, config: TrainerConfig = SHORT, num_rows: int = 9) -> None:
-        self.folder, self.config = folder, config
+    def __init__(self, folder: Path, config: TrainerConfig = SHORT, num_rows: int = 9, trained: bool = False) -> None:
+        self.folder, self.config, self.trained = folder, config, trained
         self.target = tiny_target(eos_token_id=None)
         torch.manual_seed(5)
         lengths = torch.randint(9, 21, (num_rows + 3,)).tolist()
@@ -71,10 +71,12 @@ class Run:
         torch.manual_seed(1)
         drafter = tiny_drafter(self.target)
         self.module = DistillModule(drafter, self.target.head_weight, self.config)
+        self.start = self.weights()
         budget = self.config.tokens_per_batch
         train = PackedData(self.rows["train"], self.reader("train", kill_at, error), budget, seed=3)
         val = PackedData(self.rows["val"], self.reader("val", kill_at, error), budget)
-        return distil(self.module, train, val, self.config, self.folder, torch.device("cpu"), seed=0)
+        device = torch.device("cpu")
+        return distil(self.module, train, val, self.config, self.folder, device, seed=0, trained=self.trained)
 
     def weights(self) -> dict[str, torch.Tensor]:
         return {name: value.clone() for name, value in self.module.drafter.state_dict().items()}
@@ -266,6 +268,80 @@ def test_mixed_bfloat16_keeps_float32_masters(tmp_path):
         assert not torch.equal(parameter, before[name]), name
         # an update of a thousandth would be lost in a bfloat16 weight
         assert not torch.equal(parameter, parameter.bfloat16().float()), name
+
+
+# From a trained drafter: its weights are step 0.
+
+
+def equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> bool:
+    return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_training_that_betters_nothing_ends_with_the_weights_it_started_from(tmp_path, accept_lengths):
+    accept_lengths[:] = [2.0, 1.5, 2.0, 1.25, 9.0]
+    run = Run(tmp_path, replace(SHORT, max_steps=30, val_every=2, patience=3), trained=True)
+    keeper = run()
+    assert [point["step"] for point in keeper.curve] == [0, 2, 4, 6]  # the start again is no better
+    assert (keeper.best_step, keeper.best_score) == (0, 2.0)
+    assert equal(run.weights(), run.start)
+    assert keeper.outcome(7) == (
+        "training did not better the weights it started from, which were kept: accept length 2.00 at best against 2.00 "
+        "at the start, on validation (chain of 7)"
+    )
+    again = run()  # had stopped already
+    assert (again.curve, again.best_step, accept_lengths) == (keeper.curve, 0, [9.0])
+    assert equal(run.weights(), run.start)
+
+
+def test_training_that_betters_the_start_is_kept(tmp_path, accept_lengths):
+    accept_lengths[:] = [2.0, 2.5, 1.5]
+    run = Run(tmp_path, replace(SHORT, max_steps=4, val_every=2), trained=True)
+    keeper = run()
+    assert (keeper.best_step, keeper.best_score) == (2, 2.5)
+    assert not equal(run.weights(), run.start)
+    assert keeper.outcome(7) == "accept length 2.50 on validation (chain of 7), 2.00 at the start"
+
+
+def test_a_new_drafter_is_not_compared_with_its_start(tmp_path, accept_lengths):
+    accept_lengths[:] = [1.5, 1.25]
+    keeper = Run(tmp_path, replace(SHORT, max_steps=4, val_every=2))()
+    assert [point["step"] for point in keeper.curve] == [2, 4] and keeper.best_step == 2
+    assert keeper.outcome(7) == "accept length 1.50 on validation (chain of 7)"
+
+
+def test_validating_before_the_first_step_changes_no_later_one(tmp_path, whole):
+    run = Run(tmp_path, trained=True)
+    keeper = run()
+    assert keeper.curve[0].keys() < keeper.curve[1].keys() and keeper.curve[0]["step"] == 0
+    assert keeper.curve[1:] == whole[0].curve
+    first, *later = run.logged()
+    assert (first["step"], float(first["val/accept_length"])) == ("0", keeper.curve[0]["val/accept_length"])
+    assert later == whole[2]
+
+
+def test_a_run_killed_after_its_first_checkpoint_does_not_validate_the_start_again(tmp_path, accept_lengths):
+    accept_lengths[:] = [2.0, 1.5, 1.75, 1.25]
+    run = Run(tmp_path, replace(SHORT, max_steps=6, val_every=2), trained=True)
+    with pytest.raises(Killed):
+        run(kill_at=6)  # one look at the start, two steps and one fetched ahead, a validation
+    assert accept_lengths == [1.75, 1.25]
+    keeper = run()
+    assert [point["step"] for point in keeper.curve] == [0, 2, 4, 6] and not accept_lengths
+    assert (keeper.best_step, keeper.best_score) == (0, 2.0)
+    assert equal(run.weights(), run.start)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill_at", [1, 2, 5, 7, 10])
+def test_a_killed_run_from_a_trained_drafter_yields_the_same_curve_and_weights(tmp_path, kill_at):
+    run = Run(tmp_path / "whole", trained=True)
+    keeper = run()
+    wanted = keeper, run.weights(), run.logged()
+    killed = Run(tmp_path / "killed", trained=True)
+    with pytest.raises(Killed):
+        killed(kill_at)
+    same(killed, killed(), wanted)
+    assert killed.logged() == wanted[2]
 
 
 def test_the_best_weights_on_disk_are_those_the_drafter_ends_with(tmp_path):
