@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # a whole program
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "bench_train.py"
 
 

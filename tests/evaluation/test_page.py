@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from drafterforge.errors import ArtifactError
+from drafterforge.evaluation import page as page_module
 from drafterforge.evaluation.contents import CURVES, read_report, text
 from drafterforge.evaluation.figures import Figure, figures_of
 from drafterforge.evaluation.markdown import plain, render_markdown
@@ -74,8 +75,11 @@ def check(page: str) -> Reader:
 
 @functools.cache
 def whole() -> tuple[list[Figure], str]:
-    """Figures and page of the report that holds everything; drawing them takes seconds."""
-    return figures_of(made()), render_page(made())
+    """Figures and page of the report that holds everything; drawing them takes seconds, so it is done once."""
+    figures = figures_of(made())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_module, "figures_of", lambda report: figures)
+        return figures, render_page(made())
 
 
 def test_every_figure_has_a_title_a_description_and_its_numbers():

@@ -126,6 +126,7 @@ def test_a_drafter_for_another_target_names_both_fingerprints(trained, other_fol
     assert trained.finished() == before  # told before anything is answered
 
 
+@pytest.mark.slow
 def test_a_damaged_drafter(trained):
     path = trained.artifact("drafters") / "model.safetensors"
     content = bytearray(path.read_bytes())

@@ -169,6 +169,7 @@ def test_a_finished_run_started_again_trains_no_further(tmp_path, whole):
     same(run, keeper, whole)
 
 
+@pytest.mark.slow
 def test_the_log_of_a_resumed_run_has_every_step_once(tmp_path, whole):
     run = Run(tmp_path)
     with pytest.raises(Killed):
@@ -177,6 +178,7 @@ def test_the_log_of_a_resumed_run_has_every_step_once(tmp_path, whole):
     assert run.logged() == whole[2]
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, whole):
     run = Run(tmp_path)
     with pytest.raises(KeyboardInterrupt):
@@ -309,6 +311,7 @@ def test_a_new_drafter_is_not_compared_with_its_start(tmp_path, accept_lengths):
     assert keeper.outcome(7) == "accept length 1.50 on validation (chain of 7)"
 
 
+@pytest.mark.slow
 def test_validating_before_the_first_step_changes_no_later_one(tmp_path, whole):
     run = Run(tmp_path, trained=True)
     keeper = run()
@@ -345,7 +348,7 @@ def test_a_killed_run_from_a_trained_drafter_yields_the_same_curve_and_weights(t
 
 
 def test_the_best_weights_on_disk_are_those_the_drafter_ends_with(tmp_path):
-    run = Run(tmp_path)
+    run = Run(tmp_path, replace(SHORT, max_steps=4, val_every=2))
     keeper = run()
     for name, value in load_file(keeper.best_path).items():
         assert torch.equal(run.weights()[name], value), name
