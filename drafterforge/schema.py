@@ -80,6 +80,7 @@ class DataConfig:
     source: str = "grammar"  # grammar | jsonl | hf
     path: str = ""  # data=jsonl: a file with one {"messages": [...]} a line, or a folder of such files
     licences: list[str] = field(default_factory=list)  # data=jsonl: lines whose licence begins so; empty: all lines
+    domain_names: dict[str, str] = field(default_factory=dict)  # data=jsonl: what domains of its lines are called here
     dataset: str = ""  # data=hf: hub id or local folder; empty: the domain's own
     dataset_config: str | None = None  # data=hf: configuration of that data set
     dataset_split: str = ""  # data=hf: its split; empty: the domain's own, or train
@@ -105,7 +106,9 @@ class DataConfig:
             _require(bool(self.path), "data=jsonl needs a file: type path=FILE.jsonl")
         else:
             _require(not self.path, f"path= is read by data=jsonl only, not by data={self.source}")
-            _require(not self.licences, f"data.licences= is read by data=jsonl only, not by data={self.source}")
+            for key in ("licences", "domain_names"):
+                found = f"data.{key}= is read by data=jsonl only, not by data={self.source}"
+                _require(not getattr(self, key), f"{found}; type data=jsonl path=FILE.jsonl")
         for key in ("dataset", "dataset_config", "dataset_split", "column"):
             given = getattr(self, key) and self.source != "hf"
             _require(not given, f"{key}= is read by data=hf only, not by data={self.source}")

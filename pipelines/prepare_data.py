@@ -112,7 +112,7 @@ def _mixed(domain: DomainConfig) -> DomainConfig:
 def _content(cfg: Config) -> dict:
     """The data settings that decide the answers' content, not how they are worked through."""
     ignored = {"batch_size", "shard_size", "features", "streaming"}
-    ignored |= set() if cfg.data.licences else {"licences"}  # which answers made before it have not
+    ignored |= {key for key in ("licences", "domain_names") if not getattr(cfg.data, key)}  # unknown to older answers
     return {key: value for key, value in to_dict(cfg.data).items() if key not in ignored}
 
 
