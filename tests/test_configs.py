@@ -17,6 +17,7 @@ from drafterforge.data.grammars import GRAMMARS
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.prepare_data import _content, _mixed
 from drafterforge.pipelines.train_drafter import recorded
+from drafterforge.training.loggers import settings_of
 
 NEEDED = {  # what a user has to type along with a choice
     "data=jsonl": ["path=prompts.jsonl"],
@@ -139,12 +140,42 @@ def test_the_shipped_generalist_is_found_by_its_recipe():
     config = _compose("train-drafter", "domain=general", "experiment=pool_smollm2")
     manifest = Manifest.read(SHIPPED / "smollm2-135m" / "drafters" / "general")
     assert recorded(config.drafter) == manifest.config["drafter"]
+    assert settings_of(config.trainer) == manifest.config["trainer"]
+
+
+def test_a_training_on_fewer_answers_is_another_one():
+    config = _compose("train-drafter", "trainer.num_answers=100")
+    assert settings_of(config.trainer)["num_answers"] == 100
 
 
 def test_settings_that_change_nothing_are_not_recorded_with_answers():
     plain = _compose("prepare-data", "data=jsonl")
     named = _compose("prepare-data", "data=jsonl", "data.domain_names={code: python}", "data.licences=[MIT]")
     assert _content(plain).keys() == _content(named).keys() - {"domain_names", "licences"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("answers=general", ["general"]),
+        ("answers=[general]", ["general"]),
+        ("answers=[grammar,natural]", ["grammar", "natural"]),
+        ("answers=[general, /data/my-runs/sql_2]", ["general", "/data/my-runs/sql_2"]),
+        ("answers=../my runs/a,b (1)", ["../my runs/a,b (1)"]),
+        ("answers='[odd]'", ["[odd]"]),
+        ("answers=", []),
+        ("answers=[]", []),
+    ],
+)
+def test_answers_are_one_name_or_a_list_of_names(typed, names):
+    assert _compose("train-drafter", typed).answers == names
+    assert _compose("quickstart", "answers=[a,b]", typed).answers == names
+
+
+@pytest.mark.parametrize("typed", ["answers=null", "answers=[a", "answers=[[a]]"])
+def test_answers_that_are_no_names_are_refused(typed):
+    with pytest.raises(ConfigError, match=r"^answers"):
+        _compose("train-drafter", typed)
 
 
 @pytest.mark.parametrize(

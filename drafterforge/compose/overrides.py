@@ -19,6 +19,7 @@ from drafterforge.errors import ConfigError
 
 SHORTHANDS = {"path": "data.path", "dataset": "data.dataset", "column": "data.column"}
 VERBATIM = {"prompt"}  # keys whose text is never unquoted
+ONE_OR_MORE = {"answers"}  # lists whose only entry may be typed alone
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -45,6 +46,9 @@ def read_overrides(
                 choices[key] = _choice(key, text, groups[key])
         elif hint is None:
             raise ConfigError(_unknown_key(name, typed_key, text, groups, keys, shorthands))
+        elif key in ONE_OR_MORE and text[:1] != "[":
+            alone = _text(key, text, str)
+            values[key] = [alone] if alone else []
         elif _plain(hint) is str:
             texts[key] = _text(key, text, hint)
         else:
