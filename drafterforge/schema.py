@@ -80,6 +80,7 @@ class DataConfig:
     source: str = "grammar"  # grammar | jsonl | hf
     path: str = ""  # data=jsonl: a file with one {"messages": [...]} a line, or a folder of such files
     licences: list[str] = field(default_factory=list)  # data=jsonl: lines whose licence begins so; empty: all lines
+    domain_names: dict[str, str] = field(default_factory=dict)  # data=jsonl: what domains of its lines are called here
     dataset: str = ""  # data=hf: hub id or local folder; empty: the domain's own
     dataset_config: str | None = None  # data=hf: configuration of that data set
     dataset_split: str = ""  # data=hf: its split; empty: the domain's own, or train
@@ -105,7 +106,9 @@ class DataConfig:
             _require(bool(self.path), "data=jsonl needs a file: type path=FILE.jsonl")
         else:
             _require(not self.path, f"path= is read by data=jsonl only, not by data={self.source}")
-            _require(not self.licences, f"data.licences= is read by data=jsonl only, not by data={self.source}")
+            for key in ("licences", "domain_names"):
+                found = f"data.{key}= is read by data=jsonl only, not by data={self.source}"
+                _require(not getattr(self, key), f"{found}; type data=jsonl path=FILE.jsonl")
         for key in ("dataset", "dataset_config", "dataset_split", "column"):
             given = getattr(self, key) and self.source != "hf"
             _require(not given, f"{key}= is read by data=hf only, not by data={self.source}")
@@ -196,6 +199,7 @@ class TrainerConfig:
 
     ttt_steps: int = 7  # draft positions unrolled during training, as at decode time
     step_decay: float = 0.8  # weight of TTT step i is step_decay ** i
+    num_answers: int | None = None  # learn from so many training answers only, of every domain its share; null: all
     max_steps: int = 400  # optimiser steps
     tokens_per_batch: int = 2048  # packed tokens (prompt and answer) in one micro-batch
     accumulate: int = 1  # micro-batches per optimiser step
@@ -220,6 +224,7 @@ class TrainerConfig:
         """Check ranges."""
         _counts(self, "trainer", "ttt_steps max_steps tokens_per_batch accumulate loss_chunk")
         _counts(self, "trainer", "val_every patience log_every")
+        _at_least("trainer.num_answers", self.num_answers, 1)
         _require(self.lr > 0, f"trainer.lr must be > 0, got {self.lr}")
         _require(self.step_decay > 0, f"trainer.step_decay must be > 0, got {self.step_decay}")
         _share("trainer.min_lr_ratio", self.min_lr_ratio)
@@ -313,7 +318,7 @@ class TrainDrafterConfig(PrepareDataConfig):
     Without a name the answers are called as the domain, and the drafter so too, with its kind unless it is EAGLE-3.
     """
 
-    answers: str = ""  # name or folder of answers to learn from; empty: prepared under this name
+    answers: list[str] = field(default_factory=list)  # name or folder to learn from, or [several]; empty: prepared
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)

@@ -14,8 +14,8 @@ from drafterforge.artifacts.locate import find_artifact
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.bundle.drafters import check_taps, small_lm
 from drafterforge.compose import catalogue, to_dict
-from drafterforge.data.answers import AnswerSet
 from drafterforge.data.chat import prompt_ids
+from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafter.checkpoint import load_drafter
 from drafterforge.drafter.fused import FusedDrafter
@@ -100,7 +100,7 @@ def held_out_prompts(target: Target, count: int, domains: Sequence[str]) -> list
     return [prompt_ids(target.tokenizer, prompt.messages) for prompt in mixed]
 
 
-def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: AnswerSet, drafter: Path) -> dict:
+def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers, drafter: Path) -> dict:
     """Measure the drafter on test prompts of its domain; writes and returns the report."""
     open_drafter(drafter, target)
     rows = answers.rows("test", cfg.domain.name)[: cfg.eval.num_prompts]
@@ -123,7 +123,7 @@ def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: AnswerSet,
         rows=report_rows,
         curves={"mismatches": details},
         config={"eval": to_dict(cfg.eval), "runtime": to_dict(cfg.runtime), "domain": cfg.domain.name},
-        parents=[open_drafter(drafter, target), answers.manifest],
+        parents=[open_drafter(drafter, target), *answers.manifests],
     )
     return report
 

@@ -10,7 +10,8 @@ from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.compose import to_dict
 from drafterforge.data.answering import prepare_answers
 from drafterforge.data.answers import AnswerSet
-from drafterforge.data.features import FeatureSet, OnlineFeatures, prepare_features
+from drafterforge.data.features import FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
+from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.data.spool import CaptureSpool
 from drafterforge.errors import ConfigError
@@ -30,21 +31,28 @@ def run(cfg: Config) -> Path:
     target = load_target(cfg.target)
     answers = answer_prompts(cfg, target, prompts)
     if cfg.data.features == "cached":
-        open_features(cfg, target, answers)
+        features_of(cfg, target, answers)
     found = f"domain={cfg.domain.name} answers={answers.path.name}"
     print(f"wrote {answers.path}; next: drafterforge train-drafter {found}{same_target(cfg)}")
     return answers.path
 
 
-def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None = None) -> AnswerSet:
+def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None = None) -> JoinedAnswers:
     """The answers to learn from: those named by answers=, else prepared now unless they are there."""
     if cfg.answers:
-        hint = f"drafterforge prepare-data domain={cfg.domain.name} name={cfg.answers}"
-        path = find_artifact(cfg.runs_dir, target.name, "answers", cfg.answers, hint=hint)
-        return AnswerSet.open(path, target.fingerprint)
-    if cfg.drafter.kind == "retrieval":  # which needs no captures
-        cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, features="online"))
-    return answer_prompts(cfg, target, prompts or load_prompts(cfg.data, cfg.domain, cfg.seed))
+        found = [named_answers(cfg, target, name) for name in cfg.answers]
+    else:
+        if cfg.drafter.kind == "retrieval":  # which needs no captures
+            cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, features="online"))
+        found = [answer_prompts(cfg, target, prompts or load_prompts(cfg.data, cfg.domain, cfg.seed))]
+    return JoinedAnswers(found, cfg.trainer.num_answers)
+
+
+def named_answers(cfg: TrainDrafterConfig, target: Target, name: str) -> AnswerSet:
+    """The `answers` artifact of this name or folder, checked to be of this target."""
+    hint = f"drafterforge prepare-data domain={cfg.domain.name} name={name}"
+    path = find_artifact(cfg.runs_dir, target.name, "answers", name, hint=hint)
+    return AnswerSet.open(path, target.fingerprint, target=target.name)
 
 
 def answer_prompts(cfg: Config, target: Target, prompts: dict) -> AnswerSet:
@@ -112,12 +120,17 @@ def _mixed(domain: DomainConfig) -> DomainConfig:
 def _content(cfg: Config) -> dict:
     """The data settings that decide the answers' content, not how they are worked through."""
     ignored = {"batch_size", "shard_size", "features", "streaming"}
-    ignored |= set() if cfg.data.licences else {"licences"}  # which answers made before it have not
+    ignored |= {key for key in ("licences", "domain_names") if not getattr(cfg.data, key)}  # unknown to older answers
     return {key: value for key, value in to_dict(cfg.data).items() if key not in ignored}
 
 
-def open_features(cfg: Config, target: Target, answers: AnswerSet) -> FeatureSet | OnlineFeatures:
-    """Features of the answers: cached on disk, or recomputed at every step."""
+def open_features(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers) -> JoinedFeatures:
+    """Features of all answers to learn from."""
+    return JoinedFeatures([features_of(cfg, target, one) for one in answers.sets])
+
+
+def features_of(cfg: Config, target: Target, answers: AnswerSet) -> FeatureSet | OnlineFeatures:
+    """Features of one artifact's answers: cached on disk, or recomputed at every step."""
     capture = FeatureCapture(target)
     name = answers.path.name
     spool = open_spool(cfg, target, name)
@@ -141,8 +154,8 @@ def open_features(cfg: Config, target: Target, answers: AnswerSet) -> FeatureSet
 
 def packed(
     cfg: TrainDrafterConfig,
-    answers: AnswerSet,
-    features: FeatureSet | OnlineFeatures,
+    answers: JoinedAnswers,
+    features: JoinedFeatures,
     split: str,
     seed: int | None = None,
 ) -> PackedData:

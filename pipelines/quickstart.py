@@ -19,8 +19,8 @@ from drafterforge.artifacts.typed import read_json
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.compose import to_dict
 from drafterforge.data.answering import user_turns
-from drafterforge.data.answers import AnswerSet
 from drafterforge.data.chat import prompt_ids
+from drafterforge.data.joined import JoinedRows
 from drafterforge.data.prompts import Prompt, load_prompts
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.ledger import Entry
@@ -70,7 +70,7 @@ def run(cfg: Config) -> Path:
 
     answers = find_answers(cfg, target, prompts)
     tuned = open_drafter(train(cfg, target, answers), target)
-    about = about_training(answers, tuned)
+    about = about_training(answers.rows("train", cfg.domain.name), tuned)
     clock.done("tune", in_words(cfg, about))
 
     bundle = export_with(cfg, names, replaced=cfg.drafter.init if expert else "")
@@ -94,7 +94,7 @@ def run(cfg: Config) -> Path:
             "quickstart": {"seconds": clock.seconds, "total_s": clock.total, "first": first, **about},
         },
         config=config_of(cfg) | {"drafter": to_dict(cfg.drafter), "trainer": settings_of(cfg.trainer)},
-        parents=[*manifests(cfg, target, alone), answers.manifest],
+        parents=[*manifests(cfg, target, alone), *answers.manifests],
         entries=entries,
     )
     copy = Path(cfg.runs_dir) / "quickstart" / "report.json"
@@ -199,12 +199,11 @@ def first_look(
     return [{key: row[key] for key in FIRST} for row in rows]
 
 
-def about_training(answers: AnswerSet, tuned: Manifest) -> dict[str, int]:
+def about_training(rows: JoinedRows, tuned: Manifest) -> dict[str, int]:
     """How much the expert was tuned on."""
-    counts = answers.manifest.metrics["splits"]["train"]
     return {
-        "train_prompts": counts["answers"],
-        "answer_tokens": counts["answer_tokens"]["sum"],
+        "train_prompts": len(rows),
+        "answer_tokens": sum(row.answer_tokens for row in rows),
         "training_steps": tuned.metrics["steps"],
         "best_step": tuned.metrics["best_step"],
     }

@@ -14,7 +14,7 @@ from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.compose import to_dict
-from drafterforge.data.answers import AnswerSet
+from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafter.checkpoint import generalist_of, load_drafter, load_expert, save_drafter
 from drafterforge.drafter.eagle3 import Eagle3Drafter
@@ -58,7 +58,7 @@ def recorded(drafter: DrafterConfig) -> dict[str, Any]:
     return {key: value for key, value in to_dict(drafter).items() if ADDED.get(key, ...) != value}
 
 
-def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
+def train(cfg: Config, target: Target, answers: JoinedAnswers) -> Path:
     """The `drafters` artifact of this configuration, trained or found."""
     if cfg.drafter.kind == "retrieval":
         return build_retrieval(cfg, target, answers)
@@ -76,7 +76,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
             "trainer": settings_of(cfg.trainer),
             "domain": cfg.domain.name,
             "seed": cfg.seed,
-            "answers": answers.manifest.digest,
+            "answers": answers.digest,
             "features": cfg.data.features,
             "parent": parent[1].digest if parent else None,
             **({"origin": origin[1].as_parent()} if origin else {}),
@@ -114,7 +114,7 @@ def train(cfg: Config, target: Target, answers: AnswerSet) -> Path:
         "steps": keeper.curve[-1]["step"],
         "draft_vocab_coverage": round(covered, 4),
     }
-    parents = [answers.manifest, *([parent[1]] if parent else [])]
+    parents = [*answers.manifests, *([parent[1]] if parent else [])]
     with write_artifact(
         path,
         kind="drafters",
@@ -174,7 +174,7 @@ def with_lora_of(cfg: Config, expert: Manifest) -> Config:
     return replace(cfg, drafter=replace(cfg.drafter, lora=own))
 
 
-def start_drafter(cfg: Config, target: Target, answers: AnswerSet, parent: Path | None) -> Eagle3Drafter:
+def start_drafter(cfg: Config, target: Target, answers: JoinedAnswers, parent: Path | None) -> Eagle3Drafter:
     """A drafter to train, fp32: the parent's weights, or a new one."""
     config, embedding = target.config, target.backbone.embedding.float()
     if parent is not None:

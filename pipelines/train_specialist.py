@@ -15,7 +15,7 @@ from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.compose import to_dict
-from drafterforge.data.answers import AnswerRows, AnswerSet
+from drafterforge.data.joined import JoinedAnswers, JoinedRows
 from drafterforge.drafter.causal_lm import (
     CausalLMDrafter,
     new_model,
@@ -42,7 +42,7 @@ Config = TrainDrafterConfig
 Parent = tuple[Path, Manifest]
 
 
-def train_causal_lm(cfg: Config, target: Target, answers: AnswerSet, parent: Parent | None) -> Path:
+def train_causal_lm(cfg: Config, target: Target, answers: JoinedAnswers, parent: Parent | None) -> Path:
     """The small LM of this configuration as a `drafters` artifact, trained or found."""
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.drafter_name)
     settings = settings_of(
@@ -76,7 +76,7 @@ def train_causal_lm(cfg: Config, target: Target, answers: AnswerSet, parent: Par
         "best_step": keeper.best_step,
         "steps": keeper.curve[-1]["step"],
     }
-    parents = [answers.manifest, *([parent[1]] if parent else [])]
+    parents = [*answers.manifests, *([parent[1]] if parent else [])]
     with write_artifact(
         path, kind="drafters", name=path.name, parents=parents, metrics=metrics, replace=cfg.overwrite, **settings
     ) as folder:
@@ -88,10 +88,12 @@ def train_causal_lm(cfg: Config, target: Target, answers: AnswerSet, parent: Par
     return path
 
 
-def build_retrieval(cfg: Config, target: Target, answers: AnswerSet) -> Path:
+def build_retrieval(cfg: Config, target: Target, answers: JoinedAnswers) -> Path:
     """The datastore of the training answers as a `drafters` artifact, built or found."""
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.drafter_name)
     settings = settings_of(cfg, target, answers)
+    if cfg.trainer.num_answers:
+        settings["config"]["num_answers"] = cfg.trainer.num_answers
     if made_before(cfg, path, settings):
         return path
     store = Datastore.build(answer_texts(answers.rows("train", cfg.domain.name), RetrievalSpec().max_ngram))
@@ -100,7 +102,7 @@ def build_retrieval(cfg: Config, target: Target, answers: AnswerSet) -> Path:
         path,
         kind="drafters",
         name=path.name,
-        parents=[answers.manifest],
+        parents=answers.manifests,
         metrics=metrics,
         replace=cfg.overwrite,
         **settings,
@@ -110,13 +112,13 @@ def build_retrieval(cfg: Config, target: Target, answers: AnswerSet) -> Path:
     return path
 
 
-def settings_of(cfg: Config, target: Target, answers: AnswerSet, **drafter: Any) -> dict[str, Any]:
+def settings_of(cfg: Config, target: Target, answers: JoinedAnswers, **drafter: Any) -> dict[str, Any]:
     """What decides the drafter: an artifact made with other settings is not taken for it."""
     return {
         "config": {
             "drafter": {"kind": cfg.drafter.kind, **drafter},
             "domain": cfg.domain.name,
-            "answers": answers.manifest.digest,
+            "answers": answers.digest,
         },
         "target": target.name,
         "target_fingerprint": target.fingerprint,
@@ -157,7 +159,7 @@ def start_causal_lm(cfg: Config, target: Target, parent: Parent | None) -> Causa
     return CausalLMDrafter(model, bool(size.train_embeddings) or not taken)
 
 
-def answer_texts(rows: AnswerRows, lead: int) -> Iterator[np.ndarray]:
+def answer_texts(rows: JoinedRows, lead: int) -> Iterator[np.ndarray]:
     """Each answer with the `lead` tokens before it, by which its first tokens are found.
 
     Prompts stay out: the target does not write them, and its own prompt is looked up in the text at hand.

@@ -15,19 +15,25 @@ from drafterforge.cli import COMMANDS, _meanings, _owners
 from drafterforge.compose import catalogue, load_config, to_dict, to_yaml
 from drafterforge.data.grammars import GRAMMARS
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.prepare_data import _mixed
+from drafterforge.pipelines.prepare_data import _content, _mixed
 from drafterforge.pipelines.train_drafter import recorded
+from drafterforge.training.loggers import settings_of
 
 NEEDED = {  # what a user has to type along with a choice
     "data=jsonl": ["path=prompts.jsonl"],
     "target=hf": ["target.model=some/model"],
+    "experiment=pool_smollm2_natural": ["data=jsonl", "path=prompts.jsonl"],
 }
+
+LEAVES = ("domain.weights", "data.domain_names", "pool.options")  # mappings that are values
 
 
 def _compose(command: str, *overrides: str):
     row = COMMANDS[command]
-    typed = [o for override in overrides for o in (override, *NEEDED.get(override, []))]
-    if "domain" in catalogue.command_groups(row.name) and not any("domain=" in o for o in typed):
+    groups = catalogue.command_groups(row.name)
+    needed = NEEDED if "data" in groups else {"target=hf": NEEDED["target=hf"]}
+    typed = [o for override in overrides for o in (override, *needed.get(override, []))]
+    if "domain" in groups and not any("domain=" in o for o in typed):
         typed = ["domain=sql", *typed]
     if command == "inspect":
         typed = ["path=runs", *typed]
@@ -70,8 +76,18 @@ def test_every_choice_of_every_group_composes(command, choice):
 @pytest.mark.parametrize(("command", "experiment"), EXPERIMENTS)
 @pytest.mark.parametrize("choice", ["data=jsonl", "data=hf", "target=hf"])
 def test_every_experiment_composes_with_other_sources(command, experiment, choice):
-    if choice.partition("=")[0] in catalogue.command_groups(COMMANDS[command].name):
+    of_files = choice == "data=hf" and experiment == "pool_smollm2_natural"
+    if choice.partition("=")[0] in catalogue.command_groups(COMMANDS[command].name) and not of_files:
         _compose(command, f"experiment={experiment}", choice)
+
+
+def test_the_natural_prompts_recipe_is_for_jsonl_and_calls_domains_as_we_do():
+    natural = "experiment=pool_smollm2_natural"
+    config = _compose("prepare-data", "domain=general", natural)
+    assert config.data.domain_names == {"code": "python"} and config.data.licences
+    for other in ("data=grammar", "data=hf"):
+        with pytest.raises(ConfigError, match=r"read by data=jsonl only.*type data=jsonl path=FILE"):
+            _compose("prepare-data", natural, "path=", other)
 
 
 def test_every_yaml_belongs_to_a_command():
@@ -86,7 +102,7 @@ def test_every_yaml_belongs_to_a_command():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_the_values_that_would_be_composed(command):
     row = COMMANDS[command]
-    composed = catalogue.flat(to_dict(_compose(command)), "", {"domain.weights": None, "pool.options": None})
+    composed = catalogue.flat(to_dict(_compose(command)), "", dict.fromkeys(LEAVES))
     shown = catalogue.default_values(row.name, getattr(schema, row.config))
     differing = {key for key in shown if shown[key] != composed[key]}
     assert all(key.startswith("domain.") or key == "path" for key in differing)
@@ -124,6 +140,62 @@ def test_the_shipped_generalist_is_found_by_its_recipe():
     config = _compose("train-drafter", "domain=general", "experiment=pool_smollm2")
     manifest = Manifest.read(SHIPPED / "smollm2-135m" / "drafters" / "general")
     assert recorded(config.drafter) == manifest.config["drafter"]
+    assert settings_of(config.trainer) == manifest.config["trainer"]
+
+
+def test_a_training_on_fewer_answers_is_another_one():
+    config = _compose("train-drafter", "trainer.num_answers=100")
+    assert settings_of(config.trainer)["num_answers"] == 100
+
+
+def test_settings_that_change_nothing_are_not_recorded_with_answers():
+    plain = _compose("prepare-data", "data=jsonl")
+    named = _compose("prepare-data", "data=jsonl", "data.domain_names={code: python}", "data.licences=[MIT]")
+    assert _content(plain).keys() == _content(named).keys() - {"domain_names", "licences"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("answers=general", ["general"]),
+        ("answers=[general]", ["general"]),
+        ("answers=[grammar,natural]", ["grammar", "natural"]),
+        ("answers=[general, /data/my-runs/sql_2]", ["general", "/data/my-runs/sql_2"]),
+        ("answers=../my runs/a,b (1)", ["../my runs/a,b (1)"]),
+        ("answers='[odd]'", ["[odd]"]),
+        ("answers=", []),
+        ("answers=[]", []),
+    ],
+)
+def test_answers_are_one_name_or_a_list_of_names(typed, names):
+    assert _compose("train-drafter", typed).answers == names
+    assert _compose("quickstart", "answers=[a,b]", typed).answers == names
+
+
+@pytest.mark.parametrize("typed", ["answers=null", "answers=[a", "answers=[[a]]"])
+def test_answers_that_are_no_names_are_refused(typed):
+    with pytest.raises(ConfigError, match=r"^answers"):
+        _compose("train-drafter", typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        (["data.domain_names={code: python}"], {"code": "python"}),
+        (["data.domain_names={code:python,word problems:math}"], {"code": "python", "word problems": "math"}),
+        (["data.domain_names.code=python", "data.domain_names.qa=science"], {"code": "python", "qa": "science"}),
+        (["data.domain_names={code: python}", "data.domain_names.code=sql"], {"code": "sql"}),
+        (["data.domain_names={}"], {}),
+    ],
+)
+def test_names_of_domains_are_a_mapping(typed, names):
+    assert _compose("prepare-data", "data=jsonl", *typed).data.domain_names == names
+
+
+@pytest.mark.parametrize("text", ["code", "[code,python]", "{code: [a]}", "{code", "null"])
+def test_names_of_domains_that_are_no_mapping_are_refused(text):
+    with pytest.raises(ConfigError, match=r"^data\.domain_names.*(a mapping such as \{a:b,c:d\}|cannot be read)"):
+        _compose("prepare-data", "data=jsonl", f"data.domain_names={text}")
 
 
 def test_values_arrive_typed():

@@ -19,6 +19,7 @@ from drafterforge.errors import ConfigError
 
 SHORTHANDS = {"path": "data.path", "dataset": "data.dataset", "column": "data.column"}
 VERBATIM = {"prompt"}  # keys whose text is never unquoted
+ONE_OR_MORE = {"answers"}  # lists whose only entry may be typed alone
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -45,6 +46,9 @@ def read_overrides(
                 choices[key] = _choice(key, text, groups[key])
         elif hint is None:
             raise ConfigError(_unknown_key(name, typed_key, text, groups, keys, shorthands))
+        elif key in ONE_OR_MORE and text[:1] != "[":
+            alone = _text(key, text, str)
+            values[key] = [alone] if alone else []
         elif _plain(hint) is str:
             texts[key] = _text(key, text, hint)
         else:
@@ -139,6 +143,10 @@ def _convertible(value: Any, hint: Any) -> bool:
 
     if isinstance(value, str) and "${" in value:
         return True  # known once everything is composed
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    scalars = typing.get_args(_plain(hint))[-1:] != (Any,)  # a list or mapping in a list or mapping is for Any alone
+    if scalars and any(isinstance(entry, list | dict) for entry in entries):
+        return False
     probe = dataclasses.make_dataclass("Probe", [("value", hint)])
     if isinstance(value, bool) and _plain(hint) is not bool:
         return False
@@ -155,7 +163,7 @@ def _words(hint: Any) -> str:
         words = f"a list such as [a,b], of {WORDS[typing.get_args(plain)[0]].removeprefix('a ')}"
         words = words if words.endswith("text") else f"{words}s"
     elif typing.get_origin(plain) is dict:
-        words = "a mapping such as {a:1,b:2}"
+        words = f"a mapping such as {'{a:b,c:d}' if typing.get_args(plain)[1] is str else '{a:1,b:2}'}"
     else:
         words = WORDS[plain]
     return f"{words}, or null" if isinstance(hint, types.UnionType) else words

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.errors import ArtifactError
 
 SPLITS = ("train", "val", "test")
 
@@ -66,14 +65,10 @@ def encode_shard(answers: Sequence[tuple[int, Answer]]) -> bytes:
 class AnswerRows(Sequence[Answer]):
     """The answers of one split in the order of its prompts, read from mapped memory on demand."""
 
-    def __init__(self, shards: Sequence[Path], domain: str = "") -> None:
-        """domain: keep the answers of this domain only."""
+    def __init__(self, shards: Sequence[Path]) -> None:
         tables = [pa.ipc.open_stream(pa.memory_map(str(shard))).read_all() for shard in shards]
         self.table = pa.concat_tables(tables) if tables else _SCHEMA.empty_table()
-        order = np.argsort(self.table.column("index").to_numpy(), kind="stable")
-        kept = pc.equal(self.table.column("domain"), domain).to_numpy()[order] if domain else np.ones(len(order), bool)
-        self.places = np.flatnonzero(kept)  # of these answers in the whole split
-        self._order = order[kept]
+        self._order = np.argsort(self.table.column("index").to_numpy(), kind="stable")
 
     def __len__(self) -> int:
         return len(self._order)
@@ -109,6 +104,16 @@ class AnswerRows(Sequence[Answer]):
         lengths = pc.list_value_length(self.table.column("input_ids"))
         return lengths.to_numpy().astype(np.int64)[self._order]
 
+    @property
+    def domains(self) -> np.ndarray:
+        """The domain of each answer, text."""
+        return self.table.column("domain").to_numpy()[self._order]
+
+    def prompts(self) -> list[bytes]:
+        """What each answer was asked for, as bytes to compare."""
+        counts = self.table.column("prompt_tokens").to_numpy()[self._order]
+        return [self.arrays(row)[0][:count].tobytes() for row, count in enumerate(counts.tolist())]
+
 
 class AnswerSet:
     """An opened `answers` artifact."""
@@ -116,7 +121,7 @@ class AnswerSet:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self._rows: dict[tuple[str, str], AnswerRows] = {}
+        self._rows: dict[str, AnswerRows] = {}
 
     @classmethod
     def open(
@@ -131,39 +136,13 @@ class AnswerSet:
         manifest = open_artifact(path, "answers", target_fingerprint=target_fingerprint, target=target, verify=verify)
         return cls(Path(path), manifest)
 
-    def rows(self, split: str = "train", domain: str = "") -> AnswerRows:
-        """Returns the answers of a split, lazily, in the order of its prompts.
-
-        domain: of a mixture that holds this domain, its answers only.
-        """
+    def rows(self, split: str = "train") -> AnswerRows:
+        """Returns the answers of a split, lazily, in the order of its prompts."""
         assert split in SPLITS, split
-        held = self.manifest.metrics["domains"]
-        domain = domain if domain in held and len(held) > 1 else ""
-        if (split, domain) not in self._rows:
+        if split not in self._rows:
             names = sorted(n for n in self.manifest.files if n.startswith(f"{split}-"))
-            rows = AnswerRows([self.path / name for name in names], domain)
-            if domain and not len(rows):
-                raise ArtifactError(
-                    f"{self.path} has no {split} answers of {domain}; make it with data.num_{split}={len(held)} or more"
-                )
-            self._rows[split, domain] = rows
-        return self._rows[split, domain]
-
-    def token_counts(self, vocab_size: int, split: str = "train", domain: str = "") -> np.ndarray:
-        """Returns how often each target id was emitted in the answers, [V] int64."""
-        counts = np.zeros(vocab_size, dtype=np.int64)
-        rows = self.rows(split, domain)
-        table = rows.table if len(rows) == len(rows.table) else rows.table.take(rows._order)
-        columns = table.column("input_ids").chunks, table.column("loss_mask").chunks
-        for ids, mask in zip(*columns, strict=True):
-            emitted = ids.flatten().to_numpy()[mask.flatten().to_numpy() == 1]
-            if emitted.size and emitted.max() >= vocab_size:
-                raise ArtifactError(
-                    f"{self.path} holds token id {emitted.max()}, but the target has {vocab_size} "
-                    "ids; type `drafterforge prepare-data overwrite=true`"
-                )
-            counts += np.bincount(emitted, minlength=vocab_size)
-        return counts
+            self._rows[split] = AnswerRows([self.path / name for name in names])
+        return self._rows[split]
 
 
 def answer_stats(shards: Sequence[Path]) -> dict[str, Any]:

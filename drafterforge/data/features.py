@@ -94,6 +94,27 @@ class FeatureSet:
         return read
 
 
+class JoinedFeatures:
+    """Features of several artifacts."""
+
+    def __init__(self, parts: Sequence[FeatureSet | OnlineFeatures]) -> None:
+        self.parts = parts
+
+    def reader(self, split: str) -> Callable[[Sequence[tuple[int, int]]], list[Captured]]:
+        """A function from (artifact, row index of its split) to captures."""
+        readers = [part.reader(split) for part in self.parts]
+
+        def read(places: Sequence[tuple[int, int]]) -> list[Captured]:
+            found: dict[int, Captured] = {}
+            for part, reader in enumerate(readers):
+                own = [at for at, (owner, _) in enumerate(places) if owner == part]
+                if own:
+                    found |= zip(own, reader([places[at][1] for at in own]), strict=True)
+            return [found[at] for at in range(len(places))]
+
+        return read
+
+
 def prepare_features(
     answers: AnswerSet,
     capture: Callable[[Sequence[Answer]], Sequence[Captured]],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from drafterforge.data.grammars import base
@@ -39,7 +40,11 @@ def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str,
     if data.source == "grammar":
         return _from_grammars(data, domain, limits, seed)
     if data.source == "jsonl":
-        rows = sorted(jsonl_rows(data.path, data.licences), key=lambda row: _seeded(prompt_text(row), seed))
+        rows = _renamed(jsonl_rows(data.path, data.licences), data.domain_names, domain.name, data.path)
+        rows.sort(key=lambda row: _seeded(prompt_text(row), seed))
+        weights = _positive(domain.weights)
+        if any(row.domain in weights for row in rows):
+            return _mixed_rows(rows, domain.name, weights, limits, data.path)
         where = data.path
     else:
         rows = hf_rows(data, domain, seed)
@@ -61,7 +66,7 @@ def _from_grammars(
 ) -> dict[str, list[Prompt]]:
     if data.answers == "given":
         raise ConfigError("a grammar has no answers; type data=jsonl path=FILE.jsonl, or data.answers=target")
-    weights = {name: weight for name, weight in domain.weights.items() if weight > 0}
+    weights = _positive(domain.weights)
     if not weights and not domain.grammar:
         raise ConfigError(f"domain={domain.name} has no prompt grammar; type data=jsonl path=FILE.jsonl or data=hf")
     weights = weights or {domain.name: 1.0}
@@ -86,6 +91,10 @@ def _drawn(domain: str, split: str, count: int, seed: int) -> list[Prompt]:
     ]
 
 
+def _positive(weights: dict[str, float]) -> dict[str, float]:
+    return {name: weight for name, weight in weights.items() if weight > 0}
+
+
 def shares(weights: dict[str, float], total: int) -> dict[str, int]:
     """Returns `total` cut in proportion to the weights, by largest remainder."""
     exact = {name: total * weight / sum(weights.values()) for name, weight in weights.items()}
@@ -94,6 +103,17 @@ def shares(weights: dict[str, float], total: int) -> dict[str, int]:
     for name in by_remainder[: total - sum(counts.values())]:
         counts[name] += 1
     return counts
+
+
+def shares_of(held: dict[str, int], weights: dict[str, float], total: int) -> dict[str, int]:
+    """Returns such shares of which none exceeds what its domain holds: the others fill up, as far as they can."""
+    weights, counts = {name: weights[name] for name in held}, {}
+    while short := [name for name, count in shares(weights, total).items() if count > held[name]]:
+        for name in short:
+            counts[name] = held[name]
+            total -= held[name]
+            del weights[name]
+    return counts | shares(weights, total)
 
 
 def interleave(lists: list[list[Prompt]]) -> list[Prompt]:
@@ -107,6 +127,36 @@ def interleave(lists: list[list[Prompt]]) -> list[Prompt]:
 
 
 # --- rows of a file or a data set ----------------------------------------------------------------
+
+
+def _renamed(rows: Iterable[Row], names: dict[str, str], domain: str, where: str) -> list[Row]:
+    """The rows with domains as we call them; a row without is of `domain`.  Names that no row has are told."""
+    rows = [replace(row, domain=row.domain or domain) for row in rows]
+    found = {row.domain for row in rows}
+    for name in names:
+        if name not in found:
+            there = ", ".join(sorted(found))
+            log.warning("%s has no lines of %s, which data.domain_names renames; it has: %s", where, name, there)
+    return [replace(row, domain=names.get(row.domain, row.domain)) for row in rows]
+
+
+def _mixed_rows(
+    rows: list[Row], domain: str, weights: dict[str, float], limits: dict[str, int], where: str
+) -> dict[str, list[Prompt]]:
+    """The weighted mixture of the rows' domains, in splits."""
+    others = Counter(row.domain for row in rows if row.domain not in weights)
+    if others:
+        counts = ", ".join(f"{name} {count}" for name, count in others.most_common())
+        name = others.most_common(1)[0][0]
+        todo = f"type data.domain_names={{{name}: OURS}}, or domain.weights.{name}=1"
+        log.warning("%s: %d lines of domains without a weight left out (%s); %s", where, others.total(), counts, todo)
+    rows = [row for row in rows if row.domain in weights]
+    splits = _split_rows(rows, domain, dict.fromkeys(SPLITS, len(rows)), where)
+    for split, prompts in splits.items():
+        of = {name: [prompt for prompt in prompts if prompt.domain == name] for name in weights}
+        counts = shares_of({name: len(found) for name, found in of.items()}, weights, limits[split])
+        splits[split] = interleave([of[name][:count] for name, count in counts.items() if count])
+    return splits
 
 
 def _split_rows(rows: Iterable[Row], domain: str, limits: dict[str, int], where: str) -> dict[str, list[Prompt]]:

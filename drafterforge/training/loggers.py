@@ -19,6 +19,7 @@ from drafterforge.schema import TrainerConfig
 LOGS = "logs"  # folder of all loggers
 EXTRAS = ("wandb", "mlflow")  # packages that come with extras of these names
 PLACES = ("project", "wandb_mode", "mlflow_uri")  # keys that say where is logged
+ADDED = {"num_answers": None}  # settings that were not always there
 
 
 class ResumedCSVLogger(CSVLogger):
@@ -58,8 +59,12 @@ class EndedWandbLogger(WandbLogger):
 
 
 def settings_of(config: TrainerConfig) -> dict[str, Any]:
-    """What tells one training from another: where it is logged does not, and may hold a password."""
-    return {key: value for key, value in asdict(config).items() if key not in PLACES}
+    """What tells one training from another: where it is logged does not, and may hold a password.
+
+    Nor do settings added later that change nothing: older drafters lack them.
+    """
+    kept = {key: value for key, value in asdict(config).items() if key not in PLACES}
+    return {key: value for key, value in kept.items() if ADDED.get(key, ...) != value}
 
 
 def require_loggers(config: TrainerConfig) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from drafterforge.data.grammars import base
 from drafterforge.data.grammars.base import Draw
-from drafterforge.data.prompts import SPLITS, load_prompts, prompt_text, shares
+from drafterforge.data.prompts import SPLITS, load_prompts, prompt_text, shares, shares_of
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.schema import DataConfig, DomainConfig
 
@@ -332,6 +332,77 @@ def test_a_folder_is_read_whole_and_lines_of_other_licences_are_left_out(tmp_pat
     assert "2 lines of other licences left out (CC-BY-4.0 1, none 1)" in caplog.text
     with pytest.raises(ArtifactError, match=r"no lines of data.licences=\[BSD\]; found: MIT 3, .*none 1"):
         load(folder, licences=["BSD"])
+
+
+GENERAL = DomainConfig(name="general", weights={"sql": 1.0, "python": 1.0, "math": 1.0, "chat": 0.0})
+
+
+def of_domains(path: Path, **counts: int) -> Path:
+    """Lines of each domain in a file; those of `none` name no domain."""
+    rows = [
+        {"prompt": f"{name} {i}"} | ({} if name == "none" else {"domain": name})
+        for name, count in counts.items()
+        for i in range(count)
+    ]
+    return write_lines(path, rows)
+
+
+def test_domains_of_lines_are_renamed(tmp_path, caplog):
+    path = of_domains(tmp_path / "a.jsonl", code=30, math=30, none=30)
+    prompts = [p for split in load(path, domain_names={"code": "python"}).values() for p in split]
+    assert Counter(p.domain for p in prompts) == {"python": 30, "math": 30, "sql": 30}  # without: as the command's
+    assert {p.messages[0]["content"].split()[0] for p in prompts if p.domain == "python"} == {"code"}
+    assert caplog.text == ""
+    load(path, domain_names={"cod": "python"})
+    assert "has no lines of cod, which data.domain_names renames; it has: code, math, sql" in caplog.text
+
+
+def test_a_mixture_of_a_file_s_domains_is_even_and_the_others_fill_up(tmp_path):
+    path = of_domains(tmp_path / "a.jsonl", sql=900, code=400, math=40)
+    options = {"domain_names": {"code": "python"}, "num_train": 300, "num_val": 9, "num_test": 3}
+    prompts = load(path, GENERAL, **options)
+    counts = {split: Counter(p.domain for p in prompts[split]) for split in SPLITS}
+    few = counts["train"]["math"]  # those of 40 that are not held out
+    assert 30 < few < 40 and counts["train"]["sql"] + counts["train"]["python"] == 300 - few
+    assert abs(counts["train"]["sql"] - counts["train"]["python"]) <= 1
+    assert {split: len(prompts[split]) for split in SPLITS} == {"train": 300, "val": 9, "test": 3}
+    assert counts["test"] == {"sql": 1, "python": 1, "math": 1}
+    first = Counter(p.domain for p in prompts["train"][:60])
+    assert all(abs(first[name] - counts["train"][name] / 5) <= 1 for name in first)
+    assert prompts == load(path, GENERAL, **options) != load(path, GENERAL, seed=1, **options)
+
+
+def test_weights_of_a_mixture_are_those_of_a_file_s_domains(tmp_path):
+    path = of_domains(tmp_path / "a.jsonl", sql=600, python=600)
+    domain = DomainConfig(name="general", weights={"sql": 3.0, "python": 1.0})
+    assert Counter(p.domain for p in load(path, domain, num_train=100)["train"]) == {"sql": 75, "python": 25}
+
+
+def test_domains_without_a_weight_are_left_out_and_told(tmp_path, caplog):
+    path = of_domains(tmp_path / "a.jsonl", sql=50, code=20, chat=9, none=5)
+    prompts = load(path, GENERAL)
+    assert {p.domain for split in prompts.values() for p in split} == {"sql"}
+    assert "34 lines of domains without a weight left out (code 20, chat 9, general 5)" in caplog.text
+    assert "type data.domain_names={code: OURS}, or domain.weights.code=1" in caplog.text
+
+
+def test_a_file_without_the_mixture_s_domains_is_taken_as_it_is(tmp_path, caplog):
+    path = of_domains(tmp_path / "a.jsonl", support=200, none=200)
+    prompts = [p for split in load(path, GENERAL).values() for p in split]
+    assert Counter(p.domain for p in prompts) == {"support": 200, "general": 200} and caplog.text == ""
+
+
+def test_no_share_exceeds_what_its_domain_holds_and_none_is_wasted():
+    weights = {"a": 1.0, "b": 2.0, "c": 1.0}
+    assert shares_of({"a": 100, "b": 100, "c": 100}, weights, 40) == {"a": 10, "b": 20, "c": 10}
+    assert shares_of({"a": 3, "b": 100, "c": 100}, weights, 39) == {"a": 3, "b": 24, "c": 12}
+    assert shares_of({"a": 3, "b": 20, "c": 100}, weights, 39) == {"a": 3, "b": 20, "c": 16}
+    assert shares_of({"a": 3, "b": 0, "c": 5}, weights, 39) == {"a": 3, "b": 0, "c": 5}
+
+
+def test_a_grammar_has_no_names_of_domains():
+    with pytest.raises(ConfigError, match=r"data\.domain_names= is read by data=jsonl only.*type data=jsonl"):
+        DataConfig(domain_names={"code": "python"})
 
 
 def test_a_grammar_has_no_licences():

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.data.answers import AnswerSet
+from drafterforge.data.joined import JoinedAnswers
 from drafterforge.errors import ArtifactError
 from drafterforge.runtime.engine import Engine
 from drafterforge.schema import TargetConfig
@@ -119,7 +120,7 @@ def test_general_mixes_the_domains(bench):
     stats = json.loads((bench.artifact("answers", "general") / "stats.json").read_text())
     assert len(stats["domains"]) > 1
     with pytest.raises(ArtifactError, match=r"no val answers of translation; make it with data\.num_val=8 or more"):
-        AnswerSet.open(bench.artifact("answers", "general")).rows("val", "translation")
+        JoinedAnswers([AnswerSet.open(bench.artifact("answers", "general"))]).rows("val", "translation")
 
 
 def test_data_from_a_jsonl_file(bench):

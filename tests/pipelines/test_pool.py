@@ -13,6 +13,7 @@ from drafterforge.artifacts import locate
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.cli import main
 from drafterforge.data.answers import AnswerSet
+from drafterforge.data.joined import JoinedAnswers
 from drafterforge.drafter import checkpoint
 from drafterforge.drafter.fused import AdaptedLinear
 from drafterforge.evaluation.measure import decode
@@ -64,11 +65,11 @@ def test_an_expert_is_a_small_adapter_that_names_its_generalist(pool):
 
 
 def test_an_expert_learns_from_its_own_domain_s_answers_alone(pool):
-    answers = AnswerSet.open(pool.artifact("answers", "general"))
+    answers = JoinedAnswers([AnswerSet.open(pool.artifact("answers", "general"))])
     for split in ("train", "val", "test"):
         whole, own = answers.rows(split), answers.rows(split, "sql")
         assert {row.domain for row in own} == {"sql"} and {row.domain for row in whole} > {"sql"}
-        assert [whole[place].input_ids for place in own.places.tolist()] == [row.input_ids for row in own]
+        assert [whole[row].input_ids for _, row in own.places.tolist()] == [row.input_ids for row in own]
         assert len(answers.rows(split, "general")) == len(answers.rows(split, "medical")) == len(whole)
 
 

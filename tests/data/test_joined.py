@@ -1,0 +1,181 @@
+"""Joined answers: artifacts read as one, even at every beginning; nothing is learned that one of them holds out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drafterforge.artifacts.folder import write_artifact
+from drafterforge.data.answers import SPLITS, Answer, AnswerSet, answer_stats, encode_shard
+from drafterforge.data.features import JoinedFeatures
+from drafterforge.data.joined import JoinedAnswers, spread
+from drafterforge.errors import ArtifactError, ConfigError
+
+DOMAINS = ("sql", "math", "chat")
+
+
+def made(folder: Path, name: str, prompts: dict[str, list[tuple[int, str]]]) -> AnswerSet:
+    """An artifact whose (prompt token, domain) rows are stored backwards, in two shards."""
+    path, parts = folder / name, []
+    target = {"target": "tiny", "target_fingerprint": "f00d", "config": {"name": name}}
+    metrics: dict = {}
+    with write_artifact(path, kind="answers", name=name, metrics=metrics, **target) as inside:
+        for split in SPLITS:
+            rows = []
+            for index, (token, domain) in enumerate(prompts[split]):
+                ids = [1, token, 5, 6]
+                rows.append((index, Answer(f"{name}-{token}", domain, "", split, ids, [0, 0, 1, 1], 2, 2, True)))
+            for shard in range(2):
+                parts.append(inside / f"{split}-{shard:05d}.arrow")
+                parts[-1].write_bytes(encode_shard(rows[::-1][shard::2]))
+        metrics |= answer_stats(parts)
+    return AnswerSet.open(path)
+
+
+def numbered(first: int, *, train: int, domains: tuple[str, ...] = DOMAINS) -> dict[str, list[tuple[int, str]]]:
+    """Distinct prompts from token `first` on, the domains one after the other in each split."""
+    counts = {"train": train, "val": 3, "test": 3}
+    starts = {"train": first, "val": first + train, "test": first + train + 3}
+    return {
+        split: [(starts[split] + i, domains[i * len(domains) // count]) for i in range(count)]
+        for split, count in counts.items()
+    }
+
+
+def asked(rows) -> list[int]:
+    return [row.input_ids[1] for row in rows]
+
+
+def test_one_artifact_is_read_as_it_is(tmp_path):
+    one = made(tmp_path, "one", numbered(10, train=9))
+    joined = JoinedAnswers([one])
+    for split in SPLITS:
+        assert list(joined.rows(split)) == list(one.rows(split))
+        assert asked(joined.rows(split)) == sorted(asked(joined.rows(split)))
+        own = joined.rows(split, "math")
+        assert list(own) == [row for row in one.rows(split) if row.domain == "math"]
+        assert [one.rows(split)[row] for _, row in own.places.tolist()] == list(own)
+        assert len(joined.rows(split, "general")) == len(one.rows(split))
+    assert joined.digest == one.manifest.digest and joined.manifests == [one.manifest]
+
+
+def test_splits_and_domains_are_those_of_all_artifacts_and_every_beginning_is_even(tmp_path):
+    sets = [made(tmp_path, "small", numbered(10, train=30)), made(tmp_path, "large", numbered(100, train=60))]
+    joined = JoinedAnswers(sets)
+    for split in SPLITS:
+        rows = joined.rows(split)
+        assert sorted(asked(rows)) == sorted(asked(sets[0].rows(split)) + asked(sets[1].rows(split)))
+        own = joined.rows(split, "sql")
+        assert {row.domain for row in own} == {"sql"} and len(own) == len(rows) / 3
+    rows = joined.rows("train")
+    assert Counter((row.id[0], row.domain) for row in rows[:9]) == {
+        **{("s", domain): 1 for domain in DOMAINS},
+        **{("l", domain): 2 for domain in DOMAINS},
+    }
+    assert {row.id[0] for row in joined.rows("test")[:6]} == {"s", "l"}
+    assert joined.digest == [one.manifest.digest for one in sets]
+    ids, mask = rows.arrays(4)
+    assert (ids.tolist(), mask.tolist()) == (rows[4].input_ids, rows[4].loss_mask)
+
+
+def test_a_prompt_is_taken_once_and_never_taught_where_any_artifact_holds_it_out(tmp_path, caplog):
+    first = {"train": [(1, "sql"), (2, "sql"), (3, "sql")], "val": [(10, "sql")], "test": [(20, "sql"), (21, "sql")]}
+    later = {
+        "train": [(1, "sql"), (10, "sql"), (4, "sql"), (20, "sql")],  # taught, held out, new, held out
+        "val": [(2, "sql"), (11, "sql")],  # taught by the first
+        "test": [(21, "sql"), (10, "sql"), (22, "sql")],  # held out by the first
+    }
+    joined = JoinedAnswers([made(tmp_path, "first", first), made(tmp_path, "later", later)])
+    found = {split: sorted(row.id for row in joined.rows(split)) for split in SPLITS}
+    assert found == {
+        "train": ["first-1", "first-3", "later-4"],
+        "val": ["first-10", "later-11", "later-2"],  # held out rather than taught
+        "test": ["first-20", "first-21", "later-22"],
+    }
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "first, later: left out 3 answers to prompts of an artifact named earlier, and 3 training answers to prompts "
+        "that one of them holds out"
+    ]
+
+
+def test_artifacts_without_common_prompts_say_nothing(tmp_path, caplog):
+    JoinedAnswers([made(tmp_path, "a", numbered(10, train=3)), made(tmp_path, "b", numbered(50, train=3))])
+    assert caplog.records == []
+
+
+def test_the_first_training_answers_are_even_over_domains_and_each_choice_holds_the_smaller_ones(tmp_path):
+    one = made(tmp_path, "one", numbered(10, train=60))  # its domains stand one after the other
+    chosen = [JoinedAnswers([one], count).rows("train") for count in range(1, 61)]
+    assert [len(rows) for rows in chosen] == list(range(1, 61))
+    for fewer, more in pairwise(chosen):
+        assert asked(more)[: len(fewer)] == asked(fewer)
+    counts = Counter(row.domain for row in chosen[9])
+    assert max(counts.values()) - min(counts.values()) <= 1 and counts.keys() == set(DOMAINS)
+    of_math = [row for row in chosen[29] if row.domain == "math"]
+    assert of_math == [row for row in one.rows("train") if row.domain == "math"][: len(of_math)]  # by prompt, not shard
+    limited = JoinedAnswers([one], 4)
+    assert len(limited.rows("val")) == len(limited.rows("test")) == 3
+    assert limited.token_counts(90)[5:7].tolist() == [4, 4] and limited.token_counts(90).sum() == 8
+    assert {row.domain for row in limited.rows("train", "chat")} == {"chat"} and len(limited.rows("train", "chat")) == 4
+
+
+def test_more_answers_than_there_are_is_refused(tmp_path):
+    limited = JoinedAnswers([made(tmp_path, "one", numbered(10, train=9))], 4)
+    with pytest.raises(ConfigError, match=r"trainer.num_answers=4, but .*one has 3 training answers of sql; type .*=3"):
+        limited.rows("train", "sql")
+
+
+def test_an_artifact_without_the_domain_gives_nothing_and_says_so(tmp_path, caplog):
+    sets = [made(tmp_path, "both", numbered(10, train=6, domains=("sql", "math")))]
+    sets += [made(tmp_path, "other", numbered(50, train=6, domains=("chat",)))]
+    rows = JoinedAnswers(sets).rows("train", "sql")
+    assert {row.id.partition("-")[0] for row in rows} == {"both"} and len(rows) == 3
+    assert "no sql answers in other: learned from the others alone" in caplog.text
+    assert len(JoinedAnswers(sets).rows("train", "python")) == 12  # as of one artifact that lacks the domain
+
+
+def test_a_split_without_the_domain_says_what_to_make(tmp_path):
+    prompts = numbered(10, train=6) | {"val": [(90, "sql")]}
+    with pytest.raises(ArtifactError, match=r"one has no val answers of math; make it with data\.num_val=3 or more"):
+        JoinedAnswers([made(tmp_path, "one", prompts)]).rows("val", "math")
+
+
+def test_artifacts_of_one_name_are_refused(tmp_path):
+    one = made(tmp_path, "one", numbered(10, train=3))
+    with pytest.raises(ConfigError, match=r"answers=\[one,one\] names one more than once"):
+        JoinedAnswers([one, one])
+
+
+def test_a_token_that_the_target_does_not_have_is_told(tmp_path):
+    with pytest.raises(ArtifactError, match="holds token id 6, but the target has 6 ids"):
+        JoinedAnswers([made(tmp_path, "one", numbered(10, train=3))]).token_counts(6)
+
+
+def test_features_of_several_artifacts_come_in_the_order_asked_for():
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name, self.calls = name, []
+
+        def reader(self, split: str):
+            return lambda rows: self.calls.append(rows) or [f"{self.name} {split} {row}" for row in rows]
+
+    parts = [Part("a"), Part("b"), Part("c")]
+    read = JoinedFeatures(parts).reader("val")
+    assert read([[1, 7], [0, 2], [1, 0]]) == ["b val 7", "a val 2", "b val 0"]
+    assert [part.calls for part in parts] == [[[2]], [[7, 0]], []]  # together, as one artifact's are
+
+
+def test_spread_keeps_the_order_within_groups_and_evens_out_every_beginning():
+    groups = ["a"] * 6 + ["b"] * 3 + ["c"]
+    order = spread(groups)
+    assert sorted(order.tolist()) == list(range(10))
+    assert [number for number in order if number < 6] == list(range(6))
+    for end in range(11):
+        counts = Counter(groups[number] for number in order[:end])
+        assert all(abs(counts[name] - end * share) <= 1 for name, share in {"a": 0.6, "b": 0.3, "c": 0.1}.items())
+    assert spread([]).dtype == np.int64

@@ -1,0 +1,122 @@
+"""Drafters that learn from several `answers` artifacts, from the command line on a tiny target."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.cli import main
+from drafterforge.data.answers import AnswerSet
+from drafterforge.target.fingerprint import fingerprint
+from tests.pipelines.conftest import LEFT_OUT, SMOKE, Bench
+
+pytestmark = pytest.mark.slow  # whole programs
+
+BOTH = "answers=[grammar,natural]"
+GENERAL = ("train-drafter", "domain=general", BOTH, *SMOKE)
+LORA = ("drafter=lora", "drafter.lora.rank=4")
+NATURAL = ("name=natural", "data=jsonl", "data.licences=[MIT]", "data.domain_names={code: python}")
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory, tiny_folder) -> Path:
+    """Runs with answers to prompts of the grammars, and to natural ones of sql and code."""
+    folder = tmp_path_factory.mktemp("several")
+    prepare = ("prepare-data", "domain=general", *LEFT_OUT, "experiment=smoke", "data.features=online")
+    prepare += ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={folder / 'runs'}")
+    assert main([*prepare, "name=grammar"]) == 0
+    lines = [
+        {"prompt": f"{name} {i}", "domain": name, "licence": "MIT"} for i in range(100) for name in ("sql", "code")
+    ]
+    lines.append({"prompt": "not this", "domain": "sql", "licence": "GPL"})
+    (folder / "lines").mkdir()
+    (folder / "lines" / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert main([*prepare, *NATURAL, f"path={folder / 'lines'}"]) == 0
+    return folder / "runs"
+
+
+@pytest.fixture
+def several(bench, answered) -> Bench:
+    """A bench with a copy of those answers."""
+    shutil.copytree(answered, bench.runs)
+    return bench
+
+
+def manifest_of(bench: Bench, name: str) -> Manifest:
+    return open_artifact(bench.artifact("drafters", name), "drafters")
+
+
+def parents(manifest: Manifest) -> list[tuple[str, str]]:
+    return [(parent["kind"], parent["name"]) for parent in manifest.parents]
+
+
+def test_natural_prompts_are_even_over_domains_as_we_call_them(several):
+    answers = AnswerSet.open(several.artifact("answers", "natural"))
+    assert answers.manifest.metrics["domains"] == {"python": 8, "sql": 8}
+    assert Counter(row.domain for row in answers.rows("train")) == {"python": 4, "sql": 4}
+    config = answers.manifest.config["data"]
+    assert (config["licences"], config["domain_names"]) == (["MIT"], {"code": "python"})
+    assert "domain_names" not in open_artifact(several.artifact("answers", "grammar"), "answers").config["data"]
+
+
+def test_a_generalist_and_its_expert_learn_from_both_and_are_found_again(several):
+    done = several(*GENERAL)
+    assert done.code == 0, done.err
+    digests = [Manifest.read(several.artifact("answers", name)).digest for name in ("grammar", "natural")]
+    general = manifest_of(several, "general")
+    assert parents(general) == [("answers", "grammar"), ("answers", "natural")]
+    assert general.config["answers"] == digests and "num_answers" not in general.config["trainer"]
+    assert {"tiny/features/grammar", "tiny/features/natural"} <= set(several.finished())
+    report = open_artifact(several.artifact("reports", "general"), "reports")
+    assert parents(report) == [("drafters", "general"), *parents(general)]
+    assert "was trained before" in several(*GENERAL).err
+    line = several(*GENERAL, "answers=grammar").one_line()
+    assert "made with other settings (answers: [" in line and "name=OTHER" in line
+    expert = ("train-drafter", "domain=sql", BOTH, *LORA, *SMOKE)
+    assert several(*expert).code == 0
+    assert parents(manifest_of(several, "sql")) == [*parents(general), ("drafters", "general")]
+    quick = several("quickstart", BOTH, "experiment=smoke", "first_prompts=2", "first_tokens=6")
+    assert quick.code == 0, quick.err
+    about = json.loads((several.runs / "quickstart" / "report.json").read_text())["curves"]["quickstart"]
+    assert about["train_prompts"] == 6  # sql has 2 of the grammars' 8, and 4 of the natural 8
+
+
+@pytest.mark.parametrize("kind", ["retrieval", "causal_lm"])
+def test_drafters_of_other_kinds_learn_from_their_domain_s_share_of_both(several, kind):
+    done = several("train-drafter", "domain=sql", BOTH, f"drafter={kind}", "data.features=online", *SMOKE)
+    assert done.code == 0, done.err
+    manifest = manifest_of(several, f"sql-{kind}")
+    assert (
+        parents(manifest) == [("answers", "grammar"), ("answers", "natural")] and len(manifest.config["answers"]) == 2
+    )
+    assert manifest.metrics.get("sequences", 6) == 6
+    assert not any("features" in name for name in several.finished())
+
+
+def test_fewer_answers_make_another_drafter(several):
+    brief = (*GENERAL, "data.features=online", "trainer.max_steps=2")
+    assert several(*brief, "trainer.num_answers=5", "name=five").code == 0
+    assert manifest_of(several, "five").config["trainer"]["num_answers"] == 5
+    assert "trainer.num_answers: 5 there, null now" in several(*brief, "name=five").one_line()
+    assert several(*brief, "drafter=retrieval", "trainer.num_answers=5", "name=store").code == 0
+    assert manifest_of(several, "store").metrics["sequences"] == 5
+    assert "num_answers: 5 there, null now" in several(*brief, "drafter=retrieval", "name=store").one_line()
+    assert "has 16 training answers" in several(*brief, "trainer.num_answers=17", "name=more").one_line()
+
+
+def test_answers_of_another_target_or_named_twice_are_one_line(several, other_folder):
+    foreign = ("prepare-data", "domain=sql", "experiment=smoke", "data.features=online", "name=foreign")
+    assert several(*foreign, target=other_folder).code == 0
+    line = several(*GENERAL, "answers=[grammar,foreign]").one_line()
+    assert "answers/foreign was made for target 'tiny'" in line
+    assert fingerprint(several.target) in line and fingerprint(other_folder) in line
+    twice = f"answers=[grammar,{several.artifact('answers', 'grammar')}]"
+    assert "answers=[grammar,grammar] names grammar more than once" in several(*GENERAL, twice).one_line()
+    assert "no answers named 'nowhere'" in several(*GENERAL, "answers=[grammar,nowhere]").one_line()
+    assert not any("drafters" in name for name in several.finished())
