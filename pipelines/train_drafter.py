@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,11 @@ def recorded(drafter: DrafterConfig) -> dict[str, Any]:
     return {key: value for key, value in to_dict(drafter).items() if ADDED.get(key, ...) != value}
 
 
-def train(cfg: Config, target: Target, answers: JoinedAnswers) -> Path:
-    """The `drafters` artifact of this configuration, trained or found."""
+def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequence[Any] = ()) -> Path:
+    """The `drafters` artifact of this configuration, trained or found.
+
+    callbacks: lightning's, of an EAGLE-3 drafter's training.
+    """
     if cfg.drafter.kind == "retrieval":
         return build_retrieval(cfg, target, answers)
     parent, origin = parents_of(cfg, target)
@@ -104,6 +108,7 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers) -> Path:
         target.device,
         cfg.seed,
         trained=start is not None,
+        callbacks=callbacks,
     )
 
     emitted = answers.token_counts(target.config.vocab_size, "val", cfg.domain.name)
@@ -131,7 +136,8 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers) -> Path:
         save_json_atomic(folder / "curves.json", keeper.curve)
         keep_logs(staging, folder)
     drop_staging(path)
-    say(f"drafter: {keeper.outcome(cfg.trainer.ttt_steps)}, {path}")
+    depth = sum(key.startswith("val/accuracy_") for key in keeper.curve[-1])
+    say(f"drafter: {keeper.outcome(depth)}, {path}")
     return path
 
 

@@ -281,6 +281,17 @@ SOURCES = (
         ),
     ),
     Source(
+        "distillation",
+        "{command}",
+        (
+            (
+                "settings that train best in equal minutes (`docs/distillation.md`): accept length of a chain of "
+                "{validated_ttt_steps} drafted tokens, and lead over what it is compared with",
+                "{winners}",
+            ),
+        ),
+    ),
+    Source(
         "calibrate",
         "drafterforge calibrate",
         (

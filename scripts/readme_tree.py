@@ -26,6 +26,7 @@ WEIGHTS = "drafterforge/shipped"  # artifacts, of which one line tells
 FOLDERS = {
     WEIGHTS: "generalist and LoRA experts of the embedded target, found by name where runs/ has none",
     "docs": "what was measured",
+    "docs/figures": "what docs/distillation.md shows",
     "docs/reports": "what commands wrote; README's tables are made of it",
     "scripts": "set-up, tests, benchmarks",
     "scripts/clients": "run by the environments of other programs, to compare what they do with what we do",

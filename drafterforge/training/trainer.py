@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from lightning import Trainer, seed_everything
+from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
 
@@ -32,11 +33,18 @@ def keep_freed_memory() -> None:
 
 
 def build_trainer(
-    config: TrainerConfig, folder: Path, device: torch.device, keeper: Keeper, loggers: list[Logger], trained: bool
+    config: TrainerConfig,
+    folder: Path,
+    device: torch.device,
+    keeper: Keeper,
+    loggers: list[Logger],
+    trained: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Trainer:
     """A trainer of `max_steps` optimiser steps that validates every `val_every`, and at least once.
 
     trained: validate before the first step, too; lightning leaves that out where a run goes on.
+    callbacks: further ones, asked before `keeper` so that it keeps their state of the same step.
     """
     precision = config.precision
     if precision == "auto":
@@ -54,7 +62,7 @@ def build_trainer(
         num_sanity_val_steps=-1 if trained else 0,
         log_every_n_steps=config.log_every,
         logger=loggers,
-        callbacks=[StepProgress(config.max_steps), keeper],
+        callbacks=[StepProgress(config.max_steps), *callbacks, keeper],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -72,6 +80,7 @@ def distil(
     device: torch.device,
     seed: int,
     trained: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Keeper:
     """Train; the drafter ends with the weights of the best validation.  Raises KeyboardInterrupt when interrupted.
 
@@ -85,7 +94,8 @@ def distil(
     keeper = Keeper(folder, config.patience)
     resume = str(keeper.last_path) if keeper.last_path.exists() else None
     first_step = SafetensorsCheckpointIO().load_checkpoint(resume)["global_step"] if resume else 0
-    trainer = build_trainer(config, folder, device, keeper, build_loggers(config, folder, first_step), trained)
+    loggers = build_loggers(config, folder, first_step)
+    trainer = build_trainer(config, folder, device, keeper, loggers, trained, callbacks)
     train.first_batch = lambda: trainer.global_step * config.accumulate
     loaders = [DataLoader(data, batch_size=None) for data in (train, val)]
     fit(trainer, module, *loaders, ckpt_path=resume, weights_only=False)

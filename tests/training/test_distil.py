@@ -53,7 +53,7 @@ class Run:
         lengths = torch.randint(9, 21, (num_rows + 3,)).tolist()
         rows = [Row(torch.randint(3, 61, (n,)).tolist(), [0] * 4 + [1] * (n - 4)) for n in lengths]
         self.rows = {"train": rows[:num_rows], "val": rows[num_rows:]}
-        self.looks = 0
+        self.looks, self.callbacks = 0, ()
 
     def reader(self, split: str, kill_at: int | None, error: type[BaseException]):
         capture, rows = FeatureCapture(self.target), self.rows[split]
@@ -76,7 +76,8 @@ class Run:
         train = PackedData(self.rows["train"], self.reader("train", kill_at, error), budget, seed=3)
         val = PackedData(self.rows["val"], self.reader("val", kill_at, error), budget)
         device = torch.device("cpu")
-        return distil(self.module, train, val, self.config, self.folder, device, seed=0, trained=self.trained)
+        options = {"trained": self.trained, "callbacks": self.callbacks}
+        return distil(self.module, train, val, self.config, self.folder, device, seed=0, **options)
 
     def weights(self) -> dict[str, torch.Tensor]:
         return {name: value.clone() for name, value in self.module.drafter.state_dict().items()}

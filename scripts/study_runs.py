@@ -1,0 +1,141 @@
+"""Trains the variants of studies one after the other, each once, and gathers what was measured of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from study_plan import Plan, compose, require_composed
+from study_standings import winners
+
+import drafterforge
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.artifacts.typed import read_json
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.evaluation.memory import peak
+from drafterforge.pipelines.console import say
+from drafterforge.pipelines.prepare_data import find_answers
+from drafterforge.pipelines.train_drafter import train
+from drafterforge.schema import TargetConfig, TrainDrafterConfig
+from drafterforge.target.device import describe_device
+from drafterforge.target.load import Target, load_target
+from drafterforge.training.study import SameDepth, StepClock
+
+Configs = dict[str, dict[str, TrainDrafterConfig | ConfigError]]
+SAME = ("device", "dtype", "target")  # of runs that compare
+
+
+def composed(plan: Plan, typed: Sequence[str]) -> Configs:
+    """By study and label what trains a variant, or why this version cannot."""
+    require_composed(plan, typed)
+    found: Configs = {}
+    for name, study in plan.studies.items():
+        found[name] = {}
+        for label in study.variants:
+            try:
+                found[name][label] = compose(plan, study, label, typed)
+            except ConfigError as error:
+                found[name][label] = error
+    return found
+
+
+def train_all(plan: Plan, configs: Configs, only: Sequence[str]) -> None:
+    """Train what is not measured yet."""
+    if unknown := [name for name in only if name not in plan.studies]:
+        raise ConfigError(f"no study named {unknown[0]!r}; type --only with some of {','.join(plan.studies)}")
+    wanted: dict[str, tuple[str, TrainDrafterConfig]] = {}
+    for name in only:
+        for label, cfg in configs[name].items():
+            if isinstance(cfg, ConfigError):
+                say(f"{name}, {label}: left out, {cfg}")
+            elif not measurement(cfg).is_file():
+                wanted.setdefault(cfg.name, (f"{name}, {label}", cfg))
+    targets: dict[TargetConfig, Target] = {}
+    for place, (what, cfg) in enumerate(wanted.values(), start=1):
+        say(f"{place} of {len(wanted)}: {what}")
+        if cfg.target not in targets:
+            targets[cfg.target] = load_target(cfg.target)
+        measurement(cfg).parent.mkdir(parents=True, exist_ok=True)
+        save_json_atomic(measurement(cfg), measure(cfg, targets[cfg.target], plan.validated_ttt_steps))
+
+
+def measurement(cfg: TrainDrafterConfig) -> Path:
+    """The file of what was measured of a variant."""
+    return Path(cfg.runs_dir) / "studies" / f"{cfg.name}.json"
+
+
+def measure(cfg: TrainDrafterConfig, target: Target, validated_ttt_steps: int) -> dict[str, Any]:
+    """Train a variant with a clock."""
+    path = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.name)
+    if path.is_dir():  # trained, but killed before its seconds were written
+        shutil.rmtree(path)
+    clock, depth = StepClock(), SameDepth(validated_ttt_steps)
+    answers = find_answers(cfg, target)
+    with peak(target.device) as held:
+        train(cfg, target, answers, [clock, depth])
+    manifest = Manifest.read(path)
+    times = {point["step"]: point for point in clock.points}
+    curve = [validated(point) | times[point["step"]] for point in read_json(path / "curves.json")]
+    weights = [file["bytes"] for name, file in manifest.files.items() if name.endswith(".safetensors")]
+    return {
+        "created": manifest.created,
+        "drafterforge_version": drafterforge.__version__,
+        "torch": torch.__version__,
+        "device": describe_device(target.device),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "target": target.name,
+        "draft_vocab_coverage": manifest.metrics["draft_vocab_coverage"],
+        "bytes": sum(weights),
+        "peak_bytes": held.num_bytes,
+        "curve": curve,
+    }
+
+
+def validated(point: dict[str, float]) -> dict[str, Any]:
+    """What a study keeps of a validation: how often the n-th drafted token is right, alone and with all before it."""
+    depths = range(sum(key.startswith("val/accuracy_") for key in point))
+    return {
+        "accept_length": point["val/accept_length"],
+        "accuracy": [point[f"val/accuracy_{depth}"] for depth in depths],
+        "joint_accuracy": [point[f"val/joint_accuracy_{depth}"] for depth in depths],
+    }
+
+
+def gathered(plan: Plan, configs: Configs, command: str, settings: Sequence[str]) -> dict[str, Any]:
+    """The report: every study of the plan, and what was measured so far.  settings: of all variants."""
+    runs: dict[str, Any] = {}
+    studies: dict[str, Any] = {}
+    for name, study in plan.studies.items():
+        variants = []  # a list: the order of labels says something
+        for label, cfg in configs[name].items():
+            refused = str(cfg) if isinstance(cfg, ConfigError) else ""
+            done = not refused and measurement(cfg).is_file()
+            if done:
+                runs[cfg.name] = read_json(measurement(cfg))
+            run = cfg.name if done else None
+            variants.append({"label": label, "settings": study.variants[label], "refused": refused, "run": run})
+        studies[name] = {"base": study.base, "settings": study.settings, "variants": variants}
+    if not runs:
+        raise ArtifactError("nothing of these studies is measured; leave --only out, or name a study")
+    for key in SAME:
+        if len(values := {run[key] for run in runs.values()}) > 1:
+            raise ArtifactError(
+                f"runs of two kinds do not compare: {' and '.join(sorted(values))}; type runs_dir=OTHER"
+            )
+    newest = max(runs.values(), key=lambda run: run["created"])
+    report = {
+        "bench": "distillation",
+        "command": command,
+        **{key: newest[key] for key in ("created", "drafterforge_version", "torch", *SAME)},
+        "validated_ttt_steps": plan.validated_ttt_steps,
+        "noise": plan.noise,
+        "base": list(settings),
+        "studies": studies,
+        "runs": runs,
+    }
+    return report | {"winners": winners(report)}
