@@ -35,6 +35,8 @@ def _compose(command: str, *overrides: str):
     typed = [o for override in overrides for o in (override, *needed.get(override, []))]
     if "domain" in groups and not any("domain=" in o for o in typed):
         typed = ["domain=sql", *typed]
+    if command == "quickstart":  # tunes by additions, which a recipe of frozen heads has to be told
+        typed = [*typed, "drafter.head=own"]
     if command == "inspect":
         typed = ["path=runs", *typed]
     return load_config(row.name, getattr(schema, row.config), typed)
