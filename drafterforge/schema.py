@@ -72,6 +72,11 @@ class DomainConfig:
     dataset_split: str = "train"  # its split that prompts are taken from
     column: str = ""  # its prompt column
 
+    @property
+    def alone(self) -> str:
+        """The domain that answers are picked by: its name; of a mixture nothing, which takes all."""
+        return "" if any(weight > 0 for weight in self.weights.values()) else self.name
+
 
 @dataclass(frozen=True)
 class DataConfig:

@@ -103,7 +103,7 @@ def held_out_prompts(target: Target, count: int, domains: Sequence[str]) -> list
 def decode_held_out(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers, drafter: Path) -> dict:
     """Measure the drafter on test prompts of its domain; writes and returns the report."""
     open_drafter(drafter, target)
-    rows = answers.rows("test", cfg.domain.name)[: cfg.eval.num_prompts]
+    rows = answers.rows("test", cfg.domain.alone)[: cfg.eval.num_prompts]
     prompts = [row.input_ids[: row.prompt_tokens] for row in rows]
     report_rows, details = _measure(cfg, target, drafter, prompts)
     if cfg.eval.check_float32 and target.dtype != torch.float32:

@@ -9,7 +9,7 @@ from pathlib import Path
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.compose import to_dict
 from drafterforge.data.answering import prepare_answers
-from drafterforge.data.answers import AnswerSet
+from drafterforge.data.answers import SPLITS, AnswerSet
 from drafterforge.data.features import FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
@@ -45,12 +45,20 @@ def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None =
         if cfg.drafter.kind == "retrieval":  # which needs no captures
             cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, features="online"))
         found = [answer_prompts(cfg, target, prompts or load_prompts(cfg.data, cfg.domain, cfg.seed))]
-    return JoinedAnswers(found, cfg.trainer.num_answers)
+    joined = JoinedAnswers(found, cfg.trainer.num_answers)
+    for split in SPLITS:  # what is lacking is told before features are captured
+        joined.rows(split, cfg.domain.alone)
+    return joined
 
 
 def named_answers(cfg: TrainDrafterConfig, target: Target, name: str) -> AnswerSet:
     """The `answers` artifact of this name or folder, checked to be of this target."""
     hint = f"drafterforge prepare-data domain={cfg.domain.name} name={name}"
+    if "," in name:
+        hint = f"answers=[{name}] for several artifacts"
+    elif name != cfg.answers[0]:  # from other prompts than those of the first
+        hint += " data=jsonl path=FILE"
+    hint += same_target(cfg)
     path = find_artifact(cfg.runs_dir, target.name, "answers", name, hint=hint)
     return AnswerSet.open(path, target.fingerprint, target=target.name)
 
@@ -160,7 +168,7 @@ def packed(
     seed: int | None = None,
 ) -> PackedData:
     """Batches of a split's answers; of a mixture, those of the drafter's domain."""
-    rows, read = answers.rows(split, cfg.domain.name), features.reader(split)
+    rows, read = answers.rows(split, cfg.domain.alone), features.reader(split)
     return PackedData(rows, lambda wanted: read(rows.places[wanted].tolist()), cfg.trainer.tokens_per_batch, seed)
 
 

@@ -20,7 +20,7 @@ from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.compose import to_dict
 from drafterforge.data.answering import user_turns
 from drafterforge.data.chat import prompt_ids
-from drafterforge.data.joined import JoinedRows
+from drafterforge.data.joined import JoinedAnswers, JoinedRows
 from drafterforge.data.prompts import Prompt, load_prompts
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.ledger import Entry
@@ -60,7 +60,8 @@ def run(cfg: Config) -> Path:
     say(f"target: {target.name}, {target.dtype} on {target.device}")
     generalist, expert = parents_of(cfg, target)
     names = [name for name in pool_names(cfg.runs_dir, target, cfg.pool.drafters) if name != cfg.name]
-    requests = held_out(cfg, target, prompts)
+    given = find_answers(cfg, target) if prompts is None else None
+    requests = held_out(cfg, target, prompts, given)
     path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name)
     shelves = open_shelves(cfg, target, path, names, requests)
     clock = Clock(shelves / "seconds.json", began)
@@ -68,9 +69,9 @@ def run(cfg: Config) -> Path:
     first = first_look(cfg, target, names, requests, shelves)
     clock.done("open", f"opened {', '.join(names)}, which decode together, and compared them with plain decoding")
 
-    answers = find_answers(cfg, target, prompts)
+    answers = given or find_answers(cfg, target, prompts)
     tuned = open_drafter(train(cfg, target, answers), target)
-    about = about_training(answers.rows("train", cfg.domain.name), tuned)
+    about = about_training(answers.rows("train", cfg.domain.alone), tuned)
     clock.done("tune", in_words(cfg, about))
 
     bundle = export_with(cfg, names, replaced=cfg.drafter.init if expert else "")
@@ -146,11 +147,12 @@ def check_start(cfg: Config) -> None:
     find_artifact(cfg.runs_dir, name, "drafters", init, hint=other)
 
 
-def held_out(cfg: Config, target: Target, prompts: dict[str, list[Prompt]] | None) -> list[Request]:
+def held_out(
+    cfg: Config, target: Target, prompts: dict[str, list[Prompt]] | None, answers: JoinedAnswers | None
+) -> list[Request]:
     """Test prompts that the target can read; of given answers if there are no prompts."""
-    if prompts is None:
-        rows = find_answers(cfg, target).rows("test", cfg.domain.name)
-        asked = [row.input_ids[: row.prompt_tokens] for row in rows]
+    if answers is not None:
+        asked = [row.input_ids[: row.prompt_tokens] for row in answers.rows("test", cfg.domain.alone)]
     else:
         asked = [prompt_ids(target.tokenizer, user_turns(prompt.messages)[0]) for prompt in prompts["test"]]
     most = min(cfg.data.max_prompt_tokens, target.max_positions - max(cfg.first_tokens, cfg.eval.max_new_tokens))

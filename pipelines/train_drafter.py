@@ -111,7 +111,7 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
         callbacks=callbacks,
     )
 
-    emitted = answers.token_counts(target.config.vocab_size, "val", cfg.domain.name)
+    emitted = answers.token_counts(target.config.vocab_size, "val", cfg.domain.alone)
     covered = coverage(emitted, drafter.token_ids.cpu())
     metrics = {
         "val_accept_length": keeper.best_score,
@@ -194,7 +194,7 @@ def start_drafter(cfg: Config, target: Target, answers: JoinedAnswers, parent: P
     spec = DrafterSpec.for_target(config, target.backbone.taps, cfg.drafter.draft_vocab_size)
     spec = replace(spec, fc_norm=cfg.drafter.fc_norm, norm_output=cfg.drafter.norm_output)
     drafter = Eagle3Drafter(spec, embedding)
-    emitted = answers.token_counts(config.vocab_size, domain=cfg.domain.name)
+    emitted = answers.token_counts(config.vocab_size, domain=cfg.domain.alone)
     drafter.set_vocabulary(draft_token_ids(emitted, spec.draft_vocab_size))
     torch.manual_seed(cfg.seed)
     if cfg.drafter.init == "warm":

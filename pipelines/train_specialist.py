@@ -96,7 +96,7 @@ def build_retrieval(cfg: Config, target: Target, answers: JoinedAnswers) -> Path
         settings["config"]["num_answers"] = cfg.trainer.num_answers
     if made_before(cfg, path, settings):
         return path
-    store = Datastore.build(answer_texts(answers.rows("train", cfg.domain.name), RetrievalSpec().max_ngram))
+    store = Datastore.build(answer_texts(answers.rows("train", cfg.domain.alone), RetrievalSpec().max_ngram))
     metrics = {"sequences": store.num_sequences, "tokens": store.num_tokens}
     with write_artifact(
         path,

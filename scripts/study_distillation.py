@@ -58,9 +58,9 @@ def train(options: argparse.Namespace) -> int:
     configs = composed(plan, options.typed)
     only = [name for name in options.only.split(",") if name] if options.only is not None else list(plan.studies)
     train_all(plan, configs, only)
-    told = [one for one in options.typed if not one.startswith("runs_dir=")]
+    base, told = ([one for one in some if not one.startswith("runs_dir=")] for some in (plan.base, options.typed))
     command = shlex.join(["python", "scripts/study_distillation.py", "train", *told])
-    report = gathered(plan, configs, command, [*plan.base, *told])
+    report = gathered(plan, configs, command, [*base, *told])
     for name in report["studies"]:
         print(f"{name}: {verdict(report, name).replace('**', '')}")
     if options.json:

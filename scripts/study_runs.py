@@ -27,7 +27,7 @@ from drafterforge.target.load import Target, load_target
 from drafterforge.training.study import SameDepth, StepClock
 
 Configs = dict[str, dict[str, TrainDrafterConfig | ConfigError]]
-SAME = ("device", "dtype", "target")  # of runs that compare
+SAME = ("device", "dtype", "target", "answers")  # of runs that compare
 
 
 def composed(plan: Plan, typed: Sequence[str]) -> Configs:
@@ -89,6 +89,7 @@ def measure(cfg: TrainDrafterConfig, target: Target, validated_ttt_steps: int) -
         "device": describe_device(target.device),
         "dtype": str(target.dtype).removeprefix("torch."),
         "target": target.name,
+        "answers": manifest.config["answers"],
         "draft_vocab_coverage": manifest.metrics["draft_vocab_coverage"],
         "bytes": sum(weights),
         "peak_bytes": held.num_bytes,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -90,6 +92,17 @@ def test_the_natural_prompts_recipe_is_for_jsonl_and_calls_domains_as_we_do():
     for other in ("data=grammar", "data=hf"):
         with pytest.raises(ConfigError, match=r"read by data=jsonl only.*type data=jsonl path=FILE"):
             _compose("prepare-data", natural, "path=", other)
+
+
+def test_a_mixture_picks_answers_by_no_domain():
+    assert _compose("train-drafter", "domain=sql").domain.alone == "sql"
+    assert _compose("train-drafter", "domain=general").domain.alone == ""
+
+
+def test_quickstart_tunes_on_other_prompts_than_experts_learned_from():
+    recipe = (Path(__file__).parents[1] / "scripts" / "train_pool_all").read_text()
+    (further,) = re.findall(r" seed=(\d+) ", recipe)
+    assert int(further) not in (0, _compose("quickstart").seed)
 
 
 def test_every_yaml_belongs_to_a_command():

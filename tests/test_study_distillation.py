@@ -107,6 +107,14 @@ def test_every_variant_is_trained_once_measured_and_found_again(study, tmp_path)
     before = report["runs"][measured.stem]["curve"]
     assert [point["accept_length"] for point in again] == [point["accept_length"] for point in before]
 
+    further = {"question": "?", "base": "on", "settings": [], "variants": {"on": [f"drafter.init={measured.stem}"]}}
+    going_on = {**PLAN, "noise": "", "studies": {"start": {**further, "note": ""}}}
+    code, said = study("train", "--json", tmp_path / "on.json", *typed, plan=going_on)
+    assert code == 0, said.err
+    (run,) = json.loads((tmp_path / "on.json").read_text())["runs"].values()
+    assert [point["step"] for point in run["curve"]] == [0, 2, 4]
+    assert run["curve"][0]["seconds"] == 0 < run["curve"][1]["seconds"]
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -150,17 +158,14 @@ def test_runs_of_two_devices_are_not_set_side_by_side(study, tmp_path, scripts):
     assert code == 2 and "runs of two kinds do not compare: cpu, made up and cuda, made up" in said.err
 
 
-def test_the_plan_of_the_repository_composes_but_for_keys_to_come(scripts):
+def test_the_plan_of_the_repository_composes(scripts):
     plan = scripts("study_plan").read_plan(scripts("study_plan").PLAN)
     configs = scripts("study_runs").composed(plan, [])
-    refused = {name for name, found in configs.items() for cfg in found.values() if isinstance(cfg, Exception)}
-    assert refused <= {"answers"}
-    names = {name: [cfg.name for cfg in found.values()] for name, found in configs.items() if name not in refused}
+    assert not [cfg for found in configs.values() for cfg in found.values() if isinstance(cfg, Exception)]
+    names = {name: [cfg.name for cfg in found.values()] for name, found in configs.items()}
     assert all(len(set(found)) == len(found) for found in names.values())  # variants of a study differ
     shared = {
-        name: configs[name][plan.studies[name].base].name
-        for name in plan.studies
-        if not plan.studies[name].settings and name not in refused
+        name: configs[name][plan.studies[name].base].name for name in plan.studies if not plan.studies[name].settings
     }
     assert len(set(shared.values())) == 1  # and their base is trained once
 

@@ -51,9 +51,12 @@ class JoinedAnswers:
         """num_train: learn from so many answers only; null: from all."""
         self.sets, self.num_train = list(sets), num_train
         names = [one.path.name for one in self.sets]
-        for name in {name for name in names if names.count(name) > 1}:
-            raise ConfigError(f"answers=[{','.join(names)}] names {name} more than once; name artifacts that differ")
         self.where = ", ".join(str(one.path) for one in self.sets)
+        for name in {name for name in names if names.count(name) > 1}:
+            raise ConfigError(
+                f"answers={self.where}: two folders are called {name}, by which their features are kept; "
+                "name artifacts whose folders' names differ"
+            )
         self._kept = {split: [np.ones(len(one.rows(split)), bool) for one in self.sets] for split in SPLITS}
         if len(self.sets) > 1:
             self._leave_out_repeats()

@@ -146,9 +146,10 @@ def _mixed_rows(
     """The weighted mixture of the rows' domains, in splits."""
     others = Counter(row.domain for row in rows if row.domain not in weights)
     if others:
-        counts = ", ".join(f"{name} {count}" for name, count in others.most_common())
-        name = others.most_common(1)[0][0]
-        todo = f"type data.domain_names={{{name}: OURS}}, or domain.weights.{name}=1"
+        said = [(name if name != domain else "none", count) for name, count in others.most_common()]
+        counts = ", ".join(f"{name} {count}" for name, count in said)
+        name = next((name for name, _ in said if name != "none"), "")
+        todo = f"type data.domain_names={{{name}: OURS}}, or domain.weights.{name}=1" if name else "name them there"
         log.warning("%s: %d lines of domains without a weight left out (%s); %s", where, others.total(), counts, todo)
     rows = [row for row in rows if row.domain in weights]
     splits = _split_rows(rows, domain, dict.fromkeys(SPLITS, len(rows)), where)

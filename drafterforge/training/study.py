@@ -49,6 +49,8 @@ class StepClock(Callback):
     def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Stop, and note how far it has come."""
         if self.began is None:  # nothing was trained since
+            if trainer.sanity_checking:  # the weights that training starts from
+                self.points.append({"step": 0, **dict.fromkeys(COUNTED, 0)})
             return
         if module.device.type == "cuda":
             torch.cuda.synchronize(module.device)

@@ -147,7 +147,7 @@ def test_a_split_without_the_domain_says_what_to_make(tmp_path):
 
 def test_artifacts_of_one_name_are_refused(tmp_path):
     one = made(tmp_path, "one", numbered(10, train=3))
-    with pytest.raises(ConfigError, match=r"answers=\[one,one\] names one more than once"):
+    with pytest.raises(ConfigError, match="two folders are called one, by which their features are kept"):
         JoinedAnswers([one, one])
 
 

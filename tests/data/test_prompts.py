@@ -382,7 +382,7 @@ def test_domains_without_a_weight_are_left_out_and_told(tmp_path, caplog):
     path = of_domains(tmp_path / "a.jsonl", sql=50, code=20, chat=9, none=5)
     prompts = load(path, GENERAL)
     assert {p.domain for split in prompts.values() for p in split} == {"sql"}
-    assert "34 lines of domains without a weight left out (code 20, chat 9, general 5)" in caplog.text
+    assert "34 lines of domains without a weight left out (code 20, chat 9, none 5)" in caplog.text
     assert "type data.domain_names={code: OURS}, or domain.weights.code=1" in caplog.text
 
 

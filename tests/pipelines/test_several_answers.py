@@ -117,6 +117,8 @@ def test_answers_of_another_target_or_named_twice_are_one_line(several, other_fo
     assert "answers/foreign was made for target 'tiny'" in line
     assert fingerprint(several.target) in line and fingerprint(other_folder) in line
     twice = f"answers=[grammar,{several.artifact('answers', 'grammar')}]"
-    assert "answers=[grammar,grammar] names grammar more than once" in several(*GENERAL, twice).one_line()
-    assert "no answers named 'nowhere'" in several(*GENERAL, "answers=[grammar,nowhere]").one_line()
+    assert "two folders are called grammar" in several(*GENERAL, twice).one_line()
+    line = several(*GENERAL, "answers=[grammar,nowhere]").one_line()
+    assert "no answers named 'nowhere'" in line and "name=nowhere data=jsonl path=FILE" in line
+    assert "answers=[grammar,nowhere] for several" in several(*GENERAL, "answers=grammar,nowhere").one_line()
     assert not any("drafters" in name for name in several.finished())
