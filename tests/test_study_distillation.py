@@ -158,6 +158,7 @@ def test_runs_of_two_devices_are_not_set_side_by_side(study, tmp_path, scripts):
     assert code == 2 and "runs of two kinds do not compare: cpu, made up and cuda, made up" in said.err
 
 
+@pytest.mark.slow
 def test_the_plan_of_the_repository_composes(scripts):
     plan = scripts("study_plan").read_plan(scripts("study_plan").PLAN)
     configs = scripts("study_runs").composed(plan, [])

@@ -109,6 +109,7 @@ def test_lines_name_selectors_that_exist():
     assert {line.selector for form in FORMS for line in form.lines} <= known
 
 
+@pytest.mark.slow
 def test_what_a_table_says_to_type_is_a_command_that_exists():
     typed = {tuple(shlex.split(command)) for form in FORMS for command in form.commands}
     training = [keys for program, command, *keys in typed if (program, command) == ("drafterforge", "train-policy")]
