@@ -6,6 +6,7 @@ reads them too.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +63,24 @@ def encode_shard(answers: Sequence[tuple[int, Answer]]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-class AnswerRows(Sequence[Answer]):
+class Rows(Sequence[Answer]):
+    """Answers that are read one by one; a slice of them is a list."""
+
+    @overload
+    def __getitem__(self, item: int) -> Answer: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[Answer]: ...
+    def __getitem__(self, item: int | slice) -> Answer | list[Answer]:
+        if isinstance(item, slice):
+            return [self[i] for i in range(*item.indices(len(self)))]
+        return self.answer(item)
+
+    @abstractmethod
+    def answer(self, item: int) -> Answer:
+        """Returns one answer."""
+
+
+class AnswerRows(Rows):
     """The answers of one split in the order of its prompts, read from mapped memory on demand."""
 
     def __init__(self, shards: Sequence[Path]) -> None:
@@ -73,13 +91,8 @@ class AnswerRows(Sequence[Answer]):
     def __len__(self) -> int:
         return len(self._order)
 
-    @overload
-    def __getitem__(self, item: int) -> Answer: ...
-    @overload
-    def __getitem__(self, item: slice) -> list[Answer]: ...
-    def __getitem__(self, item: int | slice) -> Answer | list[Answer]:
-        if isinstance(item, slice):
-            return [self[i] for i in range(*item.indices(len(self)))]
+    def answer(self, item: int) -> Answer:
+        """Returns one answer."""
         row = self.table.slice(int(self._order[item]), 1)
         input_ids, loss_mask = self.arrays(item)
         return Answer(

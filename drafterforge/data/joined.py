@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import overload
 
 import numpy as np
 
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.data.answers import SPLITS, Answer, AnswerRows, AnswerSet
+from drafterforge.data.answers import SPLITS, Answer, AnswerRows, AnswerSet, Rows
 from drafterforge.errors import ArtifactError, ConfigError
 
 log = logging.getLogger(__name__)
 
 
-class JoinedRows(Sequence[Answer]):
+class JoinedRows(Rows):
     """Answers of one split, of several artifacts."""
 
     def __init__(self, parts: Sequence[AnswerRows], places: np.ndarray) -> None:
@@ -25,13 +24,8 @@ class JoinedRows(Sequence[Answer]):
     def __len__(self) -> int:
         return len(self.places)
 
-    @overload
-    def __getitem__(self, item: int) -> Answer: ...
-    @overload
-    def __getitem__(self, item: slice) -> list[Answer]: ...
-    def __getitem__(self, item: int | slice) -> Answer | list[Answer]:
-        if isinstance(item, slice):
-            return [self[i] for i in range(*item.indices(len(self)))]
+    def answer(self, item: int) -> Answer:
+        """Returns one answer."""
         part, row = self.places[item].tolist()
         return self.parts[part][row]
 
