@@ -19,7 +19,7 @@ from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafter.checkpoint import generalist_of, load_drafter, load_expert, save_drafter
 from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.init import TargetWeights, scratch_init, size_norms, warm_init
+from drafterforge.drafter.init import TargetWeights, scratch_init, size_norms, warm_init, with_vocabulary
 from drafterforge.drafter.lora import ADAPTER
 from drafterforge.drafter.spec import DrafterSpec
 from drafterforge.drafter.vocab import coverage, draft_token_ids
@@ -183,19 +183,20 @@ def with_lora_of(cfg: Config, expert: Manifest) -> Config:
 def start_drafter(cfg: Config, target: Target, answers: JoinedAnswers, parent: Path | None) -> Eagle3Drafter:
     """A drafter to train, fp32: the parent's weights, or a new one."""
     config, embedding = target.config, target.backbone.embedding.float()
+    if cfg.drafter.tuning == "lora":
+        drafter, additions = load_expert(parent, embedding)
+        drafter = add_adapter(drafter, cfg.drafter.lora, cfg.seed)
+        return drafter if additions is None else take_additions(drafter, parent / ADAPTER)
+    if parent is not None and cfg.drafter.head == "own":
+        return load_drafter(parent, embedding)  # with its vocabulary map: a new one would scramble its head
+    emitted = answers.token_counts(config.vocab_size, domain=cfg.domain.alone)
+    token_ids = draft_token_ids(emitted, cfg.drafter.draft_vocab_size)
     if parent is not None:
-        # a parent's vocabulary map stays: a new one would scramble its head
-        if cfg.drafter.tuning == "lora":
-            drafter, additions = load_expert(parent, embedding)
-            drafter = add_adapter(drafter, cfg.drafter.lora, cfg.seed)
-            return drafter if additions is None else take_additions(drafter, parent / ADAPTER)
-        drafter = load_drafter(parent, embedding)
-        return keep_head(drafter, target) if cfg.drafter.head == "target" else drafter
-    spec = DrafterSpec.for_target(config, target.backbone.taps, cfg.drafter.draft_vocab_size)
+        return keep_head(with_vocabulary(load_drafter(parent, embedding), token_ids), target)
+    spec = DrafterSpec.for_target(config, target.backbone.taps, len(token_ids))
     spec = replace(spec, fc_norm=cfg.drafter.fc_norm, norm_output=cfg.drafter.norm_output)
     drafter = Eagle3Drafter(spec, embedding)
-    emitted = answers.token_counts(config.vocab_size, domain=cfg.domain.alone)
-    drafter.set_vocabulary(draft_token_ids(emitted, spec.draft_vocab_size))
+    drafter.set_vocabulary(token_ids)
     torch.manual_seed(cfg.seed)
     if cfg.drafter.init == "warm":
         warm_init(drafter, TargetWeights(target.folder), config.num_hidden_layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.errors import ArtifactError
+
+OF_VOCABULARY = ("lm_head.weight", "d2t", "t2d")  # a drafter's tensors that belong to its map of tokens
 
 
 class TargetWeights:
@@ -71,6 +74,15 @@ def warm_init(drafter: Eagle3Drafter, weights: TargetWeights, num_layers: int) -
     drafter.norm.weight.copy_(weights["model.norm.weight"])
     head = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
     drafter.lm_head.weight.copy_(weights[head][drafter.token_ids])
+
+
+def with_vocabulary(drafter: Eagle3Drafter, token_ids: Tensor) -> Eagle3Drafter:
+    """The same layer proposing `token_ids` [W], ascending, of the target; its head is empty, for the target's rows."""
+    other = Eagle3Drafter(replace(drafter.spec, draft_vocab_size=len(token_ids)), drafter.embedding)
+    kept = {name: value for name, value in drafter.state_dict().items() if name not in OF_VOCABULARY}
+    other.load_state_dict(kept, strict=False)
+    other.set_vocabulary(token_ids)
+    return other.to(drafter.fc.weight.device)
 
 
 @torch.no_grad()

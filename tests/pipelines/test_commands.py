@@ -107,6 +107,28 @@ def test_a_drafter_can_keep_the_targets_head(trained):
     assert torch.equal(ours["lm_head.weight"], target["lm_head.weight"][ids].bfloat16())
 
 
+def test_with_the_targets_head_a_drafter_that_starts_from_another_draws_its_own_vocabulary(trained):
+    done = trained(
+        *TRAIN,
+        "drafter.init=sql",
+        "drafter.head=target",
+        "drafter.draft_vocab_size=100",
+        "answers=sql",
+        "name=redrawn",
+        "trainer.lr=1e-12",
+        "trainer.max_steps=1",
+    )
+    assert done.code == 0, done.err
+    target, old, new = (
+        load_file(folder / "model.safetensors")
+        for folder in (trained.target, trained.artifact("drafters", "sql"), trained.artifact("drafters", "redrawn"))
+    )
+    assert len(new["d2t"]) == 100 != len(old["d2t"])
+    ids = new["d2t"] + torch.arange(100)
+    assert torch.equal(new["lm_head.weight"], target["lm_head.weight"][ids].bfloat16())
+    assert torch.equal(new["fc.weight"], old["fc.weight"])  # the layer goes on
+
+
 def test_a_scratch_drafter_learns_from_online_features_and_named_answers(trained):
     done = trained(
         *TRAIN, "drafter.init=scratch", "data.features=online", "answers=sql", "name=other", "trainer.max_steps=2"
