@@ -214,7 +214,7 @@ class TrainerConfig:
     betas: list[float] = field(default_factory=lambda: [0.9, 0.95])  # AdamW's
     weight_decay: float = 0.0  # AdamW's
     grad_clip: float = 1.0  # largest gradient norm
-    precision: str = "auto"  # bf16-mixed | 32-true | auto: bf16-mixed where the device has it
+    precision: str = "auto"  # bf16-mixed | 32-true | auto: bf16-mixed on tensor cores and AMX
     checkpoint_steps: bool = True  # recompute each TTT step backwards instead of storing it
     loss_chunk: int = 128  # rows of logits alive at once
     val_every: int = 50  # optimiser steps between validations

@@ -25,6 +25,17 @@ def computes_bfloat16(device_type: str) -> bool:
     return bool(amx() or avx512())
 
 
+@functools.cache
+def has_matrix_unit(device_type: str) -> bool:
+    """Whether many rows of bfloat16 cost little more than one: tensor cores, or AMX on a CPU.
+
+    AVX512-BF16 alone halves what one row reads, but multiplies no faster: on the CPU measured, 16 rows take 2.1 times
+    one, and a product of 2,048 rows takes 1.7 times as long as in float32.
+    """
+    amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    return computes_bfloat16(device_type) if device_type != "cpu" else bool(amx())
+
+
 def _packing(weight: Tensor) -> tuple[int, torch.dtype] | None:
     """Fewest rows for which a packed weight beats `F.linear`, and the dtype to pack it in; None if it never does.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from drafterforge.kernels.linear import computes_bfloat16
+from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.schema import RuntimeConfig
 from drafterforge.tree.grow import TreeShape
 
@@ -12,15 +12,15 @@ from drafterforge.tree.grow import TreeShape
 def default_shape(device: torch.device, dtype: torch.dtype, kind: str = "eagle3") -> TreeShape:
     """A static shape for the device: how many rows cost about as much as one decides the width.
 
-    EAGLE-3's 60/8/10 on a GPU; a CPU that multiplies bfloat16 in hardware verifies 16 nodes at 1.2 times one token;
-    in float32 without it every row and every level costs: of six shapes measured on held-out sql, 10/3/4 was fastest,
+    EAGLE-3's 60/8/10 on a GPU; a CPU with AMX verifies 16 nodes in bfloat16 at 1.2 times one token; without it, and in
+    float32, every row and every level costs: of six shapes measured on held-out sql, 10/3/4 was fastest,
     and 6/2/3 with a causal LM, whose level costs a quarter of the target's forward (its head is as large).
     """
     if kind == "retrieval":  # levels cost nothing
-        return TreeShape(num_tokens=32 if device.type == "cuda" or computes_bfloat16("cpu") else 12, depth=10, top_k=4)
+        return TreeShape(num_tokens=32 if device.type == "cuda" or has_matrix_unit("cpu") else 12, depth=10, top_k=4)
     if device.type == "cuda":
         return TreeShape(num_tokens=60, depth=8, top_k=10)
-    if dtype == torch.bfloat16 and computes_bfloat16("cpu"):
+    if dtype == torch.bfloat16 and has_matrix_unit("cpu"):
         return TreeShape(num_tokens=16, depth=5, top_k=4)
     if kind == "causal_lm":
         return TreeShape(num_tokens=6, depth=2, top_k=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from drafterforge.errors import ConfigError
-from drafterforge.kernels.linear import computes_bfloat16
+from drafterforge.kernels.linear import computes_bfloat16, has_matrix_unit
 
 DTYPES = {
     "float16": torch.float16,
@@ -42,4 +42,6 @@ def describe_device(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     bf16 = "bfloat16 in hardware" if computes_bfloat16("cpu") else "no bfloat16 in hardware"
+    if computes_bfloat16("cpu") and not has_matrix_unit("cpu"):
+        bf16 += ", no AMX"
     return f"cpu, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, {bf16}"

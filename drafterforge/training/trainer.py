@@ -12,7 +12,7 @@ from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
 
-from drafterforge.kernels.linear import computes_bfloat16
+from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.schema import TrainerConfig
 from drafterforge.training.batches import PackedData
 from drafterforge.training.keeper import Keeper
@@ -48,7 +48,7 @@ def build_trainer(
     """
     precision = config.precision
     if precision == "auto":
-        precision = "bf16-mixed" if computes_bfloat16(device.type) else "32-true"
+        precision = "bf16-mixed" if has_matrix_unit(device.type) else "32-true"
     return Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=[device.index or 0] if device.type == "cuda" else 1,

@@ -14,6 +14,8 @@ from drafterforge.kernels.cache import BLOCK, KeyValueCache
 from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.norm import rms_norm
 from drafterforge.kernels.rope import RopeTable, apply_rope
+from drafterforge.runtime.shapes import default_shape
+from drafterforge.target.device import describe_device
 
 # Linear.
 
@@ -26,6 +28,25 @@ def test_a_frozen_linear_equals_the_plain_one(shape, bias, pack):
     layer = FrozenLinear(weight, offset, pack=pack)
     x = torch.randn(shape)
     torch.testing.assert_close(layer(x), F.linear(x, weight, offset), rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture
+def fresh_capabilities():
+    """What the CPU can do is asked again, in the test and after it."""
+    for asked in (linear.computes_bfloat16, linear.has_matrix_unit):
+        asked.cache_clear()
+    yield
+    for asked in (linear.computes_bfloat16, linear.has_matrix_unit):
+        asked.cache_clear()
+
+
+@pytest.mark.parametrize("amx", [True, False])
+def test_bfloat16_without_amx_is_no_matrix_unit(amx, fresh_capabilities, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert linear.computes_bfloat16("cpu") and linear.has_matrix_unit("cpu") is amx
+    assert default_shape(torch.device("cpu"), torch.bfloat16).num_tokens == (16 if amx else 10)
+    assert ("no AMX" in describe_device(torch.device("cpu"))) is not amx
 
 
 @pytest.mark.parametrize("rows", [1, 2, 17])
