@@ -49,7 +49,7 @@ class Contenders:
         found = [Method(AUTOREGRESSIVE, Engine(self.target, numerics="fast"))]
         if self.numerics == "invariant":
             same_as = f"{AUTOREGRESSIVE}, invariant"
-            found.append(Method(same_as, Engine(self.target, numerics=self.numerics)))
+            found.append(Method(same_as, Engine(self.target, numerics=self.numerics), same_as=same_as))
         for name in names:
             if name != AUTOREGRESSIVE:
                 method = self.method(name)

@@ -42,7 +42,7 @@ ASKED = [[{"role": "user", "content": text}] for text in ("How many?", "SELECT 1
 @pytest.fixture(scope="session")
 def served(tmp_path_factory) -> Target:
     """The target that the bundle is for."""
-    return load_target(TargetConfig(name="tiny", source="hf", model=str(tmp_folder(tmp_path_factory))))
+    return load_target(TargetConfig(name="tiny", source="hf", model=str(tmp_folder(tmp_path_factory)), dtype="float32"))
 
 
 def tmp_folder(tmp_path_factory) -> Path:

@@ -47,7 +47,7 @@ def test_a_bundle_decodes_the_target_s_text_with_all_its_parts(whole_bundle, ser
 
 
 def test_the_lazy_door_finds_the_target_by_itself(whole_bundle, served):
-    engine = drafterforge.open(str(whole_bundle), max_batch=3)
+    engine = drafterforge.open(str(whole_bundle), max_batch=3, dtype="float32")
     assert engine.max_batch == 3 and engine.target.fingerprint == served.fingerprint
 
 
@@ -230,7 +230,7 @@ def guard(name, *rest, **more):
 builtins.__import__ = guard
 import drafterforge
 assert "torch" not in sys.modules
-engine = drafterforge.open(sys.argv[1])
+engine = drafterforge.open(sys.argv[1], dtype="float32")
 print(len(engine.generate([[3, 4, 5]], 8)[0].tokens))
 print(sorted(blocked & {name.split(".")[0] for name in sys.modules} - {"yaml", "rich", "scipy", "pandas", "pyarrow"}))
 """

@@ -18,7 +18,7 @@ PROMPT = [5, 6, 7, 8] * 6
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
     folder = save_tiny_target(tmp_path_factory.mktemp("rival") / "tiny", eos_token_id=None)
-    return load_target(TargetConfig(source="hf", model=str(folder)))
+    return load_target(TargetConfig(source="hf", model=str(folder), dtype="float32"))
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def test_prepare_data_online_writes_no_features(bench):
 
 
 def test_answers_are_the_targets_own(trained):
-    target = load_target(TargetConfig(source="hf", model=str(trained.target)))
+    target = load_target(TargetConfig(source="hf", model=str(trained.target), dtype="float32"))
     answers = AnswerSet.open(trained.artifact("answers"), target.fingerprint)
     for row in answers.rows("test"):
         prompt = row.input_ids[: row.prompt_tokens]
@@ -156,7 +156,7 @@ def test_data_from_a_jsonl_file(bench):
 @pytest.mark.parametrize("given", ["argument", "stdin"])
 def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trained, given, monkeypatch):
     prompt = "Show {all} users=active, \u00fcber 'quoted'"
-    target = load_target(TargetConfig(source="hf", model=str(trained.target)))
+    target = load_target(TargetConfig(source="hf", model=str(trained.target), dtype="float32"))
     wanted = Engine(target).generate([[{"role": "user", "content": prompt}]], 40)[0].tokens
     wanted = target.tokenizer.decode(wanted, skip_special_tokens=True)
 

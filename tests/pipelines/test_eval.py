@@ -12,7 +12,7 @@ from drafterforge.cli import main
 from drafterforge.evaluation.ledger import FILE, load_entries
 from drafterforge.evaluation.rows import timed_rows
 from drafterforge.pipelines import contenders, timing
-from tests.pipelines.conftest import Bench
+from tests.pipelines.conftest import PLAIN, Bench
 
 pytestmark = pytest.mark.slow  # whole programs
 
@@ -37,7 +37,7 @@ def measured_runs(tmp_path_factory, pool_runs, tiny_folder) -> Path:
     """Runs of the pool with a report on it."""
     runs = tmp_path_factory.mktemp("measured") / "runs"
     shutil.copytree(pool_runs, runs)
-    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={runs}")
+    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={runs}")
     assert main([*DOMAINS, *FEW, *hf]) == 0
     return runs
 
@@ -70,6 +70,15 @@ def test_a_domain_suite_times_its_methods_on_every_domain(measured):
         assert row["num_prompts"] == (6 if row["domain"] == "all" else 2)
     assert report["curves"]["per_request"].keys() == {*methods}
     assert report["curves"]["actions"] == []  # no policy chose a tree
+
+
+def test_in_half_precision_texts_are_those_of_its_own_numerics(pool):
+    done = pool(*DOMAINS, *FEW, "target.dtype=bfloat16", "suite.methods=[generalist]")
+    assert done.code == 0, done.err
+    live = [row for row in report_of(pool)["rows"] if row["source"] == "live" and row["domain"] == "all"]
+    wanted = [("autoregressive", "fast"), ("autoregressive, invariant", "invariant"), ("general alone", "invariant")]
+    assert [(row["method"], row["numerics"]) for row in live] == wanted
+    assert [row["mismatches"] for row in live] == [0, 0, 0]
 
 
 def test_every_figure_can_be_made_again_from_the_ledger(measured):

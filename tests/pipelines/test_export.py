@@ -47,7 +47,7 @@ def test_an_exported_bundle_opens_with_the_target_s_text(exported):
     for options in (("bundle=house",), (f"bundle={folder}", "drafter=sql"), ("bundle=house", "drafter=retrieval")):
         done = exported(*ASK, *options)
         assert (done.code, done.out) == (0, plain.out), done.err
-    engine = drafterforge.open(folder)
+    engine = drafterforge.open(folder, dtype="float32")
     assert engine.drafter.names == ["sql", "retrieval"]
 
 

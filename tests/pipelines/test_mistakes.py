@@ -21,7 +21,7 @@ from drafterforge.target.answer import BatchAnswerer
 from drafterforge.target.fingerprint import fingerprint
 from drafterforge.training import keeper, loggers, resume
 from drafterforge.training.module import DistillModule
-from tests.pipelines.conftest import TRAIN
+from tests.pipelines.conftest import PLAIN, TRAIN
 
 PREPARE = ("prepare-data", "domain=sql", "experiment=smoke")
 BRIEF = (*TRAIN, "eval.num_prompts=1", "eval.max_new_tokens=2")  # trains as TRAIN does
@@ -253,7 +253,7 @@ def test_ctrl_c_is_one_line_and_the_next_run_gives_the_same_drafter(
 def test_a_process_killed_at_a_moment_and_started_again_gives_the_same_drafter(
     bench, trained_runs, moment, signal_number
 ):
-    hf = ["target=hf", f"target.model={bench.target}", "target.name=tiny", f"runs_dir={bench.runs}"]
+    hf = ["target=hf", f"target.model={bench.target}", "target.name=tiny", PLAIN, f"runs_dir={bench.runs}"]
     command = [sys.executable, "-m", "drafterforge", *TRAIN, *hf]
     # a shell starts background jobs with SIGINT ignored, and children inherit that
     listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)

@@ -14,7 +14,7 @@ from drafterforge.pipelines import traces as traces_pipeline
 from drafterforge.pipelines import train_policy
 from drafterforge.scheduling.latency import read_profile
 from drafterforge.scheduling.policy import load_policy
-from tests.pipelines.conftest import Bench
+from tests.pipelines.conftest import PLAIN, Bench
 
 pytestmark = pytest.mark.slow  # many short ones
 
@@ -33,7 +33,7 @@ def policy_runs(tmp_path_factory, trained_runs, tiny_folder) -> Path:
     """Runs of one drafter, its traces, the device's profile and a planner's policy."""
     runs = tmp_path_factory.mktemp("policies") / "runs"
     shutil.copytree(trained_runs, runs)
-    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={runs}")
+    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={runs}")
     assert main(["train-policy", *OWN, *hf]) == 0
     return runs
 

@@ -74,7 +74,7 @@ def test_an_expert_learns_from_its_own_domain_s_answers_alone(pool):
 
 
 def test_experts_of_a_pool_share_their_generalist_s_weights(pool):
-    target = load_target(TargetConfig(source="hf", model=str(pool.target)))
+    target = load_target(TargetConfig(source="hf", model=str(pool.target), dtype="float32"))
     target.name = "tiny"
     opened = open_pool(pool.runs, target, ["general", "sql", "math", "retrieval"])
     for name in ("sql", "math"):
@@ -198,7 +198,7 @@ def test_mistakes_in_names_do_not_wait_for_the_target(bench, monkeypatch, wanted
 
 
 def test_eval_s_seed_is_that_of_selectors_that_draw(pool):
-    target = load_target(TargetConfig(source="hf", model=str(pool.target)))
+    target = load_target(TargetConfig(source="hf", model=str(pool.target), dtype="float32"))
     target.name = "tiny"
     cfg = PoolConfig(drafters=["sql", "retrieval"], selector="random")
     made, shape = build_pool(cfg, RuntimeConfig(), pool.runs, target, seed=7)
@@ -287,7 +287,7 @@ def test_an_expert_goes_on_from_another_and_changes_its_additions_alone(pool):
         name: tensor.shape for name, tensor in after.items()
     }
     assert any(not torch.equal(before[name], after[name]) for name in before)
-    target = load_target(TargetConfig(source="hf", model=str(pool.target)))
+    target = load_target(TargetConfig(source="hf", model=str(pool.target), dtype="float32"))
     tokens = [
         checkpoint.load_drafter(pool.artifact("drafters", name), target.backbone.embedding).token_ids
         for name in manifests

@@ -14,7 +14,7 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.bundle.record import read_record
 from drafterforge.cli import main
 from drafterforge.pipelines import timing
-from tests.pipelines.conftest import Bench, ever_better
+from tests.pipelines.conftest import PLAIN, Bench, ever_better
 
 pytestmark = pytest.mark.slow  # whole programs
 
@@ -33,7 +33,10 @@ def quick_runs(tmp_path_factory, pool_runs, tiny_folder) -> Path:
     runs = tmp_path_factory.mktemp("quick") / "runs"
     shutil.copytree(pool_runs, runs)
     with ever_better():
-        assert main([*QUICK, "target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={runs}"]) == 0
+        assert (
+            main([*QUICK, "target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={runs}"])
+            == 0
+        )
     return runs
 
 
@@ -77,7 +80,7 @@ def test_the_tuned_expert_stands_in_the_bundle_for_the_one_it_went_on_from(quick
     own = quick.artifact("drafters", "quickstart") / "adapter" / "adapter_model.safetensors"
     assert inside.read_bytes() == own.read_bytes()
     plain = quick(*ASK)
-    engine = drafterforge.open(folder)
+    engine = drafterforge.open(folder, dtype="float32")
     assert engine.generate([[{"role": "user", "content": "Which users are active?"}]], 12)[0].text == plain.out[:-1]
     for drafter in ("", "quickstart", "general"):
         typed = [f"drafter={drafter}"] if drafter else []

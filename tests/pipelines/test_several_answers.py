@@ -14,7 +14,7 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.cli import main
 from drafterforge.data.answers import AnswerSet
 from drafterforge.target.fingerprint import fingerprint
-from tests.pipelines.conftest import LEFT_OUT, SMOKE, Bench
+from tests.pipelines.conftest import LEFT_OUT, PLAIN, SMOKE, Bench
 
 pytestmark = pytest.mark.slow  # whole programs
 
@@ -29,7 +29,7 @@ def answered(tmp_path_factory, tiny_folder) -> Path:
     """Runs with answers to prompts of the grammars, and to natural ones of sql and code."""
     folder = tmp_path_factory.mktemp("several")
     prepare = ("prepare-data", "domain=general", *LEFT_OUT, "experiment=smoke", "data.features=online")
-    prepare += ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", f"runs_dir={folder / 'runs'}")
+    prepare += ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={folder / 'runs'}")
     assert main([*prepare, "name=grammar"]) == 0
     lines = [
         {"prompt": f"{name} {i}", "domain": name, "licence": "MIT"} for i in range(100) for name in ("sql", "code")

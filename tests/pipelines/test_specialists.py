@@ -22,7 +22,7 @@ from drafterforge.schema import TargetConfig
 from drafterforge.target.fingerprint import fingerprint
 from drafterforge.target.load import Target, load_target
 from drafterforge.training.module import DistillModule
-from tests.pipelines.conftest import TRAIN, Bench, ever_better
+from tests.pipelines.conftest import PLAIN, TRAIN, Bench, ever_better
 
 pytestmark = pytest.mark.slow  # many short ones
 
@@ -36,7 +36,7 @@ def specialist_runs(tmp_path_factory, trained_runs, tiny_folder) -> Path:
     """Runs of `train-drafter` with every kind of drafter, on the same answers."""
     runs = tmp_path_factory.mktemp("specialists") / "runs"
     shutil.copytree(trained_runs, runs)
-    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny")
+    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN)
     assert main([*LM, *hf, f"runs_dir={runs}"]) == 0
     assert main([*STORE, *hf, f"runs_dir={runs}"]) == 0
     return runs
@@ -51,7 +51,10 @@ def specialists(bench, specialist_runs) -> Bench:
 
 def opened(bench: Bench, name: str) -> object:
     """What `open_any` makes of a drafter."""
-    return open_any(bench.artifact("drafters", name), load_target(TargetConfig(source="hf", model=str(bench.target))))
+    return open_any(
+        bench.artifact("drafters", name),
+        load_target(TargetConfig(source="hf", model=str(bench.target), dtype="float32")),
+    )
 
 
 def test_both_kinds_learn_from_the_domain_s_answers_and_are_measured(specialists):
@@ -88,7 +91,7 @@ def test_a_bundle_holds_drafters_of_every_kind(specialists):
     wanted = specialists(*ASK).out
     done = specialists("export", "bundle=all", "pool.selector=ucb1")
     assert done.code == 0, done.err
-    engine = drafterforge.open(specialists.artifact("bundles", "all"))
+    engine = drafterforge.open(specialists.artifact("bundles", "all"), dtype="float32")
     kinds = {name: type(drafter) for name, drafter in engine.drafter.drafters.items()}
     assert kinds == {"sql": FusedDrafter, "sql-causal_lm": Target, "sql-retrieval": Retrieval, "retrieval": Retrieval}
     for name in ("", *kinds):

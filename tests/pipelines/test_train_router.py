@@ -54,7 +54,7 @@ def ctrl_c_still_works():
 @pytest.fixture(scope="module")
 def served(tiny_folder) -> Target:
     """A tiny target with a tokenizer."""
-    return load_target(TargetConfig(source="hf", model=str(tiny_folder), name="tiny", device="cpu"))
+    return load_target(TargetConfig(source="hf", model=str(tiny_folder), name="tiny", device="cpu", dtype="float32"))
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_a_router_made_before_is_found_and_other_settings_are_refused(trained, s
 
 
 def test_a_router_of_another_target_is_refused(trained, other_folder):
-    other = load_target(TargetConfig(source="hf", model=str(other_folder), name="tiny", device="cpu"))
+    other = load_target(TargetConfig(source="hf", model=str(other_folder), name="tiny", device="cpu", dtype="float32"))
     with pytest.raises(ArtifactError, match="but this target has fingerprint"):
         Router.load(trained, other.fingerprint)
     with pytest.raises(ArtifactError, match="fingerprint"):
