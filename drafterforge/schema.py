@@ -10,7 +10,16 @@ from typing import Any
 
 from drafterforge.errors import ConfigError
 
-POOL_DOMAINS = ("sql", "python", "math", "chat")  # of the shipped pool's experts: what benchmarks measure by default
+POOL_DOMAINS = (  # of the shipped pool's experts: what is measured by default
+    "sql",
+    "python",
+    "math",
+    "chat",
+    "science",
+    "medical",
+    "summarization",
+    "translation",
+)
 
 
 def _require(condition: bool, message: str) -> None:
@@ -363,6 +372,7 @@ class SuiteConfig:
     pool_orders: int = 4  # in which drafters join, averaged over, where selectors are replayed in smaller pools
     timed_prompts: int = 8  # requests decoded one by one for tokens/s, methods taking turns; 0: none
     methods: list[str] = field(default_factory=lambda: list(METHODS))  # timed: those, drafters, selectors, X/POLICY
+    openvino: str = ""  # folder of the target in OpenVINO's files, for the method openvino
     check_live: bool = True  # decode with every drafter and the selector in batches too, and compare with the replay
     max_new_tokens: int = 128  # length limit of an answer
     batch_size: int = 8  # requests decoded together where nothing is timed

@@ -13,7 +13,14 @@ from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method
-from drafterforge.evaluation.rivals import LOOKUP_TOKENS, Transformers, open_model
+from drafterforge.evaluation.rivals import (
+    LOOKUP_TOKENS,
+    OpenVINO,
+    Transformers,
+    open_model,
+    open_pipeline,
+    require_openvino,
+)
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool, open_scheduler
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
@@ -26,8 +33,8 @@ from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape
 
 GENERALIST, EXPERT, DEFAULT, BUNDLE = "generalist", "expert", "default", "the bundle"
-GENERATE, LOOKUP = "hf_generate", "hf_prompt_lookup"
-EXTERNAL = {GENERATE: "HF generate", LOOKUP: f"HF prompt lookup ({LOOKUP_TOKENS})"}
+GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"
+EXTERNAL = {GENERATE: "HF generate", LOOKUP: f"HF prompt lookup ({LOOKUP_TOKENS})", OPENVINO: "OpenVINO GenAI"}
 STATIC = "static"
 
 
@@ -64,7 +71,9 @@ class Contenders:
 
     def of_size(self, count: int) -> Contenders:
         """With the first drafters of the pool alone."""
-        kept = self.pool.names[:count]
+        kept, options = self.pool.names[:count], dict(self.pool.options)
+        if options.get("costs") is not None:
+            options["costs"] = options["costs"][:count]
         pool = Pool(
             {name: self.pool.drafters[name] for name in kept},
             self.cfg.pool.selector,
@@ -72,7 +81,7 @@ class Contenders:
             shapes={name: shape for name, shape in self.pool.shapes.items() if name in kept},
             scheduler=self.pool.scheduler,
             router=self.pool.router,
-            **self.pool.options,
+            **options,
         )
         return Contenders(self.cfg, self.target, pool, self.shape)
 
@@ -153,6 +162,9 @@ class Contenders:
 
     def external(self, name: str) -> Method:
         """Another program's decoding of the same weights."""
+        if name == OPENVINO:
+            files = require_openvino(self.cfg.suite.openvino)
+            return Method(EXTERNAL[name], OpenVINO(open_pipeline(files, self.target), self.target), external=True)
         self.model = self.model or open_model(self.target)
         options = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if name == LOOKUP else {}
         return Method(EXTERNAL[name], Transformers(self.model, self.target, **options), external=True)

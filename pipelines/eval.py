@@ -16,11 +16,12 @@ from drafterforge.errors import ConfigError
 from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.lossless import compare
 from drafterforge.evaluation.requests import Request, spread
+from drafterforge.evaluation.rivals import require_openvino
 from drafterforge.evaluation.rows import timed_rows
 from drafterforge.evaluation.selection import Contest
 from drafterforge.evaluation.shelf import Shelf
 from drafterforge.pipelines.console import bar, say
-from drafterforge.pipelines.contenders import EXPERT, STATIC, Contenders, check_methods
+from drafterforge.pipelines.contenders import EXPERT, OPENVINO, STATIC, Contenders, check_methods
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.eval_tables import show
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector
@@ -108,6 +109,8 @@ def check_selectors(cfg: Config) -> None:
         raise ConfigError("suite=papers needs question files; type suite.questions=FOLDER, with *.jsonl in it")
     check_selector(cfg.pool)
     check_methods(cfg.suite.methods)
+    if OPENVINO in cfg.suite.methods:
+        require_openvino(cfg.suite.openvino)
     for name in cfg.suite.selectors:
         check_options(name, ())
     if "router" in cfg.suite.selectors and not cfg.pool.router:

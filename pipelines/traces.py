@@ -21,6 +21,7 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.recording import record
 from drafterforge.scheduling.trace import Recorded, Traces, join, load_shards, recorded_of, save_shard
 from drafterforge.schema import DataConfig, DomainConfig, GridConfig, TracesConfig
+from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target
 
 PLACES = {"train": "val", "test": "test"}  # tasks no drafter learned from, and tasks nobody looked at
@@ -85,6 +86,7 @@ def traces_of(
         traces = load_shards(folder, recorded)
         size = sum(file.stat().st_size for file in folder.iterdir())
         metrics |= {
+            "device": describe_device(target.device),
             "answers": len(traces.tokens),
             "positions": traces.num_roots,
             "bytes_per_position": round(size / traces.num_roots, 1),

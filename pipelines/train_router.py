@@ -26,6 +26,7 @@ from drafterforge.pipelines.yardstick import Measured, Yardstick
 from drafterforge.router.features import TextEncoder, prompt_features, request_text
 from drafterforge.router.router import Router
 from drafterforge.schema import DataConfig, DomainConfig, RouterConfig
+from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target
 from drafterforge.training.router import expected_calibration_error, fit_router, soft_labels
 
@@ -80,6 +81,7 @@ def train_router(
     for row in rows:
         row["unseen_kind"] = row["prompts"] in config.held_out_kinds
     metrics = {"accuracy": {row["prompts"]: row["accuracy"] for row in rows}, "temperature": float(net.temperature)}
+    metrics["device"] = describe_device(target.device)
     with write_artifact(
         path,
         kind="policies",

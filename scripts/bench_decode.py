@@ -4,13 +4,12 @@
 
 One run on held-out prompts of the built-in grammars; the methods take turns prompt by prompt, so that drift hits all
 alike.  Then a profile by step, the same forward passes timed alone, the cost of a verification by nodes, and
-`numerics=invariant` beside `fast` in half precision.  OpenVINO GenAI joins where it is installed.
+`numerics=invariant` beside `fast` in half precision.  OpenVINO GenAI joins with --openvino.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import statistics
 import sys
 import time
@@ -20,7 +19,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +27,7 @@ from transformers import AutoModelForCausalLM
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.evaluation.rivals import OpenVINO, open_pipeline, require_openvino
 from drafterforge.evaluation.statistics import bootstrap_ratio
 from drafterforge.kernels.attention import additive
 from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
@@ -94,22 +93,12 @@ def transformers_generate(target: Target, **options: Any) -> Callable[[list[int]
     return decode
 
 
-def openvino(target: Target, folder: Path) -> Callable[[list[int], int], Result]:
-    """OpenVINO GenAI with an IR exported from the same weights (`optimum-cli export openvino -m TARGET ... IR`)."""
-    import openvino
-    import openvino_genai
-
-    precision = {torch.bfloat16: "bf16", torch.float32: "f32"}[target.dtype]
-    pipeline = openvino_genai.LLMPipeline(str(folder), "CPU", INFERENCE_PRECISION_HINT=precision)
+def rival(method: OpenVINO) -> Callable[[list[int], int], Result]:
+    """Another program as a contestant."""
 
     def decode(prompt: list[int], count: int) -> Result:
-        ids = np.array([prompt], dtype=np.int64)
-        inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
-        config = openvino_genai.GenerationConfig(max_new_tokens=count, do_sample=False, apply_chat_template=False)
-        config.stop_token_ids = set(target.eos_ids)
-        began = time.perf_counter()
-        tokens = list(pipeline.generate(inputs, config).tokens[0])
-        return Result(tokens, time.perf_counter() - began)
+        answer = method.generate([prompt], count)[0]
+        return Result(answer.tokens, answer.time_s["total"])
 
     return decode
 
@@ -337,7 +326,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--invariant-prompts", type=int, default=24, help="0 leaves that part out")
     parser.add_argument("--dtype", default="auto", help="auto | float32 | bfloat16")
-    parser.add_argument("--openvino", type=Path, help="folder of the target exported to OpenVINO's IR")
+    parser.add_argument("--openvino", default="", help="folder of the target exported to OpenVINO's IR")
     parser.add_argument("--peers", default=True, action=argparse.BooleanOptionalAction, help="HF beside ours")
     parser.add_argument("--quick", action="store_true", help="a few short answers, to see that all runs")
     parser.add_argument("--json", type=Path)
@@ -355,8 +344,9 @@ def main() -> None:
     if args.peers:
         contestants.append(Contestant(HF, transformers_generate(target)))
         contestants.append(Contestant(HF_LOOKUP, transformers_generate(target, prompt_lookup_num_tokens=10)))
-    if args.openvino and importlib.util.find_spec("openvino_genai"):
-        contestants.append(Contestant("OpenVINO GenAI", openvino(target, args.openvino)))
+    if args.openvino:
+        pipeline = open_pipeline(require_openvino(args.openvino), target)
+        contestants.append(Contestant("OpenVINO GenAI", rival(OpenVINO(pipeline, target))))
     take_turns(contestants, prompts, args.max_new_tokens)
     device = describe_device(target.device)
     rows = show(contestants, f"{target.name} in {dtype} on {device}, {len(prompts)} prompts, greedy")

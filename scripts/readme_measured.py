@@ -81,6 +81,12 @@ def lines_of(source: Source, report: Report, path: Path) -> list[tuple[str, ...]
     return [(f"`{command}`", *lines[0][1:3], measured), *lines[1:]]
 
 
+def device_of(report: Report) -> str:
+    """Where it was measured, in words."""
+    named = (report.get("device"), curves_of(report).get("profile"), (report.get("metrics") or {}).get("device"))
+    return next(filter(None, named), "a device that the file does not name")
+
+
 def measured(folder: Path) -> Iterator[str]:
     """A table for every device, then what there is to say of single files; a source without a file is left out."""
     tables: dict[str, list[tuple[str, ...]]] = {}
@@ -89,7 +95,7 @@ def measured(folder: Path) -> Iterator[str]:
         path = folder / f"{source.name}.json"
         if path.is_file():
             report = read_json(path)
-            device = report.get("device") or curves_of(report).get("profile") or "a device that the file does not name"
+            device = device_of(report)
             tables.setdefault(device, []).extend(lines_of(source, report, path))
             if "note" in report:
                 notes.setdefault(report["note"], []).append(f"`{path.name}`")

@@ -109,7 +109,7 @@ def test_a_mixture_picks_answers_by_no_domain():
 
 
 def test_quickstart_tunes_on_other_prompts_than_experts_learned_from():
-    recipe = (Path(__file__).parents[1] / "scripts" / "train_pool_all").read_text()
+    recipe = (Path(__file__).parents[1] / "scripts" / "train_pool").read_text()
     (further,) = re.findall(r" seed=(\d+) ", recipe)
     assert int(further) not in (0, _compose("quickstart").seed)
 
@@ -154,10 +154,12 @@ def test_every_grammar_has_a_domain_and_a_share_of_the_mixture(domain):
     assert _compose("train-drafter", "domain=general").domain.weights.keys() == GRAMMARS.keys()
 
 
-def test_the_small_pool_learns_from_the_domains_of_its_experts_alone():
+def test_the_pool_learns_from_the_domains_of_its_experts():
     config = _compose("train-drafter", "domain=general", "experiment=pool_smollm2")
     recorded = schema.DomainConfig(name="general", weights=dict.fromkeys(schema.POOL_DOMAINS, 1.0))
     assert _mixed(config.domain) == recorded  # what the shipped generalist's answers were made with
+    recipe = (Path(__file__).parents[1] / "scripts" / "train_pool").read_text()
+    assert f"for domain in {' '.join(schema.POOL_DOMAINS)}; do" in recipe
 
 
 def test_the_shipped_generalist_is_found_by_its_recipe():

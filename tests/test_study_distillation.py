@@ -137,6 +137,8 @@ def test_a_mistake_is_one_line(study, arguments, said):
         (lambda plan: plan["studies"]["ttt"].update(base="9 steps"), "wanted one of 1 step, 2 steps, none"),
         (lambda plan: plan.update(noise="luck"), "noise is 'luck'; wanted one of seed, ttt"),
         (lambda plan: plan["studies"]["ttt"].pop("question"), "studies.ttt lacks 'question'"),
+        (lambda plan: plan["studies"]["ttt"]["variants"].update({3: []}), "has the key 3; write it in quotes"),
+        (lambda plan: plan["studies"]["ttt"].update({3: []}), "has the key 3; write it in quotes"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_one_line(study, edit, said):

@@ -53,7 +53,7 @@ def typed(kind: type[T], value: Any, where: str) -> T:
         _wanted(isinstance(value, list), where, "a list", value)
         return [typed(inner[0], one, f"{where}[{place}]") for place, one in enumerate(value)]
     if origin is dict:
-        _wanted(isinstance(value, dict), where, "an object", value)
+        _object(value, where)
         return {key: typed(inner[1], one, f"{where}.{key[:40]}") for key, one in value.items()}
     if kind is Any:
         return value
@@ -68,13 +68,20 @@ def typed(kind: type[T], value: Any, where: str) -> T:
 
 
 def _dataclass(kind: type[T], value: Any, where: str) -> T:
-    _wanted(isinstance(value, dict), where, "an object", value)
+    _object(value, where)
     wanted = {one.name for one in fields(kind)}
     if odd := sorted(wanted ^ value.keys()):
         known = "lacks" if odd[0] in wanted else "has the unknown key"
         raise ArtifactError(f"{where} {known} {odd[0][:60]!r}; wanted {', '.join(sorted(wanted))}")
     hints = typing.get_type_hints(kind)
     return kind(**{name: typed(hints[name], value[name], f"{where}.{name}") for name in wanted})
+
+
+def _object(value: Any, where: str) -> None:
+    _wanted(isinstance(value, dict), where, "an object", value)
+    for key in value:  # YAML has others
+        if not isinstance(key, str):
+            raise ArtifactError(f"{where} has the key {repr(key)[:40]}; write it in quotes")
 
 
 def _wanted(holds: bool, where: str, what: str, value: Any) -> None:

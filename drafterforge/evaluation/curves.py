@@ -81,7 +81,8 @@ def pool_scaling(
         for order in drawn:
             members = tuple(sorted(order[:size].tolist()))
             if members not in known:
-                known[members] = _of_pool(contest.only(members), selectors)
+                own = {name: _of_members(options, members) for name, options in selectors.items()}
+                known[members] = _of_pool(contest.only(members), own)
                 progress()
             for method, figures in known[members].items():
                 found[method].append(figures)
@@ -89,6 +90,13 @@ def pool_scaling(
             mat, regret = np.mean(figures, axis=0)
             rows.append({"method": method, "at": size, "mat": float(mat), "regret_cycles": float(regret)})
     return {"pool size": rows}
+
+
+def _of_members(options: Mapping[str, Any], members: Sequence[int]) -> dict[str, Any]:
+    """A selector's options in a pool of these drafters."""
+    if options.get("costs") is None:
+        return dict(options)
+    return {**options, "costs": [options["costs"][member] for member in members]}
 
 
 def _of_pool(contest: Contest, selectors: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:

@@ -1,12 +1,15 @@
-"""Other programs' decoding of the same weights: `generate` of transformers, plain and with prompt lookup."""
+"""Other programs' decoding of the same weights: transformers, plain and with prompt lookup, and OpenVINO GenAI."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -35,9 +38,7 @@ class Transformers:
         sampling: Sampling | Sequence[Sampling] = GREEDY,
     ) -> list[Generation]:
         """Greedy answers.  A cycle is a forward pass; what it accepted is told by the cache of the next one."""
-        samplings = [sampling] if isinstance(sampling, Sampling) else sampling
-        if not all(one.plain for one in samplings):
-            raise ConfigError("transformers' sampling draws other noise than ours; measure it greedily")
+        require_greedy("transformers", sampling)
         return [self._answer(list(prompt), max_new_tokens) for prompt in prompts]
 
     @torch.inference_mode()
@@ -87,3 +88,71 @@ class Transformers:
 def open_model(target: Target) -> Any:
     """The target's weights as transformers runs them."""
     return AutoModelForCausalLM.from_pretrained(target.folder, dtype=target.dtype).to(target.device).eval()
+
+
+class OpenVINO:
+    """`LLMPipeline` of OpenVINO GenAI on the CPU, on its own files of the target, autoregressive, one by one."""
+
+    numerics = "fast"
+
+    def __init__(self, pipeline: Any, target: Target) -> None:
+        """pipeline: see `open_pipeline`."""
+        self.pipeline, self.target = pipeline, target
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        sampling: Sampling | Sequence[Sampling] = GREEDY,
+    ) -> list[Generation]:
+        """Greedy answers; every token behind the first is a cycle."""
+        require_greedy("OpenVINO GenAI", sampling)
+        return [self._answer(list(prompt), max_new_tokens) for prompt in prompts]
+
+    def _answer(self, prompt: list[int], max_new_tokens: int) -> Generation:
+        import openvino
+        import openvino_genai
+
+        ids = np.array([prompt], dtype=np.int64)
+        inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
+        config = openvino_genai.GenerationConfig(max_new_tokens=max_new_tokens, do_sample=False)
+        config.stop_token_ids, config.ignore_eos = set(self.target.eos_ids), not self.target.eos_ids
+        began = time.perf_counter()
+        tokens = list(self.pipeline.generate(inputs, config).tokens[0])
+        seconds = time.perf_counter() - began
+        cycles = [Cycle(depth=0, num_nodes=1, accept_length=1, accepted=0) for _ in tokens[1:]]
+        answer = Generation(prompt, tokens, cycles=cycles)
+        answer.time_s |= {"total": seconds}
+        return answer
+
+
+def require_openvino(folder: str) -> Path:
+    """The folder, if OpenVINO GenAI is installed and can open it; else one line."""
+    files = Path(folder).expanduser()
+    if not folder or not (files / "openvino_model.xml").is_file():
+        found = f"{folder} has no openvino_model.xml" if folder else "suite.openvino names no folder"
+        raise ConfigError(
+            f"{found}; type `optimum-cli export openvino -m TARGET --task text-generation-with-past "
+            "--weight-format fp32 FOLDER`, then suite.openvino=FOLDER"
+        )
+    if find_spec("openvino_genai") is None:
+        raise ConfigError("OpenVINO GenAI is not installed; type pip install openvino-genai")
+    return files
+
+
+def open_pipeline(folder: Path, target: Target) -> Any:
+    """OpenVINO's pipeline of the target's files, which computes in the target's dtype."""
+    import openvino_genai
+
+    precisions = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
+    if target.device.type != "cpu" or target.dtype not in precisions:
+        raise ConfigError(f"OpenVINO is measured on the CPU, in {', '.join(precisions.values())}; leave openvino out")
+    settings = {"INFERENCE_PRECISION_HINT": precisions[target.dtype], "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    return openvino_genai.LLMPipeline(str(folder), "CPU", **settings)
+
+
+def require_greedy(program: str, sampling: Sampling | Sequence[Sampling]) -> None:
+    """Refuse to measure another program's sampling."""
+    samplings = [sampling] if isinstance(sampling, Sampling) else sampling
+    if not all(one.plain for one in samplings):
+        raise ConfigError(f"{program}'s sampling draws other noise than ours; measure it greedily")

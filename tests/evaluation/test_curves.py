@@ -113,6 +113,14 @@ def test_a_pool_of_one_has_nothing_to_select_and_the_whole_pool_is_the_whole_poo
     assert by["best in hindsight", 3]["mat"] > by["best in hindsight", 2]["mat"] > by["best in hindsight", 1]["mat"]
 
 
+def test_in_a_smaller_pool_each_drafter_keeps_its_cost(contest):
+    dear = [1.0 if place == 1 else 1e6 for place in range(3)]  # the second is all but free
+    rows = pool_scaling(contest, {"hedgespec": {"costs": dear}, "ftl": {}}, orders=20)["pool size"]
+    by = {(row["method"], row["at"]): row["mat"] for row in rows}
+    second = contest.figures(contest.alone(1))["mat"]
+    assert by["hedgespec", 3] == pytest.approx(second, abs=0.15) != by["ftl", 3]
+
+
 def test_figures_draw_every_curve(contest, plays):
     curves = {
         "regret_curves": regret_curves(contest, plays),

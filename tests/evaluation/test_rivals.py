@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+from argparse import Namespace
+from types import SimpleNamespace
+
 import pytest
 
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation.rivals import Transformers, open_model
+from drafterforge.evaluation import rivals
+from drafterforge.evaluation.rivals import OpenVINO, Transformers, open_model, require_openvino
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.schema import TargetConfig
@@ -46,5 +52,43 @@ def test_prompt_lookup_accepts_what_was_seen_before(target, model):
 
 
 def test_other_noise_is_refused(target, model):
-    with pytest.raises(ConfigError, match="other noise than ours"):
-        Transformers(model, target).generate([PROMPT], 2, Sampling(temperature=1.0))
+    for rival in (Transformers(model, target), OpenVINO(None, target)):
+        with pytest.raises(ConfigError, match="other noise than ours"):
+            rival.generate([PROMPT], 2, Sampling(temperature=1.0))
+
+
+def test_openvino_is_asked_for_what_it_needs(target, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"names no folder; type `optimum-cli export .* then suite\.openvino=FOLDER"):
+        require_openvino("")
+    with pytest.raises(ConfigError, match=r"has no openvino_model\.xml; type"):
+        require_openvino(str(tmp_path))
+    (tmp_path / "openvino_model.xml").touch()
+    monkeypatch.setattr(rivals, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="type pip install openvino-genai"):
+        require_openvino(str(tmp_path))
+    monkeypatch.setattr(rivals, "find_spec", lambda name: name)
+    assert require_openvino(str(tmp_path)) == tmp_path
+
+
+def test_openvino_gets_our_ids_and_end_tokens(target, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Tensor=list))
+    monkeypatch.setitem(
+        sys.modules, "openvino_genai", SimpleNamespace(TokenizedInputs=lambda *given: given, GenerationConfig=Namespace)
+    )
+    asked = []
+
+    class Pipeline:
+        def generate(self, inputs, config):
+            asked.append((inputs, config))
+            return SimpleNamespace(tokens=[[7, 8, 9]])
+
+    ended = dataclasses.replace(target, eos_ids=frozenset({2}))
+    (answer,) = OpenVINO(Pipeline(), ended).generate([PROMPT], 3)
+    assert answer.tokens == [7, 8, 9] and len(answer.cycles) == 2 and answer.time_s["total"] > 0
+    (((ids,), (mask,)), config), *_ = asked
+    assert list(ids) == PROMPT and list(mask) == [1] * len(PROMPT)
+    assert (config.max_new_tokens, config.do_sample) == (3, False)
+    assert (config.stop_token_ids, config.ignore_eos) == ({2}, False)
+    endless = dataclasses.replace(target, eos_ids=frozenset())
+    OpenVINO(Pipeline(), endless).generate([PROMPT], 3)
+    assert asked[1][1].ignore_eos

@@ -51,6 +51,7 @@ def test_train_policy_records_calibrates_trains_and_measures(policies):
     )
     metrics = open_artifact(policies.artifact("traces"), "traces").metrics
     assert metrics["answers"] > 0 and metrics["positions"] >= metrics["answers"] and metrics["bytes_per_position"] > 0
+    assert "cpu" in metrics["device"]
     profile = read_profile(policies.artifact("latency"))
     assert profile.errors["total"] >= 0 and sum(profile.autoregressive.values()) > 0
     kinds = {parent["kind"] for parent in open_artifact(policies.artifact("policies", "planner"), "policies").parents}

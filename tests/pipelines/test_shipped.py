@@ -9,13 +9,14 @@ import pytest
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, list_artifacts
 from drafterforge.drafter.checkpoint import generalist_of
+from drafterforge.schema import POOL_DOMAINS
 
 DRAFTERS = SHIPPED / "smollm2-135m" / "drafters"
-EXPERTS = ("chat", "math", "python", "sql")
+EXPERTS = POOL_DOMAINS
 
 
 def test_the_shipped_pool_is_whole_and_small(tmp_path):
-    assert list_artifacts(tmp_path, "smollm2-135m", "drafters") == ["chat", "general", "math", "python", "sql"]
+    assert list_artifacts(tmp_path, "smollm2-135m", "drafters") == sorted([*EXPERTS, "general"])
     fingerprints = {open_artifact(DRAFTERS / name, "drafters").target_fingerprint for name in (*EXPERTS, "general")}
     assert len(fingerprints) == 1
     assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) <= 20e6

@@ -101,6 +101,7 @@ def test_a_router_is_a_whole_policy_of_its_target(trained, served):
     rows = json.loads((trained / "rows.json").read_text())
     assert [row["prompts"] for row in rows] == [CLEAN, *kinds()]
     assert manifest.metrics["accuracy"] == {row["prompts"]: row["accuracy"] for row in rows}
+    assert "cpu" in manifest.metrics["device"]
     for row in rows:
         assert row["num_prompts"] == 4 and set(row["by_label"]) == set(DOMAINS)
         assert 0 <= row["accuracy_ci95"][0] <= row["accuracy"] <= row["accuracy_ci95"][1] <= 1
