@@ -34,10 +34,10 @@ class Additions:
         weight = base_of(linears[0]).weight
         count, rank = len(lows), max(low.down.shape[0] for low in lows if low is not None)
         self.down = weight.new_zeros(count, rank, weight.shape[1])
-        self.up = weight.new_zeros(weight.shape[0], count, rank)
+        self.up = weight.new_zeros(count, rank, weight.shape[0])  # other orders are copied anew in every product
         for place, low in enumerate(lows):
             if low is not None:
-                own = LowRank(self.down[place, : low.down.shape[0]], self.up[:, place, : low.up.shape[1]])
+                own = LowRank(self.down[place, : low.down.shape[0]], self.up[place, : low.up.shape[1]].t())
                 own.down.copy_(low.down)
                 own.up.copy_(low.up)
                 linears[place].low = own
@@ -49,7 +49,7 @@ class Additions:
             low = F.linear(x, self.down.flatten(0, 1)).unflatten(1, (count, -1)).transpose(0, 1)
         else:
             low = torch.bmm(x, self.down.transpose(1, 2))
-        return torch.baddbmm(out.expand(count, -1, -1), low, self.up.permute(1, 2, 0))
+        return torch.baddbmm(out.expand(count, -1, -1), low, self.up)
 
 
 class StackedLinear:
