@@ -32,6 +32,7 @@ from drafterforge.selectors import names as selector_names
 from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape
 
+INVARIANT = f"{AUTOREGRESSIVE}, invariant"
 GENERALIST, EXPERT, DEFAULT, BUNDLE = "generalist", "expert", "default", "the bundle"
 GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"
 EXTERNAL = {GENERATE: "HF generate", LOOKUP: f"HF prompt lookup ({LOOKUP_TOKENS})", OPENVINO: "OpenVINO GenAI"}
@@ -52,17 +53,19 @@ class Contenders:
 
     def build(self, names: Sequence[str]) -> list[Method]:
         """The methods, autoregressive decoding first; where texts are those of other numerics, that of those too."""
-        same_as = AUTOREGRESSIVE
         found = [Method(AUTOREGRESSIVE, Engine(self.target, numerics="fast"))]
         if self.numerics == "invariant":
-            same_as = f"{AUTOREGRESSIVE}, invariant"
-            found.append(Method(same_as, Engine(self.target, numerics=self.numerics), same_as=same_as))
+            found.append(Method(INVARIANT, Engine(self.target, numerics=self.numerics)))
         for name in names:
             if name != AUTOREGRESSIVE:
                 method = self.method(name)
-                method.same_as = AUTOREGRESSIVE if method.external else same_as
                 found += [] if method.name in [one.name for one in found] else [method]
         return found
+
+    def text_of(self, method: str, external: bool = False) -> str:
+        """The method whose text another of these has to give."""
+        fast = external or method == AUTOREGRESSIVE or self.numerics == "fast"
+        return AUTOREGRESSIVE if fast else INVARIANT
 
     def on(self, target: Target) -> Contenders:
         """The same on another copy of the target."""

@@ -89,10 +89,6 @@ def settled(
     target = contenders.target
 
     @cache
-    def methods(size: int) -> dict[str, Method]:
-        return built(cfg, contenders, size)
-
-    @cache
     def exact() -> Contenders:
         return contenders.on(load_target(dataclasses.replace(cfg.target, dtype="float64")))
 
@@ -110,7 +106,7 @@ def settled(
     texts = {key(entry, entry.method): entry for entry in entries}
     found = []
     for entry in entries:
-        wanted = texts[key(entry, methods(size_of(entry))[entry.method].same_as)]
+        wanted = texts[key(entry, contenders.text_of(entry.method, entry.external))]
         for asked, answer, other in zip(entry.asked, entry.answers, wanted.answers, strict=True):
             if answer.tokens == other.tokens:
                 continue

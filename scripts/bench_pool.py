@@ -1,6 +1,6 @@
 """What a pool costs: reading with eight drafters over reading with one, their memory, and selection in a cycle.
 
-    python scripts/bench_pool.py [--json PATH] [--quick] [drafters=NAME,NAME,...]
+    python scripts/bench_pool.py [--json PATH] [--dtype float32] [--quick] [drafters=NAME,NAME,...]
 
 Reading is timed with cold caches, as after a forward pass of the target, which runs before each of them; the two sides
 take turns.  Weights are random where no drafters are named: times do not depend on them.  The share of selection is
@@ -53,11 +53,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="few repeats; the numbers mean little")
     parser.add_argument("--rank", type=int, default=16, help="of LoRA experts")
+    parser.add_argument("--dtype", default="auto", help="auto | float32 | bfloat16")
     parser.add_argument("--vocab", type=int, default=4096, help="draft vocabulary")
     options = parser.parse_args()
     given = dict(one.split("=", 1) for one in options.pool)
     repeats = 5 if options.quick else 60
-    target = load_target(TargetConfig())
+    target = load_target(TargetConfig(dtype=options.dtype))
     with torch.inference_mode():
         torch.manual_seed(0)
         lora, full = lora_pool(target, 8, options.vocab, options.rank), full_pool(target, 8, options.vocab)

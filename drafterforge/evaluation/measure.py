@@ -28,7 +28,6 @@ class Method:
     drafters: list[str] = field(default_factory=list)
     experts: Mapping[str, Engine] = field(default_factory=dict)  # by name, for requests that have one of their own
     external: bool = False  # another program's: its text may differ, and is no fault of ours
-    same_as: str = AUTOREGRESSIVE  # method whose text it must give
 
     def engine_of(self, request: Request) -> Engine:
         """The engine that decodes a request."""

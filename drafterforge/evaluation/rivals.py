@@ -136,7 +136,7 @@ def require_openvino(folder: str) -> Path:
             "--weight-format fp32 FOLDER`, then suite.openvino=FOLDER"
         )
     if find_spec("openvino_genai") is None:
-        raise ConfigError("OpenVINO GenAI is not installed; type pip install openvino-genai")
+        raise ConfigError('OpenVINO GenAI is not installed; type pip install "drafterforge[openvino]"')
     return files
 
 

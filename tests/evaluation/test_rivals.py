@@ -64,7 +64,7 @@ def test_openvino_is_asked_for_what_it_needs(target, tmp_path, monkeypatch):
         require_openvino(str(tmp_path))
     (tmp_path / "openvino_model.xml").touch()
     monkeypatch.setattr(rivals, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="type pip install openvino-genai"):
+    with pytest.raises(ConfigError, match=r"type pip install .drafterforge\[openvino\]."):
         require_openvino(str(tmp_path))
     monkeypatch.setattr(rivals, "find_spec", lambda name: name)
     assert require_openvino(str(tmp_path)) == tmp_path
