@@ -389,7 +389,15 @@ def main() -> None:
     console.print(table)
     if args.json:
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        body = {"bench": "decode", "created": created, "device": device, "dtype": dtype, "figures": figures}
+        config = {key: getattr(args, key) for key in ("prompts", "max_new_tokens", "invariant_prompts")}
+        body = {
+            "bench": "decode",
+            "config": config,
+            "created": created,
+            "device": device,
+            "dtype": dtype,
+            "figures": figures,
+        }
         save_json_atomic(args.json, body | {"rows": rows, "steps": steps, "verify_ms": costs})
         console.print(f"wrote {args.json}")
 

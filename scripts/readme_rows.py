@@ -100,13 +100,15 @@ SOURCES = (
     ),
     Source(
         "bench_decode",
-        "python scripts/bench_decode.py drafter=runs/smollm2-135m/drafters/quickstart "
-        "--prompts {rows[method=autoregressive].num_prompts} --max-new-tokens 96 --invariant-prompts 4",
+        "python scripts/bench_decode.py drafter=drafterforge/shipped/smollm2-135m/drafters/general "
+        "--prompts {config.prompts} --max-new-tokens {config.max_new_tokens} "
+        "--invariant-prompts {config.invariant_prompts} --openvino FOLDER",
         (
             (
-                "tokens/s on {rows[method=autoregressive].num_prompts} prompts of four domains, autoregressive over HF "
-                "`generate`",
-                "{figures.ar_over_hf_generate:.2f}x",
+                "tokens/s on {config.prompts} prompts of all domains, autoregressive over HF `generate`; OpenVINO "
+                "GenAI over it",
+                "{figures.ar_over_hf_generate:.2f}x; "
+                "{rows[method=OpenVINO GenAI].tokens_per_s / rows[method=HF generate].tokens_per_s:.2f}x",
             ),
             (
                 "retrieval over HF prompt lookup; over our autoregressive decoding",
@@ -114,7 +116,7 @@ SOURCES = (
                 "(95 % {rows[method=retrieval].ci95.0:.2f}-{rows[method=retrieval].ci95.1:.2f})",
             ),
             (
-                "the sql expert's tree on that mixture, most of which it was not trained for, over autoregressive",
+                "the generalist's tree over autoregressive",
                 "{rows[method=tree *].over_autoregressive:.2f}x (MAT {rows[method=tree *].mat:.2f})",
             ),
             (
@@ -142,6 +144,12 @@ SOURCES = (
         "lossless-general",
         "python scripts/check_lossless.py drafter=drafterforge/shipped/smollm2-135m/drafters/general "
         "--prompts {figures.num_prompts}",
+        (DIFFERENT, ("MAT of the generalist's tree on them", "{rows[method=eagle3].mat:.2f}")),
+    ),
+    Source(
+        "lossless-bfloat16",
+        "python scripts/check_lossless.py drafter=drafterforge/shipped/smollm2-135m/drafters/general "
+        "--prompts {figures.num_prompts} --dtype bfloat16",
         (DIFFERENT,),
     ),
     Source(
