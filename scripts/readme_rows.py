@@ -143,13 +143,13 @@ SOURCES = (
     Source(
         "lossless-general",
         "python scripts/check_lossless.py drafter=drafterforge/shipped/smollm2-135m/drafters/general "
-        "--prompts {figures.num_prompts}",
+        "--prompts {figures.num_prompts} --max-batch 16",
         (DIFFERENT, ("MAT of the generalist's tree on them", "{rows[method=eagle3].mat:.2f}")),
     ),
     Source(
         "lossless-bfloat16",
         "python scripts/check_lossless.py drafter=drafterforge/shipped/smollm2-135m/drafters/general "
-        "--prompts {figures.num_prompts} --dtype bfloat16",
+        "--prompts {figures.num_prompts} --max-batch 16 --dtype bfloat16",
         (DIFFERENT,),
     ),
     Source(

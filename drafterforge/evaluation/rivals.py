@@ -21,15 +21,11 @@ from drafterforge.target.load import Target
 LOOKUP_TOKENS = 10  # that prompt lookup drafts, as its documentation suggests
 
 
-class Transformers:
-    """`generate` of transformers on a target's folder, in its dtype, with its end tokens; one prompt at a time."""
+class Rival:
+    """Another program that decodes greedily, one prompt at a time; as a method it looks like an engine."""
 
+    program = ""  # its name in errors
     numerics = "fast"
-
-    def __init__(self, model: Any, target: Target, **options: Any) -> None:
-        """model: see `open_model`.  options: of `generate`."""
-        self.model, self.target, self.options = model, target, options
-        self.seen: list[tuple[int, int]] = []  # of each forward pass: tokens known before it, tokens read in it
 
     def generate(
         self,
@@ -37,9 +33,28 @@ class Transformers:
         max_new_tokens: int,
         sampling: Sampling | Sequence[Sampling] = GREEDY,
     ) -> list[Generation]:
-        """Greedy answers.  A cycle is a forward pass; what it accepted is told by the cache of the next one."""
-        require_greedy("transformers", sampling)
+        """Greedy answers.  A cycle is a forward pass behind the prompt's own."""
+        samplings = [sampling] if isinstance(sampling, Sampling) else sampling
+        if not all(one.plain for one in samplings):
+            raise ConfigError(f"{self.program}'s sampling draws other noise than ours; measure it greedily")
         return [self._answer(list(prompt), max_new_tokens) for prompt in prompts]
+
+    def _answer(self, prompt: list[int], max_new_tokens: int) -> Generation:
+        raise NotImplementedError
+
+
+class Transformers(Rival):
+    """`generate` of transformers on a target's folder, in its dtype, with its end tokens.
+
+    What a pass accepted is told by the cache of the next one.
+    """
+
+    program = "transformers"
+
+    def __init__(self, model: Any, target: Target, **options: Any) -> None:
+        """model: see `open_model`.  options: of `generate`."""
+        self.model, self.target, self.options = model, target, options
+        self.seen: list[tuple[int, int]] = []  # of each forward pass: tokens known before it, tokens read in it
 
     @torch.inference_mode()
     def _answer(self, prompt: list[int], max_new_tokens: int) -> Generation:
@@ -90,24 +105,14 @@ def open_model(target: Target) -> Any:
     return AutoModelForCausalLM.from_pretrained(target.folder, dtype=target.dtype).to(target.device).eval()
 
 
-class OpenVINO:
-    """`LLMPipeline` of OpenVINO GenAI on the CPU, on its own files of the target, autoregressive, one by one."""
+class OpenVINO(Rival):
+    """`LLMPipeline` of OpenVINO GenAI on the CPU, autoregressive, on its own files of the target."""
 
-    numerics = "fast"
+    program = "OpenVINO GenAI"
 
     def __init__(self, pipeline: Any, target: Target) -> None:
         """pipeline: see `open_pipeline`."""
         self.pipeline, self.target = pipeline, target
-
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        max_new_tokens: int,
-        sampling: Sampling | Sequence[Sampling] = GREEDY,
-    ) -> list[Generation]:
-        """Greedy answers; every token behind the first is a cycle."""
-        require_greedy("OpenVINO GenAI", sampling)
-        return [self._answer(list(prompt), max_new_tokens) for prompt in prompts]
 
     def _answer(self, prompt: list[int], max_new_tokens: int) -> Generation:
         import openvino
@@ -149,10 +154,3 @@ def open_pipeline(folder: Path, target: Target) -> Any:
         raise ConfigError(f"OpenVINO is measured on the CPU, in {', '.join(precisions.values())}; leave openvino out")
     settings = {"INFERENCE_PRECISION_HINT": precisions[target.dtype], "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     return openvino_genai.LLMPipeline(str(folder), "CPU", **settings)
-
-
-def require_greedy(program: str, sampling: Sampling | Sequence[Sampling]) -> None:
-    """Refuse to measure another program's sampling."""
-    samplings = [sampling] if isinstance(sampling, Sampling) else sampling
-    if not all(one.plain for one in samplings):
-        raise ConfigError(f"{program}'s sampling draws other noise than ours; measure it greedily")

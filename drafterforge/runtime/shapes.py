@@ -13,9 +13,9 @@ def default_shape(device: torch.device, dtype: torch.dtype, kind: str = "eagle3"
     """A static shape for the device: how many rows cost about as much as one decides the width.
 
     EAGLE-3's 60/8/10 on a GPU; a CPU with AMX verifies 16 nodes in bfloat16 at 1.2 times one token; without it, and in
-    float32, every row and every level costs: of eight shapes on held-out prompts of all domains, 6/3/2 gave 1.44 times
-    autoregressive decoding in bfloat16 (5/3/2 1.49, 10/3/4 1.15) and 1.28 in float32, the most; with a causal LM, whose
-    level costs a quarter of the target's forward (its head is as large), 6/2/3 was fastest.
+    float32, every row and every level costs: of eight shapes tried on held-out prompts, 6/3/2 was fastest
+    in float32 and near it in bfloat16; with a causal LM, whose level costs a quarter of the target's forward (its head
+    is as large), 6/2/3 was.
     """
     if kind == "retrieval":  # levels cost nothing
         return TreeShape(num_tokens=32 if device.type == "cuda" or has_matrix_unit("cpu") else 12, depth=10, top_k=4)
