@@ -271,7 +271,10 @@ def verification_costs(target: Target, context: int, repeats: int) -> dict[int, 
                 positions = torch.arange(context, context + count, device=target.device)[None]
                 began = time.perf_counter()
                 states, _ = target.forward(
-                    tokens[:, :count], positions, cache, additive(mask, target.dtype)[None] if count > 1 else None
+                    tokens[:, :count],
+                    positions,
+                    cache,
+                    additive(mask, target.compute_dtype)[None] if count > 1 else None,
                 )
                 target.logits(states).argmax(dim=-1).tolist()
                 spent[count].append(time.perf_counter() - began)

@@ -126,9 +126,9 @@ class Reader:
         width = target.config.hidden_size
         self.proposer = StackProposer(StackedDrafters(members))
         text, features = torch.randint(0, 4000, (CONTEXT + 1,)), torch.randn(CONTEXT, 3 * width)
-        self.proposer.admit(text, features.to(target.dtype))
+        self.proposer.admit(text, features.to(target.compute_dtype))
         self.tokens, self.features = torch.randint(0, 4000, (1, CHUNK)), torch.randn(1, CHUNK, 3 * width)
-        self.features = self.features.to(target.dtype)
+        self.features = self.features.to(target.compute_dtype)
 
     def __call__(self) -> None:
         """Read and judge; then step back."""
@@ -143,7 +143,7 @@ class PlainReader:
 
     def __init__(self, target: Target, member: FusedDrafter, other: Reader) -> None:
         self.proposer, self.other = Eagle3Proposer(member), other
-        features = torch.randn(CONTEXT, 3 * target.config.hidden_size).to(target.dtype)
+        features = torch.randn(CONTEXT, 3 * target.config.hidden_size).to(target.compute_dtype)
         self.proposer.admit(torch.randint(0, 4000, (CONTEXT + 1,)), features)
 
     def __call__(self) -> None:

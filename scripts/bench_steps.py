@@ -34,7 +34,7 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.schema import LORA_TARGETS
-from drafterforge.target.device import DTYPES, choose_device, choose_dtype, describe_device
+from drafterforge.target.device import DTYPES, choose_device, choose_dtype, describe_device, widens
 from drafterforge.target.load import Target, wrap_model
 from drafterforge.tree.grow import TreeShape
 
@@ -128,7 +128,9 @@ def random_target(size: str, device: torch.device, dtype: torch.dtype) -> Target
             model = LlamaForCausalLM(config).eval()
     finally:
         torch.set_default_dtype(before)
-    return wrap_model(model, None, name=size, folder=Path("in memory"))
+    if widens(dtype, device):
+        model = model.float()
+    return wrap_model(model, None, name=size, folder=Path("in memory"), dtype=dtype)
 
 
 def random_pool(target: Target, vocab: int, count: int) -> list[FusedDrafter]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from drafterforge.drafter.eagle3 import Attend, Eagle3Drafter
 from drafterforge.drafter.lora import Adapter, LowRank, joined
+from drafterforge.kernels.gate import swiglu
 from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.norm import rms_norm
 from drafterforge.kernels.rope import apply_rope
@@ -112,8 +113,8 @@ class FusedDrafter:
             x, hidden, rope = x[rows], hidden[rows], (rope[0][rows], rope[1][rows])
         q = apply_rope(linears["q"](x).view(-1, spec.num_heads, spec.head_dim), *rope)
         hidden = hidden + linears["out"](attend(q, k, v).flatten(1))
-        gate, up = linears["gate_up"](self._norm(hidden, "post_norm")).chunk(2, dim=-1)
-        out = hidden + linears["down"](F.silu(gate) * up)
+        gated = swiglu(linears["gate_up"](self._norm(hidden, "post_norm")))
+        out = hidden + linears["down"](gated)
         return self._norm(out, "norm") if spec.norm_output else out
 
     def normed(self, out: Tensor) -> Tensor:

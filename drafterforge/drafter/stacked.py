@@ -17,6 +17,7 @@ from drafterforge.drafter.fused import PROJECTIONS, AdaptedLinear, FusedDrafter,
 from drafterforge.drafter.lora import LowRank
 from drafterforge.drafter.spec import FLAGS
 from drafterforge.errors import DrafterforgeError
+from drafterforge.kernels.gate import swiglu
 from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.norm import rms_norm
 from drafterforge.kernels.rope import apply_rope
@@ -150,8 +151,8 @@ class StackedDrafters:
             x, hidden, rope = x[:, rows], hidden[:, rows], (rope[0][rows], rope[1][rows])
         q = apply_rope(linears["q"](x).unflatten(-1, (spec.num_heads, spec.head_dim)), *rope)
         hidden = hidden + linears["out"](attend(q, k, v).flatten(2))
-        gate, up = linears["gate_up"](self._norm(hidden, "post_norm")).chunk(2, dim=-1)
-        out = hidden + linears["down"](F.silu(gate) * up)
+        gated = swiglu(linears["gate_up"](self._norm(hidden, "post_norm")))
+        out = hidden + linears["down"](gated)
         return self._norm(out, "norm") if spec.norm_output else out
 
     def logits(self, out: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ class Branches:
             cache.place(end, len(part))
             tokens = torch.tensor([[branch[-1] for _, branch in part]], device=device)
             positions = torch.tensor([[position + len(branch) - 1 for position, branch in part]], device=device)
-            mask = additive(reads.to(device)[None], target.dtype)
+            mask = additive(reads.to(device)[None], target.compute_dtype)
             yield from self._told(part, target.logits(target.forward(tokens, positions, cache, mask)[0])[0])
 
     def _parts(self) -> list[list[Node]]:

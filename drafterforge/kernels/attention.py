@@ -9,6 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from drafterforge.kernels import native
+
+NATIVE_QUERIES = 64  # most queries of a sequence for which native.c is asked
+
 
 def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exact: bool = False) -> Tensor:
     """softmax(q k^T / sqrt(D) + mask) v, [B, T, Hq, D].
@@ -16,6 +20,8 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exac
     q: [B, T, Hq, D].  k, v: [B, Hk, S, D].  mask: additive, [B or 1, T, S], or None for causal with T == S.
     exact: see `folded_attention`.
     """
+    if native_attention_takes(q, q.shape[1], q.shape[3], mask) and k.shape[2] and _of_a_cache(k, v):
+        return native.attention(q.contiguous(), k, v, mask, k.shape[2])
     group = q.shape[2] // k.shape[1]
     if mask is None and q.shape[1] > 1:
         if exact:
@@ -23,6 +29,12 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exac
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k, v, is_causal=True, enable_gqa=group > 1)
         return out.transpose(1, 2)
     return folded_attention(q, k, v, None if mask is None else fold_mask(mask, group), exact)
+
+
+def native_attention_takes(x: Tensor, length: int, width: int, mask: Tensor | None) -> bool:
+    """Whether native.c attends for `length` queries of each sequence, of heads `width` wide, to slots of a cache."""
+    few = length == 1 if mask is None else length <= NATIVE_QUERIES and mask.is_contiguous()
+    return few and width % 2 == 0 and native.takes(x)
 
 
 def fold_mask(mask: Tensor, group: int) -> Tensor:
@@ -52,6 +64,12 @@ def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exact
     out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask)
     out = out.view(batch, num_keys, group, num_queries, width).permute(0, 3, 1, 2, 4)
     return out.reshape(batch, num_queries, num_heads, width).to(dtype)
+
+
+def _of_a_cache(k: Tensor, v: Tensor) -> bool:
+    """Whether keys and values are the used slots of a preallocated cache, or whole tensors."""
+    width = k.shape[3]
+    return k.stride() == v.stride() and k.stride()[2:] == (width, 1) and k.stride(1) % width == 0
 
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:

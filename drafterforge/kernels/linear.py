@@ -1,4 +1,4 @@
-"""Linear layers with frozen weights, prepacked for oneDNN where that is faster."""
+"""Linear layers with frozen weights, packed for the kernels of native.c, or prepacked for oneDNN."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from drafterforge.kernels import native
 from drafterforge.kernels.invariant import MAX_ROWS, RowPlan, find_plan, trial_data
 
 PLANS: dict[tuple, RowPlan] = {}  # by shape, dtype, device and kernel of a linear layer
@@ -51,42 +52,60 @@ def _packing(weight: Tensor) -> tuple[int, torch.dtype] | None:
     return (2, torch.float32) if weight.dtype in (torch.float32, torch.bfloat16, torch.float16) else None
 
 
+NATIVE_ROWS = 64  # most rows for which native.c is asked; large products are what BLAS is made for
+
+
 class FrozenLinear:
     """x @ weight.T + bias for inference; `__call__` takes x [..., in] and returns [..., out]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> None:
         self.weight = weight.detach()
         self.bias = None if bias is None else bias.detach()
-        self.packing = _packing(self.weight) if pack else None
+        self.native = native.PackedLinear(self.weight, self.bias) if pack and native.takes(self.weight) else None
+        self.packing = _packing(self.weight) if pack and self.native is None else None
         if self.packing is not None:
             dtype = self.packing[1]
             self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.to(dtype).contiguous(), None)
             self.packed_bias = None if self.bias is None else self.bias.to(dtype)
 
-    def __call__(self, x: Tensor, invariant: bool = False) -> Tensor:
+    def __call__(self, x: Tensor, invariant: bool = False, added: Tensor | None = None) -> Tensor:
         """Apply to [..., in]; flattened first, since a non-contiguous 3-D input would copy the weight per row.
 
-        invariant: a row's result does not depend on how many others there are.
+        invariant: a row's result does not depend on how many others there are.  added: [..., out], is added to it.
         """
+        if self.native is not None and x.dim() == 2 and x.shape[0] <= NATIVE_ROWS and x.is_contiguous():
+            return self.native(x, added)
         if x.dim() == 2 and not invariant and x.is_contiguous():
-            return self._apply(x)
-        flat = x.reshape(-1, x.shape[-1]).contiguous()
-        out = self.plan.apply(self._apply, flat) if invariant else self._apply(flat)
-        return out.view(*x.shape[:-1], out.shape[-1])
+            out = self._apply(x)
+        else:
+            flat = x.reshape(-1, x.shape[-1]).contiguous()
+            out = self.plan.apply(self._apply, flat) if invariant else self._apply(flat)
+            out = out.view(*x.shape[:-1], out.shape[-1])
+        return out if added is None else added + out
 
     @property
     def plan(self) -> RowPlan:
         """Row counts that give bit-equal rows, found once for all layers of one shape."""
         weight = self.weight
-        key = (weight.shape, weight.dtype, weight.device, self.packing, self.bias is None, torch.get_num_threads())
+        key = (
+            weight.shape,
+            weight.dtype,
+            weight.device,
+            self.native is None,
+            self.packing,
+            self.bias is None,
+            torch.get_num_threads(),
+        )
         if key not in PLANS:
             bias = None if self.bias is None else torch.zeros_like(self.bias)  # another would hide small sums
             trials = trial_data(MAX_ROWS, *weight.shape, weight.dtype, weight.device)
-            pack = self.packing is not None
+            pack = self.native is not None or self.packing is not None
             PLANS[key] = find_plan([(FrozenLinear(trial, bias, pack=pack)._apply, x) for trial, x in trials])
         return PLANS[key]
 
     def _apply(self, flat: Tensor) -> Tensor:
+        if self.native is not None and flat.shape[0] <= NATIVE_ROWS:
+            return self.native(flat)
         if self.packing is None or flat.shape[0] < self.packing[0]:
             return F.linear(flat, self.weight, self.bias)
         dtype = self.packing[1]

@@ -264,7 +264,7 @@ class Batch:
         self.ancestors = ancestor_mask(tree.parents, depth)
         mask = None
         if batch > 1 or count > 1:
-            mask = additive(past_and(self.ancestors, lengths, self.base), self.target.dtype)
+            mask = additive(past_and(self.ancestors, lengths, self.base), self.target.compute_dtype)
         states, features = self.target.forward(tree.tokens, lengths + tree.levels, self.cache, mask, self.invariant)
         return self.target.logits(states, self.invariant), features
 

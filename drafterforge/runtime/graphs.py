@@ -39,7 +39,7 @@ class StaticRows:
     """State of B rows in buffers that never move."""
 
     def __init__(self, target: Target, drafter: FusedDrafter | None, batch: int, slots: int, max_depth: int) -> None:
-        device, dtype = target.device, target.dtype
+        device, dtype = target.device, target.compute_dtype
         self.target, self.drafter, self.batch, self.slots, self.max_depth = target, drafter, batch, slots, max_depth
 
         def zeros(*shape: int, kind: torch.dtype = torch.long) -> Tensor:
@@ -161,7 +161,7 @@ class StaticCycle:
         base = rows.slots - count
         ancestors = ancestor_mask(tree.parents, depth)
         rows.cache.place(base, count)
-        mask = additive(past_and(ancestors, rows.lengths[:, None], base), rows.target.dtype)
+        mask = additive(past_and(ancestors, rows.lengths[:, None], base), rows.target.compute_dtype)
         positions = rows.lengths[:, None] + tree.levels
         states, features = rows.target.forward(tree.tokens, positions, rows.cache, mask, self.invariant)
         logits = rows.target.logits(states, self.invariant)

@@ -105,7 +105,7 @@ def _try_decoding(target: Target) -> str | None:
     reads = (steps[None] <= steps[:, None]) & ((steps[None] % 2 == 0) | (steps[None] == steps[:, None]))
     past = torch.ones(2 * STEPS, PREFIX, dtype=torch.bool, device=target.device)
     cache.place(PREFIX, 2 * STEPS)
-    mask = additive(torch.cat((past, reads), dim=1), target.dtype)[None]
+    mask = additive(torch.cat((past, reads), dim=1), target.compute_dtype)[None]
     states, _ = target.forward(nodes[None], (PREFIX + steps // 2)[None], cache, mask, True)
     same = target.logits(states[0], True)[::2].equal(torch.cat(wanted))
     return None if same else "a whole pass, though each of its operations does"

@@ -176,7 +176,7 @@ class BatchAnswerer:
         used = max(row.length for row in rows) + 1
         cache.place_ragged(lengths, used)
         allowed = torch.arange(used, device=device)[None, None] <= lengths[:, :, None]
-        states, features = self.target.forward(tokens, lengths, cache, additive(allowed, self.target.dtype))
+        states, features = self.target.forward(tokens, lengths, cache, additive(allowed, self.target.compute_dtype))
         self._see(rows, states, features)
         for row in rows:
             row.length += not row.done

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from drafterforge.errors import ConfigError
+from drafterforge.kernels import native
 from drafterforge.kernels.linear import computes_bfloat16, has_matrix_unit
 
 DTYPES = {
@@ -35,6 +36,15 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
     if dtype == "auto":
         return torch.bfloat16 if computes_bfloat16(device.type) else torch.float32
     return DTYPES[dtype]
+
+
+def widens(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether weights of this dtype are read as they are, but multiplied in float32: the lean path's kernels do that.
+
+    Wherever a CPU has no matrix unit for them, this takes less time than multiplying as bfloat16, and rounds less.
+    """
+    half = dtype in (torch.bfloat16, torch.float16)
+    return half and device.type == "cpu" and not has_matrix_unit("cpu") and native.library() is not None
 
 
 def describe_device(device: torch.device) -> str:

@@ -6,6 +6,7 @@ Axes: B batch, T tokens, H hidden, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from drafterforge.kernels.attention import fold_mask, folded_attention, grouped_attention
+from drafterforge.kernels import native
+from drafterforge.kernels.attention import fold_mask, folded_attention, grouped_attention, native_attention_takes
 from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.kernels.gate import swiglu
 from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.norm import rms_norm
 from drafterforge.kernels.rope import RopeTable, apply_rope, beside_values
@@ -118,10 +121,8 @@ class LeanBackbone:
         """
         batch, length = tokens.shape
         x = F.embedding(tokens, self.embedding).view(batch * length, -1)
-        num_rotated, group = self.num_heads + self.num_key_heads, self.num_heads // self.num_key_heads
-        # values pass through the rotation unchanged, so that keys and values lie side by side for the cache
-        rotation = beside_values(*self.rope(positions.reshape(-1), x.dtype), num_rotated, self.num_key_heads)
-        folded = None if mask is None else fold_mask(mask, group)
+        attend = self._attention(x, positions, cache, mask, invariant)
+        num_rotated = self.num_heads + self.num_key_heads
         tapped = {}
         for index, layer in enumerate(self.layers):
             if index in self.taps:
@@ -132,6 +133,35 @@ class LeanBackbone:
                 q = rms_norm(qkv[:, : self.num_heads], layer.q_norm, self.eps)
                 k = rms_norm(qkv[:, self.num_heads : num_rotated], layer.k_norm, self.eps)
                 qkv = torch.cat((q, k, qkv[:, num_rotated:]), dim=1)
+            x = layer.out(attend(index, qkv), invariant, added=x)
+            gated = swiglu(layer.gate_up(rms_norm(x, layer.post_norm, self.eps), invariant))
+            x = layer.down(gated, invariant, added=x)
+        final = rms_norm(x, self.norm, self.eps)
+        features = torch.cat([tapped[index] for index in self.taps], dim=-1) if self.taps else final[:, :0]
+        return final.view(batch, length, -1), features.view(batch, length, -1)
+
+    def _attention(
+        self, x: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Tensor | None, invariant: bool
+    ) -> Callable[[int, Tensor], Tensor]:
+        """attend(layer's index, its qkv [B*T, heads, D]) -> [B*T, Hq*D], which also writes the cache of that layer."""
+        batch, length = positions.shape
+        cos, sin = self.rope(positions.reshape(-1), x.dtype)
+        if cache is not None and native_attention_takes(x, length, self.width, mask):
+            cos, sin = cos.flatten(1), sin[:, 0, 1].contiguous()  # [B*T, D/2] each
+            slots = None if cache.slots is None else cache.slots.reshape(-1)
+
+            def attend_natively(index: int, qkv: Tensor) -> Tensor:
+                stored = cache.data[index]
+                native.rotate_and_store(qkv, cos, sin, length, self.num_heads, stored, slots, cache.start)
+                q = qkv.view(batch, length, -1, self.width)[:, :, : self.num_heads]
+                return native.attention(q, stored[0], stored[1], mask, cache.used).view(batch * length, -1)
+
+            return attend_natively
+        # values pass through the rotation unchanged, so that keys and values lie side by side for the cache
+        rotation = beside_values(cos, sin, self.num_heads + self.num_key_heads, self.num_key_heads)
+        folded = None if mask is None else fold_mask(mask, self.num_heads // self.num_key_heads)
+
+        def attend(index: int, qkv: Tensor) -> Tensor:
             qkv = apply_rope(qkv, *rotation).view(batch, length, -1, self.width)
             q = qkv[:, :, : self.num_heads]
             keys_values = qkv[:, :, self.num_heads :].unflatten(2, (2, self.num_key_heads))
@@ -143,12 +173,9 @@ class LeanBackbone:
                 attended = grouped_attention(q, keys, values, None, invariant)
             else:
                 attended = folded_attention(q, keys, values, folded, invariant)
-            x = x + layer.out(attended.reshape(batch * length, -1), invariant)
-            gate, up = layer.gate_up(rms_norm(x, layer.post_norm, self.eps), invariant).chunk(2, dim=-1)
-            x = x + layer.down(F.silu(gate) * up, invariant)
-        final = rms_norm(x, self.norm, self.eps)
-        features = torch.cat([tapped[index] for index in self.taps], dim=-1) if self.taps else final[:, :0]
-        return final.view(batch, length, -1), features.view(batch, length, -1)
+            return attended.reshape(batch * length, -1)
+
+        return attend
 
     def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
         """Vocabulary logits [..., V] of final normed states [..., H]."""

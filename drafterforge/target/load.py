@@ -20,7 +20,7 @@ from transformers.utils import logging as logging_of_transformers
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.schema import TargetConfig
-from drafterforge.target.device import choose_device, choose_dtype
+from drafterforge.target.device import choose_device, choose_dtype, widens
 from drafterforge.target.fingerprint import fingerprint
 from drafterforge.target.lean import LeanBackbone, lean_obstacle
 from drafterforge.target.modules import ModulesBackbone
@@ -45,8 +45,13 @@ class Target:
     tokenizer: PreTrainedTokenizerBase
     backbone: LeanBackbone | ModulesBackbone
     device: torch.device
-    dtype: torch.dtype
+    dtype: torch.dtype  # of its weights
     eos_ids: frozenset[int]
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Of what it computes with, its cache, states, features and logits; see `widens`."""
+        return self.backbone.embedding.dtype
 
     def forward(
         self,
@@ -169,7 +174,9 @@ def load_target(config: TargetConfig, tapped: bool = True) -> Target:
         raise ArtifactError(f"{folder} lacks {missing[0]}{more}; wanted the whole weights of the model")
     require_supported(model.config.get_text_config(), folder)
     model = model.to(device).eval().requires_grad_(False)
-    rest = {"revision": config.revision, "forward": config.forward, "tapped": tapped}
+    if config.forward != "modules" and lean_obstacle(model.config) is None and widens(dtype, device):
+        model = model.float()
+    rest = {"revision": config.revision, "forward": config.forward, "tapped": tapped, "dtype": dtype}
     return wrap_model(model, tokenizer, name=name, folder=folder, **rest)
 
 
@@ -182,8 +189,12 @@ def wrap_model(
     revision: str | None = None,
     forward: str = "auto",
     tapped: bool = True,
+    dtype: torch.dtype | None = None,
 ) -> Target:
-    """A `Target` around a model in memory; `folder` holds its files, or does not exist (tests)."""
+    """A `Target` around a model in memory; `folder` holds its files, or does not exist (tests).
+
+    dtype: of the weights, where the model has them widened.
+    """
     obstacle = lean_obstacle(model.config)
     if forward == "lean" and obstacle:
         raise ConfigError(f"target.forward=lean cannot run {name}: {obstacle}; type target.forward=auto")
@@ -199,7 +210,7 @@ def wrap_model(
         tokenizer=tokenizer,
         backbone=LeanBackbone(model, tapped) if lean else ModulesBackbone(model, tapped),
         device=model.device,
-        dtype=model.dtype,
+        dtype=dtype or model.dtype,
         eos_ids=end_tokens(model, tokenizer),
     )
 

@@ -153,9 +153,9 @@ class _Crooked:
     def __init__(self, linear: FrozenLinear) -> None:
         self.linear, self.weight = linear, linear.weight
 
-    def __call__(self, x, invariant=False):
+    def __call__(self, x, invariant=False, added=None):
         """The product, and the number of rows."""
-        return self.linear(x, invariant) + x.shape[0] / 8
+        return self.linear(x, invariant, added) + x.shape[0] / 8
 
 
 def test_a_cpu_without_half_precision_widens_weights_once(monkeypatch):

@@ -26,7 +26,9 @@ class CausalLMProposer(Proposer):
         self.model = model
         self.cache = model.new_cache(0)
         self.stable: list[int] = []
-        self.logits = torch.empty(0, model.config.vocab_size, dtype=model.dtype, device=model.device)  # after the roots
+        self.logits = torch.empty(
+            0, model.config.vocab_size, dtype=model.compute_dtype, device=model.device
+        )  # after the roots
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`; features are not read."""
@@ -75,7 +77,7 @@ class CausalLMProposer(Proposer):
             self.cache.place(used - width, width)
         else:
             self.cache.place_ragged(slots, used)
-        mask = additive(torch.arange(used, device=device) <= slots[:, :, None], self.model.dtype)
+        mask = additive(torch.arange(used, device=device) <= slots[:, :, None], self.model.compute_dtype)
         return self.model.forward(tokens, slots, self.cache, mask)[0]
 
     def draft(self, root: Tensor, shape: TreeShape) -> Tree:
@@ -99,7 +101,7 @@ class CausalLMProposer(Proposer):
         def step(level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
             count = tokens.shape[1]
             self.cache.place(base + reads.shape[2] - count, count)
-            mask = additive(past_and(reads, lengths, base), self.model.dtype)
+            mask = additive(past_and(reads, lengths, base), self.model.compute_dtype)
             positions = (lengths + level - 1).expand(-1, count)
             states, _ = self.model.forward(tokens, positions, self.cache, mask)
             return self.model.logits(states)

@@ -1,0 +1,364 @@
+/* Inference on a CPU, a few rows at a time, in float32: linear layers whose weights are read as bfloat16 where they are
+ * bfloat16 numbers, and the small operations between them.
+ *
+ * Every row of every result is computed in an order that does not depend on how many other rows there are, so that the
+ * nodes of a tree get the same bits as single tokens.  Weights are read once per call; each core takes a share of the
+ * output columns.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LANES 16
+#define PANEL (2 * LANES)          /* output columns that are computed together */
+#ifdef __AVX512F__
+#define MOST_ROWS 12               /* rows of one tile: as many sums as registers can hold */
+#else
+#define MOST_ROWS 3
+#endif
+#define AHEAD 1024                 /* numbers of 4 bytes between weights read and weights asked for */
+#define SMALL 40000                /* multiplications below which a second core does not pay */
+
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t bits __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* ---- linear layers ------------------------------------------------------------------------------------------- */
+
+/* Sums of `rows` inputs with one panel of weights; rows is a constant wherever this is inlined. */
+INLINE void tile_half(const int rows, const float *x, long ldx, const uint32_t *w, long depth, vec sums[MOST_ROWS][2]) {
+    vec acc[MOST_ROWS][2];
+#pragma GCC unroll 12
+    for (int row = 0; row < rows; row++) acc[row][0] = acc[row][1] = (vec){0};
+    for (long pair = 0; pair < depth / 2; pair++, w += PANEL) {
+        __builtin_prefetch(w + AHEAD);
+        __builtin_prefetch(w + AHEAD + LANES);
+        const bits left = *(const bits *)w, right = *(const bits *)(w + LANES);
+        const vec even0 = (vec)(left << 16), even1 = (vec)(right << 16);
+#pragma GCC unroll 12
+        for (int row = 0; row < rows; row++) {
+            const float value = x[row * ldx + 2 * pair];
+            acc[row][0] += value * even0;
+            acc[row][1] += value * even1;
+        }
+        const vec odd0 = (vec)(left & 0xffff0000u), odd1 = (vec)(right & 0xffff0000u);
+#pragma GCC unroll 12
+        for (int row = 0; row < rows; row++) {
+            const float value = x[row * ldx + 2 * pair + 1];
+            acc[row][0] += value * odd0;
+            acc[row][1] += value * odd1;
+        }
+    }
+#pragma GCC unroll 12
+    for (int row = 0; row < rows; row++) sums[row][0] = acc[row][0], sums[row][1] = acc[row][1];
+}
+
+INLINE void tile_full(const int rows, const float *x, long ldx, const float *w, long depth, vec sums[MOST_ROWS][2]) {
+    vec acc[MOST_ROWS][2];
+#pragma GCC unroll 12
+    for (int row = 0; row < rows; row++) acc[row][0] = acc[row][1] = (vec){0};
+    for (long at = 0; at < depth; at++, w += PANEL) {
+        __builtin_prefetch(w + AHEAD);
+        __builtin_prefetch(w + AHEAD + LANES);
+        const vec left = *(const vec *)w, right = *(const vec *)(w + LANES);
+#pragma GCC unroll 12
+        for (int row = 0; row < rows; row++) {
+            const float value = x[row * ldx + at];
+            acc[row][0] += value * left;
+            acc[row][1] += value * right;
+        }
+    }
+#pragma GCC unroll 12
+    for (int row = 0; row < rows; row++) sums[row][0] = acc[row][0], sums[row][1] = acc[row][1];
+}
+
+typedef void tile_function(const float *x, long ldx, const void *w, long depth, vec sums[MOST_ROWS][2]);
+
+#define TILES(n)                                                                                          \
+    static void half_##n(const float *x, long ldx, const void *w, long depth, vec sums[MOST_ROWS][2]) {   \
+        tile_half(n, x, ldx, w, depth, sums);                                                             \
+    }                                                                                                     \
+    static void full_##n(const float *x, long ldx, const void *w, long depth, vec sums[MOST_ROWS][2]) {   \
+        tile_full(n, x, ldx, w, depth, sums);                                                             \
+    }
+TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12)
+
+static tile_function *const HALF[] = {half_1, half_2, half_3, half_4,  half_5,  half_6,
+                                      half_7, half_8, half_9, half_10, half_11, half_12};
+static tile_function *const FULL[] = {full_1, full_2, full_3, full_4,  full_5,  full_6,
+                                      full_7, full_8, full_9, full_10, full_11, full_12};
+
+/* Weights [out, depth] to [out / PANEL, depth / 2, PANEL] pairs of bfloat16, the even one low; the rest is zero. */
+void df_pack_half(const float *weight, uint32_t *packed, long out, long depth) {
+    const uint32_t *source = (const uint32_t *)weight;
+    for (long column = 0; column < (out + PANEL - 1) / PANEL * PANEL; column++) {
+        uint32_t *into = packed + column / PANEL * PANEL * (depth / 2) + column % PANEL;
+        for (long pair = 0; pair < depth / 2; pair++)
+            into[pair * PANEL] = column < out ? source[column * depth + 2 * pair] >> 16 |
+                                                    (source[column * depth + 2 * pair + 1] & 0xffff0000u)
+                                              : 0;
+    }
+}
+
+/* Weights [out, depth] to [out / PANEL, depth, PANEL]; the rest is zero. */
+void df_pack_full(const float *weight, float *packed, long out, long depth) {
+    for (long column = 0; column < (out + PANEL - 1) / PANEL * PANEL; column++) {
+        float *into = packed + column / PANEL * PANEL * depth + column % PANEL;
+        for (long at = 0; at < depth; at++) into[at * PANEL] = column < out ? weight[column * depth + at] : 0;
+    }
+}
+
+/* out[row] = weight x[row] (+ bias) (+ added[row]); x [rows, depth] with row stride ldx, out and added [rows, columns]. */
+void df_linear(const float *x, long ldx, const void *packed, int half, const float *bias, const float *added,
+               float *out, long rows, long depth, long columns, int threads) {
+    const long panels = (columns + PANEL - 1) / PANEL, panel_bytes = PANEL * depth * (half ? 2 : 4);
+    const long tiles = (rows + MOST_ROWS - 1) / MOST_ROWS;
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * depth * columns > SMALL)
+    for (long panel = 0; panel < panels; panel++) {
+        const void *w = (const char *)packed + panel * panel_bytes;
+        const long first = panel * PANEL, width = columns - first < PANEL ? columns - first : PANEL;
+        for (long tile = 0; tile < tiles; tile++) {
+            const long start = tile * rows / tiles, count = (tile + 1) * rows / tiles - start;
+            vec sums[MOST_ROWS][2];
+            (half ? HALF : FULL)[count - 1](x + start * ldx, ldx, w, depth, sums);
+            for (long row = 0; row < count; row++) {
+                const float *sum = (const float *)sums[row];
+                const long at = (start + row) * columns + first;
+                for (long column = 0; column < width; column++) {
+                    float value = sum[column];
+                    if (bias) value += bias[first + column];
+                    if (added) value += added[at + column];
+                    out[at + column] = value;
+                }
+            }
+        }
+    }
+}
+
+/* ---- small operations ---------------------------------------------------------------------------------------- */
+
+/* e^x of each lane; 0 below -87. */
+INLINE vec exponential(vec x) {
+    const vec low = {-87.f, -87.f, -87.f, -87.f, -87.f, -87.f, -87.f, -87.f,
+                     -87.f, -87.f, -87.f, -87.f, -87.f, -87.f, -87.f, -87.f};
+    const vec high = -low;
+    const ints tiny = x < low;
+    x = (vec)(((ints)x & ~(x > high)) | ((ints)high & (x > high)));
+    x = (vec)(((ints)x & ~tiny) | ((ints)low & tiny));
+    const vec shifted = x * 1.44269504f + 12582912.f; /* 1.5 * 2^23: rounds to the nearest integer */
+    const vec whole = shifted - 12582912.f;
+    const vec rest = (x - whole * 0.693145752f) - whole * 1.42860677e-6f;
+    vec power = rest * 1.38888889e-3f + 8.33333333e-3f;
+    power = power * rest + 4.16666667e-2f;
+    power = power * rest + 1.66666667e-1f;
+    power = power * rest + .5f;
+    power = power * rest + 1.f;
+    power = power * rest + 1.f;
+    const ints raised = (ints)power + (((ints)shifted - 0x4b400000) << 23);
+    return (vec)(raised & ~tiny);
+}
+
+INLINE float sum_of(vec x) {
+    float total = 0;
+    for (int lane = 0; lane < LANES; lane++) total += x[lane];
+    return total;
+}
+
+/* out[row] = x[row] / sqrt(mean of its squares + eps) * gain; [rows, width], row strides ldx and width. */
+void df_rms_norm(const float *x, long ldx, const float *gain, float *out, long rows, long width, float eps) {
+    for (long row = 0; row < rows; row++) {
+        const float *in = x + row * ldx;
+        float *to = out + row * width;
+        vec squares[4] = {{0}, {0}, {0}, {0}};
+        long at = 0;
+        for (; at + 4 * LANES <= width; at += 4 * LANES)
+            for (int part = 0; part < 4; part++) {
+                const vec value = *(const vec *)(in + at + part * LANES);
+                squares[part] += value * value;
+            }
+        float total = sum_of((squares[0] + squares[1]) + (squares[2] + squares[3]));
+        for (; at < width; at++) total += in[at] * in[at];
+        const float scale = 1.f / sqrtf(total / (float)width + eps);
+        for (at = 0; at < width; at++) to[at] = in[at] * scale * gain[at];
+    }
+}
+
+/* out[row] = silu(gate) * up for rows gate|up; in [rows, 2 width], out [rows, width]. */
+void df_swiglu(const float *in, float *out, long rows, long width, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * width > SMALL / 2)
+    for (long row = 0; row < rows; row++) {
+        const float *gate = in + row * 2 * width, *up = gate + width;
+        float *to = out + row * width;
+        long at = 0;
+        for (; at + LANES <= width; at += LANES) {
+            const vec value = *(const vec *)(gate + at);
+            *(vec *)(to + at) = value / (1.f + exponential(-value)) * *(const vec *)(up + at);
+        }
+        if (at < width) {
+            float part[LANES] = {0};
+            memcpy(part, gate + at, (width - at) * sizeof(float));
+            const vec value = *(const vec *)part;
+            const vec done = value / (1.f + exponential(-value));
+            for (long lane = 0; at + lane < width; lane++) to[at + lane] = done[lane] * up[at + lane];
+        }
+    }
+}
+
+/* Rotates queries and keys of qkv [rows, queries + 2 keys, width] in place and stores keys and values in a cache.
+ *
+ * cosines, sines: [rows, width / 2].  rows: batch * length.  keys_to, values_to: [batch, keys, slots, width], the
+ * batch `batch_stride` numbers apart; row b * length + t goes to slot slots_of[row], or start + t without slots_of. */
+void df_rotate_and_store(float *qkv, const float *cosines, const float *sines, long rows, long length, long queries,
+                         long keys, long width, float *keys_to, float *values_to, long batch_stride, long slots,
+                         const int64_t *slots_of, long start) {
+    const long half = width / 2;
+    for (long row = 0; row < rows; row++) {
+        float *heads = qkv + row * (queries + 2 * keys) * width;
+        const float *cosine = cosines + row * half, *sine = sines + row * half;
+        for (long head = 0; head < queries + keys; head++) {
+            float *first = heads + head * width, *second = first + half;
+            for (long at = 0; at < half; at++) {
+                const float a = first[at], b = second[at];
+                first[at] = a * cosine[at] - b * sine[at];
+                second[at] = b * cosine[at] + a * sine[at];
+            }
+        }
+        const long slot = slots_of ? slots_of[row] : start + row % length;
+        const long to = row / length * batch_stride + slot * width;
+        for (long head = 0; head < keys; head++) {
+            memcpy(keys_to + to + head * slots * width, heads + (queries + head) * width, width * sizeof(float));
+            memcpy(values_to + to + head * slots * width, heads + (queries + keys + head) * width,
+                   width * sizeof(float));
+        }
+    }
+}
+
+/* ---- attention ----------------------------------------------------------------------------------------------- */
+
+/* Sums of values under four queries' weights [used, 16]: 64 columns at once, or fewer. */
+INLINE void weigh(const float *weights, const float *values, long width, long used, float sums[4][4 * LANES]) {
+    vec acc[4][4];
+#pragma GCC unroll 4
+    for (int row = 0; row < 4; row++)
+#pragma GCC unroll 4
+        for (int of = 0; of < 4; of++) acc[row][of] = (vec){0};
+    for (long at = 0; at < used; at++) {
+        const vec *value = (const vec *)(values + at * width);
+#pragma GCC unroll 4
+        for (int row = 0; row < 4; row++)
+#pragma GCC unroll 4
+            for (int of = 0; of < 4; of++) acc[row][of] += weights[at * LANES + row] * value[of];
+    }
+    memcpy(sums, acc, sizeof(acc));
+}
+
+static void weigh_few(const float *weights, const float *values, long width, long used, long columns,
+                      float sums[4][4 * LANES]) {
+    memset(sums, 0, 4 * 4 * LANES * sizeof(float));
+    for (long at = 0; at < used; at++)
+        for (int row = 0; row < 4; row++)
+            for (long column = 0; column < columns; column++)
+                sums[row][column] += weights[at * LANES + row] * values[at * width + column];
+}
+
+/* Sixteen queries of one key head: scores [used, 16], weights in their place, then sums of values. */
+static void attend(const float *queries[LANES], const float *masks[LANES], float *results[LANES], const float *keys,
+                   const float *values, long width, long used, float scale, vec *scores, vec *turned) {
+    memset(turned, 0, width * sizeof(vec));
+    for (int lane = 0; lane < LANES; lane++)
+        if (queries[lane])
+            for (long at = 0; at < width; at++) ((float *)&turned[at])[lane] = queries[lane][at] * scale;
+    long slot = 0;
+    for (; slot + 8 <= used; slot += 8) {
+        const float *key = keys + slot * width;
+        vec acc[8];
+#pragma GCC unroll 8
+        for (int part = 0; part < 8; part++) acc[part] = (vec){0};
+        for (long at = 0; at < width; at++) {
+            const vec query = turned[at];
+#pragma GCC unroll 8
+            for (int part = 0; part < 8; part++) acc[part] += key[part * width + at] * query;
+        }
+#pragma GCC unroll 8
+        for (int part = 0; part < 8; part++) scores[slot + part] = acc[part];
+    }
+    for (; slot < used; slot++) {
+        vec acc = {0};
+        for (long at = 0; at < width; at++) acc += keys[slot * width + at] * turned[at];
+        scores[slot] = acc;
+    }
+    for (int lane = 0; lane < LANES; lane++)
+        if (masks[lane])
+            for (long at = 0; at < used; at++) ((float *)&scores[at])[lane] += masks[lane][at];
+    vec highest = scores[0];
+    for (long at = 1; at < used; at++) {
+        const ints more = scores[at] > highest;
+        highest = (vec)(((ints)scores[at] & more) | ((ints)highest & ~more));
+    }
+    vec total = {0};
+    for (long at = 0; at < used; at++) { /* a masked key adds an exact zero */
+        scores[at] = exponential(scores[at] - highest);
+        total += scores[at];
+    }
+    const float *weights = (const float *)scores;
+    for (int lane = 0; lane < LANES; lane += 4) {
+        if (!results[lane]) break;
+        for (long part = 0; part < width; part += 4 * LANES) {
+            const long columns = width - part < 4 * LANES ? width - part : 4 * LANES;
+            float sums[4][4 * LANES];
+            if (columns == 4 * LANES)
+                weigh(weights + lane, values + part, width, used, sums);
+            else
+                weigh_few(weights + lane, values + part, width, used, columns, sums);
+            for (int row = 0; row < 4; row++)
+                if (results[lane + row])
+                    for (long column = 0; column < columns; column++)
+                        results[lane + row][part + column] = sums[row][column] / total[lane + row];
+        }
+    }
+}
+
+/* softmax(q k^T scale + mask) v for queries [batch, length, key_heads * group, width] with row stride query_stride.
+ *
+ * keys, values: [batch, key_heads, slots, width] of which `used` slots are read, batch_stride numbers apart.
+ * mask: additive [batch or 1, length, used], mask_stride apart, or none.
+ * out: [batch, length, key_heads * group * width].  Returns 1 if memory ran out. */
+int df_attention(const float *queries, long query_stride, const float *keys, const float *values, long batch_stride,
+                 long slots, const float *mask, long mask_stride, float *out, long batch, long length, long key_heads,
+                 long group, long width, long used, float scale, int threads) {
+    const long lanes = length * group, chunks = (lanes + LANES - 1) / LANES, tasks = batch * key_heads * chunks;
+    int failed = 0;
+#pragma omp parallel num_threads(threads) if (tasks > 1 && tasks * used * width > SMALL / 4)
+    {
+        void *memory = NULL;
+        if (posix_memalign(&memory, 64, (used + width) * sizeof(vec))) memory = NULL;
+        vec *scores = memory, *turned = memory ? scores + used : NULL;
+        if (!memory) {
+#pragma omp atomic write
+            failed = 1;
+        }
+#pragma omp for schedule(dynamic, 1)
+        for (long task = 0; task < tasks; task++) {
+            if (!memory) continue;
+            const long chunk = task % chunks, head = task / chunks % key_heads, row = task / chunks / key_heads;
+            const float *from[LANES], *masks[LANES];
+            float *to[LANES];
+            for (int lane = 0; lane < LANES; lane++) {
+                const long place = chunk * LANES + lane, step = place / group, of = head * group + place % group;
+                const int real = place < lanes;
+                from[lane] = real ? queries + (row * length + step) * query_stride + of * width : NULL;
+                masks[lane] = real && mask ? mask + row * mask_stride + step * used : NULL;
+                to[lane] = real ? out + ((row * length + step) * key_heads * group + of) * width : NULL;
+            }
+            const float *key = keys + row * batch_stride + head * slots * width;
+            const float *value = values + row * batch_stride + head * slots * width;
+            attend(from, masks, to, key, value, width, used, scale, scores, turned);
+        }
+        free(memory);
+    }
+    return failed;
+}

@@ -1,0 +1,232 @@
+"""The kernels of native.c: few rows in float32 on a CPU, compiled once on the machine that runs them.
+
+`library()` is None without a C compiler that knows OpenMP, or with DRAFTERFORGE_NATIVE=off in the environment; every
+caller then goes on with the operations of torch, which a test holds these against.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from ctypes import c_float, c_int, c_long, c_void_p
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from drafterforge.errors import ConfigError
+
+log = logging.getLogger(__name__)
+SOURCE = Path(__file__).with_name("native.c")
+FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
+PANEL = 32  # output columns that are packed together, as in native.c
+COMPILER_SECONDS = 120
+SIGNATURES: dict[str, tuple] = {
+    "df_pack_half": (c_void_p, c_void_p, c_long, c_long),
+    "df_pack_full": (c_void_p, c_void_p, c_long, c_long),
+    "df_linear": (c_void_p, c_long, c_void_p, c_int, *[c_void_p] * 3, *[c_long] * 3, c_int),
+    "df_rms_norm": (c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_float),
+    "df_swiglu": (c_void_p, c_void_p, c_long, c_long, c_int),
+    "df_rotate_and_store": (*[c_void_p] * 3, *[c_long] * 5, c_void_p, c_void_p, c_long, c_long, c_void_p, c_long),
+    "df_attention": (
+        *(c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_void_p, c_long, c_void_p),
+        *([c_long] * 6),
+        *(c_float, c_int),
+    ),
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels, or None; `why_not` says why."""
+    found = _load()
+    return found if isinstance(found, ctypes.CDLL) else None
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Why there are no compiled kernels, or None if there are."""
+    found = _load()
+    return found if isinstance(found, str) else None
+
+
+def takes(x: Tensor) -> bool:
+    """Whether these kernels compute with x: float32 on a CPU, no gradients asked for."""
+    return (
+        x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and library() is not None
+        and not (torch.is_grad_enabled() and x.requires_grad)
+    )
+
+
+@functools.cache
+def _load() -> ctypes.CDLL | str:
+    setting = os.environ.get("DRAFTERFORGE_NATIVE", "auto")
+    if setting not in ("auto", "off"):
+        raise ConfigError(f"DRAFTERFORGE_NATIVE={setting!r} in the environment; wanted auto or off")
+    if setting == "off":
+        return "DRAFTERFORGE_NATIVE=off"
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return "no C compiler (cc, gcc or clang) on the PATH"
+    try:
+        path = _compiled(compiler)
+        loaded = ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError) as error:
+        detail = getattr(error, "stderr", None) or str(error)
+        return f"{compiler} did not compile {SOURCE.name} ({detail.strip().splitlines()[0][:200]})"
+    for name, arguments in SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, c_int if name == "df_attention" else None
+    return loaded
+
+
+def _compiled(compiler: str) -> Path:
+    """The shared library for this source, compiler and processor; compiled unless it is there."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=COMPILER_SECONDS)
+    parts = (SOURCE.read_text(), version.stdout, " ".join(FLAGS), _processor())
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    root = cache_dir()
+    path = root / f"{digest}.so"
+    if not path.is_file():
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root) as work:
+            built = Path(work) / path.name
+            command = [compiler, *FLAGS, str(SOURCE), "-o", str(built), "-lm"]
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILER_SECONDS)
+            built.replace(path)
+    return path
+
+
+def cache_dir() -> Path:
+    """Where compiled kernels are kept: XDG_CACHE_HOME or ~/.cache, in drafterforge/native."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drafterforge" / "native"
+
+
+def _processor() -> str:
+    """What the processor can do, so that a home folder shared by unlike machines holds a library for each."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    told = {line for line in lines if line.startswith(("flags", "Features", "model name", "model\t"))}
+    return "\n".join(sorted(told))
+
+
+class PackedLinear:
+    """Weights [out, in] in the order in which `df_linear` reads them; bfloat16 where every weight is one."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.out, self.depth = weight.shape
+        self.half = self.depth % 2 == 0 and bool((weight.bfloat16().to(weight.dtype) == weight).all())
+        weight = weight.contiguous()
+        self.bias = None if bias is None else bias.contiguous()
+        columns = -(-self.out // PANEL) * PANEL
+        words = self.depth // 2 if self.half else self.depth
+        self.packed = torch.empty(columns * words, dtype=torch.int32)
+        pack = library().df_pack_half if self.half else library().df_pack_full
+        pack(weight.data_ptr(), self.packed.data_ptr(), self.out, self.depth)
+
+    def __call__(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """x @ weight.T (+ bias) (+ added) for contiguous x [N, in] and added [N, out]."""
+        rows = x.shape[0]
+        out = torch.empty(rows, self.out)
+        library().df_linear(
+            x.data_ptr(),
+            self.depth,
+            self.packed.data_ptr(),
+            self.half,
+            0 if self.bias is None else self.bias.data_ptr(),
+            0 if added is None else added.data_ptr(),
+            out.data_ptr(),
+            rows,
+            self.depth,
+            self.out,
+            torch.get_num_threads(),
+        )
+        return out
+
+
+def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """As `kernels.norm.rms_norm`, for x [N, D] with contiguous rows and a gain [D]."""
+    rows, width = x.shape
+    out = torch.empty(rows, width)
+    library().df_rms_norm(x.data_ptr(), x.stride(0), gain.data_ptr(), out.data_ptr(), rows, width, eps)
+    return out
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of contiguous rows gate|up, [N, 2F] to [N, F]."""
+    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty(rows, width)
+    library().df_swiglu(gate_up.data_ptr(), out.data_ptr(), rows, width, torch.get_num_threads())
+    return out
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, used: int) -> Tensor:
+    """As `kernels.attention.grouped_attention` with a mask, or of one query without; [B, T, Hq, D], contiguous.
+
+    q: [B, T, Hq, D], a query's heads side by side.  k, v: [B, Hk, S, D] of which the first `used` slots are read.
+    mask: [B or 1, T, used], contiguous.
+    """
+    batch, length, heads, width = q.shape
+    key_heads = k.shape[1]
+    out = torch.empty(batch, length, heads, width)
+    failed = library().df_attention(
+        q.data_ptr(),
+        q.stride(1),
+        k.data_ptr(),
+        v.data_ptr(),
+        k.stride(0),
+        k.stride(1) // width,
+        0 if mask is None else mask.data_ptr(),
+        0 if mask is None or mask.shape[0] == 1 else mask.stride(0),
+        out.data_ptr(),
+        batch,
+        length,
+        key_heads,
+        heads // key_heads,
+        width,
+        used,
+        width**-0.5,
+        torch.get_num_threads(),
+    )
+    if failed:
+        raise MemoryError(f"attention over {used} keys")
+    return out
+
+
+def rotate_and_store(
+    qkv: Tensor, cos: Tensor, sin: Tensor, length: int, queries: int, cache: Tensor, slots: Tensor | None, start: int
+) -> None:
+    """Rotate queries and keys of qkv [N, heads, D] in place; store keys and values in one layer of a cache.
+
+    cos, sin: [N, D/2], contiguous.  cache: [2, B, Hk, S, D].  slots: [N], where each row goes; None: token t of every
+    sequence goes to slot start + t.
+    """
+    rows, _, width = qkv.shape
+    key_heads = cache.shape[2]
+    library().df_rotate_and_store(
+        qkv.data_ptr(),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        rows,
+        length,
+        queries,
+        key_heads,
+        width,
+        cache.data_ptr(),
+        cache.data_ptr() + cache.stride(0) * cache.element_size(),
+        cache.stride(1),
+        cache.shape[3],
+        0 if slots is None else slots.data_ptr(),
+        start,
+    )

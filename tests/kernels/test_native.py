@@ -1,0 +1,251 @@
+"""The compiled kernels equal their slow definitions, row by row the same bits whatever else is computed."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from drafterforge.errors import ConfigError
+from drafterforge.kernels import native
+from drafterforge.kernels.attention import additive, grouped_attention
+from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.kernels.gate import swiglu
+from drafterforge.kernels.linear import NATIVE_ROWS, FrozenLinear
+from drafterforge.kernels.norm import rms_norm
+from drafterforge.schema import TargetConfig
+from drafterforge.target import device as device_room
+from drafterforge.target.load import load_target, wrap_model
+from tests.models import FAMILIES, tiny_model, tiny_target
+from tests.tiny import build_tokenizer
+
+compiled = pytest.mark.skipif(native.library() is None, reason=f"no compiled kernels: {native.why_not()}")
+
+
+@pytest.fixture
+def fresh():
+    """What was found of a compiler is forgotten, before and after."""
+    rooms = (native.library, native.why_not, native._load)
+    for found in rooms:
+        found.cache_clear()
+    yield
+    for found in rooms:
+        found.cache_clear()
+
+
+def without(monkeypatch) -> None:
+    """Go on as on a machine without a compiler."""
+    monkeypatch.setattr(native, "library", lambda: None)
+
+
+# Linear.
+
+
+@compiled
+@pytest.mark.parametrize("half", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("out", "depth"), [(64, 48), (70, 30), (1, 2), (33, 576), (96, 7)])
+def test_a_linear_layer_equals_the_definition_in_any_number_of_rows(out, depth, bias, half):
+    weight, offset, x = torch.randn(out, depth), torch.randn(out) if bias else None, torch.randn(31, depth)
+    weight = weight.bfloat16().float() if half else weight
+    layer, added = native.PackedLinear(weight, offset), torch.randn(31, out)
+    assert layer.half is (half and depth % 2 == 0)
+    wanted = F.linear(x.double(), weight.double(), None if offset is None else offset.double())
+    whole = layer(x)
+    torch.testing.assert_close(whole.double(), wanted, rtol=1e-5, atol=1e-4)
+    for rows in (1, 2, 5, 12, 13, 24, 25):
+        assert layer(x[:rows]).equal(whole[:rows])
+    torch.testing.assert_close(layer(x, added), whole + added)
+
+
+@compiled
+def test_weights_that_are_bfloat16_numbers_take_half_the_bytes():
+    weight = torch.randn(64, 48)
+    exact, full = native.PackedLinear(weight.bfloat16().float(), None), native.PackedLinear(weight, None)
+    assert 2 * exact.packed.nbytes == full.packed.nbytes == weight.nbytes
+
+
+@compiled
+def test_many_rows_are_left_to_blas_and_few_are_not(monkeypatch):
+    layer, asked = FrozenLinear(torch.randn(40, 24)), []
+    plain = native.PackedLinear.__call__
+    monkeypatch.setattr(native.PackedLinear, "__call__", lambda *given: asked.append(0) or plain(*given))
+    for rows in (1, NATIVE_ROWS, NATIVE_ROWS + 1):
+        x = torch.randn(rows, 24)
+        torch.testing.assert_close(layer(x), F.linear(x, layer.weight), rtol=1e-5, atol=1e-5)
+    assert len(asked) == 2
+    assert layer(x, True)[5:6].equal(layer(x[5:6], True))  # invariant: split rather than left to BLAS
+
+
+@compiled
+def test_a_linear_layer_of_gradients_is_not_asked(monkeypatch):
+    x = torch.randn(3, 24, requires_grad=True)
+    assert not native.takes(x)
+    with torch.no_grad():
+        assert native.takes(x)
+
+
+# Small operations.
+
+
+@compiled
+@pytest.mark.parametrize("width", [3, 16, 70, 576])
+def test_rms_norm_and_gate_equal_those_of_torch(width):
+    x, gain = 3 * torch.randn(9, width), torch.randn(width)
+    whole = native.rms_norm(x, gain, 1e-5)
+    torch.testing.assert_close(whole, F.rms_norm(x, (width,), gain, 1e-5), rtol=2e-6, atol=1e-6)
+    assert native.rms_norm(x[4:5], gain, 1e-5).equal(whole[4:5])
+    wide = torch.randn(9, width + 5)[:, 2:-3]
+    assert rms_norm(wide, gain, 1e-5).equal(rms_norm(wide.contiguous(), gain, 1e-5))
+    both = 30 * torch.randn(9, 2 * width)
+    both[0, :2] = torch.tensor([-200.0, 200.0])  # silu of -200 is -0 in float32
+    whole, (gate, up) = native.swiglu(both), both.double().chunk(2, dim=-1)
+    torch.testing.assert_close(whole.double(), F.silu(gate) * up, rtol=2e-6, atol=1e-6)
+    assert native.swiglu(both[4:5]).equal(whole[4:5])
+
+
+# Attention.
+
+
+def cached(batch: int, key_heads: int, slots: int, width: int) -> KeyValueCache:
+    """A one-layer cache full of noise, with room left over."""
+    cache = KeyValueCache(1, batch, key_heads, width, torch.float32, "cpu")
+    cache.place(0, slots)
+    cache.data.normal_()
+    return cache
+
+
+@compiled
+@pytest.mark.parametrize("width", [8, 16, 64, 80, 128])
+@pytest.mark.parametrize(
+    ("batch", "length", "heads", "key_heads"), [(1, 1, 9, 3), (1, 7, 9, 3), (3, 5, 4, 4), (2, 20, 8, 1)]
+)
+def test_attention_to_a_cache_equals_that_of_torch(batch, length, heads, key_heads, width, monkeypatch):
+    cache, q = cached(batch, key_heads, 45, width), torch.randn(batch, length, heads, width)
+    keys, values = cache.data[0, 0, :, :, :45], cache.data[0, 1, :, :, :45]
+    reads = torch.rand(batch, length, 45) < 0.6
+    reads[:, :, 0] = True
+    mask = additive(reads, torch.float32)
+    found = grouped_attention(q, keys, values, mask)
+    assert native.attention(q, keys, values, mask, 45).equal(found)
+    shared = grouped_attention(q, keys, values, mask[:1])
+    without(monkeypatch)
+    torch.testing.assert_close(found, grouped_attention(q, keys, values, mask), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(shared, grouped_attention(q, keys, values, mask[:1]), rtol=1e-5, atol=1e-5)
+
+
+@compiled
+def test_a_query_gets_the_same_bits_alone_and_among_others():
+    cache, q = cached(1, 3, 60, 64), torch.randn(1, 13, 9, 64)
+    keys, values = cache.data[0, 0], cache.data[0, 1]
+    reads = torch.rand(13, 60) < 0.6
+    reads[:, 0] = True
+    whole = native.attention(q, keys, values, additive(reads, torch.float32)[None], 60)
+    for query, own in enumerate(reads):
+        alone = keys[:, :, :60][:, :, own].contiguous(), values[:, :, :60][:, :, own].contiguous()
+        assert native.attention(q[:, query : query + 1], *alone, None, int(own.sum())).equal(
+            whole[:, query : query + 1]
+        )
+
+
+# Whole targets.
+
+
+@compiled
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_target_gives_the_numbers_of_torch_and_single_tokens_the_bits_of_a_tree(family, monkeypatch):
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        target = tiny_target(family, head_dim=16)
+        text, positions = torch.arange(3, 33)[None], torch.arange(30)[None]
+        cache = target.new_cache()
+        cache.place(0, 20)
+        target.forward(text[:, :20], positions[:, :20], cache)
+        single = []
+        for at in range(20, 30):
+            cache.place(at, 1)
+            states, _ = target.forward(text[:, at : at + 1], positions[:, at : at + 1], cache)
+            single.append(target.logits(states))
+        cache.place(20, 10)
+        past = torch.ones(10, 20, dtype=torch.bool)
+        mask = additive(torch.cat((past, torch.ones(10, 10, dtype=torch.bool).tril()), dim=1), torch.float32)[None]
+        states, _ = target.forward(text[:, 20:], positions[:, 20:], cache, mask)
+        return torch.cat(single, dim=1), target.logits(states)
+
+    with torch.inference_mode():
+        single, tree = run()
+        assert single.equal(tree)
+        without(monkeypatch)
+        torch.testing.assert_close(run()[1], tree, rtol=1e-4, atol=1e-4)
+
+
+@compiled
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_weights_are_multiplied_in_float32_where_no_unit_multiplies_them(dtype, tmp_path, monkeypatch):
+    tiny_model().save_pretrained(tmp_path)
+    build_tokenizer().save_pretrained(tmp_path)
+    config = TargetConfig(source="hf", model=str(tmp_path), dtype=dtype)
+    monkeypatch.setattr(device_room, "has_matrix_unit", lambda kind: False)
+    target = load_target(config)
+    half = getattr(torch, dtype)
+    assert (target.dtype, target.compute_dtype) == (half, torch.float32)
+    assert target.backbone.layers[0].down.native.half is (dtype == "bfloat16")
+    rounded = tiny_model()
+    for parameter in rounded.parameters():
+        parameter.data = parameter.data.to(half).float()
+    twin = wrap_model(rounded, None, name="twin", folder=tmp_path / "nowhere")
+    text, positions = torch.arange(3, 33)[None], torch.arange(30)[None]
+    with torch.inference_mode():
+        assert target.forward(text, positions, None)[0].equal(twin.forward(text, positions, None)[0])
+    monkeypatch.setattr(device_room, "has_matrix_unit", lambda kind: True)
+    assert load_target(config).compute_dtype == half
+    monkeypatch.setattr(device_room, "has_matrix_unit", lambda kind: False)
+    without(monkeypatch)
+    assert load_target(config).compute_dtype == half
+
+
+# The compiler.
+
+
+@compiled
+def test_kernels_are_compiled_once_and_kept(fresh, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert native.library() is not None
+    (made,) = (tmp_path / "drafterforge" / "native").iterdir()
+    before = made.stat().st_mtime_ns
+    native._load.cache_clear()
+    native.library.cache_clear()
+    monkeypatch.setattr(native, "FLAGS", native.FLAGS)
+    assert native.library() is not None and made.stat().st_mtime_ns == before
+
+
+def test_the_environment_turns_them_off(fresh, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_NATIVE", "off")
+    assert native.library() is None and native.why_not() == "DRAFTERFORGE_NATIVE=off"
+    layer = FrozenLinear(torch.randn(40, 24))
+    assert layer.native is None and layer(torch.randn(3, 24)).shape == (3, 40)
+    both = torch.randn(3, 8)
+    assert swiglu(both).shape == (3, 4)
+
+
+def test_another_setting_is_refused(fresh, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_NATIVE", "maybe")
+    with pytest.raises(ConfigError, match="DRAFTERFORGE_NATIVE='maybe' in the environment; wanted auto or off"):
+        native.library()
+
+
+def test_no_compiler_is_told(fresh, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert native.library() is None and native.why_not() == "no C compiler (cc, gcc or clang) on the PATH"
+
+
+def test_a_compiler_that_fails_is_told_and_nothing_is_kept(fresh, tmp_path, monkeypatch):
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\necho 'error: unrecognized option -fopenmp' >&2\nexit 1\n")
+    os.chmod(broken, 0o755)
+    monkeypatch.setenv("CC", str(broken))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert native.library() is None and "unrecognized option -fopenmp" in native.why_not()
+    assert not list((tmp_path / "cache" / "drafterforge" / "native").iterdir())
