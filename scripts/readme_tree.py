@@ -52,12 +52,14 @@ FOLDERS = {
 
 
 def summary(path: str) -> str:
-    """First sentence of a module's docstring, or a script's first comment."""
+    """First sentence of a module's docstring, or of the first comment of a script or of a file in C."""
     if path in DATA:
         return DATA[path]
     text = (ROOT / path).read_text()
     if path.endswith(".py"):
         return " ".join((ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0].split()).rstrip(".")
+    if path.endswith(".c"):
+        return " ".join(text.removeprefix("/*").split("*/")[0].replace("\n *", " ").split()).split(": ")[0].rstrip(".")
     return next((line[2:].rstrip(".") for line in text.splitlines() if line.startswith("# ")), "")
 
 

@@ -79,7 +79,7 @@ def measure(cfg: TrainDrafterConfig, target: Target, validated_ttt_steps: int) -
     with peak(target.device) as held:
         train(cfg, target, answers, [clock, depth])
     manifest = Manifest.read(path)
-    times = {point["step"]: point for point in clock.points}
+    times = {point["step"]: worked(point, target) for point in clock.points}
     curve = [validated(point) | times[point["step"]] for point in read_json(path / "curves.json")]
     weights = [file["bytes"] for name, file in manifest.files.items() if name.endswith(".safetensors")]
     return {
@@ -95,6 +95,13 @@ def measure(cfg: TrainDrafterConfig, target: Target, validated_ttt_steps: int) -
         "peak_bytes": held.num_bytes,
         "curve": curve,
     }
+
+
+def worked(point: dict[str, float], target: Target) -> dict[str, float]:
+    """A point of the clock, whose seconds on a CPU are those that its cores worked: other programs do not count."""
+    if target.device.type != "cpu":
+        return point
+    return point | {"seconds": point["cpu_seconds"] / torch.get_num_threads()}
 
 
 def validated(point: dict[str, float]) -> dict[str, Any]:

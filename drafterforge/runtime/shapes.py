@@ -12,10 +12,10 @@ from drafterforge.tree.grow import TreeShape
 def default_shape(device: torch.device, dtype: torch.dtype, kind: str = "eagle3") -> TreeShape:
     """A static shape for the device: how many rows cost about as much as one decides the width.
 
-    EAGLE-3's 60/8/10 on a GPU; a CPU with AMX verifies 16 nodes in bfloat16 at 1.2 times one token; without it, and in
-    float32, every row and every level costs: of eight shapes tried on held-out prompts, 6/3/2 was fastest
-    in float32 and near it in bfloat16; with a causal LM, whose level costs a quarter of the target's forward (its head
-    is as large), 6/2/3 was.
+    EAGLE-3's 60/8/10 on a GPU; a CPU with AMX verifies 16 nodes in bfloat16 at 1.2 times one token; without it every
+    row and every level costs: of seven shapes tried on held-out prompts, none was faster than 6/3/2, with the kernels
+    of native.c or without; with a causal LM, whose level costs a quarter of the target's forward (its head is as
+    large), 6/2/3 was.
     """
     if kind == "retrieval":  # levels cost nothing
         return TreeShape(num_tokens=32 if device.type == "cuda" or has_matrix_unit("cpu") else 12, depth=10, top_k=4)

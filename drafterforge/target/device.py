@@ -32,9 +32,10 @@ def choose_device(device: str) -> torch.device:
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The named dtype, or bfloat16 where the device multiplies it in hardware, else float32."""
+    """The named dtype, or bfloat16 where the device multiplies or `widens` it, else float32."""
     if dtype == "auto":
-        return torch.bfloat16 if computes_bfloat16(device.type) else torch.float32
+        half = computes_bfloat16(device.type) or widens(torch.bfloat16, device)
+        return torch.bfloat16 if half else torch.float32
     return DTYPES[dtype]
 
 
@@ -54,4 +55,5 @@ def describe_device(device: torch.device) -> str:
     bf16 = "bfloat16 in hardware" if computes_bfloat16("cpu") else "no bfloat16 in hardware"
     if computes_bfloat16("cpu") and not has_matrix_unit("cpu"):
         bf16 += ", no AMX"
+    bf16 += ", compiled kernels" if native.library() is not None else ""
     return f"cpu, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, {bf16}"

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.kernels.linear import computes_bfloat16
+from drafterforge.kernels import native
 from drafterforge.schema import TargetConfig
 from drafterforge.target.device import choose_device, choose_dtype, describe_device
 from drafterforge.target.fingerprint import fingerprint
@@ -221,15 +221,18 @@ def test_device_and_dtype_are_chosen_for_the_machine():
     assert device.type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert choose_device("cpu") == torch.device("cpu")
     assert choose_dtype("float64", device) == torch.float64
-    wanted = torch.bfloat16 if computes_bfloat16("cpu") else torch.float32
-    assert choose_dtype("auto", torch.device("cpu")) == wanted
     assert "threads" in describe_device(torch.device("cpu"))
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("has", [True, False])
-def test_automatic_dtype_follows_the_hardware(monkeypatch, has):
+def test_automatic_dtype_follows_the_hardware_and_the_kernels(monkeypatch, has, compiled):
     monkeypatch.setattr("drafterforge.target.device.computes_bfloat16", lambda kind: has)
-    assert choose_dtype("auto", torch.device("cpu")) == (torch.bfloat16 if has else torch.float32)
+    monkeypatch.setattr("drafterforge.target.device.has_matrix_unit", lambda kind: False)
+    monkeypatch.setattr(native, "library", lambda: object() if compiled else None)
+    cpu = torch.device("cpu")
+    assert choose_dtype("auto", cpu) == (torch.bfloat16 if has or compiled else torch.float32)
+    assert ("compiled kernels" in describe_device(cpu)) is compiled
 
 
 def test_a_device_that_is_none_or_not_here(monkeypatch):
