@@ -343,6 +343,7 @@ class TrainDrafterConfig(PrepareDataConfig):
         super().__post_init__()
         _require(self.name != "retrieval", "name=retrieval means the drafter without a datastore; type name=OTHER")
         _require(self.name != "pool", "name=pool means all drafters together; type name=OTHER")
+        _require(self.name.count("+") != 1, f"name={self.name} would mean two drafters in one; type a name without +")
 
     @property
     def drafter_name(self) -> str:
@@ -435,6 +436,12 @@ class EvaluateConfig:
         _at_least("limit", self.limit, 0)
         two = [one.strip() for one in self.compare.split(",")]
         _require(not self.compare or (len(two) == 2 and all(two)), f"compare must be A,B, got {self.compare!r}")
+        joined = [name for name in self.pool.drafters if "+" in name]
+        _require(
+            not joined,
+            f"eval replays drafters one by one, got {joined[0] if joined else ''} in pool.drafters; time it as a "
+            "method: suite.methods=[generalist+retrieval]",
+        )
         _require(
             self.pool.every == 1,
             f"eval replays drafters that read after every cycle, got pool.every={self.pool.every}; "

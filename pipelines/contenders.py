@@ -10,6 +10,8 @@ from typing import Any
 from drafterforge.bundle.open import open_bundle
 from drafterforge.bundle.record import read_record
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.merged import Merged
+from drafterforge.drafter.names import JOINT, halves
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method
@@ -22,7 +24,7 @@ from drafterforge.evaluation.rivals import (
     require_openvino,
 )
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool, open_scheduler
-from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
@@ -99,7 +101,7 @@ class Contenders:
             return self.alone(self.pool.names[0], policy)
         if what == EXPERT:
             return self.expert(policy)
-        if what in (*self.pool.names, RETRIEVAL):
+        if what in (*self.pool.names, RETRIEVAL) or halves(what):
             return self.alone(what, policy)
         return self.over(self.cfg.pool.selector if what == DEFAULT else what, policy)
 
@@ -115,12 +117,27 @@ class Contenders:
         if drafter == RETRIEVAL and drafter not in self.pool.drafters and scheduler is None:
             deep = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, RETRIEVAL)
             return Engine(self.target, Retrieval(), deep, numerics=self.numerics)
-        own: Any = self.pool.drafters.get(drafter)
+        own: Any = self.merged(drafter) if halves(drafter) else self.pool.drafters.get(drafter)
         if scheduler is not None:
             if not isinstance(own, FusedDrafter):
                 raise ConfigError(f"{drafter}/{policy}: a policy chooses trees of EAGLE-3 drafters; type {drafter}")
             own = Pool({drafter: own}, "static", scheduler=scheduler)
-        return Engine(self.target, own, self.pool.shape_of(drafter, self.shape), numerics=self.numerics)
+        shape = self.pool.shape_of(drafter, self.shape)
+        if isinstance(own, Merged):
+            shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, kind_of_drafter(own))
+        return Engine(self.target, own, shape, numerics=self.numerics)
+
+    def merged(self, name: str) -> Merged:
+        """A drafter of the pool with what retrieval proposes in its trees; `generalist+retrieval` is the first."""
+        first, second = halves(name)
+        eagle = self.pool.drafters.get(self.pool.names[0] if first == GENERALIST else first)
+        found = self.pool.drafters.get(second, Retrieval() if second == RETRIEVAL else None)
+        if not isinstance(eagle, FusedDrafter) or not isinstance(found, Retrieval):
+            raise ConfigError(
+                f"suite.methods has {name!r}; wanted an EAGLE-3 drafter of the pool, + and a retrieval drafter of it, "
+                f"as {self.pool.names[0]}{JOINT}{RETRIEVAL}"
+            )
+        return Merged(eagle, found)
 
     def expert(self, policy: str = "") -> Method:
         """For each request the drafter of its domain, or the generalist."""
@@ -184,7 +201,7 @@ def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -
             raise ConfigError(
                 f"suite.methods has {name!r}; a policy goes behind a drafter or selector: general/planner"
             )
-        if drafters is None or what in known:
+        if drafters is None or what in known or halves(what):
             continue
         close = difflib.get_close_matches(what, known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""

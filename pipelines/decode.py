@@ -12,13 +12,14 @@ import torch
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.bundle.drafters import check_taps, small_lm
+from drafterforge.bundle.drafters import RETRIEVAL, Source, check_taps, open_named, small_lm
 from drafterforge.compose import catalogue, to_dict
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
-from drafterforge.drafter.checkpoint import load_drafter
+from drafterforge.drafter.checkpoint import generalist_of, load_drafter
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.names import halves
 from drafterforge.drafter.retrieval import Datastore, Retrieval
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.lossless import compare, counted
@@ -45,6 +46,8 @@ def load_any_drafter(cfg: GenerateConfig | ServeConfig, target: Target) -> Draft
         return None
     if cfg.drafter == "retrieval":
         return Retrieval()
+    if halves(cfg.drafter) is not None and not Path(cfg.drafter).expanduser().exists():
+        return open_named([cfg.drafter], lambda name: source_of(cfg.runs_dir, target, name), target)[cfg.drafter]
     folder = Path(cfg.drafter).expanduser()
     if (folder / "config.json").is_file() and not (folder / MANIFEST).is_file():
         if '"eagle_config"' in (text := (folder / "config.json").read_text(errors="replace")) or "Eagle3" in text:
@@ -54,6 +57,19 @@ def load_any_drafter(cfg: GenerateConfig | ServeConfig, target: Target) -> Draft
         return small_lm(folder, target)
     folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter, hint=command_for(cfg.drafter))
     return open_any(folder, target)
+
+
+def source_of(runs_dir: Path | str, target: Target, name: str) -> Source:
+    """Where a drafter's files are; it and what it adds to are whole, and for this target."""
+    if name == RETRIEVAL:
+        return Source(name, RETRIEVAL, None)
+    hint = f"drafterforge train-drafter domain=... name={name}"
+    folder = find_artifact(runs_dir, target.name, "drafters", name, hint=hint)
+    kind = kind_of(open_drafter(folder, target))
+    base = generalist_of(folder) if kind == "eagle3" else None
+    if base is not None:
+        open_drafter(base, target)
+    return Source(name, kind, folder, base)
 
 
 def command_for(drafter: str) -> str:

@@ -18,11 +18,13 @@ from drafterforge.bundle.hub import is_hub_id, push
 from drafterforge.bundle.open import open_bundle, tokenizer_sha256
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
+from drafterforge.drafter.names import halves
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines.bundles import is_name, named_bundle
 from drafterforge.pipelines.console import say
+from drafterforge.pipelines.decode import source_of
 from drafterforge.pipelines.export_drafters import FORMATS, export_drafters, exports_dir
-from drafterforge.pipelines.pool import build_pool, check_selector, pool_names, source_of
+from drafterforge.pipelines.pool import build_pool, check_selector, pool_names
 from drafterforge.schema import ExportConfig
 from drafterforge.target.load import Target, load_target
 
@@ -81,9 +83,10 @@ def make_bundle(cfg: Config, folder: Path) -> BundleRecord:
     build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)  # what does not decode is not exported
     parts, names = Parts(), []
     for given in pool_names(cfg.runs_dir, target, cfg.pool.drafters):
-        source = source_of(cfg.runs_dir, target, given)
-        names.append(Path(given).name)  # of a folder's path
-        add_drafter(cfg, target, parts, dataclasses.replace(source, name=names[-1]))
+        names.append(given if halves(given) else Path(given).name)  # of a folder's path
+        for part in halves(given) or (given,):
+            source = source_of(cfg.runs_dir, target, part)
+            add_drafter(cfg, target, parts, dataclasses.replace(source, name=Path(part).name))
     for kind, name in (("policy", cfg.pool.scheduler), ("router", cfg.pool.router)):
         if name:
             add_policy(cfg, target, parts, kind, name)

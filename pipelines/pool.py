@@ -8,15 +8,14 @@ from pathlib import Path
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.bundle.drafters import RETRIEVAL, Source, open_drafters
-from drafterforge.drafter.checkpoint import generalist_of
+from drafterforge.bundle.drafters import RETRIEVAL, open_named
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.lora import ADAPTER
-from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import say
-from drafterforge.pipelines.decode import kind_of, open_drafter
+from drafterforge.pipelines.decode import open_drafter, source_of
 from drafterforge.router.router import Router
+from drafterforge.runtime.engine import kind_of_drafter
 from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.scheduling.policy import check_policy, load_policy
@@ -69,8 +68,12 @@ def build_pool(
     """The pool that is configured, and the trees of drafters without their own.  seed: of selectors that draw."""
     check_selector(cfg)
     drafters = open_pool(runs_dir, target, pool_names(runs_dir, target, cfg.drafters))
-    deep = choose_shape(runtime, target.device, target.dtype, "retrieval")  # whose levels cost nothing
-    shapes = {name: deep for name, drafter in drafters.items() if isinstance(drafter, Retrieval)}
+    kinds = {name: kind_of_drafter(drafter) for name, drafter in drafters.items()}
+    shapes = {
+        name: choose_shape(runtime, target.device, target.dtype, kind)  # of drafters whose levels cost nothing, or stop
+        for name, kind in kinds.items()
+        if kind in (RETRIEVAL, "merged")
+    }
     scheduler, router = open_scheduler(cfg, runs_dir, target, drafters), open_router(cfg, runs_dir, target)
     options = {"seed": seed} | cfg.options
     pool = Pool(drafters, cfg.selector, every=cfg.every, shapes=shapes, scheduler=scheduler, router=router, **options)
@@ -141,17 +144,4 @@ def fingerprint_of(manifest: Manifest) -> str:
 
 def open_pool(runs_dir: Path | str, target: Target, names: Sequence[str]) -> dict[str, Drafter]:
     """Drafters by name; experts share the weights of their generalist."""
-    return open_drafters([source_of(runs_dir, target, name) for name in names], target)
-
-
-def source_of(runs_dir: Path | str, target: Target, name: str) -> Source:
-    """Where a drafter's files are; it and what it adds to are whole, and for this target."""
-    if name == RETRIEVAL:
-        return Source(name, RETRIEVAL, None)
-    hint = f"drafterforge train-drafter domain=... name={name}"
-    folder = find_artifact(runs_dir, target.name, "drafters", name, hint=hint)
-    kind = kind_of(open_drafter(folder, target))
-    base = generalist_of(folder) if kind == "eagle3" else None
-    if base is not None:
-        open_drafter(base, target)
-    return Source(name, kind, folder, base)
+    return open_named(names, lambda name: source_of(runs_dir, target, name), target)

@@ -26,8 +26,9 @@ XML = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xl
 FIGURE = "distillation-{}.svg"
 TITLE = "# What moves accept length per hour of compute"
 METHOD = (
-    "Minutes are those of training steps alone, without start-up, answering and validating, and on a CPU those that its "
-    "cores worked, so that other programs do not count; CPU minutes are of all threads together. Accept length is that of a "
+    "Minutes are those of training steps alone, without start-up, answering and validating, and on a CPU those that "
+    "its cores worked, so that other programs do not count; CPU minutes are of all threads together. Accept length is "
+    "that of a "
     "greedy chain of {depth} drafted tokens on held-out answers, the bonus token included, the best validation so far; "
     "every variant is validated with that chain, whatever it is trained with. Settings are compared after the minutes "
     "that the shortest of them took, on lines between validations: one that would have trained on has not had its "

@@ -10,8 +10,10 @@ from drafterforge.drafter.checkpoint import load_full
 from drafterforge.drafter.eagle3 import Eagle3Drafter
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.lora import ADAPTER, load_adapter
+from drafterforge.drafter.merged import Merged
+from drafterforge.drafter.names import JOINT, halves, parts_of
 from drafterforge.drafter.retrieval import Datastore, Retrieval
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.runtime.pool import Drafter
 from drafterforge.schema import TargetConfig
 from drafterforge.target.load import Target, load_target
@@ -54,6 +56,25 @@ def open_drafters(sources: Sequence[Source], target: Target) -> dict[str, Drafte
         RETRIEVAL: lambda source: Retrieval(datastore=Datastore.open(source.folder) if source.folder else None),
     }
     return {source.name: kinds[source.kind](source) for source in sources}
+
+
+def open_named(names: Sequence[str], source_of: Callable[[str], Source], target: Target) -> dict[str, Drafter]:
+    """Drafters by name; `general+retrieval` is the first with what the second proposes in its trees."""
+    opened = open_drafters([source_of(part) for part in parts_of(names)], target)
+    return {name: _joined(name, opened) for name in names}
+
+
+def _joined(name: str, opened: Mapping[str, Drafter]) -> Drafter:
+    """One of the opened drafters, or two of them in one."""
+    if (both := halves(name)) is None:
+        return opened[name]
+    first, second = (opened[part] for part in both)
+    if not isinstance(first, FusedDrafter) or not isinstance(second, Retrieval):
+        raise ConfigError(
+            f"{name}: an EAGLE-3 drafter takes what a retrieval drafter proposes into its trees; type "
+            f"{both[0]}{JOINT}{RETRIEVAL}, with an EAGLE-3 drafter in front"
+        )
+    return Merged(first, second)
 
 
 def small_lm(folder: Path, target: Target) -> Target:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.bundle.archive import is_archive, unpacked
-from drafterforge.bundle.drafters import RETRIEVAL, Source, open_drafters
+from drafterforge.bundle.drafters import RETRIEVAL, Source, open_named
 from drafterforge.bundle.files import check_files, folder_of, stamps
 from drafterforge.bundle.hub import downloaded, is_hub_id
 from drafterforge.bundle.record import BUNDLE, BundleRecord, TargetReference, read_record
 from drafterforge.drafter.lora import ADAPTER
+from drafterforge.drafter.names import parts_of
 from drafterforge.errors import ArtifactError, DrafterforgeError
 from drafterforge.router.router import Router
 from drafterforge.runtime.engine import Engine, kind_of_drafter
@@ -66,11 +67,12 @@ def open_bundle(
     with unchanged(folder) as record:
         defaults = record.defaults
         check_options(defaults.selector, defaults.options)
-        sources = [source_of(folder, record, name) for name in ([drafter] if drafter else defaults.drafters)]
+        names = [drafter] if drafter else defaults.drafters
+        sources = {name: source_of(folder, record, name) for name in parts_of(names)}
         if not isinstance(target, Target):
             target = load_target(target_config(record.target, target, device, dtype))
         check_target(record.target, target, folder)
-        drafters = open_drafters(sources, target)
+        drafters = open_named(names, sources.__getitem__, target)
         runtime = merged(runtime or RuntimeConfig(), record)
         if drafter:
             alone = drafters[drafter]
@@ -207,6 +209,5 @@ def merged(given: RuntimeConfig, record: BundleRecord) -> RuntimeConfig:
 
 def own_shape(drafter: Drafter, target: Target) -> object:
     """Trees of a drafter whose levels cost nothing; None: the engine's."""
-    if kind_of_drafter(drafter) != RETRIEVAL:
-        return None
-    return default_shape(target.device, target.dtype, RETRIEVAL)
+    kind = kind_of_drafter(drafter)
+    return default_shape(target.device, target.dtype, kind) if kind in (RETRIEVAL, "merged") else None

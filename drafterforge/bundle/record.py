@@ -13,6 +13,7 @@ from typing import Any
 from drafterforge import __version__
 from drafterforge.artifacts.manifest import canonical_json, plain_json
 from drafterforge.artifacts.typed import read_json, typed
+from drafterforge.drafter.names import parts_of
 from drafterforge.errors import ArtifactError
 
 BUNDLE = "bundle.json"
@@ -148,7 +149,7 @@ class BundleRecord:
                 raise ArtifactError(f"{BUNDLE}: {entry.name!r} adds to {entry.base!r}, which is an addition itself")
         if not self.defaults.drafters:
             raise ArtifactError(f"{BUNDLE}: defaults.drafters is empty; wanted at least one drafter's name")
-        for name in self.defaults.drafters:
+        for name in parts_of(self.defaults.drafters):
             self.drafter(name)
         for kind, name in (("policy", self.defaults.scheduler), ("router", self.defaults.router)):
             if name:

@@ -12,6 +12,7 @@ import torch
 
 from drafterforge.data.chat import prompt_ids
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.merged import Merged
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
 from drafterforge.runtime.batch import Batch, Generation
@@ -39,13 +40,15 @@ PROPOSERS: dict[type, Callable[..., Proposer]] = {
 
 
 def kind_of_drafter(drafter: Drafter | None) -> str:
-    """eagle3 | retrieval | causal_lm; without a drafter eagle3, whose defaults serve."""
-    kinds = {Retrieval: "retrieval", Target: "causal_lm"}
+    """eagle3 | retrieval | causal_lm | merged; without a drafter eagle3, whose defaults serve."""
+    kinds = {Retrieval: "retrieval", Target: "causal_lm", Merged: "merged"}
     return next((kind for cls, kind in kinds.items() if isinstance(drafter, cls)), "eagle3")
 
 
 def proposer_of(drafter: Drafter | Pool, shape: TreeShape, tokenizer: object = None) -> Proposer:
     """The drafter at work, with no rows yet; shape: the trees it will be asked for; tokenizer: of a text router."""
+    if isinstance(drafter, Merged):
+        drafter = Pool({"merged": drafter}, "static")
     if isinstance(drafter, Pool):
         return PoolProposer(drafter, shape, tokenizer)
     for kind, proposer in PROPOSERS.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.merged import Merged
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.drafter.stacked import StackedDrafters, by_family, signature
 from drafterforge.errors import ConfigError, DrafterforgeError
@@ -16,7 +17,7 @@ from drafterforge.selectors.base import Selector
 from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape
 
-Drafter = FusedDrafter | Retrieval | Target
+Drafter = FusedDrafter | Retrieval | Target | Merged
 
 
 class Pool:
@@ -149,11 +150,11 @@ class Pool:
         """EAGLE-3 drafters that can read in one pass, with their names."""
         alike: dict[tuple, list[str]] = {}
         for name, drafter in self.drafters.items():
-            if isinstance(drafter, FusedDrafter):
-                alike.setdefault(signature(drafter), []).append(name)
+            if (own := eagle_of(drafter)) is not None:
+                alike.setdefault(signature(own), []).append(name)
         found = []
         for names in alike.values():
-            members = [self.drafters[name] for name in names]
+            members = [eagle_of(self.drafters[name]) for name in names]
             order = by_family(members)
             key = tuple(names[place] for place in order)
             if key not in self.stacks:
@@ -162,11 +163,18 @@ class Pool:
         return found
 
 
+def eagle_of(drafter: Drafter) -> FusedDrafter | None:
+    """The EAGLE-3 drafter that this is, or drafts with; None for other kinds."""
+    if isinstance(drafter, Merged):
+        return drafter.eagle
+    return drafter if isinstance(drafter, FusedDrafter) else None
+
+
 def check_drafter(name: str, drafter: Drafter, target: Target) -> None:
     """Refuse a drafter of another target or vocabulary."""
     vocab_size, width = target.backbone.embedding.shape
-    if isinstance(drafter, FusedDrafter):
-        found = drafter.spec.vocab_size, drafter.spec.target_hidden_size
+    if (own := eagle_of(drafter)) is not None:
+        found = own.spec.vocab_size, own.spec.target_hidden_size
         if found != (vocab_size, width):
             raise DrafterforgeError(
                 f"drafter {name!r} drafts for a target of vocabulary {found[0]} and width {found[1]}; "

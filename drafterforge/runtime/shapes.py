@@ -19,6 +19,8 @@ def default_shape(device: torch.device, dtype: torch.dtype, kind: str = "eagle3"
     """
     if kind == "retrieval":  # levels cost nothing
         return TreeShape(num_tokens=32 if device.type == "cuda" or has_matrix_unit("cpu") else 12, depth=10, top_k=4)
+    if kind == "merged":  # bounds: what a level and a node are worth decides
+        return TreeShape(num_tokens=60 if device.type == "cuda" else 16, depth=10, top_k=2)
     if device.type == "cuda":
         return TreeShape(num_tokens=60, depth=8, top_k=10)
     if dtype == torch.bfloat16 and has_matrix_unit("cpu"):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.tree.grow import Tree, TreeShape, cut_tree, ordered, root_only, top_children
+from drafterforge.tree.merge import Others, merged_tree
 
 # step(level, tokens [B, K], origin [B, K], reads [B, K, L]) -> logits [B, K, W]
 Step = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -37,13 +38,15 @@ def expand(
     step: Step,
     token_ids: Tensor | None = None,
     growth: Growth | None = None,
+    others: Others | None = None,
 ) -> Tree:
     """Draft a tree below each root [B] from the logits [B, W] of its children.
 
     step: reads the beam of a level and scores its children.  `origin` is each node's parent in the beam before;
     `reads` tells which level slots a node may read (its drafted ancestors and itself, the newest K slots being the
     beam's own).  token_ids: target id of each draft id, [W]; None: the same.  growth: may end rows before the shape's
-    depth, and says how many nodes are kept.
+    depth, and says how many nodes are kept.  others: candidates of another drafter, of which the tree takes
+    the best too; scores then say how many nodes are kept, not the growth.
     """
     if shape.depth == 0 or shape.num_tokens <= 1:
         return root_only(root)
@@ -80,6 +83,8 @@ def expand(
         count, pool = beam.shape[1], size + beam
         size += cumulative.shape[1]
     drafted, cumulative, parents = (torch.cat(parts, dim=1) for parts in zip(*pools, strict=True))
+    if others is not None:
+        return merged_tree(root, drafted, cumulative, parents, torch.cat(levels), shape.num_tokens, others)
     if growth is None:
         return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), shape.num_tokens)
     counts = growth.nodes(depths, cumulative)

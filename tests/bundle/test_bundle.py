@@ -26,6 +26,7 @@ from drafterforge.bundle.write import write_bundle
 from drafterforge.drafter.checkpoint import load_full
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.lora import load_adapter, merge
+from drafterforge.drafter.merged import Merged
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ArtifactError, DrafterforgeError
 from drafterforge.runtime.engine import Engine
@@ -55,6 +56,9 @@ def test_one_drafter_and_another_selector_can_be_asked_for(whole_bundle, served)
     alone = open_bundle(whole_bundle, target=served, drafter="sql")
     wanted = Engine(served).generate(ASKED, 12)
     assert [a.tokens for a in alone.generate(ASKED, 12)] == [a.tokens for a in wanted]
+    merged = open_bundle(whole_bundle, target=served, drafter="sql+retrieval")
+    assert isinstance(merged.drafter, Merged)
+    assert [a.tokens for a in merged.generate(ASKED, 12)] == [a.tokens for a in wanted]
     other = open_bundle(whole_bundle, target=served, selector="ucb1", scheduler="")
     assert other.drafter.choose == "ucb1" and other.drafter.scheduler is None
     with pytest.raises(ArtifactError, match="no drafter 'sq'; it has general, sql"):
@@ -132,16 +136,16 @@ def test_a_file_of_more_than_8_gib_has_a_place_in_an_archive():
 
 
 def test_a_bundle_that_changes_while_it_is_opened_is_refused(bundle, served, monkeypatch):
-    real = opening.open_drafters
+    real = opening.open_named
 
-    def swap(sources, target):
-        found = real(sources, target)
+    def swap(*given):
+        found = real(*given)
         path = bundle / "drafters/general/model.safetensors"
         (bundle.parent / "other").write_bytes(path.read_bytes())
         os.replace(bundle.parent / "other", path)
         return found
 
-    monkeypatch.setattr(opening, "open_drafters", swap)
+    monkeypatch.setattr(opening, "open_named", swap)
     with pytest.raises(ArtifactError, match="was changed while it was opened; type the same command again"):
         open_bundle(bundle, target=served)
 

@@ -139,10 +139,13 @@ def test_an_interrupted_run_goes_on_where_it_was(measured, monkeypatch):
 
 
 def test_retrieval_is_timed_beside_a_pool_without_it_and_nothing_is_opened_where_nothing_is_timed(pool, monkeypatch):
-    one = ("pool.drafters=[general,sql]", "suite.methods=[retrieval]", "limit=1")
+    one = ("pool.drafters=[general,sql]", "suite.methods=[retrieval,generalist+retrieval,sql+retrieval]", "limit=1")
     assert pool(*DOMAINS, *FEW, *one).code == 0
     live = [row for row in report_of(pool)["rows"] if row["source"] == "live" and row["domain"] == "all"]
-    assert [row["method"] for row in live] == ["autoregressive", "retrieval alone"] and live[1]["mismatches"] == 0
+    assert [row["method"] for row in live] == [
+        "autoregressive", "retrieval alone", "generalist+retrieval alone", "sql+retrieval alone",
+    ]  # fmt: skip
+    assert [row["mismatches"] for row in live] == [0] * 4
     monkeypatch.setattr(contenders, "open_model", lambda *_: pytest.fail("opened"))
     assert pool("eval", "suite=ood", "experiment=smoke", *FEW, "suite.timed_prompts=0", "limit=1").code == 0
 

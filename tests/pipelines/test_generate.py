@@ -25,7 +25,7 @@ def small_folder(tmp_path):
 @pytest.mark.parametrize("sampling", [(), SAMPLE])
 def test_every_kind_of_drafter_prints_the_same_text(trained, small_folder, sampling):
     wanted = trained(*ASK, *sampling).out
-    for drafter in ("sql", "retrieval", str(small_folder)):
+    for drafter in ("sql", "retrieval", "sql+retrieval", str(small_folder)):
         done = trained(*ASK, *sampling, f"drafter={drafter}")
         assert done.code == 0 and done.out == wanted
     assert trained(*ASK, *SAMPLE[:-1], "seed=8").out != wanted

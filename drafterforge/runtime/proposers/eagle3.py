@@ -16,6 +16,7 @@ from drafterforge.runtime.proposers.base import Proposer
 from drafterforge.runtime.proposers.levels import past_and
 from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
+from drafterforge.tree.merge import Others
 
 
 class Eagle3Proposer(Proposer):
@@ -122,13 +123,16 @@ def draft_levels(
     shape: TreeShape,
     logits: Tensor | None = None,
     growth: Growth | None = None,
+    others: Others | None = None,
 ) -> Tree:
     """Trees below the roots [B] from the outputs `last` [B, H]; levels are written from slot `base` on.
 
-    logits: [B, W] of `last`, where they are known already.  growth: as for `expand`.
+    logits: [B, W] of `last`, where they are known already.  growth, others: as for `expand`.
     """
     logits = drafter.logits(last) if logits is None else logits
-    return expand(root, logits, shape, level_step(drafter, cache, last, stable, base), drafter.token_ids, growth)
+    return expand(
+        root, logits, shape, level_step(drafter, cache, last, stable, base), drafter.token_ids, growth, others
+    )
 
 
 def level_step(drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, stable: Tensor, base: int) -> Step:

@@ -6,6 +6,7 @@ Axes: N drafters, B rows, A committed tokens, T tree nodes.
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,11 +16,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.merged import Merged
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.drafter.stacked import StackedDrafters
 from drafterforge.runtime.divergence import block_divergences
 from drafterforge.runtime.judging import Judgement, Truth
-from drafterforge.runtime.pool import Drafter, Pool
+from drafterforge.runtime.pool import Drafter, Pool, eagle_of
 from drafterforge.runtime.proposers.base import Proposer
 from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
 from drafterforge.runtime.proposers.retrieval import RetrievalProposer
@@ -31,6 +33,7 @@ from drafterforge.scheduling.trace import CHILDREN
 from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape, root_only
+from drafterforge.tree.merge import Others
 
 
 @dataclass
@@ -78,8 +81,9 @@ class PoolProposer(Proposer):
             (names, StackProposer(stack)) for names, stack in pool.stacked()
         ]
         for name, drafter in pool.drafters.items():
-            if not isinstance(drafter, FusedDrafter):
+            if eagle_of(drafter) is None:
                 self.parts.append(([name], _solo(drafter)))
+        self.found = {name: _finder(drafter) for name, drafter in pool.drafters.items() if isinstance(drafter, Merged)}
         self.rows: list[PoolRow] = []
         self.since = 0  # cycles since all have read
         self.held: list[Held] = []  # what was committed since then
@@ -101,6 +105,8 @@ class PoolProposer(Proposer):
         self._catch_up()
         for _, part in self.parts:
             part.admit(text, features)
+        for finder in self.found.values():
+            finder.admit(text, features)
         selector = self.pool.selector(self.asked)
         if self.pool.router is not None:
             selector.advise(self.pool.router.advice(text[:-1].tolist(), features, self.names, self.tokenizer))
@@ -115,7 +121,7 @@ class PoolProposer(Proposer):
                 self.pool.idle.append(row.selector)
         self.rows = [self.rows[place] for place in rows]
         self.held = [one.keep(rows) for one in self.held] if rows else []
-        for _, part in self.parts:
+        for part in (*(part for _, part in self.parts), *self.found.values()):
             part.keep(rows)
 
     def plan(self, shape: TreeShape, limits: Sequence[int]) -> TreeShape:
@@ -167,8 +173,11 @@ class PoolProposer(Proposer):
         """Trees of one drafter and shape; a scheduler may end them early."""
         if shape.depth == 0 or shape.num_tokens == 1:
             return root_only(root)
+        chosen = self.rows[rows[0]].choice
+        if chosen in self.found:
+            return self._merge(chosen, part, member, rows, root, shape)
         growth = None
-        if self.pool.scheduled(self.rows[rows[0]].choice):
+        if self.pool.scheduled(chosen):
             lengths = torch.tensor([self.rows[place].position - 1 for place in rows], device=root.device)
             growth = self.pool.scheduler.growth(lengths)
         if growth is None:
@@ -180,6 +189,21 @@ class PoolProposer(Proposer):
             self.rows[place].shape = TreeShape(count, depth, shape.top_k)
         return tree
 
+    def _merge(
+        self, name: str, part: StackProposer, member: int, rows: list[int], root: Tensor, shape: TreeShape
+    ) -> Tree:
+        """Trees of an EAGLE-3 drafter and of retrieval in one, as deep and large as is worth it."""
+        drafter, finder = self.pool.drafters[name], self.found[name]
+        others = Others(
+            [finder.candidates(row, shape) for row in rows],
+            floor=math.log(drafter.min_probability) if drafter.min_probability else -math.inf,
+        )
+        tree = part.draft(member, rows, root, shape, WorthReading(shape, drafter.min_reach), others)
+        sizes = (tree.parents != torch.arange(tree.parents.shape[1], device=root.device)).sum(dim=1) + 1
+        for place, depth, size in zip(rows, tree.levels.amax(dim=1).tolist(), sizes.tolist(), strict=True):
+            self.rows[place].shape = TreeShape(size, depth, shape.top_k)
+        return tree
+
     def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
         """Let the drafters read what was committed, and the selectors learn from it; see `Proposer`."""
         began = time.perf_counter()
@@ -187,6 +211,8 @@ class PoolProposer(Proposer):
         self.held.append(Held(tokens, self._laws(tokens.shape[1]) if tell else None, counts, tell))
         for _, part in self.parts:
             part.commit(tokens, features, counts, tell)
+        for finder in self.found.values():
+            finder.refresh(tokens, features, counts)
         divergences = self._divergences() if any(row.selector.needs.divergence for row in self.rows) else None
         for place, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
             depth, row.feature = row.shape.depth, features[place, count - 1]
@@ -285,7 +311,12 @@ class PoolProposer(Proposer):
     ) -> None:
         """Add a drafter, which reads each row's text so far; `features` as for `admit`."""
         self._catch_up()
-        part = StackProposer(StackedDrafters([drafter])) if isinstance(drafter, FusedDrafter) else _solo(drafter)
+        own = eagle_of(drafter)
+        part = _solo(drafter) if own is None else StackProposer(StackedDrafters([own]))
+        if isinstance(drafter, Merged):
+            self.found[name] = _finder(drafter)
+            for text, feature in zip(texts, features, strict=True):
+                self.found[name].admit(text, feature)
         for text, feature in zip(texts, features, strict=True):
             part.admit(text, feature)
         self.parts.append(([name], part))
@@ -310,6 +341,7 @@ class PoolProposer(Proposer):
         for row in self.rows:
             row.selector.remove_drafter(self.names.index(name))
         self.names.remove(name)
+        self.found.pop(name, None)
         for place, (names, part) in enumerate(self.parts):
             if names == [name]:
                 del self.parts[place]
@@ -318,6 +350,22 @@ class PoolProposer(Proposer):
                 part.remove(names.index(name))
                 names.remove(name)
                 break
+
+
+class WorthReading:
+    """Levels are drafted as long as the nodes that they hang from are likely enough to be reached."""
+
+    def __init__(self, shape: TreeShape, min_reach: float) -> None:
+        self.shape, self.min_reach = shape, min_reach
+
+    def go_on(self, level: int, scores: Tensor) -> Tensor:
+        """See `Growth`."""
+        best = scores.topk(min(self.shape.top_k, scores.shape[1]), dim=1).values
+        return best.exp().sum(dim=1) >= self.min_reach
+
+    def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
+        """See `Growth`."""
+        return torch.full_like(depths, self.shape.num_tokens)
 
 
 class Timed:
@@ -352,6 +400,10 @@ def seen(guesses: Tensor, rows: Sequence[PoolRow], scheduler: Scheduler, embeddi
 def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
     """The largest of every number."""
     return TreeShape(*(max(getattr(one, key) for one in shapes) for key in ("num_tokens", "depth", "top_k")))
+
+
+def _finder(drafter: Merged) -> RetrievalProposer:
+    return RetrievalProposer(drafter.retrieval)
 
 
 def _solo(drafter: Retrieval | FusedDrafter) -> SoloProposer:

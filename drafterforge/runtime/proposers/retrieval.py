@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from drafterforge.drafter.retrieval import ContextIndex, Retrieval, grow_candidates
+from drafterforge.drafter.retrieval import Candidates, ContextIndex, Retrieval, grow_candidates
 from drafterforge.runtime.proposers.base import Proposer
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 
@@ -77,6 +77,10 @@ class RetrievalProposer(Proposer):
             strict=True,
         )
         return Tree(*(torch.tensor(part, device=root.device) for part in (tokens, parents, levels)))
+
+    def candidates(self, row: int, shape: TreeShape) -> Candidates:
+        """What is proposed below a row's root, whatever it may be worth."""
+        return grow_candidates(self.rows[row], self.drafter.datastore, shape.num_tokens, shape.depth, shape.top_k)
 
     def _worth(self, index: ContextIndex, shape: TreeShape) -> tuple[list[int], list[int], list[int], list[float]]:
         """Tokens, parents, levels and scores of what is worth verifying."""

@@ -21,6 +21,7 @@ from drafterforge.runtime.judging import Judgement, Truth, draft_id_table, judge
 from drafterforge.runtime.proposers.eagle3 import append_slots, draft_levels, new_draft_cache
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
+from drafterforge.tree.merge import Others
 
 
 @dataclass
@@ -176,8 +177,16 @@ class StackProposer:
             self.catch_up(member)
         return self.ahead.get(member) or Ahead(self.stable, self.last[member], self.logits[member])
 
-    def draft(self, member: int, rows: list[int], root: Tensor, shape: TreeShape, growth: Growth | None = None) -> Tree:
-        """Trees of one drafter below the roots [B'] of some rows; growth: as for `expand`."""
+    def draft(
+        self,
+        member: int,
+        rows: list[int],
+        root: Tensor,
+        shape: TreeShape,
+        growth: Growth | None = None,
+        others: Others | None = None,
+    ) -> Tree:
+        """Trees of one drafter below the roots [B'] of some rows; growth, others: as for `expand`."""
         one = self._newest(member)
         base = max(one.stable[row] for row in rows)
         self.cache.reserve(base + shape.top_k * shape.depth)
@@ -186,7 +195,8 @@ class StackProposer:
             cache.keep_rows(index)
         stable = torch.tensor(one.stable, device=root.device)[index]
         drafter: FusedDrafter = self.drafters.members[member]
-        return draft_levels(drafter, cache, one.last[index], root, stable, base, shape, one.logits[index], growth)
+        logits = one.logits[index]
+        return draft_levels(drafter, cache, one.last[index], root, stable, base, shape, logits, growth, others)
 
 
 def _beside(cache: KeyValueCache, other: KeyValueCache, count: int) -> KeyValueCache:

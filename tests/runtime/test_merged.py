@@ -1,0 +1,119 @@
+"""EAGLE-3 trees that take what retrieval proposes: the target's text, and no larger than is worth it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from drafterforge.bundle import drafters as room
+from drafterforge.bundle.drafters import RETRIEVAL, Source, open_named
+from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.merged import Merged
+from drafterforge.drafter.names import halves
+from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.runtime.engine import Engine, kind_of_drafter
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.proposers.pool import WorthReading
+from drafterforge.runtime.sampling import GREEDY, Sampling
+from drafterforge.runtime.shapes import default_shape
+from drafterforge.tree.grow import TreeShape
+from tests.models import tiny_drafter, tiny_target
+
+PROMPTS = [[3, 14, 15, 9, 26, 5] * 3, [7], [4] * 17, [9, 8, 7, 9, 8]]
+ALL = {"min_reach": 0.0, "min_probability": 0.0}
+
+
+@pytest.fixture(scope="module")
+def target():
+    """A tiny random model whose answers repeat themselves."""
+    return tiny_target()
+
+
+@pytest.fixture(scope="module")
+def eagle(target) -> FusedDrafter:
+    """A random drafter for it."""
+    return FusedDrafter(tiny_drafter(target), target.backbone.embedding)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)])
+@pytest.mark.parametrize("worth", [ALL, {}, {"min_reach": 0.9, "min_probability": 0.5}])
+@pytest.mark.parametrize("max_batch", [1, 3])
+def test_the_text_is_the_target_s(target, eagle, max_batch, worth, sampling):
+    wanted = [Engine(target).generate([prompt], 20, sampling)[0].tokens for prompt in PROMPTS]
+    merged = Merged(eagle, Retrieval(), **worth)
+    for drafter in (merged, Pool({"eagle": eagle, "both": merged, "retrieval": Retrieval()}, "thompson")):
+        answers = Engine(target, drafter, TreeShape(12, 6, 3), max_batch).generate(PROMPTS, 20, sampling)
+        assert [answer.tokens for answer in answers] == wanted
+
+
+def test_retrieval_s_deep_chains_are_in_the_tree_though_little_is_drafted(target, eagle):
+    merged = Merged(eagle, Retrieval(), min_reach=0.99, min_probability=0.0)
+    prompt = [5, 9, 13, 2 + 9, 30, 31, 32, 33] * 4
+    cycles = Engine(target, merged, TreeShape(30, 9, 2)).generate([prompt], 12)[0].cycles
+    assert max(cycle.depth for cycle in cycles) > 3  # a random drafter is never so sure
+    assert all(cycle.depth <= 9 and cycle.num_nodes <= 30 for cycle in cycles)
+
+
+def test_unlikely_nodes_are_not_verified(target, eagle):
+    def nodes(worth: float) -> float:
+        merged = Merged(eagle, Retrieval(), min_reach=0.0, min_probability=worth)
+        answers = Engine(target, merged, TreeShape(40, 4, 3)).generate(PROMPTS, 16)
+        return sum(cycle.num_nodes for answer in answers for cycle in answer.cycles)
+
+    assert nodes(0.0) > nodes(0.1) > nodes(0.9)
+
+
+def test_a_level_is_drafted_while_its_parents_are_likely():
+    reading = WorthReading(TreeShape(9, 5, 2), 0.3)
+    scores = torch.tensor([[0.2, 0.15, 0.6], [0.1, 0.1, 0.1]]).log()
+    assert reading.go_on(1, scores).tolist() == [True, False]
+    assert reading.nodes(torch.tensor([2, 3]), scores).tolist() == [9, 9]
+
+
+def test_it_joins_and_leaves_a_running_pool(target, eagle):
+    wanted = Engine(target).generate([PROMPTS[0]], 24)[0].tokens
+    engine = Engine(target, Pool({"eagle": eagle}, "random"), TreeShape(8, 3, 2))
+    stream = engine.stream(PROMPTS[0], 24)
+    next(stream), next(stream)
+    engine.add_drafter("both", Merged(eagle, Retrieval()))
+    next(stream), next(stream), next(stream)
+    engine.remove_drafter("both")
+    *_, last = stream
+    assert last.tokens == wanted
+
+
+def test_its_trees_are_bounded_for_the_device_and_other_targets_drafters_are_refused(target, eagle):
+    merged = Merged(eagle, Retrieval())
+    assert kind_of_drafter(merged) == "merged"
+    assert Engine(target, merged).shape == default_shape(target.device, target.dtype, "merged")
+    other = tiny_target(vocab_size=70)
+    with pytest.raises(DrafterforgeError, match="drafts for a target of vocabulary 61"):
+        Engine(other, merged)
+
+
+@pytest.mark.parametrize("worth", [{"min_reach": 1.0}, {"min_probability": -0.1}])
+def test_what_a_node_must_be_worth_is_a_probability(eagle, worth):
+    (name,) = worth
+    with pytest.raises(ConfigError, match=rf"{name} must lie in \[0, 1\), got {worth[name]}"):
+        Merged(eagle, Retrieval(), **worth)
+
+
+def test_names_of_two_drafters_are_told_from_names_of_one():
+    assert halves("general+retrieval") == ("general", "retrieval")
+    assert [halves(name) for name in ("general", "+retrieval", "general+", "+", "c++")] == [None] * 5
+
+
+def test_two_names_open_one_drafter_and_wrong_kinds_are_one_line(target, eagle, monkeypatch):
+    opened = {"general": eagle, "sql": eagle, RETRIEVAL: Retrieval()}
+    monkeypatch.setattr(room, "open_drafters", lambda sources, _: {one.name: opened[one.name] for one in sources})
+
+    def source_of(name: str) -> Source:
+        return Source(name, "eagle3", None)
+
+    found = open_named(["sql", "general+retrieval"], source_of, target)
+    assert list(found) == ["sql", "general+retrieval"]
+    assert found["general+retrieval"] == Merged(eagle, opened[RETRIEVAL])
+    for name in ("retrieval+general", "general+sql"):
+        with pytest.raises(ConfigError, match="takes what a retrieval drafter proposes into its trees; type "):
+            open_named([name], source_of, target)
