@@ -73,8 +73,11 @@ class FrozenLinear:
 
         invariant: a row's result does not depend on how many others there are.  added: [..., out], is added to it.
         """
-        if self.native is not None and x.dim() == 2 and x.shape[0] <= NATIVE_ROWS and x.is_contiguous():
-            return self.native(x, added)
+        if self.native is not None and x.numel() <= NATIVE_ROWS * x.shape[-1] and x.is_contiguous():
+            if x.dim() == 2:
+                return self.native(x, added)
+            out = self.native(x.view(-1, x.shape[-1])).view(*x.shape[:-1], self.weight.shape[0])
+            return out if added is None else added + out
         if x.dim() == 2 and not invariant and x.is_contiguous():
             out = self._apply(x)
         else:
