@@ -101,8 +101,10 @@ class Contenders:
             return self.alone(self.pool.names[0], policy)
         if what == EXPERT:
             return self.expert(policy)
-        if what in (*self.pool.names, RETRIEVAL) or halves(what):
+        if what in (*self.pool.names, RETRIEVAL):
             return self.alone(what, policy)
+        if both := halves(what):
+            return self.merged(*both)
         return self.over(self.cfg.pool.selector if what == DEFAULT else what, policy)
 
     def alone(self, drafter: str, policy: str = "") -> Method:
@@ -117,27 +119,27 @@ class Contenders:
         if drafter == RETRIEVAL and drafter not in self.pool.drafters and scheduler is None:
             deep = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, RETRIEVAL)
             return Engine(self.target, Retrieval(), deep, numerics=self.numerics)
-        own: Any = self.merged(drafter) if halves(drafter) else self.pool.drafters.get(drafter)
+        own: Any = self.pool.drafters.get(drafter)
         if scheduler is not None:
             if not isinstance(own, FusedDrafter):
                 raise ConfigError(f"{drafter}/{policy}: a policy chooses trees of EAGLE-3 drafters; type {drafter}")
             own = Pool({drafter: own}, "static", scheduler=scheduler)
-        shape = self.pool.shape_of(drafter, self.shape)
-        if isinstance(own, Merged):
-            shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, kind_of_drafter(own))
-        return Engine(self.target, own, shape, numerics=self.numerics)
+        return Engine(self.target, own, self.pool.shape_of(drafter, self.shape), numerics=self.numerics)
 
-    def merged(self, name: str) -> Merged:
-        """A drafter of the pool with what retrieval proposes in its trees; `generalist+retrieval` is the first."""
-        first, second = halves(name)
-        eagle = self.pool.drafters.get(self.pool.names[0] if first == GENERALIST else first)
+    def merged(self, first: str, second: str) -> Method:
+        """A drafter of the pool, or its `generalist`, with what retrieval proposes in its trees."""
+        first = self.pool.names[0] if first == GENERALIST else first
+        eagle = self.pool.drafters.get(first)
         found = self.pool.drafters.get(second, Retrieval() if second == RETRIEVAL else None)
         if not isinstance(eagle, FusedDrafter) or not isinstance(found, Retrieval):
             raise ConfigError(
-                f"suite.methods has {name!r}; wanted an EAGLE-3 drafter of the pool, + and a retrieval drafter of it, "
-                f"as {self.pool.names[0]}{JOINT}{RETRIEVAL}"
+                f"suite.methods has {first}{JOINT}{second}; wanted an EAGLE-3 drafter of the pool, + and a retrieval "
+                f"drafter of it, as {self.pool.names[0]}{JOINT}{RETRIEVAL}"
             )
-        return Merged(eagle, found)
+        own = Merged(eagle, found)
+        shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, kind_of_drafter(own))
+        engine = Engine(self.target, own, shape, numerics=self.numerics)
+        return Method(f"{first}{JOINT}{second}", engine, "static", "worth", [first, second])
 
     def expert(self, policy: str = "") -> Method:
         """For each request the drafter of its domain, or the generalist."""
@@ -196,7 +198,7 @@ def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -
     known = [AUTOREGRESSIVE, GENERALIST, EXPERT, DEFAULT, RETRIEVAL, *EXTERNAL, *selectors, *(drafters or ())]
     for name in names:
         what, slash, policy = name.partition("/")
-        bare = what in (AUTOREGRESSIVE, *EXTERNAL)
+        bare = what in (AUTOREGRESSIVE, *EXTERNAL) or halves(what)
         if slash and (bare or not policy):
             raise ConfigError(
                 f"suite.methods has {name!r}; a policy goes behind a drafter or selector: general/planner"

@@ -22,6 +22,7 @@ from drafterforge.data.answering import user_turns
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers, JoinedRows
 from drafterforge.data.prompts import Prompt, load_prompts
+from drafterforge.drafter.names import JOINT, parts_of
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.report import print_table
@@ -74,7 +75,7 @@ def run(cfg: Config) -> Path:
     about = about_training(answers.rows("train", cfg.domain.alone), tuned)
     clock.done("tune", in_words(cfg, about))
 
-    bundle = export_with(cfg, names, replaced=cfg.drafter.init if expert else "")
+    bundle = export_with(cfg, generalist[1].name, replaced=cfg.drafter.init if expert else "")
     clock.done("export", f"{bundle} has {cfg.name}" + (f" in place of {cfg.drafter.init}" if expert else " besides"))
 
     alone = [one[1].name for one in (generalist, expert) if one] + [cfg.name]
@@ -193,8 +194,9 @@ def open_shelves(cfg: Config, target: Target, path: Path, names: Sequence[str], 
 def first_look(
     cfg: Config, target: Target, names: list[str], requests: Sequence[Request], shelves: Path
 ) -> list[dict[str, Any]]:
-    """Rows of plain decoding and of the pool as it is, shown at once."""
-    asking = evaluated(cfg, replace(cfg.pool, drafters=names), [DEFAULT], cfg.first_tokens)
+    """Rows of plain decoding, of the pool as it is and of its expert with retrieval, shown at once."""
+    merged = [f"{cfg.drafter.init}{JOINT}{RETRIEVAL}"] if cfg.drafter.init in names else []
+    asking = evaluated(cfg, replace(cfg.pool, drafters=names), [DEFAULT, *merged], cfg.first_tokens)
     rows, *_ = measured(asking, target, requests[: cfg.first_prompts], shelves / "first")
     about = {"target": {"name": target.name}, "device": describe_device(target.device)}
     print_table({"suite": f"{cfg.domain.name}, before tuning", "rows": rows, **about}, table_console())
@@ -219,10 +221,14 @@ def in_words(cfg: Config, about: dict[str, int]) -> str:
     return told
 
 
-def export_with(cfg: Config, names: Sequence[str], replaced: str) -> Path:
-    """The bundle of the pool with the tuned expert in place of the one it went on from; without one, besides."""
-    swapped = [cfg.name if name == replaced else name for name in names]
-    swapped += [] if cfg.name in swapped else [cfg.name]
+def export_with(cfg: Config, generalist: str, replaced: str) -> Path:
+    """The bundle: the generalist and the tuned expert, each with what retrieval proposes in its trees.
+
+    With pool.drafters= those, the tuned expert in place of the one it went on from; without one, besides.
+    """
+    given = cfg.pool.drafters or [f"{generalist}{JOINT}{RETRIEVAL}", f"{cfg.name}{JOINT}{RETRIEVAL}"]
+    swapped = [cfg.name if name == replaced else name for name in given]
+    swapped += [] if cfg.name in parts_of(swapped) else [cfg.name]
     export = ExportConfig(
         target=cfg.target,
         pool=replace(cfg.pool, drafters=swapped),

@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.merged import Merged
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.evaluation.rivals import OpenVINO, open_pipeline, require_openvino
 from drafterforge.evaluation.statistics import bootstrap_ratio
@@ -39,7 +40,8 @@ from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
-AUTOREGRESSIVE, HF, HF_LOOKUP, RETRIEVAL = "autoregressive", "HF generate", "HF prompt lookup (10)", "retrieval"
+AUTOREGRESSIVE, HF, HF_LOOKUP = "autoregressive", "HF generate", "HF prompt lookup (10)"
+RETRIEVAL, MERGED = "retrieval", "eagle3+retrieval"
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
@@ -133,7 +135,7 @@ def mismatches(contestants: Sequence[Contestant]) -> int:
 def contest(
     target: Target, drafter: FusedDrafter | None, tree: TreeShape, retrieval: TreeShape, numerics: str = "fast"
 ) -> list[Contestant]:
-    """Our methods: autoregressive, chain, tree and retrieval."""
+    """Our methods: autoregressive, chain, tree, tree with what retrieval proposes, and retrieval."""
 
     def method(name: str, drafter: Drafter | None, shape: TreeShape | None) -> Contestant:
         return Contestant(name, ours(Engine(target, drafter, shape, numerics=numerics)))
@@ -143,6 +145,7 @@ def contest(
         chain = TreeShape(tree.depth + 1, tree.depth, 1)
         found.append(method(f"chain {chain.num_tokens}/{chain.depth}/1", drafter, chain))
         found.append(method(f"tree {tree.num_tokens}/{tree.depth}/{tree.top_k}", drafter, tree))
+        found.append(method(MERGED, Merged(drafter, Retrieval()), None))
     found.append(method(RETRIEVAL, Retrieval(), retrieval))
     return found
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.drafter.merged import Merged
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
@@ -59,7 +60,11 @@ def main(arguments: list[str] | None = None) -> int:
 
     def drafters(target: Target) -> dict[str, tuple[Drafter, str]]:
         found: dict[str, tuple[Drafter, str]] = {"retrieval": (Retrieval(), "retrieval")}
-        return found if folder is None else {"eagle3": (fused_drafter(folder, target), "eagle3"), **found}
+        if folder is None:
+            return found
+        drafter = fused_drafter(folder, target)
+        merged = Merged(drafter, Retrieval())
+        return {"eagle3": (drafter, "eagle3"), "eagle3+retrieval": (merged, "merged"), **found}
 
     def engine(target: Target, name: str | None) -> Engine:
         if name is None:

@@ -38,8 +38,9 @@ POLICY = f"{{curves.replayed[name=policy *].tokens_per_s / {STATIC}:.3f}}x"
 FORESIGHT = f"{{curves.replayed[name=perfect foresight].tokens_per_s / {STATIC}:.3f}}x"
 DIFFERENT = (
     "answers of {figures.num_prompts} prompts ({figures.num_tokens:,} tokens) that differ from autoregressive "
-    "decoding: tree, retrieval",
-    "{rows[method=eagle3].mismatches} and {rows[method=retrieval].mismatches}",
+    "decoding: tree, tree with retrieval, retrieval",
+    "{rows[method=eagle3].mismatches}, {rows[method=eagle3+retrieval].mismatches} and "
+    "{rows[method=retrieval].mismatches}",
 )
 
 
@@ -116,8 +117,11 @@ SOURCES = (
                 "(95 % {rows[method=retrieval].ci95.0:.2f}-{rows[method=retrieval].ci95.1:.2f})",
             ),
             (
-                "the generalist's tree over autoregressive",
-                "{rows[method=tree *].over_autoregressive:.2f}x (MAT {rows[method=tree *].mat:.2f})",
+                "the generalist's tree over autoregressive; with what retrieval proposes in it",
+                "{rows[method=tree *].over_autoregressive:.2f}x (MAT {rows[method=tree *].mat:.2f}); "
+                "{rows[method=eagle3+retrieval].over_autoregressive:.2f}x "
+                "(95 % {rows[method=eagle3+retrieval].ci95.0:.2f}-{rows[method=eagle3+retrieval].ci95.1:.2f}, "
+                "MAT {rows[method=eagle3+retrieval].mat:.2f})",
             ),
             (
                 "share of a tree cycle outside target and drafter forwards; cycle over its forwards run alone",

@@ -58,6 +58,7 @@ def test_a_domain_suite_times_its_methods_on_every_domain(measured):
         "the domain's expert",
         "retrieval alone",
         "hedgespec over the pool",
+        "general+retrieval",
         "HF generate",
         "HF prompt lookup (10)",
     ]
@@ -132,7 +133,7 @@ def test_an_interrupted_run_goes_on_where_it_was(measured, monkeypatch):
     asked.clear()
     done = measured(*DOMAINS, *FEW, "name=cut")
     assert done.code == 0, done.err
-    assert len(asked) == 4 * 7  # of six requests two were whole
+    assert len(asked) == 4 * 8  # of six requests two were whole
     assert len({prompt for _, prompt in asked} & begun) == 1
     assert exact(report_of(measured, "cut")) == exact(whole)
     assert not list(measured.artifact("reports", "cut").parent.glob(".*.partial"))
@@ -143,7 +144,7 @@ def test_retrieval_is_timed_beside_a_pool_without_it_and_nothing_is_opened_where
     assert pool(*DOMAINS, *FEW, *one).code == 0
     live = [row for row in report_of(pool)["rows"] if row["source"] == "live" and row["domain"] == "all"]
     assert [row["method"] for row in live] == [
-        "autoregressive", "retrieval alone", "generalist+retrieval alone", "sql+retrieval alone",
+        "autoregressive", "retrieval alone", "general+retrieval", "sql+retrieval",
     ]  # fmt: skip
     assert [row["mismatches"] for row in live] == [0] * 4
     monkeypatch.setattr(contenders, "open_model", lambda *_: pytest.fail("opened"))
@@ -254,6 +255,9 @@ def test_scaling_times_every_axis_and_stays_lossless(pool):
 MISTAKES = {
     "which is no drafter of the pool, selector or method; did you mean 'hf_generate'": "suite.methods=[hf_generat]",
     "a policy goes behind a drafter or selector": "suite.methods=[autoregressive/planner]",
+    "a policy goes behind a drafter or": "suite.methods=[general+retrieval/planner]",
+    "wanted an EAGLE-3 drafter of the pool, + and a retrieval drafter": "suite.methods=[sql+general]",
+    "eval replays drafters one by one, got sql+retrieval in pool.drafters": "pool.drafters=[general,sql+retrieval]",
     "no policies named 'planer'": "suite.methods=[general/planer]",
     "suite.name must be one of": "suite.name=domain",
     "leave nothing to measure": "suite.replay=false suite.timed_prompts=0",

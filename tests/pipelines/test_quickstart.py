@@ -64,7 +64,7 @@ def test_quickstart_tells_its_steps_and_leaves_a_report(pool):
     about = report["curves"]["quickstart"]
     assert about["seconds"].keys() == {"open", "tune", "export", "evaluate"} and min(about["seconds"].values()) > 0
     assert (about["train_prompts"], about["training_steps"]) == (8, 4) and about["answer_tokens"] > 8
-    assert [row["method"] for row in about["first"]] == ["autoregressive", "hedgespec over the pool"]
+    assert [row["method"] for row in about["first"]] == ["autoregressive", "hedgespec over the pool", "sql+retrieval"]
     assert {(row["num_prompts"], row["mismatches"]) for row in about["first"]} == {(2, 0)}
     parents = open_artifact(pool.artifact("reports", "quickstart"), "reports").parents
     assert [one["name"] for one in parents] == ["general", "sql", "quickstart", "quickstart"]
@@ -73,7 +73,7 @@ def test_quickstart_tells_its_steps_and_leaves_a_report(pool):
 
 def test_the_tuned_expert_stands_in_the_bundle_for_the_one_it_went_on_from(quick):
     folder = quick.artifact("bundles", "quickstart")
-    assert read_record(folder).defaults.drafters == ["general", "math", "quickstart", "retrieval"]
+    assert read_record(folder).defaults.drafters == ["general+retrieval", "quickstart+retrieval"]
     tuned = open_artifact(quick.artifact("drafters", "quickstart"), "drafters")
     assert tuned.config["origin"]["name"] == "sql" and tuned.config["drafter"]["lora"]["rank"] == 4
     inside = folder / "drafters" / "quickstart" / "adapter" / "adapter_model.safetensors"
@@ -85,6 +85,13 @@ def test_the_tuned_expert_stands_in_the_bundle_for_the_one_it_went_on_from(quick
     for drafter in ("", "quickstart", "general"):
         typed = [f"drafter={drafter}"] if drafter else []
         assert quick(*ASK, "bundle=quickstart", *typed).out == plain.out, drafter
+
+
+def test_given_drafters_go_into_the_bundle_as_they_are_named(pool):
+    done = pool(*QUICK, "pool.drafters=[general,sql,math]", "name=given", "drafter.init=sql")
+    assert done.code == 0, done.err
+    defaults = read_record(pool.artifact("bundles", "given")).defaults
+    assert defaults.drafters == ["general", "given", "math"]
 
 
 def test_tuning_that_gains_nothing_is_told_and_what_is_said_to_type_next_works(pool):
@@ -119,7 +126,7 @@ def counted(monkeypatch, stop_at: int = 0) -> list[str]:
 
 
 def test_an_interrupted_quickstart_goes_on_where_it_was(pool, monkeypatch):
-    first, last = 2 * 2, 2 * len(METHODS)
+    first, last = 2 * 3, 2 * len(METHODS)
     with monkeypatch.context() as patched:
         counted(patched, stop_at=first + len(METHODS) + 2)  # in the last step, at the second prompt
         assert "type the same command to go on" in pool(*QUICK).one_line()
@@ -156,7 +163,7 @@ def test_prompts_of_one_s_own(pool):
         "the bundle",
     ]
     defaults = read_record(pool.artifact("bundles", "mine")).defaults
-    assert defaults.drafters == ["general", "math", "sql", "retrieval", "mine"]  # a new expert, besides
+    assert defaults.drafters == ["general+retrieval", "mine+retrieval"]
 
 
 MISTAKES = {
