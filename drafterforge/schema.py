@@ -372,9 +372,7 @@ class SuiteConfig:
     schedulers: list[str] = field(default_factory=list)  # policies to replay each selector with, beside one tree
     pool_orders: int = 4  # in which drafters join, averaged over, where selectors are replayed in smaller pools
     timed_prompts: int = 8  # requests decoded one by one for tokens/s, methods taking turns; 0: none
-    methods: list[str] = field(
-        default_factory=lambda: list(METHODS)
-    )  # those, drafters, selectors, X/POLICY, X+retrieval
+    methods: list[str] = field(default_factory=lambda: list(METHODS))  # those, drafters, selectors, X/Y, X+retrieval
     openvino: str = ""  # folder of the target in OpenVINO's files, for the method openvino
     check_live: bool = True  # decode with every drafter and the selector in batches too, and compare with the replay
     max_new_tokens: int = 128  # length limit of an answer

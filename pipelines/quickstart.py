@@ -75,7 +75,7 @@ def run(cfg: Config) -> Path:
     about = about_training(answers.rows("train", cfg.domain.alone), tuned)
     clock.done("tune", in_words(cfg, about))
 
-    bundle = export_with(cfg, generalist[1].name, replaced=cfg.drafter.init if expert else "")
+    bundle = export_with(cfg, replaced=cfg.drafter.init if expert else "")
     clock.done("export", f"{bundle} has {cfg.name}" + (f" in place of {cfg.drafter.init}" if expert else " besides"))
 
     alone = [one[1].name for one in (generalist, expert) if one] + [cfg.name]
@@ -221,12 +221,12 @@ def in_words(cfg: Config, about: dict[str, int]) -> str:
     return told
 
 
-def export_with(cfg: Config, generalist: str, replaced: str) -> Path:
-    """The bundle: the generalist and the tuned expert, each with what retrieval proposes in its trees.
+def export_with(cfg: Config, replaced: str) -> Path:
+    """The bundle: the tuned expert with what retrieval proposes in its trees, and the generalist that it adds to.
 
     With pool.drafters= those, the tuned expert in place of the one it went on from; without one, besides.
     """
-    given = cfg.pool.drafters or [f"{generalist}{JOINT}{RETRIEVAL}", f"{cfg.name}{JOINT}{RETRIEVAL}"]
+    given = cfg.pool.drafters or [f"{cfg.name}{JOINT}{RETRIEVAL}"]
     swapped = [cfg.name if name == replaced else name for name in given]
     swapped += [] if cfg.name in parts_of(swapped) else [cfg.name]
     export = ExportConfig(

@@ -195,6 +195,7 @@ def memory(members: Sequence[FusedDrafter]) -> int:
     for linear in stack.linears.values():
         for _, base, additions in linear.families:
             tensors += [base.weight, *([base.packed.to_dense()] if base.packing is not None else [])]
+            tensors += [] if base.native is None else [base.native.packed]
             tensors += [] if additions is None else [additions.down, additions.up]
     for member in members:
         for linear in member.linears.values():

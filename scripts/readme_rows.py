@@ -56,10 +56,13 @@ SOURCES = (
         (
             (
                 f"tokens/s of the shipped pool on {{{FIRST}[method=autoregressive].num_prompts}} held-out sql prompts, "
-                "before anything is trained, autoregressive and pool; seconds until that is shown",
-                f"{{{FIRST}[method=autoregressive].tokens_per_s:.1f}} and "
+                "before anything is trained: autoregressive, the pool, the sql expert with retrieval in its trees; "
+                "seconds until that is shown",
+                f"{{{FIRST}[method=autoregressive].tokens_per_s:.1f}}, "
                 f"{{{FIRST}[method=* over the pool].tokens_per_s:.1f}} "
-                f"({{{FIRST}[method=* over the pool].speedup:.2f}}x); {{curves.quickstart.seconds.open:.0f}} s",
+                f"({{{FIRST}[method=* over the pool].speedup:.2f}}x), "
+                f"{{{FIRST}[method=*+retrieval].tokens_per_s:.1f}} "
+                f"({{{FIRST}[method=*+retrieval].speedup:.2f}}x); {{curves.quickstart.seconds.open:.0f}} s",
             ),
             (
                 "MAT on {rows[method=autoregressive].num_prompts} held-out prompts: generalist, sql expert, the expert "
@@ -162,9 +165,9 @@ SOURCES = (
         (
             (
                 "live, {rows[method=autoregressive].num_prompts} requests one by one, tokens/s over autoregressive: "
-                "generalist, `hedgespec` over the pool",
-                "{rows[method=general alone&source=live].speedup:.2f}x and "
-                "{rows[method=hedgespec over the pool].speedup:.2f}x",
+                "generalist, `hedgespec` over the pool, one tree of generalist and retrieval",
+                "{rows[method=general alone&source=live].speedup:.2f}x, "
+                "{rows[method=hedgespec over the pool].speedup:.2f}x, {rows[method=general+retrieval].speedup:.2f}x",
             ),
         ),
     ),

@@ -23,6 +23,7 @@
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t bits __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t word __attribute__((may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
@@ -94,7 +95,7 @@ static tile_function *const FULL[] = {full_1, full_2, full_3, full_4,  full_5,  
 
 /* Weights [out, depth] to [out / PANEL, depth / 2, PANEL] pairs of bfloat16, the even one low; the rest is zero. */
 void df_pack_half(const float *weight, uint32_t *packed, long out, long depth) {
-    const uint32_t *source = (const uint32_t *)weight;
+    const word *source = (const word *)weight;
     for (long column = 0; column < (out + PANEL - 1) / PANEL * PANEL; column++) {
         uint32_t *into = packed + column / PANEL * PANEL * (depth / 2) + column % PANEL;
         for (long pair = 0; pair < depth / 2; pair++)

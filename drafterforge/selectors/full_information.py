@@ -80,8 +80,8 @@ class FullInformation(Selector):
 
     @property
     def needs(self) -> Needs:
-        """An evaluation, unless the learner is sure for now."""
-        return Needs(evaluation=self.rest == 0)
+        """An evaluation, unless the learner is sure for now or has nothing to choose between."""
+        return Needs(evaluation=self.rest == 0 and self.num_drafters > 1)
 
     @property
     def probs(self) -> np.ndarray:

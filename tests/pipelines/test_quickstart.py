@@ -73,7 +73,7 @@ def test_quickstart_tells_its_steps_and_leaves_a_report(pool):
 
 def test_the_tuned_expert_stands_in_the_bundle_for_the_one_it_went_on_from(quick):
     folder = quick.artifact("bundles", "quickstart")
-    assert read_record(folder).defaults.drafters == ["general+retrieval", "quickstart+retrieval"]
+    assert read_record(folder).defaults.drafters == ["quickstart+retrieval"]
     tuned = open_artifact(quick.artifact("drafters", "quickstart"), "drafters")
     assert tuned.config["origin"]["name"] == "sql" and tuned.config["drafter"]["lora"]["rank"] == 4
     inside = folder / "drafters" / "quickstart" / "adapter" / "adapter_model.safetensors"
@@ -163,7 +163,7 @@ def test_prompts_of_one_s_own(pool):
         "the bundle",
     ]
     defaults = read_record(pool.artifact("bundles", "mine")).defaults
-    assert defaults.drafters == ["general+retrieval", "mine+retrieval"]
+    assert defaults.drafters == ["mine+retrieval"]
 
 
 MISTAKES = {
