@@ -88,8 +88,12 @@ def device_of(report: Report) -> str:
 
 
 def measured(folder: Path) -> Iterator[str]:
-    """A table for every device, then what there is to say of single files; a source without a file is left out."""
+    """A table for every device, that of the newest figures first, then what there is to say of single files.
+
+    A source without a file is left out.
+    """
     tables: dict[str, list[tuple[str, ...]]] = {}
+    newest: dict[str, str] = {}
     notes: dict[str, list[str]] = {}
     for source in SOURCES:
         path = folder / f"{source.name}.json"
@@ -97,9 +101,10 @@ def measured(folder: Path) -> Iterator[str]:
             report = read_json(path)
             device = device_of(report)
             tables.setdefault(device, []).extend(lines_of(source, report, path))
+            newest[device] = max(newest.get(device, ""), str(report.get("created", "")))
             if "note" in report:
                 notes.setdefault(report["note"], []).append(f"`{path.name}`")
-    for device, lines in tables.items():
+    for device, lines in sorted(tables.items(), key=lambda one: newest[one[0]], reverse=True):
         yield f"On {device}:"
         yield "\n".join("| " + " | ".join(line) + " |" for line in (HEADINGS, ["---"] * len(HEADINGS), *lines))
     if notes:

@@ -96,6 +96,15 @@ def test_another_device_has_a_table_of_its_own(numbers, root):
     assert "bench_train.py" in table and "bench_decode.py" not in table
 
 
+@pytest.mark.parametrize(("created", "first"), [("2099-01-01", True), ("2001-01-01", False)])
+def test_the_device_of_the_newest_figures_comes_first(numbers, root, created, first):
+    report = root / "docs" / "reports" / "bench_decode.json"
+    change(report, lambda content: content.update(device="cuda, made up", created=created))
+    assert numbers("--root", root).returncode == 0
+    tables = [line for line in readme(root).splitlines() if line.startswith("On ") and line.endswith(":")]
+    assert (tables[0] == "On cuda, made up:") is first
+
+
 @pytest.mark.parametrize(
     ("edit", "said"),
     [

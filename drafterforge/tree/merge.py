@@ -78,7 +78,8 @@ def _merged(
             levels.append(level)
         here[at] = known[key]
     best = sorted(range(len(tokens)), key=lambda place: (-scores[place], levels[place], place))[: num_tokens - 1]
-    kept = sorted((place for place in best if scores[place] >= floor), key=lambda place: (levels[place], place))
+    worth = [place for place in best if scores[place] >= floor and scores[place] > -math.inf]  # -inf: a row that ended
+    kept = sorted(worth, key=lambda place: (levels[place], place))
     node = {-1: 0} | {place: index for index, place in enumerate(kept, start=1)}
     return (
         [root, *(tokens[place] for place in kept)],

@@ -94,6 +94,11 @@ def test_a_path_of_both_has_the_better_score(first, second):
     assert merge([(one, two)], 5, floor=-0.5).tokens.shape[1] == (2 if max(first, second) > -0.5 else 1)
 
 
+def test_candidates_of_a_row_that_ended_early_are_not_kept():
+    ended = Candidates([1, 2], [-1, 0], [1, 2], [-0.1, -math.inf])
+    assert merge([(ended, Candidates([], [], [], []))], 9).tokens.tolist() == [[ROOT, 1]]
+
+
 def test_a_budget_of_one_is_the_root_alone():
     chain = Candidates([1, 2], [-1, 0], [1, 2], [-0.1, -0.2])
     assert merge([(chain, chain)], TreeShape(1, 3, 2).num_tokens).tokens.tolist() == [[ROOT]]
