@@ -33,7 +33,7 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exac
 
 def native_attention_takes(x: Tensor, length: int, width: int, mask: Tensor | None) -> bool:
     """Whether native.c attends for `length` queries of each sequence, of heads `width` wide, to slots of a cache."""
-    few = length == 1 if mask is None else length <= NATIVE_QUERIES and mask.is_contiguous()
+    few = length == 1 if mask is None else length <= NATIVE_QUERIES and mask.is_contiguous() and mask.dtype == x.dtype
     return few and width % 2 == 0 and native.takes(x)
 
 

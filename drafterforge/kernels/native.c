@@ -212,11 +212,16 @@ void df_swiglu(const float *in, float *out, long rows, long width, int threads) 
 /* Rotates queries and keys of qkv [rows, queries + 2 keys, width] in place and stores keys and values in a cache.
  *
  * cosines, sines: [rows, width / 2].  rows: batch * length.  keys_to, values_to: [batch, keys, slots, width], the
- * batch `batch_stride` numbers apart; row b * length + t goes to slot slots_of[row], or start + t without slots_of. */
-void df_rotate_and_store(float *qkv, const float *cosines, const float *sines, long rows, long length, long queries,
+ * batch `batch_stride` numbers apart; row b * length + t goes to slot slots_of[row], or start + t without slots_of.
+ * Returns 1, and has done nothing, if a slot lies outside the cache. */
+int df_rotate_and_store(float *qkv, const float *cosines, const float *sines, long rows, long length, long queries,
                          long keys, long width, float *keys_to, float *values_to, long batch_stride, long slots,
                          const int64_t *slots_of, long start) {
     const long half = width / 2;
+    for (long row = 0; row < rows; row++) {
+        const long slot = slots_of ? slots_of[row] : start + row % length;
+        if (slot < 0 || slot >= slots) return 1;
+    }
     for (long row = 0; row < rows; row++) {
         float *heads = qkv + row * (queries + 2 * keys) * width;
         const float *cosine = cosines + row * half, *sine = sines + row * half;
@@ -236,6 +241,7 @@ void df_rotate_and_store(float *qkv, const float *cosines, const float *sines, l
                    width * sizeof(float));
         }
     }
+    return 0;
 }
 
 /* ---- attention ----------------------------------------------------------------------------------------------- */

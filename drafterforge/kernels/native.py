@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import logging
 import os
 import platform
 import shutil
@@ -23,7 +22,6 @@ from torch import Tensor
 
 from drafterforge.errors import ConfigError
 
-log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("native.c")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 PANEL = 32  # output columns that are packed together, as in native.c
@@ -81,11 +79,16 @@ def _load() -> ctypes.CDLL | str:
         path = _compiled(compiler)
         loaded = ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
-        detail = getattr(error, "stderr", None) or str(error)
-        return f"{compiler} did not compile {SOURCE.name} ({detail.strip().splitlines()[0][:200]})"
+        detail = str(error)
+        if isinstance(error, subprocess.CalledProcessError):
+            detail = (error.stderr.strip() or f"exit status {error.returncode}").splitlines()[0]
+        return f"{compiler} did not compile {SOURCE.name} ({detail[:200]})"
     for name, arguments in SIGNATURES.items():
         function = getattr(loaded, name)
-        function.argtypes, function.restype = arguments, c_int if name == "df_attention" else None
+        function.argtypes, function.restype = (
+            arguments,
+            c_int if name in ("df_attention", "df_rotate_and_store") else None,
+        )
     return loaded
 
 
@@ -121,6 +124,13 @@ def _processor() -> str:
     return "\n".join(sorted(told))
 
 
+def require(x: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse what a kernel would read past, or as other numbers: it sees an address alone."""
+    if x.shape != shape or x.dtype != torch.float32 or x.device.type != "cpu" or not x.is_contiguous():
+        found = f"{x.dtype} {list(x.shape)} on {x.device}, {'' if x.is_contiguous() else 'not '}contiguous"
+        raise ValueError(f"wanted torch.float32 {list(shape)} on cpu, contiguous; got {found}")
+
+
 class PackedLinear:
     """Weights [out, in] in the order in which `df_linear` reads them; bfloat16 where every weight is one."""
 
@@ -138,6 +148,9 @@ class PackedLinear:
     def __call__(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """x @ weight.T (+ bias) (+ added) for contiguous x [N, in] and added [N, out]."""
         rows = x.shape[0]
+        require(x, (rows, self.depth))
+        if added is not None:
+            require(added, (rows, self.out))
         out = torch.empty(rows, self.out)
         library().df_linear(
             x.data_ptr(),
@@ -179,6 +192,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, used: int) -
     """
     batch, length, heads, width = q.shape
     key_heads = k.shape[1]
+    if mask is not None:
+        require(mask, (1 if mask.shape[0] == 1 else batch, length, used))
+    if k.dtype != torch.float32 or v.dtype != torch.float32 or not 0 < used <= k.shape[2]:
+        raise ValueError(f"wanted torch.float32 keys of 1 to {k.shape[2]} slots; got {k.dtype}, {used} slots")
     out = torch.empty(batch, length, heads, width)
     failed = library().df_attention(
         q.data_ptr(),
@@ -214,7 +231,7 @@ def rotate_and_store(
     """
     rows, _, width = qkv.shape
     key_heads = cache.shape[2]
-    library().df_rotate_and_store(
+    outside = library().df_rotate_and_store(
         qkv.data_ptr(),
         cos.data_ptr(),
         sin.data_ptr(),
@@ -230,3 +247,5 @@ def rotate_and_store(
         0 if slots is None else slots.data_ptr(),
         start,
     )
+    if outside:
+        raise IndexError(f"a slot lies outside the cache's {cache.shape[3]}")

@@ -15,7 +15,7 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     A float32 `F.rms_norm` on a CPU is put together from some fifteen operations, which is most of its cost on a few
     rows; other dtypes and devices take it as it is.
     """
-    if gain.dim() == 1 and native.takes(x):
+    if gain.dim() == 1 and gain.dtype == x.dtype and native.takes(x):
         if x.dim() == 2 and x.stride(1) == 1:
             return native.rms_norm(x, gain, eps)
         return native.rms_norm(x.reshape(-1, x.shape[-1]), gain, eps).view(x.shape)

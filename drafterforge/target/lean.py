@@ -148,7 +148,7 @@ class LeanBackbone:
         cos, sin = self.rope(positions.reshape(-1), x.dtype)
         if cache is not None and native_attention_takes(x, length, self.width, mask):
             cos, sin = cos.flatten(1), sin[:, 0, 1].contiguous()  # [B*T, D/2] each
-            slots = None if cache.slots is None else cache.slots.reshape(-1)
+            slots = None if cache.slots is None else cache.slots.reshape(-1).contiguous()
 
             def attend_natively(index: int, qkv: Tensor) -> Tensor:
                 stored = cache.data[index]

@@ -150,6 +150,38 @@ def test_a_query_gets_the_same_bits_alone_and_among_others():
         )
 
 
+# What a kernel cannot see for itself.
+
+
+@compiled
+def test_what_would_be_read_past_or_misread_is_refused():
+    layer, good = native.PackedLinear(torch.randn(8, 6), None), torch.randn(3, 6)
+    for wrong in (torch.randn(3, 5), good.double(), good.bfloat16(), torch.randn(6, 3).t(), torch.randn(3, 12)[:, ::2]):
+        with pytest.raises(ValueError, match=r"wanted torch.float32 \[3, 6\] on cpu, contiguous; got "):
+            layer(wrong)
+    with pytest.raises(ValueError, match=r"wanted torch.float32 \[3, 8\]"):
+        layer(good, torch.randn(3, 7))
+    cache, q = cached(1, 2, 10, 8), torch.randn(1, 3, 4, 8)
+    keys, values = cache.data[0, 0], cache.data[0, 1]
+    with pytest.raises(ValueError, match=r"wanted torch.float32 \[1, 3, 10\]"):
+        native.attention(q, keys, values, torch.zeros(1, 3, 9), 10)
+    with pytest.raises(
+        ValueError, match=r"wanted torch\.float32 keys of 1 to 256 slots; got torch\.float32, 257 slots"
+    ):
+        native.attention(q, keys, values, None, 257)
+
+
+@compiled
+@pytest.mark.parametrize("slot", [-1, 256])
+def test_a_slot_outside_the_cache_is_refused_before_anything_is_written(slot):
+    cache, qkv = cached(1, 1, 10, 8), torch.randn(2, 4, 8)
+    before, turned = cache.data.clone(), qkv.clone()
+    with pytest.raises(IndexError, match="a slot lies outside the cache's 256"):
+        cos = torch.ones(2, 4)
+        native.rotate_and_store(turned, cos, cos, 2, 2, cache.data[0], torch.tensor([3, slot]), 0)
+    assert cache.data.equal(before) and turned.equal(qkv)
+
+
 # Whole targets.
 
 
@@ -249,3 +281,7 @@ def test_a_compiler_that_fails_is_told_and_nothing_is_kept(fresh, tmp_path, monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert native.library() is None and "unrecognized option -fopenmp" in native.why_not()
     assert not list((tmp_path / "cache" / "drafterforge" / "native").iterdir())
+    broken.write_text("#!/bin/sh\necho >&2\nexit 1\n")
+    for found in (native.library, native.why_not, native._load):
+        found.cache_clear()
+    assert native.library() is None and "did not compile native.c (exit status 1)" in native.why_not()
