@@ -4,7 +4,8 @@
 
 One run on held-out prompts of the built-in grammars; the methods take turns prompt by prompt, so that drift hits all
 alike.  Then a profile by step, the same forward passes timed alone, the cost of a verification by nodes, and
-`numerics=invariant` beside `fast` in half precision.  OpenVINO GenAI joins with --openvino.
+`numerics=invariant` beside `fast` in half precision.  FlashSpec joins where it is installed, OpenVINO GenAI with
+--openvino.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.merged import Merged
 from drafterforge.drafter.retrieval import Retrieval
-from drafterforge.evaluation.rivals import OpenVINO, open_pipeline, require_openvino
+from drafterforge.evaluation.rivals import FlashSpec, OpenVINO, Rival, open_model, open_pipeline, require_openvino
 from drafterforge.evaluation.statistics import bootstrap_ratio
 from drafterforge.kernels.attention import additive
 from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
@@ -41,6 +43,7 @@ from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
 AUTOREGRESSIVE, HF, HF_LOOKUP = "autoregressive", "HF generate", "HF prompt lookup (10)"
+FLASHSPEC = "FlashSpec, prompt lookup (4)"
 RETRIEVAL, MERGED = "retrieval", "eagle3+retrieval"
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
@@ -95,7 +98,7 @@ def transformers_generate(target: Target, **options: Any) -> Callable[[list[int]
     return decode
 
 
-def rival(method: OpenVINO) -> Callable[[list[int], int], Result]:
+def rival(method: Rival) -> Callable[[list[int], int], Result]:
     """Another program as a contestant."""
 
     def decode(prompt: list[int], count: int) -> Result:
@@ -350,6 +353,8 @@ def main() -> None:
     if args.peers:
         contestants.append(Contestant(HF, transformers_generate(target)))
         contestants.append(Contestant(HF_LOOKUP, transformers_generate(target, prompt_lookup_num_tokens=10)))
+    if args.peers and find_spec("flashspec"):
+        contestants.append(Contestant(FLASHSPEC, rival(FlashSpec(open_model(target), target))))
     if args.openvino:
         pipeline = open_pipeline(require_openvino(args.openvino), target)
         contestants.append(Contestant("OpenVINO GenAI", rival(OpenVINO(pipeline, target))))

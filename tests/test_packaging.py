@@ -84,7 +84,8 @@ def test_every_import_is_a_declared_dependency():
     declared |= {"hydra"}  # hydra-core
     serving = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in project["optional-dependencies"]["serve"]}
     serving |= {"pydantic", "pydantic_core", "starlette"}  # FastAPI is made of them
-    peers = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in project["optional-dependencies"]["openvino"]}
+    extras = project["optional-dependencies"]
+    peers = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in extras["openvino"] + extras["flashspec"]}
     peers |= {"openvino"}  # which it needs itself
     for path in (*(ROOT / "drafterforge").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")):
         imported = set()

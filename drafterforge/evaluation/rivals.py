@@ -1,4 +1,4 @@
-"""Other programs' decoding of the same weights: transformers, plain and with prompt lookup, and OpenVINO GenAI."""
+"""Other programs' decoding of the same weights: transformers, FlashSpec and OpenVINO GenAI."""
 
 from __future__ import annotations
 
@@ -103,6 +103,41 @@ class Transformers(Rival):
 def open_model(target: Target) -> Any:
     """The target's weights as transformers runs them."""
     return AutoModelForCausalLM.from_pretrained(target.folder, dtype=target.dtype).to(target.device).eval()
+
+
+class FlashSpec(Rival):
+    """FlashSpec with its prompt lookup, which needs no second model; its loop runs the model of transformers."""
+
+    program = "FlashSpec"
+
+    def __init__(self, model: Any, target: Target, gamma: int = 4) -> None:
+        """model: see `open_model`.  gamma: tokens that are looked up; FlashSpec's own default."""
+        from flashspec import BanditConfig, FlashSpecConfig, SamplingConfig, SpeculativeEngine
+        from flashspec.engine import NgramDrafter, TargetModel
+
+        config = FlashSpecConfig(
+            device=str(target.device),
+            drafter_strategy="bandit",
+            bandit=BanditConfig(n_arms=1),
+            sampling=SamplingConfig(gamma=gamma, temperature=0.0),
+            eos_token_ids=tuple(sorted(target.eos_ids)),
+        )
+        wrapped = TargetModel(str(target.folder), target.device, target.dtype, model=model)
+        self.engine, self.target = SpeculativeEngine(config, [NgramDrafter()], wrapped), target
+
+    def _answer(self, prompt: list[int], max_new_tokens: int) -> Generation:
+        ids = torch.tensor([prompt], device=self.target.device)
+        began = time.perf_counter()
+        found = self.engine.generate(ids, max_new_tokens)
+        tokens = found.output_ids[0, : found.n_tokens_generated].tolist()
+        seconds = time.perf_counter() - began
+        cycles = [
+            Cycle(depth=one.proposed, num_nodes=one.proposed + 1, accept_length=one.emitted, accepted=one.accepted)
+            for one in found.arm_steps
+        ]
+        answer = Generation(prompt, tokens, cycles=cycles)
+        answer.time_s |= {"total": seconds}
+        return answer
 
 
 class OpenVINO(Rival):
