@@ -436,16 +436,10 @@ class EvaluateConfig:
         _at_least("limit", self.limit, 0)
         two = [one.strip() for one in self.compare.split(",")]
         _require(not self.compare or (len(two) == 2 and all(two)), f"compare must be A,B, got {self.compare!r}")
-        joined = [name for name in self.pool.drafters if "+" in name]
         _require(
-            not joined,
-            f"eval replays drafters one by one, got {joined[0] if joined else ''} in pool.drafters; time it as a "
-            "method: suite.methods=[generalist+retrieval]",
-        )
-        _require(
-            self.pool.every == 1,
+            self.pool.every == 1 or not self.suite.replay,
             f"eval replays drafters that read after every cycle, got pool.every={self.pool.every}; "
-            "leave it out, and time it with generate drafter=pool",
+            "leave it out, or time it alone with suite.replay=false",
         )
 
 
@@ -531,6 +525,7 @@ class CalibrateConfig:
 class PolicyConfig:
     """What is trained."""
 
+    name: str = ""  # of the choice, where it is not the method's own
     method: str = "planner"  # resps | ltd | planner | router | joint: drafter and tree by a selector
     objective: str = "average"  # average: tokens - rho x seconds | throughput | accept_length | time, as papers reward
     parts: list[str] = field(default_factory=lambda: ["children", "length"])  # features, text, children, length
@@ -649,7 +644,7 @@ class TrainPolicyConfig:
     live: LiveConfig = field(default_factory=LiveConfig)
     router: RouterConfig = field(default_factory=RouterConfig)
     drafter: str = "general"  # whose trees are scheduled
-    name: str = ""  # of the policy; empty: its method
+    name: str = ""  # of the policy; empty: that of policy=, or its method
     runs_dir: str = "runs"  # where artifacts are looked up and written
     seed: int = 0  # of prompts and training
     overwrite: bool = False  # replace an artifact that was made with other settings

@@ -104,7 +104,10 @@ class Contenders:
         if what in (*self.pool.names, RETRIEVAL):
             return self.alone(what, policy)
         if both := halves(what):
-            return self.merged(*both)
+            first = self.pool.names[0] if both[0] == GENERALIST else both[0]
+            if isinstance(self.pool.drafters.get(first), Merged):
+                return self.alone(first)
+            return self.merged(first, both[1])
         return self.over(self.cfg.pool.selector if what == DEFAULT else what, policy)
 
     def alone(self, drafter: str, policy: str = "") -> Method:
@@ -127,8 +130,7 @@ class Contenders:
         return Engine(self.target, own, self.pool.shape_of(drafter, self.shape), numerics=self.numerics)
 
     def merged(self, first: str, second: str) -> Method:
-        """A drafter of the pool, or its `generalist`, with what retrieval proposes in its trees."""
-        first = self.pool.names[0] if first == GENERALIST else first
+        """A drafter of the pool with what retrieval proposes in its trees."""
         eagle = self.pool.drafters.get(first)
         found = self.pool.drafters.get(second, Retrieval() if second == RETRIEVAL else None)
         if not isinstance(eagle, FusedDrafter) or not isinstance(found, Retrieval):
@@ -144,7 +146,7 @@ class Contenders:
     def expert(self, policy: str = "") -> Method:
         """For each request the drafter of its domain, or the generalist."""
         names = [name for name in self.pool.names if name not in (RETRIEVAL, self.pool.names[0])]
-        experts = {name: self.engine(name, policy) for name in names}
+        experts = {domain_of(name): self.engine(name, policy) for name in names}
         with_policy = f" with {policy}" if policy else ""
         general = self.engine(self.pool.names[0], policy)
         used = [self.pool.names[0], *names]
@@ -190,6 +192,11 @@ class Contenders:
         self.model = self.model or open_model(self.target)
         options = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if name == LOOKUP else {}
         return Method(EXTERNAL[name], Transformers(self.model, self.target, **options), external=True)
+
+
+def domain_of(drafter: str) -> str:
+    """The domain that a drafter is the expert of by its name, with or without retrieval in its trees."""
+    return (halves(drafter) or (drafter,))[0]
 
 
 def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -> None:

@@ -12,6 +12,7 @@ from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.compose import to_dict
+from drafterforge.drafter.names import parts_of
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.lossless import compare
@@ -21,7 +22,7 @@ from drafterforge.evaluation.rows import timed_rows
 from drafterforge.evaluation.selection import Contest
 from drafterforge.evaluation.shelf import Shelf
 from drafterforge.pipelines.console import bar, say
-from drafterforge.pipelines.contenders import EXPERT, OPENVINO, STATIC, Contenders, check_methods
+from drafterforge.pipelines.contenders import EXPERT, OPENVINO, STATIC, Contenders, check_methods, domain_of
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.eval_tables import show
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector
@@ -128,7 +129,7 @@ def config_of(cfg: Config) -> dict[str, Any]:
 
 def parents_of(cfg: Config, target: Target, pool: Pool) -> list[Manifest]:
     """The drafters that are measured."""
-    trained = [name for name in pool.names if name != RETRIEVAL]
+    trained = [name for name in parts_of(pool.names) if name != RETRIEVAL]
     folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in trained]
     return [open_drafter(folder, target) for folder in folders]
 
@@ -160,7 +161,7 @@ def tell_lacking(cfg: Config, pool: Pool, requests: Sequence[Request]) -> None:
     """Say for which domains `expert` has no drafter and is the generalist."""
     if EXPERT in [name.partition("/")[0] for name in cfg.suite.methods]:
         wanted = dict.fromkeys(request.own_expert for request in requests)
-        if lacking := [name for name in wanted if name not in pool.names]:
+        if lacking := [name for name in wanted if name not in map(domain_of, pool.names)]:
             say(f"no drafter of the pool is named {', '.join(lacking)}: there `expert` is {pool.names[0]}")
 
 

@@ -52,7 +52,7 @@ Config = TrainPolicyConfig
 def run(cfg: Config) -> Path:
     """Train one policy and compare it with the best static tree."""
     target = load_target(cfg.target)
-    path = artifact_dir(cfg.runs_dir, target.name, "policies", cfg.name or cfg.policy.method)
+    path = artifact_dir(cfg.runs_dir, target.name, "policies", cfg.name or cfg.policy.name or cfg.policy.method)
     if cfg.policy.method == "router":
         yardstick = yardstick_of(cfg, target) if cfg.router.labels == "measured" else None
         return train_router(
@@ -151,7 +151,7 @@ def trained(
     folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
     parent = open_drafter(folder, target)
     settings = {
-        "policy": {key: value for key, value in to_dict(cfg.policy).items() if value is not None},
+        "policy": {key: value for key, value in to_dict(cfg.policy).items() if value is not None and key != "name"},
         "grid": grid.as_dict(),
         "traces": {key: value for key, value in to_dict(cfg.traces).items() if key not in ("batch_size", "shard_size")},
         "profile": profile.as_json(),

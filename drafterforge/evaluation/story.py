@@ -8,7 +8,7 @@ Axes: N drafters, T tokens of prompt and answer, B roots looked at together, H h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,21 +16,26 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafter.merged import Merged
+from drafterforge.drafter.retrieval import Candidates, Retrieval
 from drafterforge.errors import DrafterforgeError
 from drafterforge.evaluation.branches import Branches
 from drafterforge.evaluation.plays import PlayedCycle, Story, Trees
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.judging import Truth
-from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.runtime.proposers.eagle3 import draft_levels
-from drafterforge.runtime.proposers.pool import PoolProposer
+from drafterforge.runtime.proposers.pool import PoolProposer, WorthReading, others_of
+from drafterforge.runtime.proposers.retrieval import RetrievalProposer
 from drafterforge.runtime.proposers.solo import SoloProposer
 from drafterforge.runtime.proposers.stack import StackProposer
 from drafterforge.runtime.recording import beside_roots, read_text
 from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 from drafterforge.target.load import Target
 from drafterforge.tree.accept import accepted_path
+from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask
+from drafterforge.tree.merge import Others
 
 ROOTS = 64  # drafted from at once
 
@@ -72,8 +77,12 @@ def tell(
         for names, part in PoolProposer(pool, shape).parts:
             shapes = [pool.shape_of(name, shape) for name in names]
             numbers = [pool.names.index(name) for name in names]
-            look = _stack if isinstance(part, StackProposer) else _solo
-            hits[numbers] = look(part, shapes, text, features, begin, room, Told(trees, numbers, branches))
+            told = Told(trees, numbers, branches)
+            if isinstance(part, StackProposer):
+                own = [pool.drafters[name] for name in names]
+                hits[numbers] = _stack(part, own, shapes, text, features, begin, room, told)
+            else:
+                hits[numbers] = _solo(part, shapes, text, features, begin, room, told)
         if branches is not None:
             trees = replace(trees, divergence=branches.divergences(target, len(pool.names)))
     return Story(pool.names, depths, begin, end, [trees], hits, hits)
@@ -94,10 +103,14 @@ class Told:
         self.trees.depth[number, begin : end - 1] = np.minimum(shape.depth, levels_left(roots, begin, room))
         self.trees.top_k[number, begin : end - 1] = shape.top_k
 
-    def drafted(self, member: int, roots: list[int], tree: Tree, text: Tensor, depth: int) -> None:
-        """What became of trees below roots [B]."""
+    def drafted(
+        self, member: int, roots: list[int], tree: Tree, text: Tensor, depth: int, as_deep: bool = False
+    ) -> None:
+        """What became of trees below roots [B].  as_deep: the depth is that of the tree, not what was asked for."""
         number = self.numbers[member]
         index = torch.arange(tree.parents.shape[1], device=text.device)
+        if as_deep:
+            self.trees.depth[number, roots] = tree.levels.amax(dim=1).cpu().numpy()
         self.trees.accept_length[number, roots] = _lengths(tree, text, torch.tensor(roots, device=text.device), depth)
         self.trees.num_nodes[number, roots] = 1 + (tree.parents != index).sum(dim=1).cpu().numpy()
         if self.branches is not None:
@@ -124,6 +137,7 @@ def _rooms(begin: int, end: int, shape: TreeShape, room: int) -> Iterator[tuple[
 
 def _stack(
     part: StackProposer,
+    own: Sequence[Drafter],
     shapes: Sequence[TreeShape],
     text: Tensor,
     features: Tensor,
@@ -131,19 +145,44 @@ def _stack(
     room: int,
     told: Told,
 ) -> np.ndarray:
-    """Let drafters that read in one pass draft from every root; their hits, [n, T]."""
+    """Let drafters that read in one pass draft from every root; their hits, [n, T].  own: the pool's, maybe merged."""
     end = text.numel()
     outputs, logits, judgement = read_text(part, text, features, [one.top_k for one in shapes])
-    for member, (drafter, shape) in enumerate(zip(part.drafters.members, shapes, strict=True)):
-        told.asked(member, shape, begin, room)
-        keys = part.cache.data[:, :, member : member + 1, :, : end - 1]
-        for some, own in _rooms(begin, end, shape, room):
-            roots = torch.tensor(some, device=text.device)
-            tree = _trees(drafter, keys, outputs[member], logits[member], text, roots, own)
-            told.drafted(member, some, tree, text, own.depth)
     hits = np.zeros((len(shapes), end))
     hits[:, 2:] = judgement.accepted[:, 0].cpu().numpy()
+    looked_up: dict[tuple, tuple[dict[int, Candidates], np.ndarray]] = {}
+    for member, (drafter, mine, shape) in enumerate(zip(part.drafters.members, own, shapes, strict=True)):
+        told.asked(member, shape, begin, room)
+        keys = part.cache.data[:, :, member : member + 1, :, : end - 1]
+        found: dict[int, Candidates] = {}
+        if isinstance(mine, Merged):
+            key = id(mine.retrieval), shape
+            if key not in looked_up:
+                looked_up[key] = _look_up(mine.retrieval, shape, text, features, begin, room)
+            found, proposed = looked_up[key]
+            hits[member] = np.maximum(hits[member], proposed)
+        for some, asked in _rooms(begin, end, shape, room):
+            roots = torch.tensor(some, device=text.device)
+            growth, others = None, None
+            if isinstance(mine, Merged):
+                growth, others = WorthReading(asked, mine.min_reach), others_of(mine, [found[root] for root in some])
+            tree = _trees(drafter, keys, outputs[member], logits[member], text, roots, asked, growth, others)
+            told.drafted(member, some, tree, text, asked.depth, as_deep=isinstance(mine, Merged))
     return hits
+
+
+def _look_up(
+    retrieval: Retrieval, shape: TreeShape, text: Tensor, features: Tensor, begin: int, room: int
+) -> tuple[dict[int, Candidates], np.ndarray]:
+    """What retrieval proposes at every root that is drafted from, and its hits, [T]."""
+    part, found = SoloProposer(RetrievalProposer(retrieval)), {}
+    trees = {root: own for some, own in _rooms(begin, text.numel(), shape, room) for root in some}
+
+    def at(root: int) -> None:
+        if own := trees.get(root):
+            (found[root],) = part.candidates([0], own)
+
+    return found, _walk(part, at, shape.top_k, text, features, begin)
 
 
 def _trees(
@@ -154,11 +193,14 @@ def _trees(
     text: Tensor,
     roots: Tensor,
     shape: TreeShape,
+    growth: Growth | None,
+    others: Others | None,
 ) -> Tree:
     """Trees below roots [B] of one text, of which every row reads what stands before its root."""
     cache = beside_roots(keys, roots, shape.top_k * shape.depth)
     newest = roots - 1  # slot of the root
-    return draft_levels(drafter, cache, outputs[newest], text[roots], roots, keys.shape[4], shape, logits[newest])
+    known = outputs[newest], text[roots], roots, keys.shape[4], shape, logits[newest]
+    return draft_levels(drafter, cache, *known, growth, others)
 
 
 def _solo(
@@ -171,19 +213,31 @@ def _solo(
     told: Told,
 ) -> np.ndarray:
     """Let a drafter that reads token by token draft from every root; its hits, [1, T]."""
-    end, shape = text.numel(), shapes[0]
+    shape = shapes[0]
     told.asked(0, shape, begin, room)
-    trees = {root: own for some, own in _rooms(begin, end, shape, room) for root in some}
-    hits = np.zeros((1, end))
-    part.admit(text[: begin + 1], features[:begin])
-    for root in range(begin, end - 1):
+    trees = {root: own for some, own in _rooms(begin, text.numel(), shape, room) for root in some}
+
+    def at(root: int) -> None:
         if own := trees.get(root):
             tree = part.draft(0, [0], text[root : root + 1], own)
             told.drafted(0, [root], tree, text, own.depth)
+
+    return _walk(part, at, shape.top_k, text, features, begin)[None]
+
+
+def _walk(
+    part: SoloProposer, at: Callable[[int], None], top_k: int, text: Tensor, features: Tensor, begin: int
+) -> np.ndarray:
+    """Let a drafter read token by token, calling `at` with every root once it has been read; its hits, [T]."""
+    end = text.numel()
+    hits = np.zeros(end)
+    part.admit(text[: begin + 1], features[:begin])
+    for root in range(begin, end - 1):
+        at(root)
         following = text[None, root + 1 : root + 2]
         part.commit(following, features[None, root : root + 1], [1], tell=True)
-        judgement = part.read(Truth(following, None), [shape.top_k])
-        hits[0, root + 1] = judgement.accepted[0, 0, 0].item()
+        judgement = part.read(Truth(following, None), [top_k])
+        hits[root + 1] = judgement.accepted[0, 0, 0].item()
     return hits
 
 

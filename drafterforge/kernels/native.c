@@ -18,7 +18,10 @@
 #else
 #define MOST_ROWS 3
 #endif
-#define AHEAD 1024                 /* numbers of 4 bytes between weights read and weights asked for */
+#define AHEAD 1024                 /* numbers of 4 bytes between weights read and weights asked for, */
+#define NEAR 256                   /* where they have been asked for by `fetch` before, */
+#define FAR 8192                   /* so many bytes ahead where one tile reads them all */
+#define BUSY 8                     /* rows of a tile from which on reading waits for arithmetic, not the reverse */
 #define SMALL 40000                /* multiplications below which a second core does not pay */
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -30,14 +33,31 @@ typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 
 /* ---- linear layers ------------------------------------------------------------------------------------------- */
 
+/* Asks memory for weights that are read later: 128 bytes of the panel are read a step.
+ *
+ * One tile of few rows is as fast as memory: it asks far ahead for the second-level cache, which takes more requests than
+ * the first, and then for the first.  Where several tiles read a panel, only the first of them would ask memory for
+ * anything: so each asks for a share of the next panel, `stride` bytes a step. */
+INLINE void ask(const int rows, const uint32_t *w, const char *fetch, long stride) {
+    if (rows >= BUSY && stride == 128) {
+        __builtin_prefetch(w + AHEAD);
+        __builtin_prefetch(w + AHEAD + LANES);
+        return;
+    }
+    __builtin_prefetch(fetch, 0, 2);
+    __builtin_prefetch(fetch + 64, 0, 2);
+    __builtin_prefetch(w + NEAR);
+    __builtin_prefetch(w + NEAR + LANES);
+}
+
 /* Sums of `rows` inputs with one panel of weights; rows is a constant wherever this is inlined. */
-INLINE void tile_half(const int rows, const float *x, long ldx, const uint32_t *w, long depth, vec sums[MOST_ROWS][2]) {
+INLINE void tile_half(const int rows, const float *x, long ldx, const uint32_t *w, long depth, const char *fetch, long stride,
+                      vec sums[MOST_ROWS][2]) {
     vec acc[MOST_ROWS][2];
 #pragma GCC unroll 12
     for (int row = 0; row < rows; row++) acc[row][0] = acc[row][1] = (vec){0};
-    for (long pair = 0; pair < depth / 2; pair++, w += PANEL) {
-        __builtin_prefetch(w + AHEAD);
-        __builtin_prefetch(w + AHEAD + LANES);
+    for (long pair = 0; pair < depth / 2; pair++, w += PANEL, fetch += stride) {
+        ask(rows, w, fetch, stride);
         const bits left = *(const bits *)w, right = *(const bits *)(w + LANES);
         const vec even0 = (vec)(left << 16), even1 = (vec)(right << 16);
 #pragma GCC unroll 12
@@ -58,13 +78,13 @@ INLINE void tile_half(const int rows, const float *x, long ldx, const uint32_t *
     for (int row = 0; row < rows; row++) sums[row][0] = acc[row][0], sums[row][1] = acc[row][1];
 }
 
-INLINE void tile_full(const int rows, const float *x, long ldx, const float *w, long depth, vec sums[MOST_ROWS][2]) {
+INLINE void tile_full(const int rows, const float *x, long ldx, const float *w, long depth, const char *fetch, long stride,
+                      vec sums[MOST_ROWS][2]) {
     vec acc[MOST_ROWS][2];
 #pragma GCC unroll 12
     for (int row = 0; row < rows; row++) acc[row][0] = acc[row][1] = (vec){0};
-    for (long at = 0; at < depth; at++, w += PANEL) {
-        __builtin_prefetch(w + AHEAD);
-        __builtin_prefetch(w + AHEAD + LANES);
+    for (long at = 0; at < depth; at++, w += PANEL, fetch += stride) {
+        ask(rows, (const uint32_t *)w, fetch, stride);
         const vec left = *(const vec *)w, right = *(const vec *)(w + LANES);
 #pragma GCC unroll 12
         for (int row = 0; row < rows; row++) {
@@ -77,14 +97,17 @@ INLINE void tile_full(const int rows, const float *x, long ldx, const float *w, 
     for (int row = 0; row < rows; row++) sums[row][0] = acc[row][0], sums[row][1] = acc[row][1];
 }
 
-typedef void tile_function(const float *x, long ldx, const void *w, long depth, vec sums[MOST_ROWS][2]);
+typedef void tile_function(const float *x, long ldx, const void *w, long depth, const char *fetch, long stride,
+                           vec sums[MOST_ROWS][2]);
 
-#define TILES(n)                                                                                          \
-    static void half_##n(const float *x, long ldx, const void *w, long depth, vec sums[MOST_ROWS][2]) {   \
-        tile_half(n, x, ldx, w, depth, sums);                                                             \
-    }                                                                                                     \
-    static void full_##n(const float *x, long ldx, const void *w, long depth, vec sums[MOST_ROWS][2]) {   \
-        tile_full(n, x, ldx, w, depth, sums);                                                             \
+#define TILES(n)                                                                                                   \
+    static void half_##n(const float *x, long ldx, const void *w, long depth, const char *fetch, long stride,      \
+                         vec sums[MOST_ROWS][2]) {                                                                 \
+        tile_half(n, x, ldx, w, depth, fetch, stride, sums);                                                       \
+    }                                                                                                              \
+    static void full_##n(const float *x, long ldx, const void *w, long depth, const char *fetch, long stride,      \
+                         vec sums[MOST_ROWS][2]) {                                                                 \
+        tile_full(n, x, ldx, w, depth, fetch, stride, sums);                                                       \
     }
 TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12)
 
@@ -124,8 +147,9 @@ void df_linear(const float *x, long ldx, const void *packed, int half, const flo
         const long first = panel * PANEL, width = columns - first < PANEL ? columns - first : PANEL;
         for (long tile = 0; tile < tiles; tile++) {
             const long start = tile * rows / tiles, count = (tile + 1) * rows / tiles - start;
+            const char *fetch = (const char *)w + (tiles == 1 ? FAR : panel_bytes + tile * panel_bytes / tiles);
             vec sums[MOST_ROWS][2];
-            (half ? HALF : FULL)[count - 1](x + start * ldx, ldx, w, depth, sums);
+            (half ? HALF : FULL)[count - 1](x + start * ldx, ldx, w, depth, fetch, 128 / tiles, sums);
             for (long row = 0; row < count; row++) {
                 const float *sum = (const float *)sums[row];
                 const long at = (start + row) * columns + first;

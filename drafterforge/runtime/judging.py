@@ -6,7 +6,7 @@ Axes: N drafters, B rows, A committed tokens, W draft vocabulary, V target vocab
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,6 +28,18 @@ class Judgement:
     gamma: Tensor  # the target's probability of the drafter's k best
     log_q: Tensor | None = None  # log-probability of the committed token; -inf outside the drafter's vocabulary
     divergence: Tensor | None = None  # total variation distance of drafter and target; 1 where nothing is known of q
+
+    def or_else(self, rows: Sequence[int], other: Judgement) -> Judgement:
+        """Where some of the drafters, rows [n], also take what others [n] propose: accepted if either has the token.
+
+        gamma is then the better of the two, which the mass of both together is no less than; the rest stays.
+        """
+        parts = {}
+        for name in ("accepted", "gamma"):
+            mine = getattr(self, name).clone()
+            mine[list(rows)] = torch.maximum(mine[list(rows)], getattr(other, name))
+            parts[name] = mine
+        return replace(self, **parts)
 
     @staticmethod
     def join(parts: list[Judgement]) -> Judgement:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from drafterforge.drafter.merged import Merged
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import DrafterforgeError
 from drafterforge.evaluation.plays import Story, Trees
@@ -70,6 +71,29 @@ def test_replayed_cycles_equal_live_cycles(everything, contest, selector):
         assert seen_live(one) == told_by(contest, cycles)
         used |= {cycle.drafter for cycle in one.cycles}
     assert len(used) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("selector", ["hedgespec", "metasd_ucb", "thompson"])
+def test_trees_that_take_what_retrieval_proposes_are_replayed_too(everything, selector):
+    target, drafters, _, answers = everything
+    retrieval = drafters["retrieval"]
+    both = {name: Merged(drafters[name], retrieval, min_reach=0.01, min_probability=1e-4) for name in "ab"}
+    pool = {"a+": both["a"], "d": drafters["d"], "b+": both["b"], "retrieval": retrieval}
+    shapes = {name: TreeShape(12, 7, 3) for name in ("a+", "b+")}
+    stories = [tell(target, Pool(pool, shapes=shapes), SHAPE, answer, divergences=True) for answer in answers]
+    contest = Contest.of(stories, PROMPTS)
+    live = Engine(target, Pool(pool, selector, shapes=shapes, seed=3), SHAPE, max_batch=1).generate(PROMPTS, COUNT)
+    for one, cycles in zip(live, contest.run(contest.maker(selector, seed=3)), strict=True):
+        assert seen_live(one) == told_by(contest, cycles)
+    for place, name in enumerate(pool):
+        alone = Engine(
+            target, Pool({name: pool[name]}, "static", shapes={k: v for k, v in shapes.items() if k == name}), SHAPE
+        )
+        for one, cycles in zip(alone.generate(PROMPTS, COUNT), contest.alone(place), strict=True):
+            assert seen_live(one) == told_by(contest, cycles)
+    for story in stories:  # a token is proposed if either proposes it, of which retrieval has some of its own
+        assert (story.accepted[0] >= story.accepted[3]).all() and story.accepted[0].sum() > story.accepted[1].sum()
 
 
 def test_selectors_that_draw_are_replayed_with_their_own_seed(contest):

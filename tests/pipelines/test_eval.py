@@ -151,6 +151,22 @@ def test_retrieval_is_timed_beside_a_pool_without_it_and_nothing_is_opened_where
     assert pool("eval", "suite=ood", "experiment=smoke", *FEW, "suite.timed_prompts=0", "limit=1").code == 0
 
 
+def test_a_pool_of_drafters_with_retrieval_in_their_trees_is_replayed_and_timed(pool):
+    drafters = "pool.drafters=[general+retrieval,sql+retrieval,math]"
+    methods = "suite.methods=[expert,default,generalist+retrieval]"
+    done = pool(*DOMAINS, *FEW, "limit=1", drafters, methods, "suite.check_live=true", "name=both")
+    assert done.code == 0, done.err
+    report = report_of(pool, "both")
+    assert {one["method"]: one["requests_with_other_cycles"] for one in report["curves"]["live"]} == dict.fromkeys(
+        ["general+retrieval", "sql+retrieval", "math", "hedgespec"], 0
+    )
+    live = [row for row in report["rows"] if row["domain"] == "all" and row["source"] == "live"]
+    assert [row["method"] for row in live] == [
+        "autoregressive", "the domain's expert", "hedgespec over the pool", "general+retrieval alone",
+    ]  # fmt: skip
+    assert [row["mismatches"] for row in live] == [0] * 4
+
+
 def test_limit_makes_a_suite_shorter(pool):
     done = pool(*DOMAINS, *FEW, "limit=1", "suite.methods=[default,sql,ucb1]", "name=short")
     assert done.code == 0, done.err
@@ -257,7 +273,6 @@ MISTAKES = {
     "a policy goes behind a drafter or selector": "suite.methods=[autoregressive/planner]",
     "a policy goes behind a drafter or": "suite.methods=[general+retrieval/planner]",
     "wanted an EAGLE-3 drafter of the pool, + and a retrieval drafter": "suite.methods=[sql+general]",
-    "eval replays drafters one by one, got sql+retrieval in pool.drafters": "pool.drafters=[general,sql+retrieval]",
     "no policies named 'planer'": "suite.methods=[general/planer]",
     "suite.name must be one of": "suite.name=domain",
     "leave nothing to measure": "suite.replay=false suite.timed_prompts=0",

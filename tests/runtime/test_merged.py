@@ -14,7 +14,7 @@ from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.pool import Pool
-from drafterforge.runtime.proposers.pool import WorthReading
+from drafterforge.runtime.proposers.pool import PoolProposer, WorthReading
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.tree.grow import TreeShape
@@ -69,6 +69,43 @@ def test_a_level_is_drafted_while_its_parents_are_likely():
     scores = torch.tensor([[0.2, 0.15, 0.6], [0.1, 0.1, 0.1]]).log()
     assert reading.go_on(1, scores).tolist() == [True, False]
     assert reading.nodes(torch.tensor([2, 3]), scores).tolist() == [9, 9]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, seed=5)])
+def test_it_is_judged_by_what_either_proposes(target, eagle, every, sampling, monkeypatch):
+    found = Retrieval()
+    shapes = {"both": TreeShape(12, 6, 3), "retrieval": TreeShape(12, 6, 3)}
+    pool = Pool(
+        {"eagle": eagle, "both": Merged(eagle, found), "retrieval": found}, "hedgespec", shapes=shapes, every=every
+    )
+    judged, evaluations = [], PoolProposer._evaluations
+
+    def watching(proposer, judgement):
+        judged.append(judgement)
+        return evaluations(proposer, judgement)
+
+    monkeypatch.setattr(PoolProposer, "_evaluations", watching)
+    order = [name for names, _ in PoolProposer(pool, TreeShape(12, 6, 3)).parts for name in names]
+    Engine(target, pool, TreeShape(12, 6, 3)).generate(PROMPTS, 20, sampling)
+    more = 0
+    for one in judged:
+        for part in (one.accepted, one.gamma):
+            eagle_s, both, retrieval_s = (part[order.index(name)] for name in ("eagle", "both", "retrieval"))
+            assert both.equal(torch.maximum(eagle_s, retrieval_s))
+            more += int((both > eagle_s).sum())
+    assert more > 0
+
+
+def test_drafters_share_what_reads_the_text_for_them(target, eagle):
+    shared, other = Retrieval(), Retrieval()
+    proposer = PoolProposer(Pool({"a": Merged(eagle, shared), "b": Merged(eagle, shared)}), TreeShape(8, 3, 2))
+    assert len(proposer.finders) == 1
+    proposer.join("c", Merged(eagle, shared), [], [])
+    proposer.join("d", Merged(eagle, other), [], [])
+    assert len(proposer.finders) == 2
+    proposer.leave("a"), proposer.leave("d")
+    assert len(proposer.finders) == 1 and set(proposer.found) == {"b", "c"}
 
 
 def test_it_joins_and_leaves_a_running_pool(target, eagle):

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafter.retrieval import Candidates, Retrieval
 from drafterforge.drafter.stacked import StackedDrafters
 from drafterforge.runtime.divergence import block_divergences
 from drafterforge.runtime.judging import Judgement, Truth
@@ -83,7 +83,10 @@ class PoolProposer(Proposer):
         for name, drafter in pool.drafters.items():
             if eagle_of(drafter) is None:
                 self.parts.append(([name], _solo(drafter)))
-        self.found = {name: _finder(drafter) for name, drafter in pool.drafters.items() if isinstance(drafter, Merged)}
+        self.found: dict[str, SoloProposer] = {}  # what finds the candidates that merged drafters take
+        for name, drafter in pool.drafters.items():
+            if isinstance(drafter, Merged):
+                self.found[name] = self._finder(drafter) or _solo(drafter.retrieval)
         self.rows: list[PoolRow] = []
         self.since = 0  # cycles since all have read
         self.held: list[Held] = []  # what was committed since then
@@ -100,12 +103,22 @@ class PoolProposer(Proposer):
         """The tree of each row's cycle."""
         return [row.shape for row in self.rows]
 
+    @property
+    def finders(self) -> list[SoloProposer]:
+        """Each once: drafters that take from the same retrieval drafter share what reads the text for it."""
+        return list(dict.fromkeys(self.found.values()))
+
+    def _finder(self, drafter: Merged) -> SoloProposer | None:
+        """What reads the text for its retrieval drafter already."""
+        same = (own for own in self.finders if own.proposer.drafter is drafter.retrieval)
+        return next(same, None)
+
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`, and start its selector."""
         self._catch_up()
         for _, part in self.parts:
             part.admit(text, features)
-        for finder in self.found.values():
+        for finder in self.finders:
             finder.admit(text, features)
         selector = self.pool.selector(self.asked)
         if self.pool.router is not None:
@@ -121,7 +134,7 @@ class PoolProposer(Proposer):
                 self.pool.idle.append(row.selector)
         self.rows = [self.rows[place] for place in rows]
         self.held = [one.keep(rows) for one in self.held] if rows else []
-        for part in (*(part for _, part in self.parts), *self.found.values()):
+        for part in (*(part for _, part in self.parts), *self.finders):
             part.keep(rows)
 
     def plan(self, shape: TreeShape, limits: Sequence[int]) -> TreeShape:
@@ -193,11 +206,8 @@ class PoolProposer(Proposer):
         self, name: str, part: StackProposer, member: int, rows: list[int], root: Tensor, shape: TreeShape
     ) -> Tree:
         """Trees of an EAGLE-3 drafter and of retrieval in one, as deep and large as is worth it."""
-        drafter, finder = self.pool.drafters[name], self.found[name]
-        others = Others(
-            [finder.candidates(row, shape) for row in rows],
-            floor=math.log(drafter.min_probability) if drafter.min_probability else -math.inf,
-        )
+        drafter = self.pool.drafters[name]
+        others = others_of(drafter, self.found[name].candidates(rows, shape))
         tree = part.draft(member, rows, root, shape, WorthReading(shape, drafter.min_reach), others)
         sizes = (tree.parents != torch.arange(tree.parents.shape[1], device=root.device)).sum(dim=1) + 1
         for place, depth, size in zip(rows, tree.levels.amax(dim=1).tolist(), sizes.tolist(), strict=True):
@@ -211,8 +221,8 @@ class PoolProposer(Proposer):
         self.held.append(Held(tokens, self._laws(tokens.shape[1]) if tell else None, counts, tell))
         for _, part in self.parts:
             part.commit(tokens, features, counts, tell)
-        for finder in self.found.values():
-            finder.refresh(tokens, features, counts)
+        for finder in self.finders:
+            finder.commit(tokens, features, counts, tell)
         divergences = self._divergences() if any(row.selector.needs.divergence for row in self.rows) else None
         for place, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
             depth, row.feature = row.shape.depth, features[place, count - 1]
@@ -238,12 +248,25 @@ class PoolProposer(Proposer):
         began = time.perf_counter()
         self.since = 0
         evaluations = None
-        if truth is not None:
-            self.judgement = Judgement.join(judgements)
+        if truth is None:
+            for finder in self.finders:
+                finder.read()
+        else:
+            self.judgement = self._with_found(Judgement.join(judgements), truth)
             evaluations = self._evaluations(self.judgement)
         self.held = []
         self._tell(evaluations)
         self.select_s += time.perf_counter() - began
+
+    def _with_found(self, judgement: Judgement, truth: Truth) -> Judgement:
+        """Merged drafters also propose what was found for them."""
+        order = [name for names, _ in self.parts for name in names]
+        for finder in self.finders:
+            names = [name for name, own in self.found.items() if own is finder]
+            top_k = [self.pool.shape_of(name, self.asked).top_k for name in names]
+            found = finder.read(truth, top_k, self.pool.details)
+            judgement = judgement.or_else([order.index(name) for name in names], found)
+        return judgement
 
     def _catch_up(self) -> None:
         """Read before the rows change; what the selectors would have learned from it is told as usual."""
@@ -314,9 +337,12 @@ class PoolProposer(Proposer):
         own = eagle_of(drafter)
         part = _solo(drafter) if own is None else StackProposer(StackedDrafters([own]))
         if isinstance(drafter, Merged):
-            self.found[name] = _finder(drafter)
-            for text, feature in zip(texts, features, strict=True):
-                self.found[name].admit(text, feature)
+            finder = self._finder(drafter)
+            if finder is None:
+                finder = _solo(drafter.retrieval)
+                for text, feature in zip(texts, features, strict=True):
+                    finder.admit(text, feature)
+            self.found[name] = finder
         for text, feature in zip(texts, features, strict=True):
             part.admit(text, feature)
         self.parts.append(([name], part))
@@ -402,8 +428,9 @@ def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
     return TreeShape(*(max(getattr(one, key) for one in shapes) for key in ("num_tokens", "depth", "top_k")))
 
 
-def _finder(drafter: Merged) -> RetrievalProposer:
-    return RetrievalProposer(drafter.retrieval)
+def others_of(drafter: Merged, candidates: Sequence[Candidates]) -> Others:
+    """What a merged drafter's trees take besides its own nodes, of each row."""
+    return Others(candidates, floor=math.log(drafter.min_probability) if drafter.min_probability else -math.inf)
 
 
 def _solo(drafter: Retrieval | FusedDrafter) -> SoloProposer:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from drafterforge.drafter.retrieval import Candidates
 from drafterforge.runtime.judging import Judgement, Truth, draft_id_table, judge, judge_sets
 from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
 from drafterforge.runtime.proposers.retrieval import RetrievalProposer
@@ -45,13 +46,17 @@ class SoloProposer:
             self.unread[row].append(tokens[row, :count])
 
     def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
-        """Read what is unread; judge the drafter since it was last asked to, if the truth is given."""
+        """Read what is unread; judge the drafter since it was last asked to, if the truth is given.
+
+        top_k: its proposals; of retrieval several numbers may be asked for, and each is judged.
+        """
         self._flush()
         guesses, self.guesses = self.guesses, [[] for _ in self.guesses]
         if truth is None:
             return None
         if isinstance(self.proposer, RetrievalProposer):
-            return judge_sets(guesses, truth, top_k, details)
+            each = {count: judge_sets(guesses, truth, [count], details) for count in dict.fromkeys(top_k)}
+            return Judgement.join([each[count] for count in top_k])
         logits = pad_sequence([torch.stack(row) for row in guesses], batch_first=True)[None]
         return judge(logits, self.token_ids, self.draft_ids, truth, top_k, details)
 
@@ -73,3 +78,8 @@ class SoloProposer:
         """Trees below the roots [B'] of some rows."""
         self._flush()
         return self.proposer.draft_some(rows, root, shape)
+
+    def candidates(self, rows: Sequence[int], shape: TreeShape) -> list[Candidates]:
+        """What retrieval proposes below the roots of some rows, whatever it may be worth."""
+        self._flush()
+        return [self.proposer.candidates(row, shape) for row in rows]
