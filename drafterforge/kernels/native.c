@@ -193,6 +193,93 @@ INLINE float sum_of(vec x) {
     return total;
 }
 
+/* Whether any lane of x is above a number. */
+INLINE int any_above(vec x, float number) {
+    const ints more = x > number;
+    int32_t found = 0;
+    for (int lane = 0; lane < LANES; lane++) found |= more[lane];
+    return found != 0;
+}
+
+/* Log-probabilities and places of the best `count` of logits [rows, width], each [rows, count], descending.
+ *
+ * Equal logits stand in the order of their places. */
+void df_top(const float *logits, long rows, long width, long count, float *values, int64_t *places, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows > 1 && rows * width > SMALL)
+    for (long row = 0; row < rows; row++) {
+        const float *in = logits + row * width;
+        float *best = values + row * count;
+        int64_t *where = places + row * count;
+        long known = 0;
+        for (long start = 0; start < width; start += LANES) {
+            const long end = start + LANES < width ? start + LANES : width;
+            if (known == count && end - start == LANES && !any_above(*(const vec *)(in + start), best[count - 1])) continue;
+            for (long at = start; at < end; at++) {
+                if (known == count && !(in[at] > best[count - 1])) continue;
+                long place = known < count ? known++ : count - 1;
+                for (; place > 0 && in[at] > best[place - 1]; place--)
+                    best[place] = best[place - 1], where[place] = where[place - 1];
+                best[place] = in[at], where[place] = at;
+            }
+        }
+        const float highest = best[0];
+        vec sums = {0};
+        long at = 0;
+        for (; at + LANES <= width; at += LANES) sums += exponential(*(const vec *)(in + at) - highest);
+        float total = sum_of(sums);
+        if (at < width) {
+            float rest[LANES] = {0};
+            memcpy(rest, in + at, (width - at) * sizeof(float));
+            const vec more = exponential(*(const vec *)rest - highest);
+            for (long lane = 0; at + lane < width; lane++) total += more[lane];
+        }
+        const float all = logf(total) + highest;
+        for (long place = 0; place < count; place++) { /* one rounds to a log of +1e-7 at times */
+            const float value = best[place] - all;
+            best[place] = value > 0.f ? 0.f : value;
+        }
+    }
+}
+
+/* tanh(a x + b) of one row for weights [in, out]; the last layer is without tanh. */
+static void dense(const float *x, const float *weight, const float *bias, float *out, long in, long width, int last) {
+    memcpy(out, bias, width * sizeof(float));
+    for (long at = 0; at < in; at++) {
+        const float value = x[at], *of = weight + at * width;
+        for (long column = 0; column < width; column++) out[column] += value * of[column];
+    }
+    if (last) return;
+    for (long column = 0; column < width; column += LANES) {
+        const long count = width - column < LANES ? width - column : LANES;
+        float part[LANES] = {0};
+        memcpy(part, out + column, count * sizeof(float));
+        const vec doubled = exponential(2.f * *(const vec *)part);
+        const vec done = (doubled - 1.f) / (doubled + 1.f);
+        for (long lane = 0; lane < count; lane++) out[column + lane] = done[lane];
+    }
+}
+
+/* Layers with tanh between them of clamp((x - mean) / scale); x [rows, widths[0]], out [rows, widths[layers]].
+ *
+ * weights, biases: one for each layer, [widths[i], widths[i + 1]] and [widths[i + 1]].  scratch: twice the widest. */
+void df_mlp(const float *x, const float *mean, const float *scale, float farthest, const float *const *weights,
+            const float *const *biases, const long *widths, long layers, long widest, float *scratch, float *out,
+            long rows) {
+    for (long row = 0; row < rows; row++) {
+        float *from = scratch, *to = scratch + widest;
+        for (long at = 0; at < widths[0]; at++) {
+            const float value = (x[row * widths[0] + at] - mean[at]) / scale[at];
+            from[at] = value < -farthest ? -farthest : value > farthest ? farthest : value;
+        }
+        for (long layer = 0; layer < layers; layer++) {
+            const int last = layer == layers - 1;
+            float *into = last ? out + row * widths[layers] : to;
+            dense(from, weights[layer], biases[layer], into, widths[layer], widths[layer + 1], last);
+            to = from, from = into;
+        }
+    }
+}
+
 /* out[row] = x[row] / sqrt(mean of its squares + eps) * gain; [rows, width], row strides ldx and width. */
 void df_rms_norm(const float *x, long ldx, const float *gain, float *out, long rows, long width, float eps) {
     for (long row = 0; row < rows; row++) {

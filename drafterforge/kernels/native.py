@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from ctypes import c_float, c_int, c_long, c_void_p
 from pathlib import Path
 
@@ -30,6 +31,8 @@ SIGNATURES: dict[str, tuple] = {
     "df_pack_half": (c_void_p, c_void_p, c_long, c_long),
     "df_pack_full": (c_void_p, c_void_p, c_long, c_long),
     "df_linear": (c_void_p, c_long, c_void_p, c_int, *[c_void_p] * 3, *[c_long] * 3, c_int),
+    "df_top": (c_void_p, *[c_long] * 3, c_void_p, c_void_p, c_int),
+    "df_mlp": (*[c_void_p] * 3, c_float, *[c_void_p] * 3, c_long, c_long, c_void_p, c_void_p, c_long),
     "df_rms_norm": (c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_float),
     "df_swiglu": (c_void_p, c_void_p, c_long, c_long, c_int),
     "df_rotate_and_store": (*[c_void_p] * 3, *[c_long] * 5, c_void_p, c_void_p, c_long, c_long, c_void_p, c_long),
@@ -164,6 +167,61 @@ class PackedLinear:
             self.depth,
             self.out,
             torch.get_num_threads(),
+        )
+        return out
+
+
+def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and places of the best `count` of contiguous logits [N, W], each [N, count], descending.
+
+    Equal logits stand in the order of their places.
+    """
+    rows, width = logits.shape
+    require(logits, (rows, width))
+    if not 0 < count <= width:
+        raise ValueError(f"wanted 1 to {width} of a row, got {count}")
+    values, places = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.long)
+    threads = torch.get_num_threads()
+    library().df_top(logits.data_ptr(), rows, width, count, values.data_ptr(), places.data_ptr(), threads)
+    return values, places
+
+
+class PackedMLP:
+    """Layers with tanh between them behind a shift, scale and limit; few rows, on one core."""
+
+    def __init__(self, mean: Tensor, scale: Tensor, farthest: float, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """mean, scale: [in].  layers: weights [in, out] and biases [out], float32."""
+        self.given = [mean.contiguous(), scale.contiguous(), *(part.contiguous() for layer in layers for part in layer)]
+        self.widths = [len(mean), *(bias.numel() for _, bias in layers)]
+        for (weight, bias), before in zip(layers, self.widths[:-1], strict=True):
+            require(weight.contiguous(), (before, bias.numel()))
+            require(bias.contiguous(), (bias.numel(),))
+        require(self.given[0], (self.widths[0],)), require(self.given[1], (self.widths[0],))
+        count, self.widest = len(layers), max(self.widths)
+        self.farthest, self.count = farthest, count
+        self.weights = (c_void_p * count)(*(part.data_ptr() for part in self.given[2::2]))
+        self.biases = (c_void_p * count)(*(part.data_ptr() for part in self.given[3::2]))
+        self.sizes = (c_long * (count + 1))(*self.widths)
+        self.scratch = torch.empty(2 * self.widest)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[N, out] of contiguous x [N, in]."""
+        rows = x.shape[0]
+        require(x, (rows, self.widths[0]))
+        out = torch.empty(rows, self.widths[-1])
+        library().df_mlp(
+            x.data_ptr(),
+            self.given[0].data_ptr(),
+            self.given[1].data_ptr(),
+            self.farthest,
+            ctypes.addressof(self.weights),
+            ctypes.addressof(self.biases),
+            ctypes.addressof(self.sizes),
+            self.count,
+            self.widest,
+            self.scratch.data_ptr(),
+            out.data_ptr(),
+            rows,
         )
         return out
 

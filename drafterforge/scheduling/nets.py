@@ -11,6 +11,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from drafterforge.kernels import native
+
+FEW = 8  # decisions that are made by the kernels of native.c: more of them keep all cores busy
 FARTHEST = 10.0  # standard deviations; what lies beyond in a new domain is cut off
 
 
@@ -52,6 +55,11 @@ class ActorCritic(nn.Module):
         self.critic = mlp((observation_size, *critic, 1), gain=1.0)
         self.register_buffer("mean", torch.zeros(observation_size))
         self.register_buffer("scale", torch.ones(observation_size))
+        self._packed: tuple[list, native.PackedMLP] | None = None
+
+    def __getstate__(self) -> dict:
+        """Without what is packed, which points into this object's own memory."""
+        return self.__dict__ | {"_packed": None}
 
     def normalise_by(self, observations: Tensor) -> None:
         """From now on shift and scale each feature as observations [N, O] need it to have mean 0 and deviation 1."""
@@ -74,7 +82,18 @@ class ActorCritic(nn.Module):
 
     def logits(self, observations: Tensor, mask: Tensor | None = None) -> Tensor:
         """The logits [B, A] alone: all that serving needs."""
+        if not torch.is_grad_enabled() and len(observations) <= FEW and native.takes(observations):
+            return forbid(self.packed()(observations.contiguous()), mask)
         return forbid(self.actor(self.normalised(observations)), mask)
+
+    def packed(self) -> native.PackedMLP:
+        """The actor for the kernels of native.c, made again if its weights have changed."""
+        tensors = [self.mean, self.scale, *self.actor.parameters()]
+        key = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in tensors]
+        if self._packed is None or self._packed[0] != key:
+            layers = [(layer.weight.detach(), layer.bias.detach()) for layer in self.actor if isinstance(layer, Dense)]
+            self._packed = key, native.PackedMLP(self.mean, self.scale, FARTHEST, layers)
+        return self._packed[1]
 
 
 def forbid(logits: Tensor, mask: Tensor | None) -> Tensor:

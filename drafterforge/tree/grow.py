@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
+from drafterforge.kernels import native
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,9 @@ def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     count = min(count, logits.shape[-1])
     logits = logits.float()
+    if native.takes(logits):
+        best, ids = native.top(logits.reshape(-1, logits.shape[-1]).contiguous(), count)
+        return best.view(*logits.shape[:-1], count), ids.view(*logits.shape[:-1], count)
     ids = _best_ids(logits, count)
     values = logits.gather(-1, ids)
     best = values[..., :1]

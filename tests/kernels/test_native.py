@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from drafterforge.errors import ConfigError
 from drafterforge.kernels import native
@@ -15,9 +17,12 @@ from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.gate import swiglu
 from drafterforge.kernels.linear import NATIVE_ROWS, FrozenLinear
 from drafterforge.kernels.norm import rms_norm
+from drafterforge.scheduling.nets import ActorCritic
+from drafterforge.scheduling.observation import best_children
 from drafterforge.schema import TargetConfig
 from drafterforge.target import device as device_room
 from drafterforge.target.load import load_target, wrap_model
+from drafterforge.tree.grow import top_children
 from tests.models import FAMILIES, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
 
@@ -150,6 +155,54 @@ def test_a_query_gets_the_same_bits_alone_and_among_others():
         )
 
 
+# Choosing: the best children, and a policy's network.
+
+
+@compiled
+@pytest.mark.parametrize("width", [1, 7, 16, 33, 8192])
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_the_best_children_are_those_of_torch_also_under_ties(width, count, monkeypatch):
+    logits = torch.randn(3, 2, width).mul(3).round(decimals=1)
+    logits[0, 0] = 0.0
+    logits[1, 1, : width // 2] = -torch.inf
+    with torch.inference_mode():
+        best, ids = top_children(logits, count)
+        alone = [top_children(row[None], count) for row in logits.flatten(0, 1)]
+        highest = best_children(logits.flatten(0, 1), count)
+        monkeypatch.setattr(native, "takes", lambda x: False)
+        wanted, places = top_children(logits, count)
+    assert ids.equal(places) and best.shape == wanted.shape and (best <= 0).all()
+    torch.testing.assert_close(best, wanted, rtol=1e-5, atol=2e-6)
+    for row, (value, place) in enumerate(alone):
+        assert value.equal(best.flatten(0, 1)[row : row + 1]) and place.equal(ids.flatten(0, 1)[row : row + 1])
+    assert highest.equal(best.flatten(0, 1))
+
+
+@compiled
+@pytest.mark.parametrize("hidden", [(), (5,), (128, 128)])
+def test_a_policy_s_network_is_that_of_torch_and_follows_its_weights(hidden):
+    net = ActorCritic(22, 19, hidden).eval()
+    net.normalise_by(torch.randn(50, 22) * 3 + 1)
+    seen = torch.randn(4, 22) * 40
+
+    def close() -> Tensor:
+        found = net.logits(seen)
+        torch.testing.assert_close(found, net.actor(net.normalised(seen)), rtol=1e-5, atol=1e-5)
+        assert torch.cat([net.logits(row[None]) for row in seen]).equal(found)
+        return found
+
+    with torch.no_grad():
+        first = close()
+        for weight in net.actor.parameters():
+            weight.add_(0.1)
+        assert not close().equal(first)
+        again = copy.deepcopy(net)
+        assert again._packed is None and again.logits(seen).equal(net.logits(seen))
+    with torch.inference_mode():
+        assert net.logits(seen, seen[:, :19] > 0).isinf().any()
+    assert net.logits(seen).requires_grad
+
+
 # What a kernel cannot see for itself.
 
 
@@ -169,6 +222,13 @@ def test_what_would_be_read_past_or_misread_is_refused():
         ValueError, match=r"wanted torch\.float32 keys of 1 to 256 slots; got torch\.float32, 257 slots"
     ):
         native.attention(q, keys, values, None, 257)
+    with pytest.raises(ValueError, match="wanted 1 to 6 of a row, got 7"):
+        native.top(good, 7)
+    net = native.PackedMLP(torch.zeros(6), torch.ones(6), 9.0, [(torch.randn(6, 2), torch.zeros(2))])
+    with pytest.raises(ValueError, match=r"wanted torch.float32 \[3, 6\]"):
+        net(good[:, :5])
+    with pytest.raises(ValueError, match=r"wanted torch.float32 \[6, 2\]"):
+        native.PackedMLP(torch.zeros(6), torch.ones(6), 9.0, [(torch.randn(5, 2), torch.zeros(2))])
 
 
 @compiled
