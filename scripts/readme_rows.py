@@ -18,8 +18,8 @@ class Source:
     rows: tuple[tuple[str, str], ...]  # what, figure
 
 
-POOL = '"pool.drafters=[general,sql,python,math,chat,retrieval]"'
-MIXED = ("general", "sql", "python", "math", "chat", "retrieval")
+EXPERTS = ("chat", "math", "medical", "python", "science", "sql", "summarization", "translation")
+MIXED = ("general", *EXPERTS, "retrieval")
 BANDITS = ("ucb1", "metasd_ucb", "ucbspec", "thompson", "exp3spec")
 SCHEDULES = {  # further policies: what is typed for them
     "ltd": "policy=ltd",
@@ -173,10 +173,10 @@ SOURCES = (
     ),
     Source(
         "mixed",
-        f"drafterforge eval suite=mixed {POOL}",
+        "drafterforge eval suite=mixed",
         (
             (
-                "MAT on {rows[method=hedgespec&source=replay].num_prompts} requests over four domains, "
+                "MAT on {rows[method=hedgespec&source=replay].num_prompts} requests over eight domains, "
                 f"{{config.suite.conversations:.0%}} of them going on from another: {', '.join(MIXED)}, each alone",
                 mat(*(f"{name} alone" for name in MIXED)),
             ),
@@ -205,7 +205,7 @@ SOURCES = (
     ),
     Source(
         "bench_pool",
-        "python scripts/bench_pool.py drafters=general,sql,python,math,chat",
+        f"python scripts/bench_pool.py drafters=general,{','.join(EXPERTS[:-1])}",
         (
             (
                 "reading with a generalist and 7 LoRA experts, and with 8 full drafters, over reading with one",
@@ -264,7 +264,7 @@ SOURCES = (
     Source(
         "ood",
         "drafterforge eval suite=ood suite.num_prompts={config.suite.num_prompts} pool.router=router "
-        f'{POOL} "suite.selectors=[hedgespec,normalhedge,ucbspec]"',
+        '"suite.selectors=[hedgespec,normalhedge,ucbspec]"',
         (
             (
                 "MAT on {rows[method=hedgespec].num_prompts} rephrased requests: the router's drafter, `hedgespec`, "
