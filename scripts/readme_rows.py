@@ -110,9 +110,10 @@ SOURCES = (
         (
             (
                 "tokens/s on {config.prompts} prompts of all domains, autoregressive over HF `generate`; OpenVINO "
-                "GenAI over it",
+                "GenAI over it; FlashSpec with prompt lookup over it",
                 "{figures.ar_over_hf_generate:.2f}x; "
-                "{rows[method=OpenVINO GenAI].tokens_per_s / rows[method=HF generate].tokens_per_s:.2f}x",
+                "{rows[method=OpenVINO GenAI].tokens_per_s / rows[method=HF generate].tokens_per_s:.2f}x; "
+                "{rows[method=FlashSpec*].tokens_per_s / rows[method=HF generate].tokens_per_s:.2f}x",
             ),
             (
                 "retrieval over HF prompt lookup; over our autoregressive decoding",
@@ -233,7 +234,7 @@ SOURCES = (
     ),
     Source(
         "policy-planner",
-        "drafterforge train-policy policy=planner",
+        "drafterforge train-policy policy=planner live.num_prompts={config.live.num_prompts}",
         (
             (f"{REPLAYED}: the policy; perfect foresight", f"{POLICY}; {FORESIGHT}"),
             (
@@ -308,7 +309,8 @@ SOURCES = (
     ),
     Source(
         "calibrate",
-        "drafterforge calibrate",
+        "drafterforge calibrate latency.num_prompts={config.latency.num_prompts} "
+        "latency.num_held_out={config.latency.num_held_out}",
         (
             (
                 "median error of predicted answer times on {config.latency.num_held_out} held-out answers, scaled by "

@@ -35,9 +35,9 @@ typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 
 /* Asks memory for weights that are read later: 128 bytes of the panel are read a step.
  *
- * One tile of few rows is as fast as memory: it asks far ahead for the second-level cache, which takes more requests than
- * the first, and then for the first.  Where several tiles read a panel, only the first of them would ask memory for
- * anything: so each asks for a share of the next panel, `stride` bytes a step. */
+ * One tile of few rows is as fast as memory: it asks far ahead for the second-level cache, which takes more requests
+ * than the first, and then for the first.  Where several tiles read a panel, only the first of them would ask memory
+ * for anything: so each asks for a share of the next panel, `stride` bytes a step. */
 INLINE void ask(const int rows, const uint32_t *w, const char *fetch, long stride) {
     if (rows >= BUSY && stride == 128) {
         __builtin_prefetch(w + AHEAD);
@@ -51,8 +51,8 @@ INLINE void ask(const int rows, const uint32_t *w, const char *fetch, long strid
 }
 
 /* Sums of `rows` inputs with one panel of weights; rows is a constant wherever this is inlined. */
-INLINE void tile_half(const int rows, const float *x, long ldx, const uint32_t *w, long depth, const char *fetch, long stride,
-                      vec sums[MOST_ROWS][2]) {
+INLINE void tile_half(const int rows, const float *x, long ldx, const uint32_t *w, long depth, const char *fetch,
+                      long stride, vec sums[MOST_ROWS][2]) {
     vec acc[MOST_ROWS][2];
 #pragma GCC unroll 12
     for (int row = 0; row < rows; row++) acc[row][0] = acc[row][1] = (vec){0};
@@ -78,8 +78,8 @@ INLINE void tile_half(const int rows, const float *x, long ldx, const uint32_t *
     for (int row = 0; row < rows; row++) sums[row][0] = acc[row][0], sums[row][1] = acc[row][1];
 }
 
-INLINE void tile_full(const int rows, const float *x, long ldx, const float *w, long depth, const char *fetch, long stride,
-                      vec sums[MOST_ROWS][2]) {
+INLINE void tile_full(const int rows, const float *x, long ldx, const float *w, long depth, const char *fetch,
+                      long stride, vec sums[MOST_ROWS][2]) {
     vec acc[MOST_ROWS][2];
 #pragma GCC unroll 12
     for (int row = 0; row < rows; row++) acc[row][0] = acc[row][1] = (vec){0};
@@ -136,7 +136,9 @@ void df_pack_full(const float *weight, float *packed, long out, long depth) {
     }
 }
 
-/* out[row] = weight x[row] (+ bias) (+ added[row]); x [rows, depth] with row stride ldx, out and added [rows, columns]. */
+/* out[row] = weight x[row] (+ bias) (+ added[row]).
+ *
+ * x: [rows, depth] with row stride ldx.  out, added: [rows, columns]. */
 void df_linear(const float *x, long ldx, const void *packed, int half, const float *bias, const float *added,
                float *out, long rows, long depth, long columns, int threads) {
     const long panels = (columns + PANEL - 1) / PANEL, panel_bytes = PANEL * depth * (half ? 2 : 4);
@@ -213,7 +215,8 @@ void df_top(const float *logits, long rows, long width, long count, float *value
         long known = 0;
         for (long start = 0; start < width; start += LANES) {
             const long end = start + LANES < width ? start + LANES : width;
-            if (known == count && end - start == LANES && !any_above(*(const vec *)(in + start), best[count - 1])) continue;
+            const int whole = end - start == LANES;
+            if (known == count && whole && !any_above(*(const vec *)(in + start), best[count - 1])) continue;
             for (long at = start; at < end; at++) {
                 if (known == count && !(in[at] > best[count - 1])) continue;
                 long place = known < count ? known++ : count - 1;
@@ -241,7 +244,46 @@ void df_top(const float *logits, long rows, long width, long count, float *value
     }
 }
 
-/* tanh(a x + b) of one row for weights [in, out]; the last layer is without tanh. */
+/* Place of the largest number of each row of [rows, width]; the first of equal ones. */
+void df_argmax(const float *x, long rows, long width, int64_t *places, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows > 1 && rows * width > SMALL)
+    for (long row = 0; row < rows; row++) {
+        const float *in = x + row * width;
+        float highest = in[0];
+        long best = 0;
+        for (long start = 0; start < width; start += LANES) {
+            const long end = start + LANES < width ? start + LANES : width;
+            if (end - start == LANES && !any_above(*(const vec *)(in + start), highest)) continue;
+            for (long at = start; at < end; at++)
+                if (in[at] > highest) highest = in[at], best = at;
+        }
+        places[row] = best;
+    }
+}
+
+/* Walks from the root that a target confirms: path [rows, levels] of nodes, padded with the root, and lengths [rows].
+ *
+ * tokens, parents, chosen: [rows, nodes], parents before children, padding its own parent; chosen is the target's token
+ * after each node.  Returns 1 if a parent is no earlier node or a walk has more than `levels` nodes. */
+int df_walk(const int64_t *tokens, const int64_t *parents, const int64_t *chosen, long rows, long nodes, long levels,
+            int64_t *path, int64_t *lengths) {
+    for (long row = 0; row < rows; row++, tokens += nodes, parents += nodes, chosen += nodes) {
+        int64_t *walk = path + row * levels;
+        memset(walk, 0, levels * sizeof(int64_t));
+        long last = 0, length = 1;
+        for (long node = 1; node < nodes; node++) {
+            if (parents[node] < 0 || parents[node] > node) return 1;
+            /* siblings differ, so that at most one child of the walk's last node is confirmed */
+            if (parents[node] != last || tokens[node] != chosen[last]) continue;
+            if (length == levels) return 1;
+            walk[length++] = last = node;
+        }
+        lengths[row] = length;
+    }
+    return 0;
+}
+
+/* tanh(weight x + bias) of one row, weight [in, width]; the last layer is without tanh. */
 static void dense(const float *x, const float *weight, const float *bias, float *out, long in, long width, int last) {
     memcpy(out, bias, width * sizeof(float));
     for (long at = 0; at < in; at++) {

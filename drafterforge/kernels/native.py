@@ -32,6 +32,8 @@ SIGNATURES: dict[str, tuple] = {
     "df_pack_full": (c_void_p, c_void_p, c_long, c_long),
     "df_linear": (c_void_p, c_long, c_void_p, c_int, *[c_void_p] * 3, *[c_long] * 3, c_int),
     "df_top": (c_void_p, *[c_long] * 3, c_void_p, c_void_p, c_int),
+    "df_argmax": (c_void_p, c_long, c_long, c_void_p, c_int),
+    "df_walk": (*[c_void_p] * 3, *[c_long] * 3, c_void_p, c_void_p),
     "df_mlp": (*[c_void_p] * 3, c_float, *[c_void_p] * 3, c_long, c_long, c_void_p, c_void_p, c_long),
     "df_rms_norm": (c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_float),
     "df_swiglu": (c_void_p, c_void_p, c_long, c_long, c_int),
@@ -42,6 +44,8 @@ SIGNATURES: dict[str, tuple] = {
         *(c_float, c_int),
     ),
 }
+
+FAIL = ("df_attention", "df_rotate_and_store", "df_walk")  # these return whether they did
 
 
 @functools.cache
@@ -88,10 +92,7 @@ def _load() -> ctypes.CDLL | str:
         return f"{compiler} did not compile {SOURCE.name} ({detail[:200]})"
     for name, arguments in SIGNATURES.items():
         function = getattr(loaded, name)
-        function.argtypes, function.restype = (
-            arguments,
-            c_int if name in ("df_attention", "df_rotate_and_store") else None,
-        )
+        function.argtypes, function.restype = arguments, c_int if name in FAIL else None
     return loaded
 
 
@@ -127,11 +128,11 @@ def _processor() -> str:
     return "\n".join(sorted(told))
 
 
-def require(x: Tensor, shape: tuple[int, ...]) -> None:
+def require(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
     """Refuse what a kernel would read past, or as other numbers: it sees an address alone."""
-    if x.shape != shape or x.dtype != torch.float32 or x.device.type != "cpu" or not x.is_contiguous():
+    if x.shape != shape or x.dtype != dtype or x.device.type != "cpu" or not x.is_contiguous():
         found = f"{x.dtype} {list(x.shape)} on {x.device}, {'' if x.is_contiguous() else 'not '}contiguous"
-        raise ValueError(f"wanted torch.float32 {list(shape)} on cpu, contiguous; got {found}")
+        raise ValueError(f"wanted {dtype} {list(shape)} on cpu, contiguous; got {found}")
 
 
 class PackedLinear:
@@ -186,6 +187,41 @@ def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values, places
 
 
+def argmax(x: Tensor) -> Tensor:
+    """Places of the largest numbers [N] of contiguous x [N, W]; of equal ones the first."""
+    rows, width = x.shape
+    require(x, (rows, width))
+    if not width:
+        raise ValueError("wanted at least one number a row, got none")
+    places = torch.empty(rows, dtype=torch.long)
+    library().df_argmax(x.data_ptr(), rows, width, places.data_ptr(), torch.get_num_threads())
+    return places
+
+
+def walk(tokens: Tensor, parents: Tensor, chosen: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+    """Nodes of the walks that a target confirms, [B, levels], padded with the root, and their lengths [B].
+
+    tokens, parents, chosen: [B, T] int64, contiguous; see `tree.accept.accepted_path`.
+    """
+    rows, nodes = tokens.shape
+    for part in (tokens, parents, chosen):
+        require(part, (rows, nodes), torch.long)
+    path, lengths = torch.empty(rows, levels, dtype=torch.long), torch.empty(rows, dtype=torch.long)
+    failed = library().df_walk(
+        tokens.data_ptr(),
+        parents.data_ptr(),
+        chosen.data_ptr(),
+        rows,
+        nodes,
+        levels,
+        path.data_ptr(),
+        lengths.data_ptr(),
+    )
+    if failed:
+        raise ValueError(f"a tree has a node before its parent, or a walk of more than {levels} nodes")
+    return path, lengths
+
+
 class PackedMLP:
     """Layers with tanh between them behind a shift, scale and limit; few rows, on one core."""
 
@@ -196,19 +232,19 @@ class PackedMLP:
         for (weight, bias), before in zip(layers, self.widths[:-1], strict=True):
             require(weight.contiguous(), (before, bias.numel()))
             require(bias.contiguous(), (bias.numel(),))
-        require(self.given[0], (self.widths[0],)), require(self.given[1], (self.widths[0],))
+        for part in self.given[:2]:
+            require(part, (self.widths[0],))
         count, self.widest = len(layers), max(self.widths)
         self.farthest, self.count = farthest, count
         self.weights = (c_void_p * count)(*(part.data_ptr() for part in self.given[2::2]))
         self.biases = (c_void_p * count)(*(part.data_ptr() for part in self.given[3::2]))
         self.sizes = (c_long * (count + 1))(*self.widths)
-        self.scratch = torch.empty(2 * self.widest)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[N, out] of contiguous x [N, in]."""
         rows = x.shape[0]
         require(x, (rows, self.widths[0]))
-        out = torch.empty(rows, self.widths[-1])
+        out, scratch = torch.empty(rows, self.widths[-1]), torch.empty(2 * self.widest)
         library().df_mlp(
             x.data_ptr(),
             self.given[0].data_ptr(),
@@ -219,7 +255,7 @@ class PackedMLP:
             ctypes.addressof(self.sizes),
             self.count,
             self.widest,
-            self.scratch.data_ptr(),
+            scratch.data_ptr(),
             out.data_ptr(),
             rows,
         )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.kernels.attention import additive
+from drafterforge.kernels.best import argmax
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.proposers.base import Proposer, Verified
 from drafterforge.runtime.proposers.levels import past_and
@@ -334,7 +335,7 @@ def accept(
     walks are added.
     """
     if picker.plain:
-        chosen = logits.argmax(dim=-1)
+        chosen = argmax(logits)
         path, counts = accepted_path(tree, chosen, ancestors, depth)
         return path, counts, chosen.gather(1, path)
 

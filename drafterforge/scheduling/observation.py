@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
-from drafterforge.kernels import native
+from drafterforge.kernels.best import best_logp
 
 PARTS = ("features", "text", "children", "length")
 TEXT_WINDOW = 64  # tokens before and with the root whose embeddings are averaged
@@ -74,8 +74,8 @@ def text_state(tokens: Tensor, embedding: Tensor) -> Tensor:
 def best_children(logits: Tensor, count: int) -> Tensor:
     """Log-probabilities of the best children of logits [B, W], descending, [B, count]; their ids are not asked for."""
     logits, count = logits.float(), min(count, logits.shape[-1])
-    if native.takes(logits):
-        return native.top(logits.contiguous(), count)[0]
+    if (found := best_logp(logits, count)) is not None:
+        return found[0]
     best = logits.topk(count, dim=-1).values
     return (best - logits.logsumexp(dim=-1, keepdim=True)).clamp_(max=0.0)
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.kernels.attention import additive
+from drafterforge.kernels.best import argmax
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.target.capture import Capture
 from drafterforge.target.load import Target
@@ -130,7 +131,7 @@ class BatchAnswerer:
         return picked.clamp_(max=logits.shape[-1] - 1)
 
     def _take(self, logits: Tensor, rows: list[_Row]) -> None:
-        best = logits.argmax(dim=-1)
+        best = argmax(logits)
         picked = best if self.temperature == 0.0 else self._sample(logits, rows)
         for row, token, likely in zip(rows, picked.tolist(), best.tolist(), strict=True):
             if not row.done:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from drafterforge.kernels import native
 from drafterforge.tree.grow import Tree
 
 
@@ -20,6 +21,8 @@ def accepted_path(tree: Tree, chosen: Tensor, ancestors: Tensor, depth: int) -> 
     confirmed when it is the token chosen after its parent and its ancestors are confirmed; siblings differ, so at most
     one walk exists.
     """
+    if chosen.device.type == "cpu" and native.library() is not None:
+        return native.walk(tree.tokens.contiguous(), tree.parents.contiguous(), chosen.contiguous(), depth + 1)
     batch, count = tree.tokens.shape
     index = torch.arange(count, device=tree.tokens.device).expand(batch, -1)
     matches = (tree.tokens == chosen.gather(1, tree.parents)) & (tree.parents != index)

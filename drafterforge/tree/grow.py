@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
-from drafterforge.kernels import native
+from drafterforge.kernels.best import best_logp
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,8 @@ def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     count = min(count, logits.shape[-1])
     logits = logits.float()
-    if native.takes(logits):
-        best, ids = native.top(logits.reshape(-1, logits.shape[-1]).contiguous(), count)
-        return best.view(*logits.shape[:-1], count), ids.view(*logits.shape[:-1], count)
+    if (found := best_logp(logits, count)) is not None:
+        return found
     ids = _best_ids(logits, count)
     values = logits.gather(-1, ids)
     best = values[..., :1]

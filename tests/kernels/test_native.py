@@ -13,6 +13,7 @@ from torch import Tensor
 from drafterforge.errors import ConfigError
 from drafterforge.kernels import native
 from drafterforge.kernels.attention import additive, grouped_attention
+from drafterforge.kernels.best import argmax
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.gate import swiglu
 from drafterforge.kernels.linear import NATIVE_ROWS, FrozenLinear
@@ -22,7 +23,9 @@ from drafterforge.scheduling.observation import best_children
 from drafterforge.schema import TargetConfig
 from drafterforge.target import device as device_room
 from drafterforge.target.load import load_target, wrap_model
-from drafterforge.tree.grow import top_children
+from drafterforge.tree.accept import accepted_path
+from drafterforge.tree.expand import expand
+from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, top_children
 from tests.models import FAMILIES, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
 
@@ -179,6 +182,46 @@ def test_the_best_children_are_those_of_torch_also_under_ties(width, count, monk
 
 
 @compiled
+@pytest.mark.parametrize("width", [1, 5, 16, 17, 49152])
+def test_the_largest_logit_is_the_first_of_equal_ones(width):
+    logits = torch.randn(2, 3, width).round(decimals=0)
+    logits[0, 1] = -torch.inf
+    found = argmax(logits)
+    first = (logits == logits.amax(dim=-1, keepdim=True)).int().argmax(dim=-1)
+    assert found.equal(first) and argmax(logits.transpose(0, 1)).equal(first.t())
+    assert argmax(logits.double()).equal(first)
+
+
+@compiled
+@pytest.mark.parametrize("shape", [TreeShape(1, 0, 1), TreeShape(9, 3, 3), TreeShape(20, 5, 2)])
+def test_confirmed_walks_are_those_of_torch(shape, monkeypatch):
+    drawn = expand(
+        torch.tensor([3, 5, 7]), torch.randn(3, 30), shape, lambda level, tokens, *_: torch.randn(*tokens.shape, 30)
+    )
+    counts = torch.tensor([1, shape.num_tokens, max(1, shape.num_tokens // 2)])
+    padding = torch.arange(drawn.tokens.shape[1]) >= counts[:, None]
+    own = torch.arange(drawn.tokens.shape[1]).expand_as(padding)
+    tree = Tree(
+        drawn.tokens.masked_fill(padding, 0),
+        torch.where(padding, own, drawn.parents),
+        drawn.levels.masked_fill(padding, 0),
+    )
+    mask, longest = ancestor_mask(tree.parents, shape.depth), 0
+    for _ in range(30):
+        chosen = torch.randint(0, 30, tree.tokens.shape)
+        for node in range(1, tree.tokens.shape[1]):  # half of the time the parent's choice is this child
+            right = torch.rand(3) < 0.5
+            chosen[right] = chosen[right].scatter(1, tree.parents[right, node, None], tree.tokens[right, node, None])
+        path, counts = accepted_path(tree, chosen, mask, shape.depth)
+        with monkeypatch.context() as patched:
+            patched.setattr(native, "library", lambda: None)
+            wanted, lengths = accepted_path(tree, chosen, mask, shape.depth)
+        assert path.equal(wanted) and counts.equal(lengths)
+        longest = max(longest, int(counts.max()))
+    assert longest > shape.depth / 2
+
+
+@compiled
 @pytest.mark.parametrize("hidden", [(), (5,), (128, 128)])
 def test_a_policy_s_network_is_that_of_torch_and_follows_its_weights(hidden):
     net = ActorCritic(22, 19, hidden).eval()
@@ -224,6 +267,12 @@ def test_what_would_be_read_past_or_misread_is_refused():
         native.attention(q, keys, values, None, 257)
     with pytest.raises(ValueError, match="wanted 1 to 6 of a row, got 7"):
         native.top(good, 7)
+    nodes = torch.tensor([[4, 5, 6]])
+    for parents, levels in (([[0, 2, 1]], 3), ([[0, 0, 1]], 2)):  # not yet known; deeper than was asked for
+        with pytest.raises(ValueError, match="a node before its parent, or a walk of more than"):
+            native.walk(nodes, torch.tensor(parents), torch.tensor([[5, 6, 0]]), levels)
+    with pytest.raises(ValueError, match=r"wanted torch.int64 \[1, 3\]"):
+        native.walk(nodes, nodes.int(), nodes, 2)
     net = native.PackedMLP(torch.zeros(6), torch.ones(6), 9.0, [(torch.randn(6, 2), torch.zeros(2))])
     with pytest.raises(ValueError, match=r"wanted torch.float32 \[3, 6\]"):
         net(good[:, :5])
