@@ -525,7 +525,7 @@ class CalibrateConfig:
 class PolicyConfig:
     """What is trained."""
 
-    name: str = ""  # of the choice, where it is not the method's own
+    name: str = ""  # of a variant, such as resps-text, which names its artifact; empty: the method's
     method: str = "planner"  # resps | ltd | planner | router | joint: drafter and tree by a selector
     objective: str = "average"  # average: tokens - rho x seconds | throughput | accept_length | time, as papers reward
     parts: list[str] = field(default_factory=lambda: ["children", "length"])  # features, text, children, length

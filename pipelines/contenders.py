@@ -11,7 +11,7 @@ from drafterforge.bundle.open import open_bundle
 from drafterforge.bundle.record import read_record
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.names import JOINT, halves
+from drafterforge.drafter.names import JOINT, domain_of, halves
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method
@@ -105,7 +105,7 @@ class Contenders:
             return self.alone(what, policy)
         if both := halves(what):
             first = self.pool.names[0] if both[0] == GENERALIST else both[0]
-            if isinstance(self.pool.drafters.get(first), Merged):
+            if isinstance(self.pool.drafters.get(first), Merged) and halves(first)[1:] == both[1:]:
                 return self.alone(first)
             return self.merged(first, both[1])
         return self.over(self.cfg.pool.selector if what == DEFAULT else what, policy)
@@ -146,7 +146,8 @@ class Contenders:
     def expert(self, policy: str = "") -> Method:
         """For each request the drafter of its domain, or the generalist."""
         names = [name for name in self.pool.names if name not in (RETRIEVAL, self.pool.names[0])]
-        experts = {domain_of(name): self.engine(name, policy) for name in names}
+        chosen = {domain_of(name): name for name in reversed(names)} | {name: name for name in names}
+        experts = {domain: self.engine(name, policy) for domain, name in chosen.items()}
         with_policy = f" with {policy}" if policy else ""
         general = self.engine(self.pool.names[0], policy)
         used = [self.pool.names[0], *names]
@@ -192,11 +193,6 @@ class Contenders:
         self.model = self.model or open_model(self.target)
         options = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if name == LOOKUP else {}
         return Method(EXTERNAL[name], Transformers(self.model, self.target, **options), external=True)
-
-
-def domain_of(drafter: str) -> str:
-    """The domain that a drafter is the expert of by its name, with or without retrieval in its trees."""
-    return (halves(drafter) or (drafter,))[0]
 
 
 def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -> None:

@@ -12,7 +12,7 @@ from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.compose import to_dict
-from drafterforge.drafter.names import parts_of
+from drafterforge.drafter.names import domain_of, parts_of
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.lossless import compare
@@ -22,7 +22,7 @@ from drafterforge.evaluation.rows import timed_rows
 from drafterforge.evaluation.selection import Contest
 from drafterforge.evaluation.shelf import Shelf
 from drafterforge.pipelines.console import bar, say
-from drafterforge.pipelines.contenders import EXPERT, OPENVINO, STATIC, Contenders, check_methods, domain_of
+from drafterforge.pipelines.contenders import EXPERT, OPENVINO, STATIC, Contenders, check_methods
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.eval_tables import show
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector

@@ -30,7 +30,15 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.merged import Merged
 from drafterforge.drafter.retrieval import Retrieval
-from drafterforge.evaluation.rivals import FlashSpec, OpenVINO, Rival, open_model, open_pipeline, require_openvino
+from drafterforge.evaluation.rivals import (
+    FLASHSPEC_TOKENS,
+    FlashSpec,
+    OpenVINO,
+    Rival,
+    open_model,
+    open_pipeline,
+    require_openvino,
+)
 from drafterforge.evaluation.statistics import bootstrap_ratio
 from drafterforge.kernels.attention import additive
 from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
@@ -43,7 +51,7 @@ from drafterforge.target.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
 AUTOREGRESSIVE, HF, HF_LOOKUP = "autoregressive", "HF generate", "HF prompt lookup (10)"
-FLASHSPEC = "FlashSpec, prompt lookup (4)"
+FLASHSPEC = f"FlashSpec, prompt lookup ({FLASHSPEC_TOKENS})"
 RETRIEVAL, MERGED = "retrieval", "eagle3+retrieval"
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
@@ -336,7 +344,9 @@ def main() -> None:
     parser.add_argument("--invariant-prompts", type=int, default=24, help="0 leaves that part out")
     parser.add_argument("--dtype", default="auto", help="auto | float32 | bfloat16")
     parser.add_argument("--openvino", default="", help="folder of the target exported to OpenVINO's IR")
-    parser.add_argument("--peers", default=True, action=argparse.BooleanOptionalAction, help="HF beside ours")
+    parser.add_argument(
+        "--peers", default=True, action=argparse.BooleanOptionalAction, help="HF and FlashSpec beside ours"
+    )
     parser.add_argument("--quick", action="store_true", help="a few short answers, to see that all runs")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

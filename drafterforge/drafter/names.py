@@ -13,6 +13,11 @@ def halves(name: str) -> tuple[str, str] | None:
     return (first, second) if first and second and name.count(JOINT) == 1 else None
 
 
+def domain_of(name: str) -> str:
+    """What a drafter is the expert of by its name, with or without retrieval in its trees: `sql` of `sql+retrieval`."""
+    return (halves(name) or (name,))[0]
+
+
 def parts_of(names: Iterable[str]) -> list[str]:
     """The drafters that these names are made of, each once."""
     return list(dict.fromkeys(part for name in names for part in halves(name) or (name,)))

@@ -149,6 +149,7 @@ class Crossing:
         places[numbers, inside] = chosen
         return replace(base, trees=trees, chosen=places, every=scheduler.every)
 
+    @torch.inference_mode()  # as live, where policies choose by the same kernels
     def _asked(
         self, scheduler: Scheduler, traces: Traces, generator: torch.Generator
     ) -> tuple[list[np.ndarray], np.ndarray | None]:
@@ -166,7 +167,7 @@ class Crossing:
         for drafter in range(count):
             seen = torch.from_numpy(observations_of(traces, drafter, scheduler.spec.parts))
             # one by one, as live: together they round differently, and some actions tie since their trees are the same
-            logits = torch.cat([scheduler.net.logits(row[None]) for row in seen]).detach()
+            logits = torch.cat([scheduler.net.logits(row[None]) for row in seen])
             found.append(act(logits, scheduler.spec.temperature, generator).numpy())
         actions, table = np.stack(found), scheduler.grid.table
         if scheduler.every == 1:

@@ -19,6 +19,7 @@ from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.target.load import Target
 
 LOOKUP_TOKENS = 10  # that prompt lookup drafts, as its documentation suggests
+FLASHSPEC_TOKENS = 4  # that FlashSpec's drafts, by its own default
 
 
 class Rival:
@@ -106,12 +107,15 @@ def open_model(target: Target) -> Any:
 
 
 class FlashSpec(Rival):
-    """FlashSpec with its prompt lookup, which needs no second model; its loop runs the model of transformers."""
+    """FlashSpec with its prompt lookup, which needs no second model; its loop runs the model of transformers.
+
+    Its passes are not told: it counts them otherwise.
+    """
 
     program = "FlashSpec"
 
-    def __init__(self, model: Any, target: Target, gamma: int = 4) -> None:
-        """model: see `open_model`.  gamma: tokens that are looked up; FlashSpec's own default."""
+    def __init__(self, model: Any, target: Target, gamma: int = FLASHSPEC_TOKENS) -> None:
+        """model: see `open_model`.  gamma: tokens that are looked up."""
         from flashspec import BanditConfig, FlashSpecConfig, SamplingConfig, SpeculativeEngine
         from flashspec.engine import NgramDrafter, TargetModel
 
@@ -131,11 +135,7 @@ class FlashSpec(Rival):
         found = self.engine.generate(ids, max_new_tokens)
         tokens = found.output_ids[0, : found.n_tokens_generated].tolist()
         seconds = time.perf_counter() - began
-        cycles = [
-            Cycle(depth=one.proposed, num_nodes=one.proposed + 1, accept_length=one.emitted, accepted=one.accepted)
-            for one in found.arm_steps
-        ]
-        answer = Generation(prompt, tokens, cycles=cycles)
+        answer = Generation(prompt, tokens)
         answer.time_s |= {"total": seconds}
         return answer
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.retrieval import Candidates, Retrieval
+from drafterforge.drafter.retrieval import Candidates
 from drafterforge.errors import DrafterforgeError
 from drafterforge.evaluation.branches import Branches
 from drafterforge.evaluation.plays import PlayedCycle, Story, Trees
@@ -25,8 +25,7 @@ from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.judging import Truth
 from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.runtime.proposers.eagle3 import draft_levels
-from drafterforge.runtime.proposers.pool import PoolProposer, WorthReading, others_of
-from drafterforge.runtime.proposers.retrieval import RetrievalProposer
+from drafterforge.runtime.proposers.pool import Finder, PoolProposer, WorthReading, others_of
 from drafterforge.runtime.proposers.solo import SoloProposer
 from drafterforge.runtime.proposers.stack import StackProposer
 from drafterforge.runtime.recording import beside_roots, read_text
@@ -103,14 +102,10 @@ class Told:
         self.trees.depth[number, begin : end - 1] = np.minimum(shape.depth, levels_left(roots, begin, room))
         self.trees.top_k[number, begin : end - 1] = shape.top_k
 
-    def drafted(
-        self, member: int, roots: list[int], tree: Tree, text: Tensor, depth: int, as_deep: bool = False
-    ) -> None:
-        """What became of trees below roots [B].  as_deep: the depth is that of the tree, not what was asked for."""
+    def drafted(self, member: int, roots: list[int], tree: Tree, text: Tensor, depth: int) -> None:
+        """What became of trees below roots [B]."""
         number = self.numbers[member]
         index = torch.arange(tree.parents.shape[1], device=text.device)
-        if as_deep:
-            self.trees.depth[number, roots] = tree.levels.amax(dim=1).cpu().numpy()
         self.trees.accept_length[number, roots] = _lengths(tree, text, torch.tensor(roots, device=text.device), depth)
         self.trees.num_nodes[number, roots] = 1 + (tree.parents != index).sum(dim=1).cpu().numpy()
         if self.branches is not None:
@@ -156,9 +151,9 @@ def _stack(
         keys = part.cache.data[:, :, member : member + 1, :, : end - 1]
         found: dict[int, Candidates] = {}
         if isinstance(mine, Merged):
-            key = id(mine.retrieval), shape
+            key = id(mine.retrieval), mine.min_probability, shape
             if key not in looked_up:
-                looked_up[key] = _look_up(mine.retrieval, shape, text, features, begin, room)
+                looked_up[key] = _look_up(mine, shape, text, features, begin, room)
             found, proposed = looked_up[key]
             hits[member] = np.maximum(hits[member], proposed)
         for some, asked in _rooms(begin, end, shape, room):
@@ -167,15 +162,15 @@ def _stack(
             if isinstance(mine, Merged):
                 growth, others = WorthReading(asked, mine.min_reach), others_of(mine, [found[root] for root in some])
             tree = _trees(drafter, keys, outputs[member], logits[member], text, roots, asked, growth, others)
-            told.drafted(member, some, tree, text, asked.depth, as_deep=isinstance(mine, Merged))
+            told.drafted(member, some, tree, text, asked.depth)
     return hits
 
 
 def _look_up(
-    retrieval: Retrieval, shape: TreeShape, text: Tensor, features: Tensor, begin: int, room: int
+    drafter: Merged, shape: TreeShape, text: Tensor, features: Tensor, begin: int, room: int
 ) -> tuple[dict[int, Candidates], np.ndarray]:
     """What retrieval proposes at every root that is drafted from, and its hits, [T]."""
-    part, found = SoloProposer(RetrievalProposer(retrieval)), {}
+    part, found = Finder(drafter), {}
     trees = {root: own for some, own in _rooms(begin, text.numel(), shape, room) for root in some}
 
     def at(root: int) -> None:

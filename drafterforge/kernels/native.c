@@ -19,8 +19,8 @@
 #define MOST_ROWS 3
 #endif
 #define AHEAD 1024                 /* numbers of 4 bytes between weights read and weights asked for, */
-#define NEAR 256                   /* where they have been asked for by `fetch` before, */
-#define FAR 8192                   /* so many bytes ahead where one tile reads them all */
+#define NEAR 256                   /* or so many, where the second-level cache was asked for them before, */
+#define FAR 8192                   /* which is asked this many bytes ahead; see `ask` */
 #define BUSY 8                     /* rows of a tile from which on reading waits for arithmetic, not the reverse */
 #define SMALL 40000                /* multiplications below which a second core does not pay */
 
@@ -303,12 +303,13 @@ static void dense(const float *x, const float *weight, const float *bias, float 
 
 /* Layers with tanh between them of clamp((x - mean) / scale); x [rows, widths[0]], out [rows, widths[layers]].
  *
- * weights, biases: one for each layer, [widths[i], widths[i + 1]] and [widths[i + 1]].  scratch: twice the widest. */
+ * weights, biases: one for each layer, [widths[i], widths[i + 1]] and [widths[i + 1]].  scratch: [rows, 2 widest]. */
 void df_mlp(const float *x, const float *mean, const float *scale, float farthest, const float *const *weights,
             const float *const *biases, const long *widths, long layers, long widest, float *scratch, float *out,
-            long rows) {
+            long rows, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows > 8)
     for (long row = 0; row < rows; row++) {
-        float *from = scratch, *to = scratch + widest;
+        float *from = scratch + 2 * row * widest, *to = from + widest;
         for (long at = 0; at < widths[0]; at++) {
             const float value = (x[row * widths[0] + at] - mean[at]) / scale[at];
             from[at] = value < -farthest ? -farthest : value > farthest ? farthest : value;

@@ -34,7 +34,7 @@ SIGNATURES: dict[str, tuple] = {
     "df_top": (c_void_p, *[c_long] * 3, c_void_p, c_void_p, c_int),
     "df_argmax": (c_void_p, c_long, c_long, c_void_p, c_int),
     "df_walk": (*[c_void_p] * 3, *[c_long] * 3, c_void_p, c_void_p),
-    "df_mlp": (*[c_void_p] * 3, c_float, *[c_void_p] * 3, c_long, c_long, c_void_p, c_void_p, c_long),
+    "df_mlp": (*[c_void_p] * 3, c_float, *[c_void_p] * 3, c_long, c_long, c_void_p, c_void_p, c_long, c_int),
     "df_rms_norm": (c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_float),
     "df_swiglu": (c_void_p, c_void_p, c_long, c_long, c_int),
     "df_rotate_and_store": (*[c_void_p] * 3, *[c_long] * 5, c_void_p, c_void_p, c_long, c_long, c_void_p, c_long),
@@ -223,7 +223,7 @@ def walk(tokens: Tensor, parents: Tensor, chosen: Tensor, levels: int) -> tuple[
 
 
 class PackedMLP:
-    """Layers with tanh between them behind a shift, scale and limit; few rows, on one core."""
+    """Layers with tanh between them behind a shift, scale and limit."""
 
     def __init__(self, mean: Tensor, scale: Tensor, farthest: float, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
         """mean, scale: [in].  layers: weights [in, out] and biases [out], float32."""
@@ -244,7 +244,7 @@ class PackedMLP:
         """[N, out] of contiguous x [N, in]."""
         rows = x.shape[0]
         require(x, (rows, self.widths[0]))
-        out, scratch = torch.empty(rows, self.widths[-1]), torch.empty(2 * self.widest)
+        out, scratch = torch.empty(rows, self.widths[-1]), torch.empty(rows, 2 * self.widest)
         library().df_mlp(
             x.data_ptr(),
             self.given[0].data_ptr(),
@@ -258,6 +258,7 @@ class PackedMLP:
             scratch.data_ptr(),
             out.data_ptr(),
             rows,
+            torch.get_num_threads(),
         )
         return out
 
@@ -265,6 +266,8 @@ class PackedMLP:
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """As `kernels.norm.rms_norm`, for x [N, D] with contiguous rows and a gain [D]."""
     rows, width = x.shape
+    if gain.shape[0] != width:
+        raise ValueError(f"wanted a gain of {width} numbers, got {gain.shape[0]}")
     out = torch.empty(rows, width)
     library().df_rms_norm(x.data_ptr(), x.stride(0), gain.data_ptr(), out.data_ptr(), rows, width, eps)
     return out
@@ -288,8 +291,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, used: int) -
     key_heads = k.shape[1]
     if mask is not None:
         require(mask, (1 if mask.shape[0] == 1 else batch, length, used))
-    if k.dtype != torch.float32 or v.dtype != torch.float32 or not 0 < used <= k.shape[2]:
-        raise ValueError(f"wanted torch.float32 keys of 1 to {k.shape[2]} slots; got {k.dtype}, {used} slots")
+    if k.dtype != torch.float32 or v.dtype != torch.float32 or k.shape[0] != batch or not 0 < used <= k.shape[2]:
+        found = f"{k.dtype}, {k.shape[0]} sequences, {used} slots"
+        raise ValueError(f"wanted torch.float32 keys of {batch} sequences, 1 to {k.shape[2]} slots; got {found}")
     out = torch.empty(batch, length, heads, width)
     failed = library().df_attention(
         q.data_ptr(),
@@ -323,8 +327,12 @@ def rotate_and_store(
     cos, sin: [N, D/2], contiguous.  cache: [2, B, Hk, S, D].  slots: [N], where each row goes; None: token t of every
     sequence goes to slot start + t.
     """
-    rows, _, width = qkv.shape
+    rows, heads, width = qkv.shape
     key_heads = cache.shape[2]
+    if (rows, heads) != (cache.shape[1] * length, queries + 2 * key_heads) or (
+        slots is not None and len(slots) != rows
+    ):
+        raise ValueError(f"wanted {length} tokens for each of {cache.shape[1]} sequences, got {rows}, or other heads")
     outside = library().df_rotate_and_store(
         qkv.data_ptr(),
         cos.data_ptr(),

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from drafterforge.artifacts.typed import read_json
+from drafterforge.drafter.names import domain_of
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.router.features import NUM_TAPS, POOLING, TextEncoder, prompt_features, request_of
 from drafterforge.router.net import RouterNet
@@ -92,13 +93,15 @@ class Router:
     def law_for(self, drafters: Sequence[str]) -> np.ndarray:
         """Share of each label's probability that goes to each drafter of a pool, [L, N]; rows sum to one.
 
-        A label that names a drafter gives it all; any other gives all to the generalist if there is one, else the
-        same to every drafter.
+        A label that names a drafter gives it all, or to the one that it names with retrieval in its trees; any other
+        gives all to the generalist if there is one, else the same to every drafter.
         """
-        drafters = list(drafters)
+        given, drafters = list(drafters), list(drafters)
+        for place, name in enumerate(given):
+            drafters[place] = name if domain_of(name) in given else domain_of(name)
         if not drafters or not {*self.labels, GENERALIST} & set(drafters):
             raise ConfigError(
-                f"the router knows {', '.join(self.labels)}, but the pool has {', '.join(drafters) or 'no drafter'}; "
+                f"the router knows {', '.join(self.labels)}, but the pool has {', '.join(given) or 'no drafter'}; "
                 "name drafters that the router was trained for, or train it on this pool's"
             )
         shares = np.zeros((len(self.labels), len(drafters)))

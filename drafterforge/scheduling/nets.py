@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from drafterforge.kernels import native
 
-FEW = 8  # decisions that are made by the kernels of native.c: more of them keep all cores busy
 FARTHEST = 10.0  # standard deviations; what lies beyond in a new domain is cut off
 
 
@@ -81,8 +80,11 @@ class ActorCritic(nn.Module):
         return forbid(self.actor(inputs), mask), self.critic(inputs).squeeze(-1)
 
     def logits(self, observations: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The logits [B, A] alone: all that serving needs."""
-        if not torch.is_grad_enabled() and len(observations) <= FEW and native.takes(observations):
+        """The logits [B, A] alone: all that serving needs.
+
+        In inference mode on a CPU with compiled kernels a row's bits do not depend on the others, live and in replays.
+        """
+        if torch.is_inference_mode_enabled() and self.mean.dtype == torch.float32 and native.takes(observations):
             return forbid(self.packed()(observations.contiguous()), mask)
         return forbid(self.actor(self.normalised(observations)), mask)
 

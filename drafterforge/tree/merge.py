@@ -64,7 +64,8 @@ def _merged(
 ) -> tuple[list[int], list[int], list[int]]:
     """Tokens, parents and levels of one row's tree."""
     tokens, scores, parents, levels = list(tokens), list(scores), list(parents), list(levels)
-    known = {(parent, token): place for place, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
+    alive = (place for place, score in enumerate(scores) if score > -math.inf)  # of rows that ended the rest is no node
+    known = {(parents[place], tokens[place]): place for place in alive}
     here = {-1: -1}  # places of the other's candidates in the pool
     for at, (token, parent, level, score) in enumerate(zip(*other, strict=True)):
         key = here[parent], token
@@ -79,7 +80,7 @@ def _merged(
         here[at] = known[key]
     best = sorted(range(len(tokens)), key=lambda place: (-scores[place], levels[place], place))[: num_tokens - 1]
     worth = [place for place in best if scores[place] >= floor and scores[place] > -math.inf]  # -inf: a row that ended
-    kept = sorted(worth, key=lambda place: (levels[place], place))
+    kept = sorted(worth, key=lambda place: (levels[place], -scores[place], place))
     node = {-1: 0} | {place: index for index, place in enumerate(kept, start=1)}
     return (
         [root, *(tokens[place] for place in kept)],

@@ -8,6 +8,7 @@ from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation import rivals
@@ -52,18 +53,20 @@ def test_prompt_lookup_accepts_what_was_seen_before(target, model):
 
 
 def test_flashspec_gives_the_same_text_in_fewer_passes(target):
+    pytest.importorskip("flashspec")
     plain = Engine(target).generate([PROMPT], 24)[0]
     again = plain.prompt + plain.tokens + plain.prompt
-    found = FlashSpec(open_model(target), target).generate([again], 24)[0]
+    rival = FlashSpec(open_model(target), target)
+    found = rival.generate([again], 24)[0]
     assert found.tokens == Engine(target).generate([again], 24)[0].tokens and found.time_s["total"] > 0
-    assert sum(cycle.accept_length for cycle in found.cycles) in (23, 24) and len(found.cycles) < 23
+    assert len(rival.engine.generate(torch.tensor([again]), 24).arm_steps) < 23
     ended = dataclasses.replace(target, eos_ids=frozenset(found.tokens[5:6]))
     (cut,) = FlashSpec(open_model(target), ended).generate([again], 24)
     assert cut.tokens == found.tokens[: found.tokens.index(found.tokens[5]) + 1]
 
 
 def test_other_noise_is_refused(target, model):
-    for rival in (Transformers(model, target), FlashSpec(model, target), OpenVINO(None, target)):
+    for rival in (Transformers(model, target), OpenVINO(None, target)):
         with pytest.raises(ConfigError, match="other noise than ours"):
             rival.generate([PROMPT], 2, Sampling(temperature=1.0))
 

@@ -234,16 +234,19 @@ def test_a_policy_s_network_is_that_of_torch_and_follows_its_weights(hidden):
         assert torch.cat([net.logits(row[None]) for row in seen]).equal(found)
         return found
 
-    with torch.no_grad():
+    with torch.inference_mode():
         first = close()
+    with torch.no_grad():
         for weight in net.actor.parameters():
             weight.add_(0.1)
-        assert not close().equal(first)
-        again = copy.deepcopy(net)
-        assert again._packed is None and again.logits(seen).equal(net.logits(seen))
+    again = copy.deepcopy(net)
     with torch.inference_mode():
+        assert not close().equal(first)
+        assert again._packed is None and again.logits(seen).equal(net.logits(seen))
         assert net.logits(seen, seen[:, :19] > 0).isinf().any()
-    assert net.logits(seen).requires_grad
+        many = torch.randn(50, 22)
+        assert torch.cat([net.logits(row[None]) for row in many]).equal(net.logits(many))
+    assert net.logits(seen).requires_grad and net.double().logits(seen.double()).dtype == torch.float64
 
 
 # What a kernel cannot see for itself.
@@ -262,9 +265,17 @@ def test_what_would_be_read_past_or_misread_is_refused():
     with pytest.raises(ValueError, match=r"wanted torch.float32 \[1, 3, 10\]"):
         native.attention(q, keys, values, torch.zeros(1, 3, 9), 10)
     with pytest.raises(
-        ValueError, match=r"wanted torch\.float32 keys of 1 to 256 slots; got torch\.float32, 257 slots"
+        ValueError, match=r"keys of 1 sequences, 1 to 256 slots; got torch\.float32, 1 sequences, 257 slots"
     ):
         native.attention(q, keys, values, None, 257)
+    with pytest.raises(ValueError, match="wanted torch.float32 keys of 2 sequences"):
+        native.attention(torch.randn(2, 3, 4, 8), keys, values, None, 10)
+    cos = torch.ones(4, 4)
+    for rows, slots in ((4, None), (3, torch.zeros(2, dtype=torch.long))):  # of a cache of one sequence of 3 tokens
+        with pytest.raises(ValueError, match=f"wanted 3 tokens for each of 1 sequences, got {rows}"):
+            native.rotate_and_store(torch.randn(rows, 8, 8), cos, cos, 3, 4, cache.data[0], slots, 0)
+    with pytest.raises(ValueError, match="wanted a gain of 6 numbers, got 5"):
+        native.rms_norm(good, torch.ones(5), 1e-5)
     with pytest.raises(ValueError, match="wanted 1 to 6 of a row, got 7"):
         native.top(good, 7)
     nodes = torch.tensor([[4, 5, 6]])

@@ -99,6 +99,8 @@ def test_a_label_gives_its_probability_to_its_drafter_else_to_the_generalist_els
     assert made.law_for(["math", "sql", "chat"]).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
     assert made.law_for(["general", "sql"]).tolist() == [[0, 1], [1, 0], [1, 0]]
     assert made.law_for(["sql", "retrieval"]).tolist() == [[1, 0], [0.5, 0.5], [0.5, 0.5]]
+    assert made.law_for(["general+retrieval", "sql+retrieval"]).tolist() == [[0, 1], [1, 0], [1, 0]]
+    assert made.law_for(["general", "sql+retrieval", "sql"]).tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0]]
 
 
 def test_the_law_of_a_pool_is_a_law():

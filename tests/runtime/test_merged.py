@@ -12,11 +12,13 @@ from drafterforge.drafter.merged import Merged
 from drafterforge.drafter.names import halves
 from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.proposers.pool import PoolProposer, WorthReading
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
+from drafterforge.selectors.bandit import Bandit
 from drafterforge.tree.grow import TreeShape
 from tests.models import tiny_drafter, tiny_target
 
@@ -51,7 +53,7 @@ def test_retrieval_s_deep_chains_are_in_the_tree_though_little_is_drafted(target
     merged = Merged(eagle, Retrieval(), min_reach=0.99, min_probability=0.0)
     prompt = [5, 9, 13, 2 + 9, 30, 31, 32, 33] * 4
     cycles = Engine(target, merged, TreeShape(30, 9, 2)).generate([prompt], 12)[0].cycles
-    assert max(cycle.depth for cycle in cycles) > 3  # a random drafter is never so sure
+    assert max(cycle.accepted for cycle in cycles) > 3  # a random drafter is never so sure
     assert all(cycle.depth <= 9 and cycle.num_nodes <= 30 for cycle in cycles)
 
 
@@ -76,9 +78,9 @@ def test_a_level_is_drafted_while_its_parents_are_likely():
 def test_it_is_judged_by_what_either_proposes(target, eagle, every, sampling, monkeypatch):
     found = Retrieval()
     shapes = {"both": TreeShape(12, 6, 3), "retrieval": TreeShape(12, 6, 3)}
-    pool = Pool(
-        {"eagle": eagle, "both": Merged(eagle, found), "retrieval": found}, "hedgespec", shapes=shapes, every=every
-    )
+    found = Retrieval(min_probability=0.08, min_expected=0.0)  # what is taken, and no more
+    drafters = {"eagle": eagle, "both": Merged(eagle, Retrieval()), "retrieval": found}
+    pool = Pool(drafters, "hedgespec", shapes=shapes, every=every)
     judged, evaluations = [], PoolProposer._evaluations
 
     def watching(proposer, judgement):
@@ -118,6 +120,50 @@ def test_it_joins_and_leaves_a_running_pool(target, eagle):
     engine.remove_drafter("both")
     *_, last = stream
     assert last.tokens == wanted
+
+
+def test_a_cycle_in_which_nothing_was_worth_verifying_teaches_a_bandit_too(target, eagle, monkeypatch):
+    seen, observe = [], Bandit.observe
+
+    def watching(bandit, feedback):
+        seen.append(feedback)
+        return observe(bandit, feedback)
+
+    monkeypatch.setattr(Bandit, "observe", watching)
+    never = Merged(eagle, Retrieval(), min_reach=0.99, min_probability=0.999)
+    pool = Pool({"never": never, "eagle": eagle}, "ucb1", shapes={"never": TreeShape(12, 6, 3)})
+    Engine(target, pool, TreeShape(6, 2, 2)).generate([PROMPTS[1]], 24)
+    assert {one.depth for one in seen[:-2] if one.drafter == 0} == {6}
+    assert {one.accept_length for one in seen if one.drafter == 0} == {1}
+
+
+@pytest.mark.parametrize("worth", [(0.0, 0.0), (0.4, 0.08)])
+def test_a_tree_does_not_depend_on_the_rows_beside_it(target, eagle, worth, monkeypatch):
+    trees, verify = [], Batch.verify
+
+    def watching(batch, tree, depth):
+        trees.append({row.answer.prompt[-1]: tuple(kept(tree, place)) for place, row in enumerate(batch.rows)})
+        return verify(batch, tree, depth)
+
+    def kept(tree, row):
+        for node, (token, parent, level) in enumerate(
+            zip(tree.tokens[row], tree.parents[row], tree.levels[row], strict=True)
+        ):
+            if node == 0 or parent != node:
+                yield int(token), int(parent), int(level)
+
+    monkeypatch.setattr(Batch, "verify", watching)
+    engine = Engine(target, Merged(eagle, Retrieval(), *worth), TreeShape(12, 5, 3))
+    engine.generate(PROMPTS, 20)
+    together, alone = {}, {}
+    for one in trees:
+        for prompt, tree in one.items():
+            together.setdefault(prompt, []).append(tree)
+    for prompt in PROMPTS:
+        trees.clear()
+        engine.generate([prompt], 20)
+        alone[prompt[-1]] = [one[prompt[-1]] for one in trees]
+    assert together == alone
 
 
 def test_its_trees_are_bounded_for_the_device_and_other_targets_drafters_are_refused(target, eagle):

@@ -9,7 +9,7 @@ import copy
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import Others
+
+
+TINY = 1e-9  # probability; no candidate is less likely
 
 
 @dataclass
@@ -83,10 +86,10 @@ class PoolProposer(Proposer):
         for name, drafter in pool.drafters.items():
             if eagle_of(drafter) is None:
                 self.parts.append(([name], _solo(drafter)))
-        self.found: dict[str, SoloProposer] = {}  # what finds the candidates that merged drafters take
+        self.found: dict[str, Finder] = {}  # what looks up the candidates that merged drafters take
         for name, drafter in pool.drafters.items():
             if isinstance(drafter, Merged):
-                self.found[name] = self._finder(drafter) or _solo(drafter.retrieval)
+                self.found[name] = self._finder(drafter) or Finder(drafter)
         self.rows: list[PoolRow] = []
         self.since = 0  # cycles since all have read
         self.held: list[Held] = []  # what was committed since then
@@ -104,14 +107,13 @@ class PoolProposer(Proposer):
         return [row.shape for row in self.rows]
 
     @property
-    def finders(self) -> list[SoloProposer]:
+    def finders(self) -> list[Finder]:
         """Each once: drafters that take from the same retrieval drafter share what reads the text for it."""
         return list(dict.fromkeys(self.found.values()))
 
-    def _finder(self, drafter: Merged) -> SoloProposer | None:
-        """What reads the text for its retrieval drafter already."""
-        same = (own for own in self.finders if own.proposer.drafter is drafter.retrieval)
-        return next(same, None)
+    def _finder(self, drafter: Merged) -> Finder | None:
+        """What reads the text for it already."""
+        return next((own for own in self.finders if own.serves(drafter)), None)
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`, and start its selector."""
@@ -208,11 +210,7 @@ class PoolProposer(Proposer):
         """Trees of an EAGLE-3 drafter and of retrieval in one, as deep and large as is worth it."""
         drafter = self.pool.drafters[name]
         others = others_of(drafter, self.found[name].candidates(rows, shape))
-        tree = part.draft(member, rows, root, shape, WorthReading(shape, drafter.min_reach), others)
-        sizes = (tree.parents != torch.arange(tree.parents.shape[1], device=root.device)).sum(dim=1) + 1
-        for place, depth, size in zip(rows, tree.levels.amax(dim=1).tolist(), sizes.tolist(), strict=True):
-            self.rows[place].shape = TreeShape(size, depth, shape.top_k)
-        return tree
+        return part.draft(member, rows, root, shape, WorthReading(shape, drafter.min_reach), others)
 
     def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
         """Let the drafters read what was committed, and the selectors learn from it; see `Proposer`."""
@@ -245,28 +243,28 @@ class PoolProposer(Proposer):
         judgements = [
             part.read(truth, top_k, self.pool.details) for (_, part), top_k in zip(self.parts, top_ks, strict=True)
         ]
+        found = self._found(truth)
         began = time.perf_counter()
         self.since = 0
         evaluations = None
-        if truth is None:
-            for finder in self.finders:
-                finder.read()
-        else:
-            self.judgement = self._with_found(Judgement.join(judgements), truth)
+        if truth is not None:
+            self.judgement = Judgement.join(judgements)
+            order = [name for names, _ in self.parts for name in names]
+            for names, judged in found:
+                self.judgement = self.judgement.or_else([order.index(name) for name in names], judged)
             evaluations = self._evaluations(self.judgement)
         self.held = []
         self._tell(evaluations)
         self.select_s += time.perf_counter() - began
 
-    def _with_found(self, judgement: Judgement, truth: Truth) -> Judgement:
-        """Merged drafters also propose what was found for them."""
-        order = [name for names, _ in self.parts for name in names]
+    def _found(self, truth: Truth | None) -> list[tuple[list[str], Judgement | None]]:
+        """Let what looks candidates up read too: names of the merged drafters that take them, and how good they were."""
+        told = []
         for finder in self.finders:
             names = [name for name, own in self.found.items() if own is finder]
             top_k = [self.pool.shape_of(name, self.asked).top_k for name in names]
-            found = finder.read(truth, top_k, self.pool.details)
-            judgement = judgement.or_else([order.index(name) for name in names], found)
-        return judgement
+            told.append((names, finder.read(truth, top_k, self.pool.details)))
+        return told
 
     def _catch_up(self) -> None:
         """Read before the rows change; what the selectors would have learned from it is told as usual."""
@@ -339,7 +337,7 @@ class PoolProposer(Proposer):
         if isinstance(drafter, Merged):
             finder = self._finder(drafter)
             if finder is None:
-                finder = _solo(drafter.retrieval)
+                finder = Finder(drafter)
                 for text, feature in zip(texts, features, strict=True):
                     finder.admit(text, feature)
             self.found[name] = finder
@@ -426,6 +424,20 @@ def seen(guesses: Tensor, rows: Sequence[PoolRow], scheduler: Scheduler, embeddi
 def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
     """The largest of every number."""
     return TreeShape(*(max(getattr(one, key) for one in shapes) for key in ("num_tokens", "depth", "top_k")))
+
+
+class Finder(SoloProposer):
+    """Looks up what merged drafters take from retrieval; judged by what of it is likely enough to be taken."""
+
+    def __init__(self, drafter: Merged) -> None:
+        """drafter: whose retrieval drafter and least probability it serves."""
+        self.source, self.least = drafter.retrieval, drafter.min_probability
+        taken = replace(self.source, min_probability=max(self.least, TINY), min_expected=0.0)
+        super().__init__(RetrievalProposer(taken))
+
+    def serves(self, drafter: Merged) -> bool:
+        """Whether it proposes what this drafter takes."""
+        return self.source is drafter.retrieval and self.least == drafter.min_probability
 
 
 def others_of(drafter: Merged, candidates: Sequence[Candidates]) -> Others:

@@ -48,7 +48,7 @@ class SoloProposer:
     def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
         """Read what is unread; judge the drafter since it was last asked to, if the truth is given.
 
-        top_k: its proposals; of retrieval several numbers may be asked for, and each is judged.
+        top_k: how many of its proposals count, one number; retrieval takes several, and is judged by each of them.
         """
         self._flush()
         guesses, self.guesses = self.guesses, [[] for _ in self.guesses]
