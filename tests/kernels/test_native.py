@@ -268,7 +268,7 @@ def test_what_would_be_read_past_or_misread_is_refused():
         ValueError, match=r"keys of 1 sequences, 1 to 256 slots; got torch\.float32, 1 sequences, 257 slots"
     ):
         native.attention(q, keys, values, None, 257)
-    with pytest.raises(ValueError, match="wanted torch.float32 keys of 2 sequences"):
+    with pytest.raises(ValueError, match=r"wanted torch\.float32 keys of 2 sequences"):
         native.attention(torch.randn(2, 3, 4, 8), keys, values, None, 10)
     cos = torch.ones(4, 4)
     for rows, slots in ((4, None), (3, torch.zeros(2, dtype=torch.long))):  # of a cache of one sequence of 3 tokens

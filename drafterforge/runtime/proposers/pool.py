@@ -35,7 +35,6 @@ from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import Others
 
-
 TINY = 1e-9  # probability; no candidate is less likely
 
 
@@ -258,7 +257,7 @@ class PoolProposer(Proposer):
         self.select_s += time.perf_counter() - began
 
     def _found(self, truth: Truth | None) -> list[tuple[list[str], Judgement | None]]:
-        """Let what looks candidates up read too: names of the merged drafters that take them, and how good they were."""
+        """Let the finders read too: of each the merged drafters that take from it, and how good it was."""
         told = []
         for finder in self.finders:
             names = [name for name, own in self.found.items() if own is finder]
