@@ -149,7 +149,7 @@ class Crossing:
         places[numbers, inside] = chosen
         return replace(base, trees=trees, chosen=places, every=scheduler.every)
 
-    @torch.inference_mode()  # as live, where policies choose by the same kernels
+    @torch.inference_mode()
     def _asked(
         self, scheduler: Scheduler, traces: Traces, generator: torch.Generator
     ) -> tuple[list[np.ndarray], np.ndarray | None]:

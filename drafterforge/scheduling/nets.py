@@ -54,11 +54,7 @@ class ActorCritic(nn.Module):
         self.critic = mlp((observation_size, *critic, 1), gain=1.0)
         self.register_buffer("mean", torch.zeros(observation_size))
         self.register_buffer("scale", torch.ones(observation_size))
-        self._packed: tuple[list, native.PackedMLP] | None = None
-
-    def __getstate__(self) -> dict:
-        """Without what is packed, which points into this object's own memory."""
-        return self.__dict__ | {"_packed": None}
+        self._packed: native.PackedMLP | None = None
 
     def normalise_by(self, observations: Tensor) -> None:
         """From now on shift and scale each feature as observations [N, O] need it to have mean 0 and deviation 1."""
@@ -82,20 +78,19 @@ class ActorCritic(nn.Module):
     def logits(self, observations: Tensor, mask: Tensor | None = None) -> Tensor:
         """The logits [B, A] alone: all that serving needs.
 
-        In inference mode on a CPU with compiled kernels a row's bits do not depend on the others, live and in replays.
+        Of a frozen one on a CPU with compiled kernels a row's bits do not depend on the others, live and in replays.
         """
-        if torch.is_inference_mode_enabled() and self.mean.dtype == torch.float32 and native.takes(observations):
-            return forbid(self.packed()(observations.contiguous()), mask)
+        if self._packed is not None and native.takes(observations):
+            return forbid(self._packed(observations.contiguous()), mask)
         return forbid(self.actor(self.normalised(observations)), mask)
 
-    def packed(self) -> native.PackedMLP:
-        """The actor for the kernels of native.c, made again if its weights have changed."""
-        tensors = [self.mean, self.scale, *self.actor.parameters()]
-        key = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in tensors]
-        if self._packed is None or self._packed[0] != key:
-            layers = [(layer.weight.detach(), layer.bias.detach()) for layer in self.actor if isinstance(layer, Dense)]
-            self._packed = key, native.PackedMLP(self.mean, self.scale, FARTHEST, layers)
-        return self._packed[1]
+    def frozen(self) -> ActorCritic:
+        """This network, ready to serve: its weights may not change any more."""
+        self.eval().requires_grad_(False)
+        if self.mean.dtype == torch.float32 and native.takes(self.mean):
+            layers = [(layer.weight, layer.bias) for layer in self.actor if isinstance(layer, Dense)]
+            self._packed = native.PackedMLP(self.mean, self.scale, FARTHEST, layers)
+        return self
 
 
 def forbid(logits: Tensor, mask: Tensor | None) -> Tensor:

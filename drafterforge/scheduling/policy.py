@@ -167,7 +167,7 @@ def _net(name: str, hidden: Sequence[int], size: int, actions: int, tensors: dic
     with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
         net = ActorCritic(size, actions, hidden, critic)
     net.load_state_dict(own, assign=True)
-    return net.float().eval()
+    return net.float().frozen()
 
 
 def check_policy(policy: Scheduler, target_fingerprint: str, drafter: str, drafter_sha256: str, folder: Path) -> None:

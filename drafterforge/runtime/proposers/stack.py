@@ -18,7 +18,7 @@ from drafterforge.drafter.stacked import StackedDrafters
 from drafterforge.kernels.attention import additive, grouped_attention
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.judging import Judgement, Truth, draft_id_table, judge
-from drafterforge.runtime.proposers.eagle3 import append_slots, draft_levels, new_draft_cache
+from drafterforge.runtime.proposers.eagle3 import append_slots, attend_to, draft_levels, new_draft_cache
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import Others
@@ -93,21 +93,12 @@ class StackProposer:
         """Let all drafters read what is unread; judges them at its positions if the truth about these is given."""
         drafters, batch = self.drafters, len(self.stable)
         tokens, features, counts = self._unread([0] * batch)
-        width, newest = tokens.shape[1], torch.tensor(counts, device=tokens.device) - 1
-        rows = torch.arange(batch, device=tokens.device) * width + newest
-        slots = torch.tensor(self.stable, device=tokens.device)[:, None] + torch.arange(width, device=tokens.device)
-        used = max(self.stable) + width
-        told = truth is not None
-        reach = slots[:, :, None] if told else slots.flatten()[rows][:, None, None]
-        mask = additive(torch.arange(used, device=tokens.device) <= reach, drafters.embedding.dtype)
-        hidden = drafters.layer(
-            drafters.embed(tokens.flatten()),
-            drafters.fuse(features.flatten(0, 1)),
-            slots.flatten(),
-            self._attend(slots, used, mask),
-            rows=None if told else rows,
-        )
-        logits = drafters.logits(hidden)
+        width, told = tokens.shape[1], truth is not None
+        rows = torch.arange(batch, device=tokens.device) * width + torch.tensor(counts, device=tokens.device) - 1
+        if batch == len(drafters.members) == 1:
+            hidden, logits = self._read_alone(tokens[0], features[0], told)
+        else:
+            hidden, logits = self._read_together(tokens, features, rows, told)
         judgement = None
         if told:
             self.outputs = hidden, logits
@@ -119,6 +110,40 @@ class StackProposer:
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
         self.unread, self.ahead = [[] for _ in self.stable], {}
         return judgement
+
+    def _read_together(self, tokens: Tensor, features: Tensor, rows: Tensor, told: bool) -> tuple[Tensor, Tensor]:
+        """Outputs [N, R, H] and logits [N, R, W] of all slots if they are told, else of the newest, `rows` [B]."""
+        drafters, width = self.drafters, tokens.shape[1]
+        slots = torch.tensor(self.stable, device=tokens.device)[:, None] + torch.arange(width, device=tokens.device)
+        used = max(self.stable) + width
+        reach = slots[:, :, None] if told else slots.flatten()[rows][:, None, None]
+        mask = additive(torch.arange(used, device=tokens.device) <= reach, drafters.embedding.dtype)
+        hidden = drafters.layer(
+            drafters.embed(tokens.flatten()),
+            drafters.fuse(features.flatten(0, 1)),
+            slots.flatten(),
+            self._attend(slots, used, mask),
+            rows=None if told else rows,
+        )
+        return hidden, drafters.logits(hidden)
+
+    def _read_alone(self, tokens: Tensor, features: Tensor, told: bool) -> tuple[Tensor, Tensor]:
+        """The same for one drafter and one row, tokens [A] and features [A, 3H]: without padding and stacks."""
+        drafter, width, start = self.drafters.members[0], tokens.shape[0], self.stable[0]
+        self.cache.place(start, width)
+        slots = start + torch.arange(width, device=tokens.device)
+        mask = None  # the newest slot reads all
+        if told and width > 1:
+            mask = torch.arange(start + width, device=tokens.device) <= slots[:, None]
+            mask = additive(mask, drafter.embedding.dtype)[None]
+        hidden = drafter.layer(
+            drafter.embed(tokens),
+            drafter.fuse(features),
+            slots,
+            attend_to(self.cache, 1, mask),
+            rows=None if told else slice(width - 1, width),
+        )
+        return hidden[None], drafter.logits(hidden)[None]
 
     def _unread(self, skip: list[int]) -> tuple[Tensor, Tensor, list[int]]:
         """Unread tokens [B, A] and features [B, A, 3H] behind the first skip[b], padded, and how many they are."""
