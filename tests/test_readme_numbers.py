@@ -84,9 +84,9 @@ def test_a_measurement_that_changed_changes_its_row_and_no_other(numbers, root):
 
 def test_a_command_without_a_file_has_no_row(numbers, root):
     (root / "docs" / "reports" / "calibrate.json").unlink()
-    assert "| `drafterforge calibrate` |" in readme(root)
+    assert "| `drafterforge calibrate latency" in readme(root)
     assert numbers("--root", root).returncode == 0
-    assert "| `drafterforge calibrate` |" not in readme(root) and "`calibrate.json`" not in readme(root)
+    assert "| `drafterforge calibrate latency" not in readme(root) and "`calibrate.json`" not in readme(root)
 
 
 def test_another_device_has_a_table_of_its_own(numbers, root):
@@ -134,13 +134,17 @@ def test_what_is_kept_is_in_the_readme_with_its_note(numbers, root):
 def test_an_artifact_is_kept_with_its_date_and_settings(numbers, root, tmp_path):
     folder = tmp_path / "profile"
     folder.mkdir()
-    about = {"created": "2001-02-03T04:05:06+00:00", "config": {"latency": {"num_held_out": 34}}, "kind": "latency"}
+    about = {
+        "created": "2001-02-03T04:05:06+00:00",
+        "config": {"latency": {"num_prompts": 56, "num_held_out": 34}},
+        "kind": "latency",
+    }
     (folder / "manifest.json").write_text(json.dumps(about | {"files": {}}))
     errors = {"errors": {"total": 0.125, "total_unscaled": 0.5}, "device": "cpu, made up", "dtype": "float32"}
     (folder / "latency.json").write_text(json.dumps(errors))
     for given in (folder, folder / "latency.json"):
         assert numbers("--root", root, "--keep", given, "calibrate").returncode == 0
-        (line,) = [line for line in readme(root).splitlines() if line.startswith("| `drafterforge calibrate`")]
+        (line,) = [line for line in readme(root).splitlines() if line.startswith("| `drafterforge calibrate latency")]
         assert "34 held-out answers" in line and line.endswith("| 12.5 %; 50.0 % | 2001-02-03, float32 |")
 
 
