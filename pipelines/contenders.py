@@ -136,7 +136,7 @@ class Contenders:
         if not isinstance(eagle, FusedDrafter) or not isinstance(found, Retrieval):
             raise ConfigError(
                 f"suite.methods has {first}{JOINT}{second}; wanted an EAGLE-3 drafter of the pool, + and a retrieval "
-                f"drafter of it, as {self.pool.names[0]}{JOINT}{RETRIEVAL}"
+                f"drafter of it, as {domain_of(self.pool.names[0])}{JOINT}{RETRIEVAL}"
             )
         own = Merged(eagle, found)
         shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, kind_of_drafter(own))
