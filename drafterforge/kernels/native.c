@@ -323,6 +323,37 @@ void df_mlp(const float *x, const float *mean, const float *scale, float farthes
     }
 }
 
+/* x as float16 holds it, for |x| up to 65504. */
+INLINE float half_of(float x) {
+    if (fabsf(x) < 6.103515625e-05f) return rintf(x * 16777216.f) / 16777216.f; /* its subnormal numbers */
+    word number;
+    memcpy(&number, &x, sizeof x);
+    number = (number + 0xfff + (number >> 13 & 1)) & ~(word)0x1fff;
+    memcpy(&x, &number, sizeof x);
+    return x;
+}
+
+/* Of each row of log-probabilities [rows, count], as float16 holds them, none below `least`: these, their exponentials
+ * and 1 less the sum of the latter; out [rows, 2 count + 1]. */
+void df_children(const float *logp, long rows, long count, float least, float *out) {
+    for (long row = 0; row < rows; row++, logp += count, out += 2 * count + 1) {
+        float sum = 0.f;
+        for (long at = 0; at < count; at += LANES) {
+            const long some = count - at < LANES ? count - at : LANES;
+            float part[LANES] = {0};
+            for (long lane = 0; lane < some; lane++)
+                part[lane] = logp[at + lane] > least ? half_of(logp[at + lane]) : least;
+            const vec powers = exponential(*(const vec *)part);
+            for (long lane = 0; lane < some; lane++) {
+                out[at + lane] = part[lane];
+                out[count + at + lane] = powers[lane];
+                sum += powers[lane];
+            }
+        }
+        out[2 * count] = 1.f - sum;
+    }
+}
+
 /* out[row] = x[row] / sqrt(mean of its squares + eps) * gain; [rows, width], row strides ldx and width. */
 void df_rms_norm(const float *x, long ldx, const float *gain, float *out, long rows, long width, float eps) {
     for (long row = 0; row < rows; row++) {

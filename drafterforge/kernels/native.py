@@ -35,6 +35,7 @@ SIGNATURES: dict[str, tuple] = {
     "df_argmax": (c_void_p, c_long, c_long, c_void_p, c_int),
     "df_walk": (*[c_void_p] * 3, *[c_long] * 3, c_void_p, c_void_p),
     "df_mlp": (*[c_void_p] * 3, c_float, *[c_void_p] * 3, c_long, c_long, c_void_p, c_void_p, c_long, c_int),
+    "df_children": (c_void_p, c_long, c_long, c_float, c_void_p),
     "df_rms_norm": (c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_float),
     "df_swiglu": (c_void_p, c_void_p, c_long, c_long, c_int),
     "df_rotate_and_store": (*[c_void_p] * 3, *[c_long] * 5, c_void_p, c_void_p, c_long, c_long, c_void_p, c_long),
@@ -261,6 +262,18 @@ class PackedMLP:
             torch.get_num_threads(),
         )
         return out
+
+
+def children(logp: Tensor, least: float) -> Tensor:
+    """Contiguous logp [N, C], as float16 holds them but none below `least`, their exponentials and 1 less those' sum.
+
+    [N, 2C + 1].
+    """
+    rows, count = logp.shape
+    require(logp, (rows, count))
+    out = torch.empty(rows, 2 * count + 1)
+    library().df_children(logp.data_ptr(), rows, count, least, out.data_ptr())
+    return out
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:

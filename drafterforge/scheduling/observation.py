@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
+from drafterforge.kernels import native
 from drafterforge.kernels.best import best_logp
 
 PARTS = ("features", "text", "children", "length")
@@ -55,12 +56,20 @@ def observed(parts: Sequence[str], seen: Observation) -> Tensor:
         elif part == "text":
             found.append(seen.texts.half().float())
         elif part == "children":
-            logp = seen.children.half().float().clamp(min=FLOOR)
-            probs = logp.exp()
-            found += [logp, probs, 1.0 - probs.sum(dim=1, keepdim=True)]
+            found.append(of_children(seen.children))
         else:
-            found.append(seen.lengths[:, None].float() / LENGTH_UNIT)
+            found.append(seen.lengths.view(-1, 1) / LENGTH_UNIT)
     return torch.cat(found, dim=1)
+
+
+def of_children(logp: Tensor) -> Tensor:
+    """Log-probabilities [B, C] as traces hold them, the probabilities and what is left of them, [B, 2C + 1] float32."""
+    logp = logp.float()
+    if native.takes(logp):
+        return native.children(logp.contiguous(), FLOOR)
+    logp = logp.half().float().clamp(min=FLOOR)
+    probs = logp.exp()
+    return torch.cat((logp, probs, 1.0 - probs.sum(dim=1, keepdim=True)), dim=1)
 
 
 def text_state(tokens: Tensor, embedding: Tensor) -> Tensor:

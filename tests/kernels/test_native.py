@@ -17,7 +17,7 @@ from drafterforge.kernels.gate import swiglu
 from drafterforge.kernels.linear import NATIVE_ROWS, FrozenLinear
 from drafterforge.kernels.norm import rms_norm
 from drafterforge.scheduling.nets import ActorCritic
-from drafterforge.scheduling.observation import best_children
+from drafterforge.scheduling.observation import FLOOR, best_children, of_children
 from drafterforge.schema import TargetConfig
 from drafterforge.target import device as device_room
 from drafterforge.target.load import load_target, wrap_model
@@ -235,6 +235,20 @@ def test_a_policy_s_network_is_that_of_torch_once_it_is_frozen(hidden):
     assert torch.cat([net.logits(row[None]) for row in many]).equal(net.logits(many))
     assert net.logits(seen, seen[:, :19] > 0).isinf().any()
     assert ActorCritic(3, 2, hidden).double().frozen().logits(torch.randn(1, 3).double()).dtype == torch.float64
+
+
+@compiled
+@pytest.mark.parametrize("count", [1, 10, 16, 37])
+def test_what_a_scheduler_sees_of_children_is_what_traces_hold_of_them(count, monkeypatch):
+    logp = -torch.exp(torch.randn(300, count) * 5).clamp(max=6e4)
+    logp[0], logp[1, 0], logp[2, 0] = -torch.inf, 0.0, -torch.finfo(torch.float16).tiny / 3
+
+    found = of_children(logp)
+    assert found[:, :count].equal(logp.half().float().clamp(min=FLOOR))
+    assert found.equal(of_children(logp.half()))
+    assert torch.cat([of_children(row[None]) for row in logp]).equal(found)
+    monkeypatch.setattr(native, "library", lambda: None)
+    torch.testing.assert_close(found, of_children(logp), rtol=1e-5, atol=1e-5)
 
 
 # What a kernel cannot see for itself.
