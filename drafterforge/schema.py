@@ -526,7 +526,7 @@ class PolicyConfig:
     """What is trained."""
 
     name: str = ""  # of a variant, such as resps-text, which names its artifact; empty: the method's
-    method: str = "planner"  # resps | ltd | planner | router | joint: drafter and tree by a selector
+    method: str = "planner"  # resps | ltd | planner | marginal | router | joint: drafter and tree by a selector
     objective: str = "average"  # average: tokens - rho x seconds | throughput | accept_length | time, as papers reward
     parts: list[str] = field(default_factory=lambda: ["children", "length"])  # features, text, children, length
     train_every: int = 1  # cycles an action is kept in training
@@ -548,14 +548,14 @@ class PolicyConfig:
     planner_rounds: int = 60  # planner: evaluations of the policy
     decides: str = "both"  # ltd: depth | size | both, taking turns | independent: both, each trained alone
     rounds: int = 2  # ltd: turns of each of the two
-    max_depth: int = 8  # ltd: deepest tree
+    max_depth: int = 8  # ltd, marginal: deepest tree
     size_actor: list[int] | None = None  # ltd: hidden layers of the size policy; null: as actor
     size_gamma: float | None = None  # ltd: discount of the size policy; null: as gamma
     arms: int = 8  # joint: pairs of drafter and tree to choose from
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        _one_of("policy.method", self.method, ("resps", "ltd", "planner", "router", "joint"))
+        _one_of("policy.method", self.method, ("resps", "ltd", "planner", "marginal", "router", "joint"))
         _one_of("policy.objective", self.objective, ("average", "throughput", "accept_length", "time"))
         _one_of("policy.decides", self.decides, ("depth", "size", "both", "independent"))
         _one_of("policy.schedule", self.schedule, ("constant", "linear"))

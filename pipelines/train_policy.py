@@ -35,15 +35,26 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.scheduling.actions import ActionGrid, describe
 from drafterforge.scheduling.latency import LatencyProfile, read_profile
+from drafterforge.scheduling.marginal import marginal_grid
 from drafterforge.scheduling.planner import best_static
-from drafterforge.scheduling.policy import PolicySpec, check_policy, load_policy, save_policy
+from drafterforge.scheduling.policy import check_policy, load_policy, save_policy
 from drafterforge.scheduling.replay import build_table
 from drafterforge.scheduling.schedulers import Scheduler
+from drafterforge.scheduling.spec import PolicySpec
 from drafterforge.scheduling.trace import Traces
 from drafterforge.schema import KNOTS, CalibrateConfig, TrainPolicyConfig
 from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
-from drafterforge.training.policies import Curve, Lesson, ltd_grid, part_of, train_ltd, train_shapes
+from drafterforge.training.policies import (
+    NUMBERS_TRIED,
+    Curve,
+    Lesson,
+    ltd_grid,
+    part_of,
+    train_ltd,
+    train_marginal,
+    train_shapes,
+)
 from drafterforge.tree.grow import TreeShape
 
 Config = TrainPolicyConfig
@@ -163,34 +174,38 @@ def trained(
         return
     staging = open_staging(path, settings)
     lesson = Lesson(traces.split("train"), traces.drafter(cfg.drafter), profile, grid, staging, cfg.seed)
-    if cfg.policy.method == "ltd":
-        nets, curves = train_ltd(cfg.policy, lesson)
-    else:
-        with bar(f"training {cfg.policy.method}", cfg.policy.planner_rounds) as progress:
-            nets, curves = train_shapes(cfg.policy, lesson, lambda shown: progress.advance(shown=shown))
-    ltd = cfg.policy.method == "ltd"
-    told = traces.recorded.told
+    told, method, seconds = traces.recorded.told, cfg.policy.method, None
+    grids = {"ltd": ltd_grid, "marginal": marginal_grid}
     spec = PolicySpec(
-        kind="ltd" if ltd else "shapes",
-        method=cfg.policy.method,
+        kind=method if method in grids else "shapes",
+        method=method,
         target_fingerprint=target.fingerprint,
         drafter=cfg.drafter,
         drafter_sha256=fingerprint_of(parent),
         device=profile.device,
-        grid=(ltd_grid(grid, told, cfg.policy.max_depth) if ltd else grid).as_dict(),
+        grid=(grids[method](grid, told, cfg.policy.max_depth) if method in grids else grid).as_dict(),
         parts=list(cfg.policy.parts),
         every=cfg.policy.every,
         temperature=cfg.policy.temperature,
-        top_k=told if ltd else 0,
-        hidden={name: list(part_of(cfg.policy, name).actor) for name in nets},
+        top_k=told if method in grids else 0,
     )
+    if method == "ltd":
+        nets, curves = train_ltd(cfg.policy, lesson)
+    elif method == "marginal":
+        with bar("training marginal", NUMBERS_TRIED) as progress:
+            policy, curves = train_marginal(spec, lesson, lambda shown: progress.advance(shown=shown))
+        spec, seconds, nets = policy.spec, policy.seconds, {}
+    else:
+        with bar(f"training {method}", cfg.policy.planner_rounds) as progress:
+            nets, curves = train_shapes(cfg.policy, lesson, lambda shown: progress.advance(shown=shown))
+    spec = replace(spec, hidden={name: list(part_of(cfg.policy, name).actor) for name in nets})
     parents = [parent, open_artifact(sources[0], "traces")]
     if sources[1].is_dir():
         parents.append(open_artifact(sources[1], "latency"))
     with write_artifact(
         path, kind="policies", name=path.name, **whole, parents=parents, replace=cfg.overwrite
     ) as staged:
-        save_policy(staged, spec, nets)
+        save_policy(staged, spec, nets, seconds)
         save_json_atomic(staged / "curves.json", curves)
         plot(staged / "curves.png", curves, cfg.policy.method)
     drop_staging(path)

@@ -23,9 +23,10 @@ from drafterforge.evaluation.story import room_of, tell
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.recording import record
-from drafterforge.scheduling.choices import depths_of, nodes_of, observations_of
+from drafterforge.scheduling.choices import levels_of, nodes_of, observations_of
+from drafterforge.scheduling.growing import GrowingPolicy
 from drafterforge.scheduling.nets import act
-from drafterforge.scheduling.policy import LTDPolicy, ShapePolicy
+from drafterforge.scheduling.policy import ShapePolicy
 from drafterforge.scheduling.schedulers import Scheduler, StaticScheduler
 from drafterforge.scheduling.trace import Recorded, Trace, Traces, join
 from drafterforge.target.load import Target
@@ -51,7 +52,7 @@ class Reach:
         """The union of what they may ask for; ConfigError for one that cannot be replayed, or not beside the others."""
         shapes = [shape for name, one in schedulers.items() for shape in _shapes(name, one) if _drafts(shape)]
         shapes = shapes or [TreeShape(2, 1, 1)]
-        told = {one.spec.top_k: name for name, one in schedulers.items() if isinstance(one, LTDPolicy)}
+        told = {one.spec.top_k: name for name, one in schedulers.items() if isinstance(one, GrowingPolicy)}
         if len(told) > 1:
             widths = ", ".join(f"{name} of width {top_k}" for top_k, name in told.items())
             raise ConfigError(f"schedulers that see scores of different widths are recorded one by one, got {widths}")
@@ -161,8 +162,8 @@ class Crossing:
         if isinstance(scheduler, StaticScheduler):
             shape = scheduler.shape
             return [np.broadcast_to((shape.num_tokens, shape.depth, shape.top_k), (count, traces.num_roots, 3))], None
-        if isinstance(scheduler, LTDPolicy):
-            return [np.stack([_ltd(scheduler, traces, drafter) for drafter in range(count)])], None
+        if isinstance(scheduler, GrowingPolicy):
+            return [np.stack([_grown(scheduler, traces, drafter) for drafter in range(count)])], None
         found = []
         for drafter in range(count):
             seen = torch.from_numpy(observations_of(traces, drafter, scheduler.spec.parts))
@@ -250,16 +251,16 @@ def _rescaled(base: Story, depths: Sequence[int]) -> Trees:
     return base.trees[0].only(range(len(depths)), max(1, *base.depths) / max(1, *depths))
 
 
-def _ltd(policy: LTDPolicy, traces: Traces, drafter: int) -> np.ndarray:
+def _grown(policy: GrowingPolicy, traces: Traces, drafter: int) -> np.ndarray:
     """Trees that a policy decides on while they are drafted, [R, 3]."""
-    depths = depths_of(policy.depth_net, traces, drafter, policy.depth)
+    depths = levels_of(policy, traces, drafter)
     nodes = nodes_of(policy, traces, drafter, depths)
     return np.stack((nodes, depths, np.full_like(nodes, policy.spec.top_k)), axis=1)
 
 
 def _shapes(name: str, scheduler: Scheduler) -> Sequence[TreeShape]:
     """The largest trees that a scheduler may ask for, or all of them."""
-    if type(scheduler) is StaticScheduler or isinstance(scheduler, LTDPolicy):
+    if type(scheduler) is StaticScheduler or isinstance(scheduler, GrowingPolicy):
         return [scheduler.shape]
     if isinstance(scheduler, ShapePolicy):
         return scheduler.grid.shapes

@@ -12,11 +12,12 @@ from scipy.stats import wilcoxon
 
 from drafterforge.runtime.batch import Generation
 from drafterforge.scheduling.actions import NO_DRAFT, ActionGrid, describe
-from drafterforge.scheduling.choices import logits_of, ltd_actions, observations_of
+from drafterforge.scheduling.choices import grown_actions, logits_of, ltd_actions, observations_of
+from drafterforge.scheduling.growing import GrowingPolicy, LTDPolicy
 from drafterforge.scheduling.latency import LatencyProfile
 from drafterforge.scheduling.nets import act
 from drafterforge.scheduling.planner import best_kept, best_static, clairvoyant
-from drafterforge.scheduling.policy import LTDPolicy, ShapePolicy
+from drafterforge.scheduling.policy import ShapePolicy
 from drafterforge.scheduling.replay import Played, Table, build_table, play, play_static
 from drafterforge.scheduling.schedulers import Scheduler
 from drafterforge.scheduling.trace import Traces
@@ -68,12 +69,14 @@ def outcome(schedule: Schedule, traces: Traces, drafter: int, profile: LatencyPr
 
 
 def chosen(
-    policy: ShapePolicy | LTDPolicy, traces: Traces, drafter: int, profile: LatencyProfile
+    policy: ShapePolicy | GrowingPolicy, traces: Traces, drafter: int, profile: LatencyProfile
 ) -> tuple[Table, np.ndarray, int]:
     """The table of a policy's actions, what it chooses at each root [R], and for how many cycles."""
     table = build_table(traces, policy.grid, drafter, profile)
     if isinstance(policy, LTDPolicy):
         return table, ltd_actions(policy.depth_net, policy.size_net, traces, drafter, table), 1
+    if isinstance(policy, GrowingPolicy):
+        return table, grown_actions(policy, traces, drafter, table), 1
     logits = logits_of(policy.net, observations_of(traces, drafter, policy.spec.parts))
     generator = torch.Generator().manual_seed(0)
     return table, act(torch.from_numpy(logits), policy.spec.temperature, generator).numpy(), policy.every

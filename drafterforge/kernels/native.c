@@ -354,6 +354,37 @@ void df_children(const float *logp, long rows, long count, float least, float *o
     }
 }
 
+static int falling(const void *one, const void *other) {
+    const float a = *(const float *)one, b = *(const float *)other;
+    return (a < b) - (a > b);
+}
+
+/* Of each row of log-probabilities [rows, count], as float16 holds them: the summed exponentials of its best, and the
+ * largest expected[size] - prices[size], where expected is that sum for the best sizes[size] - 1; the first of equal ones.
+ *
+ * most: how many are summed for `reach` [rows].  chosen: [rows] of sizes [num_sizes], rising, 2 or more; either may be
+ * NULL.  scratch: [count]. */
+void df_worth(const float *scores, long rows, long count, long most, float *reach, const int64_t *sizes,
+              const double *prices, long num_sizes, int64_t *chosen, float *scratch) {
+    for (long row = 0; row < rows; row++, scores += count) {
+        for (long at = 0; at < count; at++) scratch[at] = half_of(scores[at]);
+        qsort(scratch, count, sizeof(float), falling);
+        if (reach) {
+            double sum = 0.;
+            for (long at = 0; at < count && at < most; at++) sum += expf(scratch[at]);
+            reach[row] = (float)sum;
+        }
+        if (!chosen) continue;
+        double sum = 0., best = -INFINITY;
+        long summed = 0;
+        for (long place = 0; place < num_sizes; place++) {
+            for (; summed < count && summed < sizes[place] - 1; summed++) sum += expf(scratch[summed]);
+            const double gain = sum - prices[place];
+            if (gain > best) best = gain, chosen[row] = sizes[place];
+        }
+    }
+}
+
 /* out[row] = x[row] / sqrt(mean of its squares + eps) * gain; [rows, width], row strides ldx and width. */
 void df_rms_norm(const float *x, long ldx, const float *gain, float *out, long rows, long width, float eps) {
     for (long row = 0; row < rows; row++) {

@@ -36,6 +36,7 @@ SIGNATURES: dict[str, tuple] = {
     "df_walk": (*[c_void_p] * 3, *[c_long] * 3, c_void_p, c_void_p),
     "df_mlp": (*[c_void_p] * 3, c_float, *[c_void_p] * 3, c_long, c_long, c_void_p, c_void_p, c_long, c_int),
     "df_children": (c_void_p, c_long, c_long, c_float, c_void_p),
+    "df_worth": (c_void_p, c_long, c_long, c_long, *[c_void_p] * 3, c_long, c_void_p, c_void_p),
     "df_rms_norm": (c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_float),
     "df_swiglu": (c_void_p, c_void_p, c_long, c_long, c_int),
     "df_rotate_and_store": (*[c_void_p] * 3, *[c_long] * 5, c_void_p, c_void_p, c_long, c_long, c_void_p, c_long),
@@ -273,6 +274,31 @@ def children(logp: Tensor, least: float) -> Tensor:
     require(logp, (rows, count))
     out = torch.empty(rows, 2 * count + 1)
     library().df_children(logp.data_ptr(), rows, count, least, out.data_ptr())
+    return out
+
+
+def reach(scores: Tensor, most: int) -> Tensor:
+    """Summed exponentials of the best `most` of each row of contiguous scores [N, S], as float16 holds them, [N]."""
+    rows, count = scores.shape
+    require(scores, (rows, count))
+    out, scratch = torch.empty(rows), torch.empty(count)
+    given = scores.data_ptr(), rows, count, most, out.data_ptr(), 0, 0, 0, 0, scratch.data_ptr()
+    library().df_worth(*given)
+    return out
+
+
+def worth(scores: Tensor, sizes: Tensor, prices: Tensor) -> Tensor:
+    """For each row of contiguous scores [N, P] the size whose best nodes are expected to add most above its price, [N].
+
+    sizes: [V] int64, rising, root included, 2 or more.  prices: [V] float64, in tokens.
+    """
+    rows, count = scores.shape
+    require(scores, (rows, count))
+    require(sizes, (len(sizes),), torch.long)
+    require(prices, (len(sizes),), torch.double)
+    out, scratch = torch.empty(rows, dtype=torch.long), torch.empty(count)
+    addresses = sizes.data_ptr(), prices.data_ptr(), len(sizes), out.data_ptr(), scratch.data_ptr()
+    library().df_worth(scores.data_ptr(), rows, count, 0, 0, *addresses)
     return out
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from drafterforge.scheduling.episodes import depth_observations, ltd_index, size_observations, sizes_allowed
+from drafterforge.scheduling.growing import GrowingPolicy
 from drafterforge.scheduling.nets import ActorCritic
-from drafterforge.scheduling.observation import Observation, observed, pool_size
-from drafterforge.scheduling.policy import LTDPolicy
+from drafterforge.scheduling.observation import Observation, level_size, observed, pool_size
 from drafterforge.scheduling.replay import Table
 from drafterforge.scheduling.trace import Traces
 
@@ -76,7 +76,26 @@ def sizes_of(net: ActorCritic | None, traces: Traces, drafter: int, table: Table
 
 
 @torch.inference_mode()
-def nodes_of(policy: LTDPolicy, traces: Traces, drafter: int, depths: np.ndarray) -> np.ndarray:
+def levels_of(policy: GrowingPolicy, traces: Traces, drafter: int) -> np.ndarray:
+    """Levels that a policy drafts at each root, [R], at least 1: its own decisions."""
+    limits, top_k = np.clip(traces.levels, 1, policy.depth), policy.spec.top_k
+    scores, found = traces.rows["scores"][drafter], np.ones(traces.num_roots, dtype=np.int64)
+    going = limits > 1
+    for level in range(1, policy.depth):
+        first = 0 if level == 1 else pool_size(top_k, level - 1)
+        count = top_k if level == 1 else level_size(top_k)
+        rows = np.flatnonzero(going)
+        for start in range(0, len(rows), CHUNK):
+            some = rows[start : start + CHUNK]
+            own = torch.from_numpy(scores[some, first : first + count].astype(np.float32))
+            on = policy.go_on(level, own, torch.from_numpy(traces.positions[some])).numpy()
+            found[some[on]] += 1
+            going[some] = on & (found[some] < limits[some])
+    return found
+
+
+@torch.inference_mode()
+def nodes_of(policy: GrowingPolicy, traces: Traces, drafter: int, depths: np.ndarray) -> np.ndarray:
     """Nodes that a policy has verified at each root, [R], of trees with `depths` levels [R]: its own decisions."""
     top_k, scores = policy.spec.top_k, traces.rows["scores"][drafter]
     candidate = np.arange(pool_size(top_k, policy.depth))
@@ -88,6 +107,14 @@ def nodes_of(policy: LTDPolicy, traces: Traces, drafter: int, depths: np.ndarray
         given = (torch.from_numpy(one) for one in (depths[rows], own, traces.positions[rows]))
         found.append(policy.nodes(*given).numpy())
     return np.concatenate(found)
+
+
+def grown_actions(policy: GrowingPolicy, traces: Traces, drafter: int, table: Table) -> np.ndarray:
+    """The action of the policy's grid that its decisions amount to at each root, [R]."""
+    depths = levels_of(policy, traces, drafter)
+    index, place = ltd_index(table), {count: at for at, count in enumerate(policy.sizes)}
+    nodes = nodes_of(policy, traces, drafter, depths)
+    return index[depths - 1, [place[count] for count in nodes.tolist()]]
 
 
 def ltd_actions(

@@ -26,7 +26,7 @@ class Observation:
     """What is known before rows draft; float16 as in traces where one is recorded."""
 
     features: Tensor | None  # [B, 3H] the target's, one position before the root; None: nobody asks
-    children: Tensor  # [B, C] log-probabilities of the root's best children, descending
+    children: Tensor | None  # [B, C] log-probabilities of the root's best children, descending; None: nobody asks
     lengths: Tensor  # [B] position of the root
     texts: Tensor | None = None  # [B, H] see `text_state`; None: nobody asks
 

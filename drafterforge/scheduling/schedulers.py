@@ -22,7 +22,8 @@ class Scheduler(ABC):
 
     name = "scheduler"
     every = 1  # cycles for which a choice is kept
-    reads_features = False  # whether it sees the target's
+    reads_children = True  # whether it sees what the drafter makes of the next token
+    reads_features = False  # the target's
     reads_text = False  # whether it sees what the last tokens say
     depth: int  # deepest tree it asks for
 
@@ -39,6 +40,7 @@ class StaticScheduler(Scheduler):
     """Always one shape."""
 
     name = "static"
+    reads_children = False
 
     def __init__(self, shape: TreeShape) -> None:
         self.shape, self.depth = shape, shape.depth
@@ -52,6 +54,7 @@ class RandomScheduler(Scheduler):
     """Any action of a grid, none again before all have had their turn: to measure what cycles cost."""
 
     name = "random"
+    reads_children = False
 
     def __init__(self, grid: ActionGrid, seed: int = 0) -> None:
         self.grid, self.depth = grid, max(grid.depths)
@@ -69,6 +72,7 @@ class PlannedScheduler(Scheduler):
     """Given shapes one after the other, for one request at a time."""
 
     name = "planned"
+    reads_children = False
 
     def __init__(self, shapes: Sequence[TreeShape]) -> None:
         self.shapes, self.depth = list(shapes), max(shape.depth for shape in shapes)

@@ -14,11 +14,13 @@ import torch
 
 from drafterforge.errors import ConfigError
 from drafterforge.scheduling.actions import ActionGrid
-from drafterforge.scheduling.choices import depths_of, observations_of, sizes_of
+from drafterforge.scheduling.choices import depths_of, grown_actions, observations_of, sizes_of
 from drafterforge.scheduling.episodes import DepthEnvironment, ShapeEnvironment, SizeEnvironment
 from drafterforge.scheduling.latency import LatencyProfile
+from drafterforge.scheduling.marginal import MarginalPolicy, verify_s
 from drafterforge.scheduling.nets import ActorCritic
-from drafterforge.scheduling.replay import build_table
+from drafterforge.scheduling.replay import build_table, play, play_static
+from drafterforge.scheduling.spec import PolicySpec
 from drafterforge.scheduling.trace import Traces
 from drafterforge.schema import PolicyConfig
 from drafterforge.training.planner import PlannerConfig, distil_planner
@@ -26,6 +28,9 @@ from drafterforge.training.ppo_fit import fit_ppo
 from drafterforge.training.ppo_module import PPOConfig, PPOModule
 
 Curve = list[dict[str, float]]
+REACHES = tuple(round(0.1 + 0.05 * step, 2) for step in range(15))  # tried for `marginal`
+RATES = tuple(0.4 + 0.1 * step for step in range(13))  # the same, in tokens/s of the best static tree
+NUMBERS_TRIED = 2 * (len(REACHES) + len(RATES))  # about so many pairs
 TURNS = {"depth": ["depth"], "size": ["size"], "independent": ["size", "depth"], "both": ["size", "depth"]}
 
 
@@ -59,10 +64,7 @@ def train_shapes(config: PolicyConfig, lesson: Lesson, advance: Callable[[str], 
 
 def train_ltd(config: PolicyConfig, lesson: Lesson) -> tuple[dict, dict[str, Curve]]:
     """Networks and curves of `ltd`: each alone first, then in turn, the other one fixed."""
-    told = lesson.traces.recorded.told
-    if told not in lesson.grid.top_ks:
-        raise ConfigError(f"traces tell the scores of top_k={told}, which the grid {lesson.grid.name!r} has not")
-    grid = ltd_grid(lesson.grid, told, config.max_depth)
+    grid = ltd_grid(lesson.grid, lesson.traces.recorded.told, config.max_depth)
     table = build_table(lesson.traces, grid, lesson.drafter, lesson.profile)
     traces, drafter, depth = lesson.traces, lesson.drafter, max(grid.depths)
     nets: dict[str, ActorCritic | None] = {"depth": None, "size": None}
@@ -95,6 +97,41 @@ def train_ltd(config: PolicyConfig, lesson: Lesson) -> tuple[dict, dict[str, Cur
     return {name: net for name, net in nets.items() if net is not None}, curves
 
 
+def train_marginal(
+    spec: PolicySpec, lesson: Lesson, advance: Callable[[str], None]
+) -> tuple[MarginalPolicy, dict[str, Curve]]:
+    """The numbers of `marginal` with which the answers take the fewest replayed seconds.
+
+    spec: with the grid of `marginal_grid`.  They are sought in turn, each over its whole range, until neither moves.
+    """
+    traces, drafter, grid = lesson.traces, lesson.drafter, ActionGrid.of(spec.grid)
+    table = build_table(traces, grid, drafter, lesson.profile)
+    seconds = torch.from_numpy(verify_s(lesson.profile, grid.num_tokens, float(traces.positions.mean())))
+    tried: dict[tuple[float, float], float] = {}
+    curve: Curve = []
+
+    def policy_of(reach: float, rate: float) -> MarginalPolicy:
+        return MarginalPolicy(replace(spec, numbers={"reach": reach, "rate": rate}), seconds)
+
+    def rate_of(numbers: tuple[float, float]) -> float:
+        if numbers not in tried:
+            actions = grown_actions(policy_of(*numbers), traces, drafter, table)
+            tried[numbers] = play(table, lambda rows: actions[rows]).tokens_per_s
+            best = max(tried, key=tried.get)
+            curve.append({"round": len(tried), "train/tokens_per_s": tried[best], "reach": best[0], "rate": best[1]})
+            advance(f"{tried[best]:.1f} tokens/s")
+        return tried[numbers]
+
+    static = table.num_tokens.sum() / play_static(table).sum(axis=0).min()
+    rates = [round(float(static * share), 3) for share in RATES]
+    best, before = (REACHES[len(REACHES) // 2], rates[len(rates) // 2]), None
+    while best != before:
+        before = best
+        best = max(((reach, best[1]) for reach in REACHES), key=rate_of)
+        best = max(((best[0], rate) for rate in rates), key=rate_of)
+    return policy_of(*best), {"marginal": curve}
+
+
 def part_of(config: PolicyConfig, name: str) -> PolicyConfig:
     """What the network of this name is trained with: LTD's size policy is wider and more short-sighted."""
     if name != "size":
@@ -105,6 +142,8 @@ def part_of(config: PolicyConfig, name: str) -> PolicyConfig:
 
 def ltd_grid(grid: ActionGrid, told: int, max_depth: int) -> ActionGrid:
     """The actions that LTD's two policies can lead to: one width, every depth."""
+    if told not in grid.top_ks:
+        raise ConfigError(f"traces tell the scores of top_k={told}, which the grid {grid.name!r} has not")
     depths = tuple(range(1, min(max_depth, max(grid.depths)) + 1))
     return ActionGrid(f"{grid.name}, ltd", grid.num_tokens, depths, (told,))
 

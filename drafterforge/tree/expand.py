@@ -71,7 +71,7 @@ def expand(
         reads = torch.cat((reads.gather(1, origin[:, :, None].expand(-1, -1, reads.shape[2])), own), dim=2)
         logp, ids = top_children(step(level, tokens, origin, reads), shape.top_k)
         cumulative = (scores[:, :, None] + logp).flatten(1)
-        if growth is not None:
+        if growth is not None and batch > 1:  # one row has no level that it did not draft
             cumulative = cumulative.masked_fill(~growing[:, None], -torch.inf)
         ids = ids.flatten(1)
         children = ids if token_ids is None else token_ids[ids]
@@ -88,4 +88,5 @@ def expand(
     if growth is None:
         return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), shape.num_tokens)
     counts = growth.nodes(depths, cumulative)
-    return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), int(counts.max()), counts)
+    most = int(counts.max())
+    return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), most, counts if batch > 1 else None)

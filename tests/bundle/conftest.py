@@ -28,7 +28,8 @@ from drafterforge.router.router import Router
 from drafterforge.scheduling.actions import ActionGrid
 from drafterforge.scheduling.nets import ActorCritic
 from drafterforge.scheduling.observation import widths
-from drafterforge.scheduling.policy import PolicySpec, save_policy
+from drafterforge.scheduling.policy import save_policy
+from drafterforge.scheduling.spec import PolicySpec
 from drafterforge.schema import TargetConfig
 from drafterforge.target.load import Target, load_target
 from tests.bundle.made import facts_of, random_drafter, write_drafter, write_expert

@@ -20,9 +20,12 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.recording import record
 from drafterforge.scheduling.actions import ActionGrid
 from drafterforge.scheduling.choices import observations_of
+from drafterforge.scheduling.growing import LTDPolicy
+from drafterforge.scheduling.marginal import MarginalPolicy
 from drafterforge.scheduling.nets import ActorCritic, forbid
-from drafterforge.scheduling.policy import LTDPolicy, PolicySpec, ShapePolicy
+from drafterforge.scheduling.policy import ShapePolicy
 from drafterforge.scheduling.schedulers import RandomScheduler, StaticScheduler
+from drafterforge.scheduling.spec import PolicySpec
 from drafterforge.scheduling.trace import Recorded, join
 from drafterforge.tree.grow import TreeShape
 from tests.evaluation.test_story import seen_live, told_by
@@ -42,7 +45,7 @@ SELECTORS = {
     "metasd_ucb": {"beta": 0.2},
     "ucb1": {"c": 0.1, "carry": True},
 }
-SCHEDULERS = ["static", "another tree", "every cycle", "kept", "text, kept", "ltd", "ltd, depth alone"]
+SCHEDULERS = ["static", "another tree", "every cycle", "kept", "text, kept", "ltd", "ltd, depth alone", "marginal"]
 
 FIRST = [("metasd_ucb", "kept"), ("hedgespec", "ltd"), ("ucb1", "every cycle"), ("normalhedge", "static")]
 
@@ -70,6 +73,13 @@ def ltd_policy(size: bool = True) -> LTDPolicy:
     """Decides on depth and, if asked for, on size."""
     spec = PolicySpec("ltd", "ltd", "in-memory", "a", "", "cpu", WIDE.as_dict(), top_k=8)
     return LTDPolicy(spec, Whim(2), Whim(4) if size else None)
+
+
+def marginal_policy() -> MarginalPolicy:
+    """Now this, now that is worth its price."""
+    numbers = {"reach": 0.16, "rate": 1.0}
+    spec = PolicySpec("marginal", "marginal", "in-memory", "a", "", "cpu", WIDE.as_dict(), top_k=8, numbers=numbers)
+    return MarginalPolicy(spec, torch.tensor([0.05, 0.3, 0.5, 0.55]))
 
 
 def knowing(target, answers, size: int, ranks: list[int]) -> list[FusedDrafter]:
@@ -112,6 +122,7 @@ def everything():
         "text, kept": policy_of(traces, 2, ["text", "length"]),
         "ltd": ltd_policy(),
         "ltd, depth alone": ltd_policy(size=False),
+        "marginal": marginal_policy(),
     }
     contests = crossed(target, pool, SHAPE, answers, schedulers, COUNT, divergences=True)
     return target, pool, answers, traces, schedulers, contests

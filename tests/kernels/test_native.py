@@ -16,8 +16,11 @@ from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.gate import swiglu
 from drafterforge.kernels.linear import NATIVE_ROWS, FrozenLinear
 from drafterforge.kernels.norm import rms_norm
+from drafterforge.scheduling.actions import ActionGrid
+from drafterforge.scheduling.marginal import MarginalPolicy
 from drafterforge.scheduling.nets import ActorCritic
 from drafterforge.scheduling.observation import FLOOR, best_children, of_children
+from drafterforge.scheduling.spec import PolicySpec
 from drafterforge.schema import TargetConfig
 from drafterforge.target import device as device_room
 from drafterforge.target.load import load_target, wrap_model
@@ -235,6 +238,24 @@ def test_a_policy_s_network_is_that_of_torch_once_it_is_frozen(hidden):
     assert torch.cat([net.logits(row[None]) for row in many]).equal(net.logits(many))
     assert net.logits(seen, seen[:, :19] > 0).isinf().any()
     assert ActorCritic(3, 2, hidden).double().frozen().logits(torch.randn(1, 3).double()).dtype == torch.float64
+
+
+@compiled
+@pytest.mark.parametrize("count", [1, 4, 30, 116])
+def test_what_a_marginal_policy_decides_is_what_torch_decides(count, monkeypatch):
+    grid = ActionGrid("g", (2, 3, 5, 9, 40), (1, 2, 3), (4,))
+    numbers = {"reach": 0.5, "rate": 2.0}
+    spec = PolicySpec("marginal", "marginal", "", "a", "", "cpu", grid.as_dict(), top_k=4, numbers=numbers)
+    policy = MarginalPolicy(spec, torch.tensor([0.0, 0.03, 0.06, 0.1, 0.6]))
+    scores, depths = -torch.rand(500, count) * 6, torch.ones(500, dtype=torch.long)
+    scores[:40, 1:] = -torch.inf
+    given = (depths, scores, depths)
+    going, nodes = policy.go_on(1, scores, depths), policy.nodes(*given)
+    assert torch.cat([policy.nodes(depths[:1], row[None], depths[:1]) for row in scores]).equal(nodes)
+    monkeypatch.setattr(native, "library", lambda: None)
+    assert policy.go_on(1, scores, depths).equal(going) and policy.nodes(*given).equal(nodes)
+    assert len(set(nodes.tolist())) > (count > 1) and (count == 1 or 0 < going.sum() < 500)
+    assert (nodes[:40] == 2).all()
 
 
 @compiled

@@ -23,6 +23,7 @@ POLICIES = {
     "planner": ("policy=planner",),
     "resps": ("policy=resps", "policy.train_every=2", "policy.every=3"),
     "ltd": ("policy=ltd",),
+    "marginal": ("policy=marginal",),
     "narrow": ("policy=planner", "grid.top_ks=[2]", "grid.depths=[1]", "name=narrow"),
     "resps-text": ("policy=resps-text", "policy.train_every=2", "policy.every=3"),  # its own name
     "alone": ("policy=ltd", "policy.decides=independent", "name=alone"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -18,10 +19,13 @@ from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.scheduling.actions import ActionGrid
 from drafterforge.scheduling.choices import observations_of
 from drafterforge.scheduling.episodes import depth_observations, size_observations
+from drafterforge.scheduling.growing import LTDPolicy
+from drafterforge.scheduling.marginal import MarginalPolicy, marginal_grid
 from drafterforge.scheduling.nets import ActorCritic
 from drafterforge.scheduling.observation import Observation
-from drafterforge.scheduling.policy import LTDPolicy, PolicySpec, ShapePolicy, check_policy, load_policy, save_policy
+from drafterforge.scheduling.policy import ShapePolicy, check_policy, load_policy, save_policy
 from drafterforge.scheduling.schedulers import RandomScheduler, StaticScheduler
+from drafterforge.scheduling.spec import PolicySpec
 from drafterforge.scheduling.trace import Recorded, join
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import TreeShape
@@ -169,8 +173,16 @@ def ltd_policy(traces) -> LTDPolicy:
     return LTDPolicy(PolicySpec("ltd", "ltd", "in-memory", "a", "", "cpu", grid.as_dict(), top_k=3), depth, size)
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("name", ["children", "features, kept", "ltd", "text"])
+def marginal_policy() -> MarginalPolicy:
+    """Prices that some nodes of random drafters are worth, and some are not."""
+    grid = marginal_grid(GRID, 3, 5)
+    numbers = {"reach": 0.25, "rate": 1.0}
+    spec = PolicySpec("marginal", "marginal", "in-memory", "a", "", "cpu", grid.as_dict(), top_k=3, numbers=numbers)
+    return MarginalPolicy(spec, 0.07 * torch.arange(len([n for n in grid.num_tokens if n > 1])))
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("name", ["marginal", "children", "features, kept", "ltd", "text"])
 def test_a_policy_decodes_the_cycles_that_its_replay_says(everything, name):
     target, drafters, traces = everything
     torch.manual_seed(5)
@@ -178,6 +190,7 @@ def test_a_policy_decodes_the_cycles_that_its_replay_says(everything, name):
         "children": lambda: shape_policy(traces, 1, ["children", "length"]),
         "features, kept": lambda: shape_policy(traces, 3, ["features"]),
         "ltd": lambda: ltd_policy(traces),
+        "marginal": marginal_policy,
         "text": lambda: shape_policy(traces, 1, ["text", "length"]),
     }
     traces = traces.with_texts(target.backbone.embedding)
@@ -215,3 +228,21 @@ def test_a_stored_policy_chooses_alike_and_a_damaged_one_is_refused(everything, 
     (tmp_path / "policy.safetensors").write_bytes(b"")
     with pytest.raises(ArtifactError, match="holds no whole policy"):
         load_policy(tmp_path)
+
+
+def test_a_stored_marginal_policy_is_itself_again_and_a_damaged_one_is_refused(tmp_path):
+    policy = marginal_policy()
+    save_policy(tmp_path, policy.spec, {}, policy.seconds)
+    again = load_policy(tmp_path)
+    assert (again.spec, again.seconds.tolist()) == (policy.spec, policy.seconds.tolist())
+    path = tmp_path / "policy.json"
+    told = json.loads(path.read_text())
+    for damaged, why in (
+        (told | {"numbers": {"reach": 0.25}}, "wanted reach and rate, neither negative"),
+        (told | {"numbers": {"reach": 0.25, "rate": -1.0}}, "wanted reach and rate, neither negative"),
+        (told | {"grid": told["grid"] | {"num_tokens": [2, 3]}}, "wanted finite seconds of 2 sizes"),
+        (told | {"grid": told["grid"] | {"num_tokens": [1]}}, "verifies 2 nodes or more"),
+    ):
+        path.write_text(json.dumps(damaged))
+        with pytest.raises(ArtifactError, match=why):
+            load_policy(tmp_path)

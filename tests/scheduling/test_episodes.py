@@ -8,7 +8,7 @@ import torch
 
 from drafterforge.errors import ConfigError
 from drafterforge.scheduling.actions import NO_DRAFT, ActionGrid
-from drafterforge.scheduling.choices import depths_of, ltd_actions, nodes_of, observations_of, sizes_of
+from drafterforge.scheduling.choices import depths_of, levels_of, ltd_actions, nodes_of, observations_of, sizes_of
 from drafterforge.scheduling.episodes import (
     DepthEnvironment,
     ShapeEnvironment,
@@ -17,9 +17,10 @@ from drafterforge.scheduling.episodes import (
     ltd_index,
     size_observations,
 )
+from drafterforge.scheduling.growing import LTDPolicy
 from drafterforge.scheduling.nets import ActorCritic
-from drafterforge.scheduling.policy import LTDPolicy, PolicySpec
 from drafterforge.scheduling.replay import build_table, play, play_static
+from drafterforge.scheduling.spec import PolicySpec
 from tests.scheduling.made import GRID, profile, table, traces
 
 LTD = ActionGrid("ltd", (1, 2, 4, 8), (1, 2, 3), (2,))
@@ -126,6 +127,16 @@ def test_sizes_are_decided_live_as_in_training(sized):
     nodes = nodes_of(policy, told, 0, depths)
     actions = ltd_index(one)[depths - 1, sizes_of(net, told, 0, one, depths)]
     assert nodes.tolist() == grid.table[actions, 0].tolist() and len({*nodes.tolist()}) > 1
+
+
+def test_depths_are_decided_live_as_in_training():
+    told = traces(lengths=(40, 40))
+    grid = ActionGrid("ltd", (1, 2, 4), (1, 2, 3), (2,))
+    torch.manual_seed(4)
+    net = undecided(depth_observations(told.rows["scores"][0], np.ones(told.num_roots, int), told.positions, 2), 2)
+    policy = LTDPolicy(PolicySpec("ltd", "ltd", "", "a", "", "cpu", grid.as_dict(), top_k=2), net, None)
+    found = levels_of(policy, told, 0)
+    assert found.tolist() == depths_of(net, told, 0, 3).tolist() and set(found.tolist()) == {1, 2, 3}
 
 
 def test_observations_hold_the_parts_that_were_asked_for():

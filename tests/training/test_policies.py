@@ -11,7 +11,11 @@ from drafterforge.compose import load_config
 from drafterforge.errors import ConfigError
 from drafterforge.router.router import Router
 from drafterforge.scheduling.actions import ActionGrid
+from drafterforge.scheduling.choices import grown_actions
+from drafterforge.scheduling.marginal import MarginalPolicy, marginal_grid
 from drafterforge.scheduling.policy import load_policy
+from drafterforge.scheduling.replay import build_table, play
+from drafterforge.scheduling.spec import PolicySpec
 from drafterforge.schema import PolicyConfig, TrainPolicyConfig
 from drafterforge.training import policies
 from tests.scheduling.made import profile, traces
@@ -34,6 +38,33 @@ def test_ltd_trains_the_papers_networks_each_with_its_own_discount(tmp_path, mon
     assert widths(nets["size"].actor) == [1024, 256] == widths(nets["size"].critic)
     assert widths(nets["depth"].actor) == [1024] and widths(nets["depth"].critic) == [1024, 256]
     assert {(name.split("-")[1], gamma) for name, gamma in seen} == {("size", 0.9), ("depth", 0.999)}
+
+
+def test_marginal_finds_numbers_that_no_others_beat(tmp_path):
+    torch.manual_seed(0)
+    told = traces(lengths=(40, 40))
+    given = ActionGrid("g", (1, 2, 4, 8), (1, 2, 3), (2,))
+    lesson = policies.Lesson(told, 0, profile(), given, tmp_path, 0)
+    grid = marginal_grid(given, 2, 8)
+    assert (grid.num_tokens, grid.depths, grid.top_ks) == (tuple(range(2, 9)), (1, 2, 3), (2,))
+    spec = PolicySpec("marginal", "marginal", "", "a", "", "cpu", grid.as_dict(), top_k=2)
+    shown = []
+    policy, curves = policies.train_marginal(spec, lesson, shown.append)
+    table = build_table(told, grid, 0, profile())
+
+    def rate_of(one: MarginalPolicy) -> float:
+        actions = grown_actions(one, told, 0, table)
+        return play(table, lambda rows: actions[rows]).tokens_per_s
+
+    best = rate_of(policy)
+    assert best == curves["marginal"][-1]["train/tokens_per_s"] and len(shown) == len(curves["marginal"])
+    for reach in policies.REACHES:
+        assert (
+            rate_of(MarginalPolicy(replace(spec, numbers=policy.spec.numbers | {"reach": reach}), policy.seconds))
+            <= best
+        )
+    with pytest.raises(ConfigError, match="the scores of top_k=4, which the grid 'g' has not"):
+        marginal_grid(given, 4, 8)
 
 
 def test_a_size_policy_without_settings_of_its_own_has_the_others():

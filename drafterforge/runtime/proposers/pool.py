@@ -417,7 +417,8 @@ def seen(guesses: Tensor, rows: Sequence[PoolRow], scheduler: Scheduler, embeddi
     features = torch.stack([row.feature for row in rows]) if scheduler.reads_features else None
     texts = torch.stack([text_state(row.text, embedding) for row in rows]) if scheduler.reads_text else None
     lengths = torch.tensor([row.position - 1 for row in rows], device=guesses.device)
-    return Observation(features, best_children(guesses, CHILDREN), lengths, texts)
+    children = best_children(guesses, CHILDREN) if scheduler.reads_children else None
+    return Observation(features, children, lengths, texts)
 
 
 def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
