@@ -283,6 +283,126 @@ int df_walk(const int64_t *tokens, const int64_t *parents, const int64_t *chosen
     return 0;
 }
 
+/* One more level of candidates, behind the `size` that the pool [rows, room] has: of each beam node the best `count`
+ * children of logits [rows, beam, width], and of those the `kept` best as the next beam; equal ones in their order.
+ *
+ * scores, pool: [rows, beam] cumulative log-probabilities and pool places of the beam; NULL for the root.  names: token
+ * of each logit, or NULL.  growing: rows that have this level, or NULL; the others' candidates score -inf.  next_*,
+ * origin: [rows, kept].  values, places: [rows * beam, count]. */
+void df_level(const float *logits, long rows, long beam, long width, long count, const float *scores,
+              const int64_t *pool, const int64_t *names, const uint8_t *growing, long size, long room,
+              int64_t *all_tokens, float *all_scores, int64_t *all_parents, long kept, int64_t *next_tokens,
+              float *next_scores, int64_t *next_pool, int64_t *origin, float *values, int64_t *places, int threads) {
+    df_top(logits, rows * beam, width, count, values, places, threads);
+    const long fresh = beam * count;
+    for (long row = 0; row < rows; row++) {
+        int64_t *tokens = all_tokens + row * room + size, *parents = all_parents + row * room + size;
+        float *cumulative = all_scores + row * room + size;
+        const float *logp = values + row * fresh;
+        const int64_t *ids = places + row * fresh;
+        for (long at = 0; at < fresh; at++) {
+            const long node = row * beam + at / count;
+            tokens[at] = names ? names[ids[at]] : ids[at];
+            parents[at] = pool ? pool[node] : -1;
+            cumulative[at] = growing && !growing[row] ? -INFINITY : scores ? scores[node] + logp[at] : logp[at];
+        }
+        float *best = next_scores + row * kept;
+        int64_t *where = origin + row * kept;
+        for (long at = 0, known = 0; at < fresh; at++) {
+            if (known == kept && !(cumulative[at] > best[kept - 1])) continue;
+            long place = known < kept ? known++ : kept - 1;
+            for (; place > 0 && cumulative[at] > best[place - 1]; place--)
+                best[place] = best[place - 1], where[place] = where[place - 1];
+            best[place] = cumulative[at], where[place] = at;
+        }
+        for (long place = 0; place < kept; place++) {
+            const int64_t at = where[place];
+            next_tokens[row * kept + place] = tokens[at];
+            next_pool[row * kept + place] = size + at;
+            where[place] = at / count;
+        }
+    }
+}
+
+/* Which level slots the nodes of a beam read, [rows, beam, slots + beam]: what their origins in the beam before read of
+ * `before` [rows, earlier, slots], and themselves. */
+void df_reads(const uint8_t *before, const int64_t *origin, long rows, long earlier, long beam, long slots,
+              uint8_t *reads) {
+    const long width = slots + beam;
+    for (long node = 0; node < rows * beam; node++) {
+        uint8_t *own = reads + node * width;
+        memcpy(own, before + (node / beam * earlier + origin[node]) * slots, slots);
+        memset(own + slots, 0, beam);
+        own[slots + node % beam] = 1;
+    }
+}
+
+/* Whether node j is node i or an ancestor of it, [rows, nodes, nodes], of parents [rows, nodes]; the root's and padding's
+ * parent is itself.  Returns 1 if a parent comes after its child. */
+int df_ancestors(const int64_t *parents, long rows, long nodes, uint8_t *mask) {
+    for (long row = 0; row < rows; row++, parents += nodes, mask += nodes * nodes)
+        for (long node = 0; node < nodes; node++) {
+            const int64_t parent = parents[node];
+            if (parent < 0 || parent > node) return 1;
+            uint8_t *own = mask + node * nodes;
+            if (parent < node) memcpy(own, mask + parent * nodes, nodes);
+            else memset(own, 0, nodes);
+            own[node] = 1;
+        }
+    return 0;
+}
+
+/* Additive mask [rows, beam, base + slots]: 0 for the first lengths[row] slots and for those that `reads` [rows, beam,
+ * slots] names, -inf for the others. */
+void df_mask(const uint8_t *reads, const int64_t *lengths, long rows, long beam, long slots, long base, float *mask) {
+    for (long node = 0; node < rows * beam; node++, reads += slots, mask += base + slots) {
+        const long own = lengths[node / beam];
+        for (long at = 0; at < base; at++) mask[at] = at < own ? 0.f : -INFINITY;
+        for (long at = 0; at < slots; at++) mask[base + at] = reads[at] ? 0.f : -INFINITY;
+    }
+}
+
+/* The root and the best counts[row] - 1 candidates of each row's pool of `size` in [rows, room], equal ones in their
+ * order, as trees [rows, nodes] in the pool's order; what is not kept is padding, its own parent.
+ *
+ * ends: [depth] of each level in the pool.  finite: candidates that score -inf are not kept.  place: [size + 1].
+ * Returns 1 if a parent is not kept, or no earlier candidate. */
+int df_cut(const int64_t *roots, const int64_t *all_tokens, const float *all_scores, const int64_t *all_parents,
+           long rows, long size, long room, const int64_t *ends, const int64_t *counts, int finite, long nodes,
+           int64_t *out_tokens, int64_t *out_parents, int64_t *out_levels, int64_t *place) {
+    for (long row = 0; row < rows; row++) {
+        const float *scores = all_scores + row * room;
+        int64_t *tokens = out_tokens + row * nodes, *parents = out_parents + row * nodes;
+        int64_t *levels = out_levels + row * nodes;
+        int64_t *kept = tokens; /* pool places of the best, by score, until they are tokens */
+        const long most = counts[row] - 1 < nodes - 1 ? counts[row] - 1 : nodes - 1;
+        long known = 0;
+        for (long at = 0; at < size && most > 0; at++) {
+            if (finite && scores[at] == -INFINITY) continue;
+            if (known == most && !(scores[at] > scores[kept[known - 1]])) continue;
+            long spot = known < most ? known++ : most - 1;
+            for (; spot > 0 && scores[at] > scores[kept[spot - 1]]; spot--) kept[spot] = kept[spot - 1];
+            kept[spot] = at;
+        }
+        memset(place, 0, (size + 1) * sizeof(int64_t));
+        for (long spot = 0; spot < known; spot++) place[kept[spot] + 1] = 1;
+        long node = 0, level = 1;
+        tokens[0] = roots[row], parents[0] = levels[0] = 0;
+        for (long at = 0; at < size; at++) {
+            while (at >= ends[level - 1]) level++;
+            if (!place[at + 1]) continue;
+            place[at + 1] = ++node;
+            const int64_t parent = all_parents[row * room + at];
+            if (parent < -1 || parent >= at || (parent >= 0 && !place[parent + 1])) return 1;
+            tokens[node] = all_tokens[row * room + at];
+            parents[node] = place[parent + 1];
+            levels[node] = level;
+        }
+        for (node++; node < nodes; node++) tokens[node] = levels[node] = 0, parents[node] = node;
+    }
+    return 0;
+}
+
 /* tanh(weight x + bias) of one row, weight [in, width]; the last layer is without tanh. */
 static void dense(const float *x, const float *weight, const float *bias, float *out, long in, long width, int last) {
     memcpy(out, bias, width * sizeof(float));

@@ -14,11 +14,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from drafterforge.kernels.attention import additive
 from drafterforge.kernels.best import argmax
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.proposers.base import Proposer, Verified
-from drafterforge.runtime.proposers.levels import past_and
+from drafterforge.runtime.proposers.levels import level_mask
 from drafterforge.runtime.sampling import GREEDY, Picker, Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.target.load import Target
@@ -265,14 +264,15 @@ class Batch:
         self.ancestors = ancestor_mask(tree.parents, depth)
         mask = None
         if batch > 1 or count > 1:
-            mask = additive(past_and(self.ancestors, lengths, self.base), self.target.compute_dtype)
+            mask = level_mask(self.ancestors, lengths[:, 0], self.base, self.target.compute_dtype)
         states, features = self.target.forward(tree.tokens, lengths + tree.levels, self.cache, mask, self.invariant)
         return self.target.logits(states, self.invariant), features
 
     def _commit(self, path: Tensor, walks: list[list[int]], counts: list[int]) -> None:
         """Move the keys of the accepted nodes behind each row's text."""
         if len(self.rows) == 1:
-            self.cache.move(self.base + path[0, : counts[0]], self.rows[0].length)
+            if walks[0][: counts[0]] != list(range(counts[0])):  # else they are there
+                self.cache.move(self.base + path[0, : counts[0]], self.rows[0].length)
         else:
             rows, sources, destinations = [], [], []
             for place, (row, walk, count) in enumerate(zip(self.rows, walks, counts, strict=True)):

@@ -20,11 +20,10 @@ from torch import Tensor
 
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.errors import DrafterforgeError
-from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.batch import Batch, Found, Row, accept, pack
 from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer, append_slots, draft_levels, new_draft_cache
-from drafterforge.runtime.proposers.levels import past_and
+from drafterforge.runtime.proposers.levels import level_mask
 from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape, ancestor_mask, root_only
 
@@ -161,7 +160,7 @@ class StaticCycle:
         base = rows.slots - count
         ancestors = ancestor_mask(tree.parents, depth)
         rows.cache.place(base, count)
-        mask = additive(past_and(ancestors, rows.lengths[:, None], base), rows.target.compute_dtype)
+        mask = level_mask(ancestors, rows.lengths, base, rows.target.compute_dtype)
         positions = rows.lengths[:, None] + tree.levels
         states, features = rows.target.forward(tree.tokens, positions, rows.cache, mask, self.invariant)
         logits = rows.target.logits(states, self.invariant)

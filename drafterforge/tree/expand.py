@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from drafterforge.kernels import native
 from drafterforge.tree.grow import Tree, TreeShape, cut_tree, ordered, root_only, top_children
 from drafterforge.tree.merge import Others, merged_tree
 
@@ -50,6 +51,9 @@ def expand(
     """
     if shape.depth == 0 or shape.num_tokens <= 1:
         return root_only(root)
+    logits = logits.float()
+    if native.takes(logits):
+        return _compiled(root, logits, shape, step, token_ids, growth, others)
     batch, device = root.numel(), root.device
     scores, ids = top_children(logits, shape.top_k)
     tokens = ids if token_ids is None else token_ids[ids]
@@ -71,7 +75,7 @@ def expand(
         reads = torch.cat((reads.gather(1, origin[:, :, None].expand(-1, -1, reads.shape[2])), own), dim=2)
         logp, ids = top_children(step(level, tokens, origin, reads), shape.top_k)
         cumulative = (scores[:, :, None] + logp).flatten(1)
-        if growth is not None and batch > 1:  # one row has no level that it did not draft
+        if growth is not None:
             cumulative = cumulative.masked_fill(~growing[:, None], -torch.inf)
         ids = ids.flatten(1)
         children = ids if token_ids is None else token_ids[ids]
@@ -88,5 +92,42 @@ def expand(
     if growth is None:
         return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), shape.num_tokens)
     counts = growth.nodes(depths, cumulative)
-    most = int(counts.max())
-    return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), most, counts if batch > 1 else None)
+    return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), int(counts.max()), counts)
+
+
+def _compiled(
+    root: Tensor,
+    logits: Tensor,
+    shape: TreeShape,
+    step: Step,
+    token_ids: Tensor | None,
+    growth: Growth | None,
+    others: Others | None,
+) -> Tree:
+    """`expand` on a CPU, where what lies between two steps is two calls of native.c; a test holds it to the other."""
+    batch, top_k = root.numel(), min(shape.top_k, logits.shape[-1])
+    pool = native.CandidatePool(batch, shape.pool_size, token_ids)
+    tokens, origin, newest = pool.level(logits[:, None].contiguous(), top_k, top_k)
+    reads = torch.empty(batch, 1, 0, dtype=torch.bool)
+    depths, growing = [1] * batch, torch.ones(batch, dtype=torch.bool)
+    for level in range(1, shape.depth):
+        if growth is not None:
+            going = growth.go_on(level, newest)
+            growing = going if level == 1 else growing & going
+            on = growing.tolist()
+            if not any(on):
+                break
+            depths = [depth + one for depth, one in zip(depths, on, strict=True)]
+        reads = native.reads(reads, origin)
+        found = step(level, tokens, origin, reads).float().contiguous()
+        partly = growing if growth is not None and not all(on) else None
+        tokens, origin, newest = pool.level(found, top_k, shape.top_k, partly)
+    if others is not None:
+        drafted = (part[:, : pool.size] for part in (pool.tokens, pool.scores, pool.parents))
+        return merged_tree(root, *drafted, pool.levels, shape.num_tokens, others)
+    if growth is None:
+        nodes = min(shape.num_tokens, pool.size + 1)
+        return Tree(*pool.cut(root.contiguous(), torch.full((batch,), nodes), nodes, finite=False))
+    counts = growth.nodes(torch.tensor(depths), pool.scores[:, : pool.size])
+    nodes = max(1, min(int(counts.max()), pool.size + 1))
+    return Tree(*pool.cut(root.contiguous(), counts, nodes, finite=True))

@@ -16,6 +16,7 @@ from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.gate import swiglu
 from drafterforge.kernels.linear import NATIVE_ROWS, FrozenLinear
 from drafterforge.kernels.norm import rms_norm
+from drafterforge.runtime.proposers.levels import level_mask
 from drafterforge.scheduling.actions import ActionGrid
 from drafterforge.scheduling.marginal import MarginalPolicy
 from drafterforge.scheduling.nets import ActorCritic
@@ -272,6 +273,20 @@ def test_what_a_scheduler_sees_of_children_is_what_traces_hold_of_them(count, mo
     torch.testing.assert_close(found, of_children(logp), rtol=1e-5, atol=1e-5)
 
 
+@compiled
+@pytest.mark.parametrize("base", [0, 1, 37])
+def test_masks_of_trees_are_those_of_torch(base, monkeypatch):
+    parents = torch.tensor([[0, 0, 0, 1, 2, 4, 6], [0, 0, 1, 2, 4, 5, 6]])  # the second row is a chain, padded
+    lengths = torch.tensor([base, base // 2])
+    ours = ancestor_mask(parents, 4)
+    masks = [level_mask(reads, lengths, base, torch.float32) for reads in (ours, ours[:, 2:, :5])]
+    assert masks[0].shape == (2, 7, base + 7) and masks[1].shape == (2, 5, base + 5)
+    monkeypatch.setattr(native, "library", lambda: None)
+    assert ancestor_mask(parents, 4).equal(ours)
+    for reads, mask in zip((ours, ours[:, 2:, :5]), masks, strict=True):
+        assert level_mask(reads, lengths, base, torch.float32).equal(mask)
+
+
 # What a kernel cannot see for itself.
 
 
@@ -307,6 +322,10 @@ def test_what_would_be_read_past_or_misread_is_refused():
             native.walk(nodes, torch.tensor(parents), torch.tensor([[5, 6, 0]]), levels)
     with pytest.raises(ValueError, match=r"wanted torch.int64 \[1, 3\]"):
         native.walk(nodes, nodes.int(), nodes, 2)
+    with pytest.raises(ValueError, match="a node before its parent"):
+        native.ancestors(torch.tensor([[0, 2, 1]]))
+    with pytest.raises(ValueError, match=r"wanted torch.int64 \[1\]"):
+        native.mask(torch.ones(1, 2, 2, dtype=torch.bool), torch.ones(2, dtype=torch.long), 4)
     net = native.PackedMLP(torch.zeros(6), torch.ones(6), 9.0, [(torch.randn(6, 2), torch.zeros(2))])
     with pytest.raises(ValueError, match=r"wanted torch.float32 \[3, 6\]"):
         net(good[:, :5])

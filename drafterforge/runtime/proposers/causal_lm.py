@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drafterforge.kernels.attention import additive
 from drafterforge.runtime.proposers.base import Proposer
-from drafterforge.runtime.proposers.levels import past_and
+from drafterforge.runtime.proposers.levels import level_mask
 from drafterforge.target.load import Target
 from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import Tree, TreeShape, root_only
@@ -101,7 +101,7 @@ class CausalLMProposer(Proposer):
         def step(level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
             count = tokens.shape[1]
             self.cache.place(base + reads.shape[2] - count, count)
-            mask = additive(past_and(reads, lengths, base), self.model.compute_dtype)
+            mask = level_mask(reads, lengths[:, 0], base, self.model.compute_dtype)
             positions = (lengths + level - 1).expand(-1, count)
             states, _ = self.model.forward(tokens, positions, self.cache, mask)
             return self.model.logits(states)

@@ -13,7 +13,7 @@ from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.kernels.attention import additive, grouped_attention
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.proposers.base import Proposer
-from drafterforge.runtime.proposers.levels import past_and
+from drafterforge.runtime.proposers.levels import level_mask
 from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import Others
@@ -145,7 +145,7 @@ def level_step(drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, stable
         count = tokens.shape[1]
         hidden = hidden.gather(1, origin[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
         cache.place(base + reads.shape[2] - count, count)
-        mask = additive(past_and(reads, stable[:, None], base), hidden.dtype)
+        mask = level_mask(reads, stable, base, hidden.dtype)
         positions = (stable + level - 1)[:, None].expand(-1, count).flatten()
         hidden = drafter.layer(drafter.embed(tokens.flatten()), hidden, positions, attend_to(cache, batch, mask))
         scores = drafter.logits(hidden).unflatten(0, (batch, count))

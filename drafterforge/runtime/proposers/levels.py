@@ -8,6 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from drafterforge.kernels import native
+from drafterforge.kernels.attention import additive
+
 
 def past_and(reads: Tensor, lengths: Tensor, base: int) -> Tensor:
     """`reads` [B, K, L] behind each row's own text: [B, K, S + L], S = base.
@@ -16,3 +19,10 @@ def past_and(reads: Tensor, lengths: Tensor, base: int) -> Tensor:
     """
     past = torch.arange(base, device=reads.device) < lengths
     return torch.cat((past[:, None].expand(-1, reads.shape[1], -1), reads), dim=2)
+
+
+def level_mask(reads: Tensor, lengths: Tensor, base: int, dtype: torch.dtype) -> Tensor:
+    """`past_and` as an additive mask, [B, K, S + L]; lengths: [B]."""
+    if dtype == torch.float32 and reads.device.type == "cpu" and native.library() is not None:
+        return native.mask(reads.contiguous(), lengths.contiguous(), base)
+    return additive(past_and(reads, lengths[:, None], base), dtype)

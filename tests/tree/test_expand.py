@@ -1,0 +1,95 @@
+"""Drafting level by level: one result with the kernels of native.c and with the operations of torch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drafterforge.kernels import native
+from drafterforge.tree import expand as room
+from drafterforge.tree.expand import expand
+from drafterforge.tree.grow import TreeShape
+
+compiled = pytest.mark.skipif(native.library() is None, reason="no C compiler")
+
+
+class Whims:
+    """Decisions that depend on the scores, so that a score that differs shows."""
+
+    def __init__(self, least: float) -> None:
+        self.least = least
+
+    def go_on(self, level: int, scores: torch.Tensor) -> torch.Tensor:
+        return scores.max(dim=1).values > self.least
+
+    def nodes(self, depths: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return 1 + depths + (scores > self.least).sum(dim=1)
+
+
+@compiled
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(1, 3),
+    width=st.integers(1, 20),
+    shape=st.tuples(st.integers(2, 40), st.integers(1, 5), st.integers(1, 5)),
+    ties=st.booleans(),
+    named=st.booleans(),
+    least=st.sampled_from([None, -1.0, -3.0, -9.0]),
+)
+def test_native_and_torch_draft_the_same_trees(seed, batch, width, shape, ties, named, least):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*size: int) -> torch.Tensor:
+        found = torch.randn(*size, width, generator=generator) * 2
+        return found.round() if ties else found
+
+    first, table = draw(batch), draw(200)
+    names = torch.randperm(100, generator=generator)[:width] if named else None
+    given = []
+
+    def step(level, tokens, origin, reads):
+        given[-1].append((level, tokens, origin, reads))
+        return table[(tokens * 7 + level + reads.sum(dim=2)) % 200]
+
+    def drafted():
+        given.append([])
+        growth = None if least is None else Whims(least)
+        return expand(torch.arange(batch), first, TreeShape(*shape), step, names, growth)
+
+    ours = drafted()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(room, "native", SimpleNamespace(takes=lambda _: False))
+        theirs = drafted()
+    for name in ("tokens", "parents", "levels"):
+        assert getattr(ours, name).equal(getattr(theirs, name)), name
+    assert len(given[0]) == len(given[1])
+    for mine, other in zip(*given, strict=True):
+        assert mine[0] == other[0] and all(a.equal(b) for a, b in zip(mine[1:], other[1:], strict=True))
+
+
+@compiled
+def test_what_a_pool_would_write_past_is_refused():
+    pool = native.CandidatePool(2, 6, None)
+    with pytest.raises(ValueError, match=r"wanted torch.float32 \[2, 1, 5\]"):
+        pool.level(torch.randn(2, 1, 10)[:, :, ::2], 2, 2)
+    with pytest.raises(ValueError, match="wanted 1 to 5 children and room for 6, got 6, 6"):
+        pool.level(torch.randn(2, 1, 5), 6, 2)
+    pool.level(torch.randn(2, 1, 5), 2, 2)
+    with pytest.raises(ValueError, match="got logits of 1 nodes, which are not the beam's"):
+        pool.level(torch.randn(2, 1, 5), 2, 2)
+    pool.level(torch.randn(2, 2, 5), 2, 2)
+    assert pool.levels.tolist() == [1, 1, 2, 2, 2, 2]
+    with pytest.raises(ValueError, match="wanted 1 to 5 children and room for 2, got 1, 0"):
+        pool.level(torch.randn(2, 2, 5), 1, 2)
+    with pytest.raises(ValueError, match="wanted 1 node or more"):
+        pool.cut(torch.zeros(2, dtype=torch.long), torch.ones(2, dtype=torch.long), 0, finite=True)
+    pool.parents[0, 3] = 5
+    with pytest.raises(ValueError, match="a candidate is kept whose parent is not"):
+        pool.cut(torch.zeros(2, dtype=torch.long), torch.full((2,), 7), 7, finite=True)
+    with pytest.raises(ValueError, match=r"wanted torch.int64 \[1, 2\]"):
+        native.reads(torch.ones(1, 1, 0, dtype=torch.bool), torch.zeros(1, 2))
