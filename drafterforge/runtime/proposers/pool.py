@@ -223,7 +223,8 @@ class PoolProposer(Proposer):
         divergences = self._divergences() if any(row.selector.needs.divergence for row in self.rows) else None
         for place, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
             depth, row.feature = row.shape.depth, features[place, count - 1]
-            row.text = torch.cat((row.text, tokens[place, :count]))[-TEXT_WINDOW:]
+            if self.pool.scheduler is not None and self.pool.scheduler.reads_text:
+                row.text = torch.cat((row.text, tokens[place, :count]))[-TEXT_WINDOW:]
             divergence = None if divergences is None else divergences[place]
             drafter = self.names.index(row.choice)
             row.unjudged.append(Feedback(drafter, row.position, count, depth, divergence=divergence))

@@ -94,8 +94,11 @@ class StackProposer:
         drafters, batch = self.drafters, len(self.stable)
         tokens, features, counts = self._unread([0] * batch)
         width, told = tokens.shape[1], truth is not None
-        rows = torch.arange(batch, device=tokens.device) * width + torch.tensor(counts, device=tokens.device) - 1
-        if batch == len(drafters.members) == 1:
+        alone = batch == len(drafters.members) == 1
+        rows = slice(width - 1, width)
+        if not alone:
+            rows = torch.arange(batch, device=tokens.device) * width + torch.tensor(counts, device=tokens.device) - 1
+        if alone:
             hidden, logits = self._read_alone(tokens[0], features[0], told)
         else:
             hidden, logits = self._read_together(tokens, features, rows, told)
@@ -147,6 +150,9 @@ class StackProposer:
 
     def _unread(self, skip: list[int]) -> tuple[Tensor, Tensor, list[int]]:
         """Unread tokens [B, A] and features [B, A, 3H] behind the first skip[b], padded, and how many they are."""
+        if len(self.unread) == len(self.unread[0]) == 1 and not skip[0]:
+            tokens, features = self.unread[0][0]
+            return tokens[None], features[None], [len(tokens)]
         tokens = [torch.cat([part for part, _ in row])[done:] for row, done in zip(self.unread, skip, strict=True)]
         features = [torch.cat([part for _, part in row])[done:] for row, done in zip(self.unread, skip, strict=True)]
         counts = [len(part) for part in tokens]
@@ -195,7 +201,8 @@ class StackProposer:
 
     def guesses(self, member: int, rows: list[int]) -> Tensor:
         """What one drafter makes of the token after the roots of some rows: logits [B', W]."""
-        return self._newest(member).logits[rows]
+        logits = self._newest(member).logits
+        return logits if len(rows) == len(self.stable) else logits[rows]
 
     def _newest(self, member: int) -> Ahead:
         if any(self.unread):
@@ -215,13 +222,14 @@ class StackProposer:
         one = self._newest(member)
         base = max(one.stable[row] for row in rows)
         self.cache.reserve(base + shape.top_k * shape.depth)
-        cache, index = self._own(member), torch.tensor(rows, device=root.device)
+        cache, last, logits = self._own(member), one.last, one.logits
+        stable = torch.tensor([one.stable[row] for row in rows], device=root.device)
         if len(rows) < len(self.stable):
+            index = torch.tensor(rows, device=root.device)
             cache.keep_rows(index)
-        stable = torch.tensor(one.stable, device=root.device)[index]
+            last, logits = last[index], logits[index]
         drafter: FusedDrafter = self.drafters.members[member]
-        logits = one.logits[index]
-        return draft_levels(drafter, cache, one.last[index], root, stable, base, shape, logits, growth, others)
+        return draft_levels(drafter, cache, last, root, stable, base, shape, logits, growth, others)
 
 
 def _beside(cache: KeyValueCache, other: KeyValueCache, count: int) -> KeyValueCache:
