@@ -233,6 +233,23 @@ SOURCES = (
         ),
     ),
     Source(
+        "policy-marginal",
+        "drafterforge train-policy policy=marginal live.num_prompts={config.live.num_prompts}",
+        (
+            (
+                f"{REPLAYED}: the policy; perfect foresight",
+                f"{{curves.replayed[name=policy marginal].tokens_per_s / {STATIC}:.3f}}x; {FORESIGHT}",
+            ),
+            (
+                "live, {rows[method=policy marginal].num_prompts} held-out answers, over the same tree",
+                "{rows[method=policy marginal].over_best_static:.3f}x "
+                "(p {rows[method=policy marginal].p_over_best_static:.1g}), "
+                "{rows[method=policy marginal].mismatches} mismatches",
+            ),
+            ("share of a cycle that the policy takes", "{rows[method=policy marginal].policy_share:.2%}"),
+        ),
+    ),
+    Source(
         "policy-planner",
         "drafterforge train-policy policy=planner live.num_prompts={config.live.num_prompts}",
         (
