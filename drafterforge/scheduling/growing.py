@@ -49,18 +49,18 @@ class GrowingPolicy(Scheduler):
 
 
 class Decisions:
-    """Those of a `GrowingPolicy` for the rows of one draft, see `Growth`."""
+    """Those of a `GrowingPolicy` for the rows of one draft, see `Growth`; made on the CPU, which waits for them."""
 
     def __init__(self, policy: GrowingPolicy, lengths: Tensor) -> None:
-        self.policy, self.lengths = policy, lengths
+        self.policy, self.lengths = policy, lengths.cpu()
 
     def go_on(self, level: int, scores: Tensor) -> Tensor:
         """See `Growth`."""
-        return self.policy.go_on(level, scores, self.lengths)
+        return self.policy.go_on(level, scores.cpu(), self.lengths).to(scores.device)
 
     def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
         """See `Growth`."""
-        return self.policy.nodes(depths, scores, self.lengths)
+        return self.policy.nodes(depths.cpu(), scores.cpu(), self.lengths).to(scores.device)
 
 
 class LTDPolicy(GrowingPolicy):

@@ -41,7 +41,7 @@ class ShapePolicy(Scheduler):
 
     def choose(self, seen: Observation) -> list[TreeShape]:
         """The best shapes, or some drawn at a temperature."""
-        logits = self.net.logits(observed(self.spec.parts, seen))
+        logits = self.net.logits(observed(self.spec.parts, seen).to(self.net.mean.device))
         return [self.grid.shapes[place] for place in act(logits, self.spec.temperature, self.generator).tolist()]
 
 

@@ -181,20 +181,36 @@ def marginal_policy() -> MarginalPolicy:
     return MarginalPolicy(spec, 0.07 * torch.arange(len([n for n in grid.num_tokens if n > 1])))
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("name", ["marginal", "children", "features, kept", "ltd", "text"])
-def test_a_policy_decodes_the_cycles_that_its_replay_says(everything, name):
-    target, drafters, traces = everything
-    torch.manual_seed(5)
-    policies = {
+def policies_of(traces) -> dict:
+    """What makes each."""
+    return {
         "children": lambda: shape_policy(traces, 1, ["children", "length"]),
         "features, kept": lambda: shape_policy(traces, 3, ["features"]),
         "ltd": lambda: ltd_policy(traces),
         "marginal": marginal_policy,
         "text": lambda: shape_policy(traces, 1, ["text", "length"]),
     }
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["children", "features, kept", "ltd", "marginal", "text"])
+def test_a_policy_that_was_trained_elsewhere_decodes_on_a_gpu(everything, name):
+    own, _, traces = everything
+    target = tiny_target(eos_token_id=None, device="cuda")
+    policy = policies_of(traces.with_texts(own.backbone.embedding))[name]()
+    pool = Pool({"a": lora_drafters(target, 2)[0]}, "static", scheduler=policy)
+    wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS, COUNT)]
+    assert [answer.tokens for answer in Engine(target, pool).generate(PROMPTS, COUNT)] == wanted
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("name", ["marginal", "children", "features, kept", "ltd", "text"])
+def test_a_policy_decodes_the_cycles_that_its_replay_says(everything, name):
+    target, drafters, traces = everything
+    torch.manual_seed(5)
     traces = traces.with_texts(target.backbone.embedding)
-    policy = policies[name]()
+    policy = policies_of(traces)[name]()
     table, actions, every = chosen(policy, traces, 0, made_profile())
     assert len(set(actions.tolist())) > 2
     wanted: list[list[int]] = [[] for _ in PROMPTS]
