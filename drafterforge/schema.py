@@ -255,6 +255,9 @@ class TrainerConfig:
         _require(bool(self.project), "trainer.project must be a name")
 
 
+MOST_NODES, MOST_LEVELS = 1024, 256  # of a tree that is asked for; larger ones never pay
+
+
 @dataclass(frozen=True)
 class RuntimeConfig:
     """Shape of the draft tree (null: the device's own default), and numerics."""
@@ -270,6 +273,9 @@ class RuntimeConfig:
         _at_least("runtime.num_tokens", self.num_tokens, 1)
         _at_least("runtime.depth", self.depth, 0)
         _at_least("runtime.top_k", self.top_k, 1)
+        for key, most in (("num_tokens", MOST_NODES), ("depth", MOST_LEVELS), ("top_k", MOST_NODES)):
+            value = getattr(self, key)
+            _require(value is None or value <= most, f"runtime.{key} must be <= {most}, got {value}")
 
 
 @dataclass(frozen=True)
@@ -766,7 +772,8 @@ class ExportConfig:
         _one_of("format", self.format, ("bundle", "tar", "sglang", "vllm"))
         _require(bool(self.bundle), "bundle= is empty; type bundle=NAME")
         _require(not self.push or self.format == "bundle", "push= uploads a bundle; type format=bundle")
-        _one_of("layout", self.layout, ("", "speculators", "plain"))
+        if self.layout:
+            _one_of("layout", self.layout, ("speculators", "plain"))
         _require(not self.layout or self.format == "vllm", f"layout={self.layout} is read with format=vllm only")
         _one_of("weights", self.weights, ("auto", "bfloat16", "float32"))
 

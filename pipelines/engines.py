@@ -23,6 +23,12 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
         check_selector(cfg.pool)
     else:
         check_alone(cfg.pool, cfg.drafter)
+        given = [key for key in ("num_tokens", "depth", "top_k") if getattr(cfg.runtime, key) is not None]
+        if cfg.pool.scheduler and given:
+            raise ConfigError(
+                f"runtime.{given[0]}= does nothing where pool.scheduler={cfg.pool.scheduler} chooses the trees; "
+                "leave one of them out"
+            )
     target = load_target(cfg.target)
     if cfg.drafter == "pool":
         drafter, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)

@@ -28,8 +28,7 @@ from drafterforge.tree.grow import TreeShape
 
 def pool_names(runs_dir: Path | str, target: Target, names: Sequence[str]) -> list[str]:
     """Names of the pool's drafters: those given, or all that were trained for the target, and retrieval."""
-    if repeated := sorted({name for name in names if list(names).count(name) > 1}):
-        raise ConfigError(f"drafters names {', '.join(repeated)} more than once; a pool has each drafter once")
+    refuse_repeated(names)
     trained = list_artifacts(runs_dir, target.name, "drafters")
     if not names and not trained:
         raise ConfigError(
@@ -37,6 +36,12 @@ def pool_names(runs_dir: Path | str, target: Target, names: Sequence[str]) -> li
             "type drafterforge train-drafter domain=sql"
         )
     return list(names) or [*sorted(trained, key=lambda name: is_expert(runs_dir, target, name)), RETRIEVAL]
+
+
+def refuse_repeated(names: Sequence[str]) -> None:
+    """Refuse a name that is given twice."""
+    if repeated := sorted({name for name in names if list(names).count(name) > 1}):
+        raise ConfigError(f"drafters names {', '.join(repeated)} more than once; a pool has each drafter once")
 
 
 def is_expert(runs_dir: Path | str, target: Target, name: str) -> bool:
@@ -47,6 +52,10 @@ def is_expert(runs_dir: Path | str, target: Target, name: str) -> bool:
 def check_selector(cfg: PoolConfig) -> None:
     """Refuse a selector or options that do not exist, or a router that nobody would listen to, before any loading."""
     check_options(cfg.selector, cfg.options)
+    if cfg.selector == "oracle":
+        raise ConfigError("selector=oracle has to be told the best drafter, which eval alone finds out; type hedgespec")
+    if "levels" in cfg.options:
+        raise ConfigError("levels of a selector is what the pool's trees say; leave it out of pool.options")
     if cfg.router:
         advised(cfg.selector, cfg.options)
     elif cfg.selector == "router":
@@ -144,4 +153,5 @@ def fingerprint_of(manifest: Manifest) -> str:
 
 def open_pool(runs_dir: Path | str, target: Target, names: Sequence[str]) -> dict[str, Drafter]:
     """Drafters by name; experts share the weights of their generalist."""
+    refuse_repeated(names)
     return open_named(names, lambda name: source_of(runs_dir, target, name), target)

@@ -27,7 +27,7 @@ from drafterforge.pipelines.calibrate import action_grid
 from drafterforge.pipelines.console import bar
 from drafterforge.pipelines.pool import open_pool
 from drafterforge.pipelines.traces import traces_of
-from drafterforge.pipelines.train_policy import profile_of
+from drafterforge.pipelines.train_policy import given_profile, own_profile
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.scheduling.actions import ActionGrid
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     target = load_target(cfg.target)
     grid = action_grid(cfg)
     _, traces = traces_of(cfg.traces, cfg.grid, cfg.drafter, cfg.runs_dir, target, cfg.seed, False)
-    _, profile = profile_of(cfg, target, grid)
+    _, profile = (given_profile if cfg.latency.path else own_profile)(cfg, target, grid)
     drafter = traces.drafter(cfg.drafter)
     began = time.perf_counter()
     table = build_table(traces.split("train"), grid, drafter, profile)

@@ -72,7 +72,7 @@ def _joined(name: str, opened: Mapping[str, Drafter]) -> Drafter:
     if not isinstance(first, FusedDrafter) or not isinstance(second, Retrieval):
         raise ConfigError(
             f"{name}: an EAGLE-3 drafter takes what a retrieval drafter proposes into its trees; type "
-            f"{both[0]}{JOINT}{RETRIEVAL}, with an EAGLE-3 drafter in front"
+            f"NAME{JOINT}{RETRIEVAL}, with the name of an EAGLE-3 drafter in front"
         )
     return Merged(first, second)
 

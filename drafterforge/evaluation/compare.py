@@ -87,7 +87,7 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     ]
     notes = [] if same_device else ["measured on different devices, so that speed is shown and not judged"]
     if not _same_stream(before, after):
-        notes.append("other target, suite or seed, so that MAT is shown and not judged")
+        notes.append("other target, suite or seed, so that MAT and speed-ups are shown and not judged")
     gone = [_name(key, old) for key in old if key not in new]
     return Comparison(pairs, gone, [_name(key, new) for key in new if key not in old], notes)
 
@@ -147,7 +147,7 @@ def _row(
     ratios = [number(row.get("speedup")) for row in (old, new)]
     if None not in ratios:
         bounds = [interval(row) for row in (old, new)]
-        apart = None not in bounds and bounds[1][1] < bounds[0][0] and same_device
+        apart = None not in bounds and bounds[1][1] < bounds[0][0] and same_device and _same_stream(before, after)
         fault = f"speed-up {range_of(new)} lies below {range_of(old)}" if apart else ""
         shown_ratios = [f"{ratio:.2f}x {range_of(row)}".rstrip() for ratio, row in zip(ratios, (old, new), strict=True)]
         yield Pair(name, "speed-up", *shown_ratios, _change(*ratios), fault)

@@ -94,8 +94,8 @@ def count(value: Any) -> int:
 
 
 def interval(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    """95 % interval of the row's speed-up."""
-    found = numbers(row.get("speedup_ci95"))
+    """95 % interval of the row's speed-up; one request has none."""
+    found = numbers(row.get("speedup_ci95")) if number(row.get("num_prompts")) != 1 else ()
     return (found[0], found[1]) if len(found) == 2 else None
 
 

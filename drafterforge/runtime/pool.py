@@ -50,6 +50,10 @@ class Pool:
         self.shapes, self.scheduler, self.router = dict(shapes or {}), scheduler, router
         if unknown := sorted(self.shapes.keys() - self.drafters.keys()):
             raise ConfigError(f"shapes names {', '.join(unknown)}; the pool has {', '.join(self.drafters)}")
+        if unknown := sorted(options.keys() & {"levels", "depth"}):
+            raise ConfigError(f"{', '.join(unknown)} of a selector is what the pool's trees say; leave it out")
+        for name, drafter in self.drafters.items():
+            check_kind(name, drafter)
         self.choose = selector
         self.options = advised(selector, options) if router is not None and isinstance(selector, str) else options
         self.idle: list[Selector] = []  # of finished requests; they may carry what they learned
@@ -170,8 +174,18 @@ def eagle_of(drafter: Drafter) -> FusedDrafter | None:
     return drafter if isinstance(drafter, FusedDrafter) else None
 
 
+def check_kind(name: str, drafter: object) -> None:
+    """Refuse what drafts nothing."""
+    if not isinstance(drafter, (FusedDrafter, Merged, Retrieval, Target)):
+        raise DrafterforgeError(
+            f"{name!r} is of type {type(drafter).__name__}, not a drafter; wanted a FusedDrafter, Merged, Retrieval or a "
+            "small Target, as drafterforge.pipelines.pool.open_pool opens them"
+        )
+
+
 def check_drafter(name: str, drafter: Drafter, target: Target) -> None:
-    """Refuse a drafter of another target or vocabulary."""
+    """Refuse what is no drafter, or one of another target or vocabulary."""
+    check_kind(name, drafter)
     vocab_size, width = target.backbone.embedding.shape
     if (own := eagle_of(drafter)) is not None:
         found = own.spec.vocab_size, own.spec.target_hidden_size

@@ -51,6 +51,9 @@ def expand(
     """
     if shape.depth == 0 or shape.num_tokens <= 1:
         return root_only(root)
+    if growth is None and others is None:  # no more of a level, and no more levels, can be among the best
+        most = shape.num_tokens - 1
+        shape = TreeShape(shape.num_tokens, min(shape.depth, most), min(shape.top_k, most))
     logits = logits.float()
     if native.takes(logits):
         return _compiled(root, logits, shape, step, token_ids, growth, others)

@@ -37,6 +37,9 @@ def test_a_speed_up_below_the_earlier_interval_is_a_fault_and_noise_is_not():
     ]
     assert faults(changed(2, speedup=1.7, speedup_ci95=[1.5, 1.9])) == []
     assert faults(changed(2, speedup=2.4, speedup_ci95=[2.2, 2.6])) == []
+    slower = {"speedup": 1.4, "speedup_ci95": [1.3, 1.5]}
+    assert faults(changed(2, **slower) | {"suite": "other"}) == []  # of other requests
+    assert faults(changed(2, **slower, num_prompts=1)) == []  # one request has no interval
 
 
 def test_mismatches_that_appear_are_a_fault():
@@ -58,7 +61,7 @@ def test_a_lower_mat_on_the_same_requests_is_a_fault():
     assert faults(changed(5, mat=2.5, num_tokens=900)) == []  # other answers
     after = changed(5, mat=2.5) | {"seed": 1}
     found = compare_reports(made(), after)
-    assert found.faults == [] and "MAT is shown and not judged" in found.notes[0]
+    assert found.faults == [] and "MAT and speed-ups are shown and not judged" in found.notes[0]
 
 
 def test_a_drafter_that_is_worse_on_one_domain_is_found():

@@ -466,3 +466,15 @@ def test_a_pool_tells_details_when_asked(target):
     judgement = batch.proposer.judgement
     assert judgement.log_q.shape == judgement.divergence.shape == judgement.gamma.shape
     assert judgement.log_q.shape[0] == len(pool.names) and (judgement.log_q <= 0).all()
+
+
+def test_what_is_no_drafter_and_what_only_the_trees_say_is_refused():
+    with pytest.raises(DrafterforgeError, match="'a' is of type int, not a drafter; wanted a FusedDrafter"):
+        Pool({"a": 3})
+    with pytest.raises(ConfigError, match="levels of a selector is what the pool's trees say"):
+        Pool({"a": Retrieval()}, "ucb1", levels=[3])
+    target = tiny_target()
+    engine = Engine(target, Pool({"a": Retrieval()}, "ucb1"))
+    with pytest.raises(DrafterforgeError, match="'b' is of type int, not a drafter"):
+        engine.add_drafter("b", 5)
+    assert engine.drafter.names == ["a"]

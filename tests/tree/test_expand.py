@@ -72,6 +72,44 @@ def test_native_and_torch_draft_the_same_trees(seed, batch, width, shape, ties, 
         assert mine[0] == other[0] and all(a.equal(b) for a, b in zip(mine[1:], other[1:], strict=True))
 
 
+class All:
+    """Goes on to the end, and keeps as many nodes as are asked for."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def go_on(self, level: int, scores: torch.Tensor) -> torch.Tensor:
+        return torch.ones(len(scores), dtype=torch.bool)
+
+    def nodes(self, depths: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(depths, self.count)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    num_tokens=st.integers(2, 7),
+    depth=st.integers(1, 9),
+    top_k=st.integers(1, 9),
+    ties=st.booleans(),
+)
+def test_what_cannot_be_among_the_best_is_not_drafted(seed, num_tokens, depth, top_k, ties):
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randn(40, 12, generator=generator) * 2
+    table, levels = table.round() if ties else table, []
+
+    def step(level, tokens, origin, reads):
+        levels.append((level, tokens.shape[1]))
+        return table[(tokens * 5 + level) % 40]
+
+    first = table[torch.tensor([0, 7])]
+    wanted = expand(torch.tensor([1, 2]), first, TreeShape(num_tokens, depth, top_k), step, None, All(num_tokens))
+    levels.clear()
+    found = expand(torch.tensor([1, 2]), first, TreeShape(num_tokens, depth, top_k), step)
+    assert found.tokens.equal(wanted.tokens) and found.parents.equal(wanted.parents)
+    assert all(level < num_tokens and width < num_tokens for level, width in levels)
+
+
 @compiled
 def test_what_a_pool_would_write_past_is_refused():
     pool = native.CandidatePool(2, 6, None)
