@@ -44,7 +44,7 @@ def checks(cfg: Config) -> list[tuple[str, str]]:
         ("target", f"{cfg.target.name or cfg.target.model}: {_target_state(cfg)}"),
         ("cache", str(cache_dir())),
     ]
-    for kind in ("answers", "features", "drafters", "reports"):
+    for kind in ("answers", "features", "drafters", "traces", "latency", "policies", "bundles", "reports"):
         name = target_name(cfg.target)
         names = list_artifacts(cfg.runs_dir, name, kind) if name else []
         rows.append((kind, ", ".join(names) or f"none in {cfg.runs_dir}"))

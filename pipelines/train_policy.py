@@ -62,6 +62,11 @@ Config = TrainPolicyConfig
 
 def run(cfg: Config) -> Path:
     """Train one policy and compare it with the best static tree."""
+    if Path(cfg.drafter).name != cfg.drafter:
+        raise ConfigError(
+            f"drafter={cfg.drafter} is a path, but traces and profiles are kept under a drafter's name; "
+            "type drafter=NAME runs_dir=FOLDER"
+        )
     target = load_target(cfg.target)
     path = artifact_dir(cfg.runs_dir, target.name, "policies", cfg.name or cfg.policy.name or cfg.policy.method)
     if cfg.policy.method == "router":

@@ -178,7 +178,7 @@ def check_kind(name: str, drafter: object) -> None:
     """Refuse what drafts nothing."""
     if not isinstance(drafter, (FusedDrafter, Merged, Retrieval, Target)):
         raise DrafterforgeError(
-            f"{name!r} is of type {type(drafter).__name__}, not a drafter; wanted a FusedDrafter, Merged, Retrieval or a "
+            f"{name!r} is of type {type(drafter).__name__}, not a drafter; wanted a FusedDrafter, Merged, Retrieval or "
             "small Target, as drafterforge.pipelines.pool.open_pool opens them"
         )
 
