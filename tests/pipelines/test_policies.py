@@ -26,6 +26,7 @@ POLICIES = {
     "marginal": ("policy=marginal",),
     "narrow": ("policy=planner", "grid.top_ks=[2]", "grid.depths=[1]", "name=narrow"),
     "resps-text": ("policy=resps-text", "policy.train_every=2", "policy.every=3"),  # its own name
+    "small": ("policy=resps", "policy.actor=[64,64]", "policy.critic=[64,64]", "policy.every=50", "name=small"),
     "alone": ("policy=ltd", "policy.decides=independent", "name=alone"),
 }
 

@@ -40,6 +40,14 @@ def test_ltd_trains_the_papers_networks_each_with_its_own_discount(tmp_path, mon
     assert {(name.split("-")[1], gamma) for name, gamma in seen} == {("size", 0.9), ("depth", 0.999)}
 
 
+@pytest.mark.parametrize("decides", ["depth", "size"])
+def test_ltd_trains_one_network_alone(tmp_path, monkeypatch, decides):
+    config = load_config("train_policy", TrainPolicyConfig, ["policy=ltd", f"policy.decides={decides}"]).policy
+    monkeypatch.setattr(policies, "fit_ppo", lambda *_: [])
+    lesson = policies.Lesson(traces(), 0, profile(), ActionGrid("g", (1, 2, 4), (1, 2), (1, 2)), tmp_path, 0)
+    assert list(policies.train_ltd(config, lesson)[0]) == [decides]
+
+
 def test_marginal_finds_numbers_that_no_others_beat(tmp_path):
     torch.manual_seed(0)
     told = traces(lengths=(40, 40))
