@@ -22,7 +22,6 @@ EXPERTS = ("chat", "math", "medical", "python", "science", "sql", "summarization
 MIXED = ("general", *EXPERTS, "retrieval")
 BANDITS = ("ucb1", "metasd_ucb", "ucbspec", "thompson", "exp3spec")
 SCHEDULES = {  # further policies: what is typed for them
-    "ltd": "policy=ltd",
     "ltd-average": "policy=ltd policy.objective=average name=ltd-average",
     "resps": "policy=resps",
     "resps-text": "policy=resps-text",
@@ -260,6 +259,23 @@ SOURCES = (
                 "{rows[method=policy *].mismatches} mismatches",
             ),
             ("share of a cycle that the policy takes", "{rows[method=policy *].policy_share:.2%}"),
+        ),
+    ),
+    Source(
+        "policy-ltd",
+        "drafterforge train-policy policy=ltd live.num_prompts={config.live.num_prompts} "
+        '"live.policies=[ltd-average,resps,resps-text,resps-maxent]"',
+        (
+            (REPLAYED, f"{{curves.replayed[name=policy ltd].tokens_per_s / {STATIC}:.3f}}x"),
+            (
+                "live, {rows[method=policy ltd].num_prompts} held-out answers, over the same tree: `ltd`, "
+                "`ltd-average`, `resps`, `resps-text`, `resps-maxent`",
+                ", ".join(
+                    f"{{rows[method=policy {name}].over_best_static:.3f}}x"
+                    for name in ("ltd", "ltd-average*", "resps", "resps-text*", "resps-maxent*")
+                ),
+            ),
+            ("share of a cycle that `ltd` takes", "{rows[method=policy ltd].policy_share:.2%}"),
         ),
     ),
     *(
