@@ -325,16 +325,19 @@ void df_level(const float *logits, long rows, long beam, long width, long count,
 }
 
 /* Which level slots the nodes of a beam read, [rows, beam, slots + beam]: what their origins in the beam before read of
- * `before` [rows, earlier, slots], and themselves. */
-void df_reads(const uint8_t *before, const int64_t *origin, long rows, long earlier, long beam, long slots,
-              uint8_t *reads) {
+ * `before` [rows, earlier, slots], and themselves.  Returns 1 if an origin is no node of that beam. */
+int df_reads(const uint8_t *before, const int64_t *origin, long rows, long earlier, long beam, long slots,
+             uint8_t *reads) {
     const long width = slots + beam;
+    for (long node = 0; node < rows * beam; node++)
+        if (origin[node] < 0 || origin[node] >= earlier) return 1;
     for (long node = 0; node < rows * beam; node++) {
         uint8_t *own = reads + node * width;
         memcpy(own, before + (node / beam * earlier + origin[node]) * slots, slots);
         memset(own + slots, 0, beam);
         own[slots + node % beam] = 1;
     }
+    return 0;
 }
 
 /* Whether node j is node i or an ancestor of it, [rows, nodes, nodes], of parents [rows, nodes]; the root's and padding's
@@ -497,6 +500,7 @@ void df_worth(const float *scores, long rows, long count, long most, float *reac
         if (!chosen) continue;
         double sum = 0., best = -INFINITY;
         long summed = 0;
+        chosen[row] = sizes[0]; /* where no gain is a number */
         for (long place = 0; place < num_sizes; place++) {
             for (; summed < count && summed < sizes[place] - 1; summed++) sum += expf(scratch[summed]);
             const double gain = sum - prices[place];

@@ -16,7 +16,6 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from ctypes import c_float, c_int, c_long, c_void_p
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -57,7 +56,8 @@ SIGNATURES: dict[str, tuple] = {
     ),
 }
 
-FAIL = ("df_ancestors", "df_attention", "df_cut", "df_rotate_and_store", "df_walk")  # these return whether they did
+# these return whether they did
+FAIL = ("df_ancestors", "df_attention", "df_cut", "df_reads", "df_rotate_and_store", "df_walk")
 
 
 @functools.cache
@@ -210,170 +210,6 @@ def argmax(x: Tensor) -> Tensor:
     return places
 
 
-def walk(tokens: Tensor, parents: Tensor, chosen: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """Nodes of the walks that a target confirms, [B, levels], padded with the root, and their lengths [B].
-
-    tokens, parents, chosen: [B, T] int64, contiguous; see `tree.accept.accepted_path`.
-    """
-    rows, nodes = tokens.shape
-    for part in (tokens, parents, chosen):
-        require(part, (rows, nodes), torch.long)
-    path, lengths = torch.empty(rows, levels, dtype=torch.long), torch.empty(rows, dtype=torch.long)
-    failed = library().df_walk(
-        tokens.data_ptr(),
-        parents.data_ptr(),
-        chosen.data_ptr(),
-        rows,
-        nodes,
-        levels,
-        path.data_ptr(),
-        lengths.data_ptr(),
-    )
-    if failed:
-        raise ValueError(f"a tree has a node before its parent, or a walk of more than {levels} nodes")
-    return path, lengths
-
-
-class CandidatePool:
-    """The candidates of trees that are being drafted, level by level, and the beam of the newest level.
-
-    Axes: B rows, K beam nodes, P candidates of all levels.
-    """
-
-    def __init__(self, batch: int, most: int, names: Tensor | None) -> None:
-        """most: candidates of a row.  names: token of each logit, [W] int64; None: the same."""
-        self.batch, self.most, self.names = batch, most, names
-        self.tokens, self.parents = (torch.empty(batch, most, dtype=torch.long) for _ in range(2))
-        self.scores = torch.empty(batch, most)
-        self.size, self.ends = 0, []  # of every level in the pool
-        self.beam: tuple[Tensor, Tensor] | None = None  # scores and places of its nodes, [B, K]
-
-    @property
-    def levels(self) -> Tensor:
-        """Of every candidate, [P]."""
-        sizes = torch.tensor([end - start for start, end in pairwise([0, *self.ends])])
-        return torch.arange(1, len(self.ends) + 1).repeat_interleave(sizes)
-
-    def level(
-        self, logits: Tensor, count: int, kept: int, growing: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Add the best `count` children of each beam node; the best of them are the next beam, `kept` at most.
-
-        logits: [B, K, W], contiguous; K is 1 for the root's.  growing: [B] bool, rows that have this level; the others'
-        candidates score -inf.  Returns the next beam's tokens and origins in the one before, [B, K'], and the new
-        candidates' scores, [B, n].
-        """
-        batch, beam, width = logits.shape
-        require(logits, (self.batch, beam, width))
-        if self.names is not None:
-            require(self.names, (width,), torch.long)
-        if growing is not None:
-            require(growing, (batch,), torch.bool)
-        fresh, start = beam * count, self.size
-        kept = min(kept, fresh)
-        if not (0 < count <= width and kept > 0 and start + fresh <= self.most):
-            raise ValueError(f"wanted 1 to {width} children and room for {fresh}, got {count}, {self.most - start}")
-        if beam != (1 if self.beam is None else self.beam[0].shape[1]):
-            raise ValueError(f"got logits of {beam} nodes, which are not the beam's")
-        tokens, places, origin = (torch.empty(batch, kept, dtype=torch.long) for _ in range(3))
-        scores = torch.empty(batch, kept)
-        values, ids = torch.empty(batch * fresh), torch.empty(batch * fresh, dtype=torch.long)
-        library().df_level(
-            logits.data_ptr(),
-            batch,
-            beam,
-            width,
-            count,
-            0 if self.beam is None else self.beam[0].data_ptr(),
-            0 if self.beam is None else self.beam[1].data_ptr(),
-            0 if self.names is None else self.names.data_ptr(),
-            0 if growing is None else growing.data_ptr(),
-            start,
-            self.most,
-            self.tokens.data_ptr(),
-            self.scores.data_ptr(),
-            self.parents.data_ptr(),
-            kept,
-            tokens.data_ptr(),
-            scores.data_ptr(),
-            places.data_ptr(),
-            origin.data_ptr(),
-            values.data_ptr(),
-            ids.data_ptr(),
-            torch.get_num_threads(),
-        )
-        self.beam, self.size = (scores, places), start + fresh
-        self.ends.append(self.size)
-        return tokens, origin, self.scores[:, start : self.size]
-
-    def cut(self, root: Tensor, counts: Tensor, nodes: int, finite: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens, parents and levels of the best counts [B] nodes of every row, root included, [B, nodes].
-
-        What a row has less is padding, its own parent.  finite: candidates that score -inf are not kept.
-        """
-        require(root, (self.batch,), torch.long)
-        require(counts, (self.batch,), torch.long)
-        if nodes < 1:
-            raise ValueError(f"wanted 1 node or more, got {nodes}")
-        found = [torch.empty(self.batch, nodes, dtype=torch.long) for _ in range(3)]
-        ends, place = torch.tensor(self.ends), torch.empty(self.size + 1, dtype=torch.long)
-        failed = library().df_cut(
-            root.data_ptr(),
-            self.tokens.data_ptr(),
-            self.scores.data_ptr(),
-            self.parents.data_ptr(),
-            self.batch,
-            self.size,
-            self.most,
-            ends.data_ptr(),
-            counts.data_ptr(),
-            finite,
-            nodes,
-            *(part.data_ptr() for part in found),
-            place.data_ptr(),
-        )
-        if failed:
-            raise ValueError("a candidate is kept whose parent is not")
-        return found[0], found[1], found[2]
-
-
-def reads(before: Tensor, origin: Tensor) -> Tensor:
-    """Which level slots a beam reads, [B, K', L + K'] bool: what their origins read of `before` [B, K, L], themselves.
-
-    origin: [B, K'] int64, places in the beam before.
-    """
-    batch, earlier, slots = before.shape
-    beam = origin.shape[1]
-    require(before, (batch, earlier, slots), torch.bool)
-    require(origin, (batch, beam), torch.long)
-    out = torch.empty(batch, beam, slots + beam, dtype=torch.bool)
-    library().df_reads(before.data_ptr(), origin.data_ptr(), batch, earlier, beam, slots, out.data_ptr())
-    return out
-
-
-def ancestors(parents: Tensor) -> Tensor:
-    """Whether node j is node i or an ancestor of it, [B, T, T] bool, of contiguous parents [B, T] int64."""
-    batch, nodes = parents.shape
-    require(parents, (batch, nodes), torch.long)
-    out = torch.empty(batch, nodes, nodes, dtype=torch.bool)
-    if library().df_ancestors(parents.data_ptr(), batch, nodes, out.data_ptr()):
-        raise ValueError("a tree has a node before its parent")
-    return out
-
-
-def mask(reads: Tensor, lengths: Tensor, base: int) -> Tensor:
-    """Additive mask [B, K, base + L]: each row's first lengths [B] slots, and behind `base` those of `reads`.
-
-    reads: [B, K, L] bool, lengths: int64, both contiguous.
-    """
-    batch, beam, slots = reads.shape
-    require(reads, (batch, beam, slots), torch.bool)
-    require(lengths, (batch,), torch.long)
-    out = torch.empty(batch, beam, base + slots)
-    library().df_mask(reads.data_ptr(), lengths.data_ptr(), batch, beam, slots, base, out.data_ptr())
-    return out
-
-
 class PackedMLP:
     """Layers with tanh between them behind a shift, scale and limit."""
 
@@ -413,43 +249,6 @@ class PackedMLP:
             torch.get_num_threads(),
         )
         return out
-
-
-def children(logp: Tensor, least: float) -> Tensor:
-    """Contiguous logp [N, C], as float16 holds them but none below `least`, their exponentials and 1 less those' sum.
-
-    [N, 2C + 1].
-    """
-    rows, count = logp.shape
-    require(logp, (rows, count))
-    out = torch.empty(rows, 2 * count + 1)
-    library().df_children(logp.data_ptr(), rows, count, least, out.data_ptr())
-    return out
-
-
-def reach(scores: Tensor, most: int) -> Tensor:
-    """Summed exponentials of the best `most` of each row of contiguous scores [N, S], as float16 holds them, [N]."""
-    rows, count = scores.shape
-    require(scores, (rows, count))
-    out, scratch = torch.empty(rows), torch.empty(count)
-    given = scores.data_ptr(), rows, count, most, out.data_ptr(), 0, 0, 0, 0, scratch.data_ptr()
-    library().df_worth(*given)
-    return out
-
-
-def worth(scores: Tensor, sizes: Tensor, prices: Tensor) -> Tensor:
-    """For each row of contiguous scores [N, P] the size whose best nodes are expected to add most above its price, [N].
-
-    sizes: [V] int64, rising, root included, 2 or more.  prices: [V] float64, in tokens.
-    """
-    rows, count = scores.shape
-    require(scores, (rows, count))
-    require(sizes, (len(sizes),), torch.long)
-    require(prices, (len(sizes),), torch.double)
-    out, scratch = torch.empty(rows, dtype=torch.long), torch.empty(count)
-    addresses = sizes.data_ptr(), prices.data_ptr(), len(sizes), out.data_ptr(), scratch.data_ptr()
-    library().df_worth(scores.data_ptr(), rows, count, 0, 0, *addresses)
-    return out
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:

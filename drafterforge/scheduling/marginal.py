@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
-from drafterforge.kernels import native
-from drafterforge.scheduling.actions import ActionGrid
+from drafterforge.kernels import native, native_trees
+from drafterforge.scheduling.actions import MOST, ActionGrid
 from drafterforge.scheduling.growing import GrowingPolicy
 from drafterforge.scheduling.latency import Cycles, LatencyProfile
 from drafterforge.scheduling.spec import PolicySpec
@@ -46,13 +46,13 @@ class MarginalPolicy(GrowingPolicy):
         """See `GrowingPolicy`."""
         width = min(self.spec.top_k, scores.shape[1])
         if native.takes(scores):
-            return native.reach(scores.contiguous(), width) >= self.reach
+            return native_trees.reach(scores.contiguous(), width) >= self.reach
         return scores.half().float().topk(width, dim=1).values.exp().double().cumsum(dim=1)[:, -1].float() >= self.reach
 
     def nodes(self, depths: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """See `GrowingPolicy`; at least 2."""
         if native.takes(scores):
-            return native.worth(scores.contiguous(), self.count, self.prices)
+            return native_trees.worth(scores.contiguous(), self.count, self.prices)
         best = scores.half().float().topk(min(self.sizes[-1] - 1, scores.shape[1]), dim=1).values
         expected = best.exp().double().cumsum(dim=1)
         filled = (self.count - 2).clamp(max=expected.shape[1] - 1)  # sizes that no pool fills add no tokens
@@ -60,13 +60,13 @@ class MarginalPolicy(GrowingPolicy):
 
 
 def marginal_grid(grid: ActionGrid, told: int, max_depth: int) -> ActionGrid:
-    """What a `MarginalPolicy` can choose: one width, every depth, sizes in finer steps than the grid's."""
+    """What a `MarginalPolicy` can choose: one width, every depth, sizes up to 128 in finer steps than the grid's."""
     if told not in grid.top_ks:
         raise ConfigError(f"traces tell the scores of top_k={told}, which the grid {grid.name!r} has not")
     largest, depth = max(grid.num_tokens), min(max_depth, max(grid.depths))
     steps = [*range(2, FINE + 1), *range(FINE + 2, COARSE + 1, 2), *range(COARSE + 4, largest + 1, 4)]
     sizes = tuple(count for count in steps if count <= largest)
-    return ActionGrid(f"{grid.name}, marginal", sizes[:63], tuple(range(1, depth + 1)), (told,))
+    return ActionGrid(f"{grid.name}, marginal", sizes[: MOST - 1], tuple(range(1, depth + 1)), (told,))
 
 
 def verify_s(profile: LatencyProfile, sizes: Sequence[int], length: float) -> np.ndarray:

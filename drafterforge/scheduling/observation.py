@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
-from drafterforge.kernels import native
+from drafterforge.kernels import native, native_trees
 from drafterforge.kernels.best import best_logp
 
 PARTS = ("features", "text", "children", "length")
@@ -66,7 +66,7 @@ def of_children(logp: Tensor) -> Tensor:
     """Log-probabilities [B, C] as traces hold them, the probabilities and what is left of them, [B, 2C + 1] float32."""
     logp = logp.float()
     if native.takes(logp):
-        return native.children(logp.contiguous(), FLOOR)
+        return native_trees.children(logp.contiguous(), FLOOR)
     logp = logp.half().float().clamp(min=FLOOR)
     probs = logp.exp()
     return torch.cat((logp, probs, 1.0 - probs.sum(dim=1, keepdim=True)), dim=1)

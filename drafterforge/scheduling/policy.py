@@ -68,7 +68,7 @@ def load_policy(folder: Path | str, seed: int = 0) -> Scheduler:
         version = found.get("schema") if isinstance(found, dict) else None
         raise ArtifactError(f"{folder} has a policy of schema {str(version)[:20]}, this version reads {SCHEMA}")
     sizes = typed(dict[str, list[int]], found.pop("nets", None), f"{path}: nets")
-    spec = typed(PolicySpec, {"numbers": {}} | found, str(path))  # which policies of version 0.1.0 do not name
+    spec = typed(PolicySpec, {"numbers": {}} | found, str(path))  # which policies before `marginal` do not name
     if not spec.parts and spec.kind == "shapes":
         raise ArtifactError(f"{path}: parts is empty; wanted some of {', '.join(PARTS)}")
     try:

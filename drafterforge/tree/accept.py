@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from drafterforge.kernels import native
+from drafterforge.kernels import native, native_trees
 from drafterforge.tree.grow import Tree
 
 
@@ -22,7 +22,7 @@ def accepted_path(tree: Tree, chosen: Tensor, ancestors: Tensor, depth: int) -> 
     one walk exists.
     """
     if chosen.device.type == "cpu" and native.library() is not None:
-        return native.walk(tree.tokens.contiguous(), tree.parents.contiguous(), chosen.contiguous(), depth + 1)
+        return native_trees.walk(tree.tokens.contiguous(), tree.parents.contiguous(), chosen.contiguous(), depth + 1)
     batch, count = tree.tokens.shape
     index = torch.arange(count, device=tree.tokens.device).expand(batch, -1)
     matches = (tree.tokens == chosen.gather(1, tree.parents)) & (tree.parents != index)

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from drafterforge.kernels import native
-from drafterforge.tree.grow import Tree, TreeShape, cut_tree, ordered, root_only, top_children
+from drafterforge.kernels.native_trees import NativeCandidates
+from drafterforge.tree.candidates import Candidates
+from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import Others, merged_tree
 
 # step(level, tokens [B, K], origin [B, K], reads [B, K, L]) -> logits [B, K, W]
@@ -54,83 +56,26 @@ def expand(
     if growth is None and others is None:  # no more of a level, and no more levels, can be among the best
         most = shape.num_tokens - 1
         shape = TreeShape(shape.num_tokens, min(shape.depth, most), min(shape.top_k, most))
-    logits = logits.float()
-    if native.takes(logits):
-        return _compiled(root, logits, shape, step, token_ids, growth, others)
-    batch, device = root.numel(), root.device
-    scores, ids = top_children(logits, shape.top_k)
-    tokens = ids if token_ids is None else token_ids[ids]
-    count = tokens.shape[1]
-    pool = torch.arange(count, device=device).expand(batch, -1)  # pool index of each beam node
-    pools = [(tokens, scores, torch.full_like(pool, -1))]
-    levels, size = [torch.ones(count, dtype=torch.long, device=device)], count
-    reads = torch.empty(batch, count, 0, dtype=torch.bool, device=device)
-    origin = torch.zeros_like(pool)
-    depths = torch.ones(batch, dtype=torch.long, device=device)
-    growing = torch.ones(batch, dtype=torch.bool, device=device)
-    for level in range(1, shape.depth):
-        if growth is not None:
-            growing = growing & growth.go_on(level, pools[-1][1])
-            if not bool(growing.any()):
-                break
-        depths = depths + growing
-        own = torch.eye(count, dtype=torch.bool, device=device).expand(batch, -1, -1)
-        reads = torch.cat((reads.gather(1, origin[:, :, None].expand(-1, -1, reads.shape[2])), own), dim=2)
-        logp, ids = top_children(step(level, tokens, origin, reads), shape.top_k)
-        cumulative = (scores[:, :, None] + logp).flatten(1)
-        if growth is not None:
-            cumulative = cumulative.masked_fill(~growing[:, None], -torch.inf)
-        ids = ids.flatten(1)
-        children = ids if token_ids is None else token_ids[ids]
-        width = logp.shape[2]
-        pools.append((children, cumulative, pool.repeat_interleave(width, dim=1)))
-        levels.append(torch.full((cumulative.shape[1],), level + 1, device=device))
-        beam = ordered(cumulative)[:, : shape.top_k]
-        tokens, scores, origin = children.gather(1, beam), cumulative.gather(1, beam), beam // width
-        count, pool = beam.shape[1], size + beam
-        size += cumulative.shape[1]
-    drafted, cumulative, parents = (torch.cat(parts, dim=1) for parts in zip(*pools, strict=True))
-    if others is not None:
-        return merged_tree(root, drafted, cumulative, parents, torch.cat(levels), shape.num_tokens, others)
-    if growth is None:
-        return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), shape.num_tokens)
-    counts = growth.nodes(depths, cumulative)
-    return cut_tree(root, drafted, cumulative, parents, torch.cat(levels), int(counts.max()), counts)
-
-
-def _compiled(
-    root: Tensor,
-    logits: Tensor,
-    shape: TreeShape,
-    step: Step,
-    token_ids: Tensor | None,
-    growth: Growth | None,
-    others: Others | None,
-) -> Tree:
-    """`expand` on a CPU, where what lies between two steps is two calls of native.c; a test holds it to the other."""
-    batch, top_k = root.numel(), min(shape.top_k, logits.shape[-1])
-    pool = native.CandidatePool(batch, shape.pool_size, token_ids)
-    tokens, origin, newest = pool.level(logits[:, None].contiguous(), top_k, top_k)
-    reads = torch.empty(batch, 1, 0, dtype=torch.bool)
-    depths, growing = [1] * batch, torch.ones(batch, dtype=torch.bool)
+    logits, batch = logits.float(), root.numel()
+    top_k = min(shape.top_k, logits.shape[-1])
+    compiled = native.takes(logits)
+    pool = NativeCandidates(batch, shape.pool_size, token_ids) if compiled else Candidates(batch, token_ids)
+    tokens, origin, newest = pool.level(logits[:, None], top_k, top_k)
+    reads = torch.empty(batch, 1, 0, dtype=torch.bool, device=root.device)
+    depths, growing = torch.ones_like(root), None
     for level in range(1, shape.depth):
         if growth is not None:
             going = growth.go_on(level, newest)
-            growing = going if level == 1 else growing & going
-            on = growing.tolist()
-            if not any(on):
+            growing = going if growing is None else growing & going
+            if not bool(growing.any()):
                 break
-            depths = [depth + one for depth, one in zip(depths, on, strict=True)]
-        reads = native.reads(reads, origin)
-        found = step(level, tokens, origin, reads).float().contiguous()
-        partly = growing if growth is not None and not all(on) else None
-        tokens, origin, newest = pool.level(found, top_k, shape.top_k, partly)
+            depths = depths + growing
+        reads = pool.reads(reads, origin)
+        found = step(level, tokens, origin, reads).float()
+        tokens, origin, newest = pool.level(found, top_k, shape.top_k, growing)
     if others is not None:
-        drafted = (part[:, : pool.size] for part in (pool.tokens, pool.scores, pool.parents))
-        return merged_tree(root, *drafted, pool.levels, shape.num_tokens, others)
+        return merged_tree(root, pool.tokens, pool.scores, pool.parents, pool.levels, shape.num_tokens, others)
     if growth is None:
-        nodes = min(shape.num_tokens, pool.size + 1)
-        return Tree(*pool.cut(root.contiguous(), torch.full((batch,), nodes), nodes, finite=False))
-    counts = growth.nodes(torch.tensor(depths), pool.scores[:, : pool.size])
-    nodes = max(1, min(int(counts.max()), pool.size + 1))
-    return Tree(*pool.cut(root.contiguous(), counts, nodes, finite=True))
+        return Tree(*pool.cut(root, shape.num_tokens))
+    counts = growth.nodes(depths, pool.scores)
+    return Tree(*pool.cut(root, int(counts.max()), counts))

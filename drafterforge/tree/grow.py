@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
-from drafterforge.kernels import native
+from drafterforge.kernels import native, native_trees
 from drafterforge.kernels.best import best_logp
 
 
@@ -144,7 +144,7 @@ def root_only(root: Tensor) -> Tree:
 def ancestor_mask(parents: Tensor, depth: int) -> Tensor:
     """Whether node j is node i or an ancestor of it, [B, T, T]; `depth` is at least the deepest level."""
     if parents.device.type == "cpu" and native.library() is not None:
-        return native.ancestors(parents.contiguous())
+        return native_trees.ancestors(parents.contiguous())
     batch, count = parents.shape
     mask = torch.eye(count, dtype=torch.bool, device=parents.device).repeat(batch, 1, 1)
     ancestor = parents

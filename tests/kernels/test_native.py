@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from drafterforge.errors import ConfigError
-from drafterforge.kernels import native
+from drafterforge.kernels import native, native_trees
 from drafterforge.kernels.attention import additive, grouped_attention
 from drafterforge.kernels.best import argmax
 from drafterforge.kernels.cache import KeyValueCache
@@ -319,13 +319,13 @@ def test_what_would_be_read_past_or_misread_is_refused():
     nodes = torch.tensor([[4, 5, 6]])
     for parents, levels in (([[0, 2, 1]], 3), ([[0, 0, 1]], 2)):  # not yet known; deeper than was asked for
         with pytest.raises(ValueError, match="a node before its parent, or a walk of more than"):
-            native.walk(nodes, torch.tensor(parents), torch.tensor([[5, 6, 0]]), levels)
+            native_trees.walk(nodes, torch.tensor(parents), torch.tensor([[5, 6, 0]]), levels)
     with pytest.raises(ValueError, match=r"wanted torch.int64 \[1, 3\]"):
-        native.walk(nodes, nodes.int(), nodes, 2)
+        native_trees.walk(nodes, nodes.int(), nodes, 2)
     with pytest.raises(ValueError, match="a node before its parent"):
-        native.ancestors(torch.tensor([[0, 2, 1]]))
+        native_trees.ancestors(torch.tensor([[0, 2, 1]]))
     with pytest.raises(ValueError, match=r"wanted torch.int64 \[1\]"):
-        native.mask(torch.ones(1, 2, 2, dtype=torch.bool), torch.ones(2, dtype=torch.long), 4)
+        native_trees.mask(torch.ones(1, 2, 2, dtype=torch.bool), torch.ones(2, dtype=torch.long), 4)
     net = native.PackedMLP(torch.zeros(6), torch.ones(6), 9.0, [(torch.randn(6, 2), torch.zeros(2))])
     with pytest.raises(ValueError, match=r"wanted torch.float32 \[3, 6\]"):
         net(good[:, :5])

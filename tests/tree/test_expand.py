@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafterforge.kernels import native
+from drafterforge.kernels import native, native_trees
 from drafterforge.tree import expand as room
 from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import TreeShape
@@ -112,9 +112,9 @@ def test_what_cannot_be_among_the_best_is_not_drafted(seed, num_tokens, depth, t
 
 @compiled
 def test_what_a_pool_would_write_past_is_refused():
-    pool = native.CandidatePool(2, 6, None)
+    pool = native_trees.NativeCandidates(2, 6, None)
     with pytest.raises(ValueError, match=r"wanted torch.float32 \[2, 1, 5\]"):
-        pool.level(torch.randn(2, 1, 10)[:, :, ::2], 2, 2)
+        pool.level(torch.randn(2, 1, 5).double(), 2, 2)
     with pytest.raises(ValueError, match="wanted 1 to 5 children and room for 6, got 6, 6"):
         pool.level(torch.randn(2, 1, 5), 6, 2)
     pool.level(torch.randn(2, 1, 5), 2, 2)
@@ -124,10 +124,10 @@ def test_what_a_pool_would_write_past_is_refused():
     assert pool.levels.tolist() == [1, 1, 2, 2, 2, 2]
     with pytest.raises(ValueError, match="wanted 1 to 5 children and room for 2, got 1, 0"):
         pool.level(torch.randn(2, 2, 5), 1, 2)
-    with pytest.raises(ValueError, match="wanted 1 node or more"):
-        pool.cut(torch.zeros(2, dtype=torch.long), torch.ones(2, dtype=torch.long), 0, finite=True)
     pool.parents[0, 3] = 5
     with pytest.raises(ValueError, match="a candidate is kept whose parent is not"):
-        pool.cut(torch.zeros(2, dtype=torch.long), torch.full((2,), 7), 7, finite=True)
+        pool.cut(torch.zeros(2, dtype=torch.long), 7)
     with pytest.raises(ValueError, match=r"wanted torch.int64 \[1, 2\]"):
-        native.reads(torch.ones(1, 1, 0, dtype=torch.bool), torch.zeros(1, 2))
+        native_trees.reads(torch.ones(1, 1, 0, dtype=torch.bool), torch.zeros(1, 2))
+    with pytest.raises(IndexError, match="an origin lies outside the 1 nodes of the beam before"):
+        native_trees.reads(torch.ones(1, 1, 0, dtype=torch.bool), torch.tensor([[0, 1]]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from drafterforge.kernels import native
+from drafterforge.kernels import native, native_trees
 from drafterforge.kernels.attention import additive
 
 
@@ -24,5 +24,5 @@ def past_and(reads: Tensor, lengths: Tensor, base: int) -> Tensor:
 def level_mask(reads: Tensor, lengths: Tensor, base: int, dtype: torch.dtype) -> Tensor:
     """`past_and` as an additive mask, [B, K, S + L]; lengths: [B]."""
     if dtype == torch.float32 and reads.device.type == "cpu" and native.library() is not None:
-        return native.mask(reads.contiguous(), lengths.contiguous(), base)
+        return native_trees.mask(reads.contiguous(), lengths.contiguous(), base)
     return additive(past_and(reads, lengths[:, None], base), dtype)

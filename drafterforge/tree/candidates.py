@@ -1,0 +1,79 @@
+"""The candidates of trees that are being drafted, level by level, by operations of torch, without stopping a GPU.
+
+`kernels.native_trees.NativeCandidates` is its twin on a CPU; a test holds each to the other.
+Axes: B rows, K beam nodes, P candidates of all levels, W draft vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from drafterforge.tree.grow import cut_tree, ordered, top_children
+
+
+class Candidates:
+    """The pool of a draft, and the beam of its newest level."""
+
+    def __init__(self, batch: int, names: Tensor | None) -> None:
+        """names: token of each logit, [W]; None: the same."""
+        self.batch, self.names, self.size = batch, names, 0
+        self.parts: list[tuple[Tensor, Tensor, Tensor]] = []  # of every level: tokens, scores, parents
+        self.beam: tuple[Tensor, Tensor] | None = None  # scores and places of its nodes, [B, K]
+
+    @property
+    def tokens(self) -> Tensor:
+        """[B, P]."""
+        return torch.cat([tokens for tokens, _, _ in self.parts], dim=1)
+
+    @property
+    def scores(self) -> Tensor:
+        """Cumulative log-probabilities, [B, P]."""
+        return torch.cat([scores for _, scores, _ in self.parts], dim=1)
+
+    @property
+    def parents(self) -> Tensor:
+        """Places of the parents, -1 for the root's children, [B, P]."""
+        return torch.cat([parents for _, _, parents in self.parts], dim=1)
+
+    @property
+    def levels(self) -> Tensor:
+        """Of every candidate, [P]."""
+        sizes = (tokens.new_full(tokens.shape[1:], level) for level, (tokens, _, _) in enumerate(self.parts, start=1))
+        return torch.cat(list(sizes))
+
+    def level(
+        self, logits: Tensor, count: int, kept: int, growing: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Add the best `count` children of each beam node; the best of them are the next beam, `kept` at most.
+
+        logits: [B, K, W]; K is 1 for the root's.  growing: [B] bool, rows that have this level; the others' candidates
+        score -inf.  Returns the next beam's tokens and origins in the one before, [B, K'], and the new candidates'
+        scores, [B, n].
+        """
+        logp, ids = top_children(logits, count)
+        scores, parents = logp.flatten(1), torch.full_like(ids, -1).flatten(1)
+        if self.beam is not None:
+            above, places = self.beam
+            scores = (above[:, :, None] + logp).flatten(1)
+            parents = places.repeat_interleave(count, dim=1)
+        if growing is not None:
+            scores = scores.masked_fill(~growing[:, None], -torch.inf)
+        ids = ids.flatten(1)
+        tokens = ids if self.names is None else self.names[ids]
+        beam = ordered(scores)[:, :kept]
+        self.beam = scores.gather(1, beam), self.size + beam
+        self.parts.append((tokens, scores, parents))
+        self.size += scores.shape[1]
+        return tokens.gather(1, beam), beam // count, scores
+
+    def reads(self, before: Tensor, origin: Tensor) -> Tensor:
+        """Which level slots a beam reads, [B, K', L + K'] bool: what its origins read of `before` [B, K, L], itself."""
+        batch, count = origin.shape
+        own = torch.eye(count, dtype=torch.bool, device=before.device).expand(batch, -1, -1)
+        return torch.cat((before.gather(1, origin[:, :, None].expand(-1, -1, before.shape[2])), own), dim=2)
+
+    def cut(self, root: Tensor, nodes: int, counts: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens, parents and levels of the best `nodes` of every row, see `cut_tree`."""
+        tree = cut_tree(root, self.tokens, self.scores, self.parents, self.levels, nodes, counts)
+        return tree.tokens, tree.parents, tree.levels
