@@ -1,7 +1,7 @@
 """An EAGLE-3 drafter whose trees also take what retrieval proposes.
 
-Both name probabilities, so that the best nodes of either make one tree: it is as large and as deep as its nodes are
-likely to be accepted, not as a shape says.
+What the drafter says counts where retrieval has seen little of the kind, see `tree.merge`: one tree of both is as large
+and as deep as its nodes are likely to be accepted, not as a shape says.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from drafterforge.errors import ConfigError
 
 @dataclass(frozen=True)
 class Merged:
-    """The two drafters, and what a level and a node must be worth.
+    """The two drafters, how much each counts, and what a level and a node must be worth.
 
-    Defaults were the fastest of six pairs tried on held-out prompts with the kernels of native.c, on a target of 135
-    million parameters; where nodes cost less, as on a GPU, smaller numbers pay.
+    Defaults were among the fastest of some hundred tried by replaying held-out answers, with the kernels of native.c
+    and a target of 135 million parameters; where nodes cost less, as on a GPU, a smaller `min_probability` pays.
     """
 
     eagle: FusedDrafter
     retrieval: Retrieval
-    min_reach: float = 0.4  # a level is drafted while its parents, the best of the level before, hold this probability
+    trust: float = 8.0  # the EAGLE-3 drafter's law weighs as much as so many of retrieval's doubts
+    enough: float = 0.8  # nothing is drafted where retrieval alone is expected to add as many tokens
+    min_reach: float = (
+        0.4  # a level is drafted while its parents hold this probability, as far as retrieval cannot tell
+    )
     min_probability: float = 0.08  # of a node that is verified, all its ancestors included
 
     def __post_init__(self) -> None:
@@ -31,3 +35,6 @@ class Merged:
         for name in ("min_reach", "min_probability"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+        for name in ("trust", "enough"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")

@@ -1,4 +1,4 @@
-"""The retrieval drafter's host side: what followed earlier occurrences of the context's suffix, as a token tree.
+"""The retrieval drafter's host side: what followed earlier occurrences of the context's suffix.
 
 Occurrences come from the context itself and from a datastore of many answers.  A match is (length, positions):
 places where the last `length` tokens stood before, each given by the index of the token after them; every place is
@@ -8,11 +8,9 @@ named once, with its longest match.
 from __future__ import annotations
 
 import json
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +25,7 @@ from drafterforge.errors import ArtifactError
 KIND = "retrieval"
 REMEDY = "build the datastore again from its answers"
 SEPARATOR = -1  # before, between and after the datastore's sequences
+NARROW_SEPARATOR = 0xFFFF  # the same in a file of two bytes a token
 
 Match = tuple[int, list[int]]
 
@@ -40,17 +39,21 @@ class RetrievalSpec:
     max_matches: int = 32  # occurrences used, longest first; of the context and of the datastore each
     length_weight: float = 2.0  # an occurrence that matches one token more counts this much more
     recency: float = 0.9  # weight of an occurrence in the context over that of the next more recent one of its length
-    datastore_weight: float = 0.2  # of an occurrence in the datastore over one in the context
+    datastore_weight: float = 0.1  # of an occurrence in the datastore over one in the context
     doubt: float = 4.0  # weight of "none of these", where a context occurrence that matches one token has 1; > 0
 
 
-class Candidates(NamedTuple):
-    """Nodes below the root in level order, parents first; `scores` are cumulative log-probabilities."""
+class Evidence(NamedTuple):
+    """What followed where the text's end stood before, as far as was asked."""
 
-    tokens: list[int]
-    parents: list[int]  # index of the parent, -1 for children of the root
-    levels: list[int]  # from 1
-    scores: list[float]
+    occurrences: list[tuple[float, list[int]]]  # weight, and the tokens after it
+    doubt: float  # weight of "none of these"
+    length_weight: float  # an occurrence that matches one token more counts this much more
+
+    def ignorance(self, trust: float) -> float:
+        """Share of a law that weighs `trust` doubts beside the occurrences, in [0, 1]."""
+        doubt = self.doubt * trust
+        return doubt / (sum(weight for weight, _ in self.occurrences) + doubt)
 
 
 class ContextIndex:
@@ -95,9 +98,10 @@ class ContextIndex:
 class Datastore:
     """Answers of a domain, searchable by what stands before a place: a suffix array over the reversed text."""
 
-    def __init__(self, text: np.ndarray, order: np.ndarray) -> None:
-        """text: sequences with separators around them, [N] int32.  order: [M] int32, see `reading_back`."""
-        self._arrays = {"text": text, "order": order}
+    def __init__(self, text: np.ndarray) -> None:
+        """text: sequences with separators around them, [N] int32."""
+        order = reading_back(text)
+        self._text = text
         self.text, self.order = memoryview(text), memoryview(order)  # gives plain integers, quickly
         before = text[order - 1]
         starts = np.flatnonzero(np.diff(before, prepend=SEPARATOR))
@@ -111,8 +115,7 @@ class Datastore:
         parts = [separator]
         for sequence in sequences:
             parts += [np.asarray(sequence, np.int32), separator]
-        text = np.concatenate(parts)
-        return Datastore(text, reading_back(text))
+        return Datastore(np.concatenate(parts))
 
     def lookup(self, context: Sequence[int], spec: RetrievalSpec) -> list[Match]:
         """Places whose preceding tokens end as `context` does: `max_matches` at most, longest match first.
@@ -160,19 +163,22 @@ class Datastore:
         return [*ranges, (low, high)] if low < high else ranges
 
     def save(self, folder: Path) -> None:
-        """Write `datastore.safetensors` and `config.json` into an existing folder."""
-        save_file(self._arrays, folder / "datastore.safetensors")
+        """Write `datastore.safetensors` and `config.json` into an existing folder; small ids take two bytes each."""
+        text = self._text
+        small = text.max() < NARROW_SEPARATOR
+        text = np.where(text == SEPARATOR, NARROW_SEPARATOR, text).astype(np.uint16) if small else text
+        save_file({"text": text}, folder / "datastore.safetensors")
         (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n")
 
     @property
     def num_sequences(self) -> int:
         """How many sequences it was built from."""
-        return int((self._arrays["text"] == SEPARATOR).sum()) - 1
+        return int((self._text == SEPARATOR).sum()) - 1
 
     @property
     def num_tokens(self) -> int:
         """Tokens of all of them."""
-        return int((self._arrays["text"] != SEPARATOR).sum())
+        return int((self._text != SEPARATOR).sum())
 
     def _config(self) -> dict[str, Any]:
         return {"kind": KIND, "num_sequences": self.num_sequences, "num_tokens": self.num_tokens}
@@ -192,16 +198,18 @@ class Datastore:
         found = config.get("kind") if isinstance(config, dict) else config
         if found != KIND:
             raise ArtifactError(f"{folder / 'config.json'} describes a {found!r}, wanted kind {KIND!r}; {REMEDY}")
-        if arrays.keys() != {"text", "order"}:
-            raise ArtifactError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; wanted order, text; {REMEDY}")
-        for name, array in arrays.items():
-            if array.dtype != np.int32 or array.ndim != 1:
-                raise ArtifactError(
-                    f"{path}: {name} is {array.dtype} {list(array.shape)}, wanted int32 of one axis; {REMEDY}"
-                )
-        if not may_order(arrays["order"], arrays["text"]):
-            raise ArtifactError(f"{path}: order is no sorted list of the places of text; {REMEDY}")
-        store = Datastore(arrays["text"], arrays["order"])
+        if arrays.keys() - {"order"} != {"text"}:  # order: of datastores that were stored sorted
+            raise ArtifactError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; wanted text; {REMEDY}")
+        text = arrays["text"]
+        if text.dtype not in (np.uint16, np.int32) or text.ndim != 1:
+            raise ArtifactError(
+                f"{path}: text is {text.dtype} {list(text.shape)}, wanted uint16 or int32 of one axis; {REMEDY}"
+            )
+        if text.dtype == np.uint16:
+            text = np.where(text == NARROW_SEPARATOR, SEPARATOR, text.astype(np.int32))
+        if len(text) == 0 or text[0] != SEPARATOR or text[-1] != SEPARATOR or text.min() < SEPARATOR:
+            raise ArtifactError(f"{path}: text is no list of sequences with separators around them; {REMEDY}")
+        store = Datastore(text.astype(np.int32))
         if config != store._config():
             raise ArtifactError(f"{folder / 'config.json'} says {config}, wanted {store._config()}; {REMEDY}")
         return store
@@ -213,7 +221,7 @@ class Retrieval:
 
     spec: RetrievalSpec = field(default_factory=RetrievalSpec)
     datastore: Datastore | None = None
-    min_probability: float = 0.03  # candidates less likely than this are not verified
+    min_probability: float = 0.06  # candidates less likely than this are not verified
     min_expected: float = 0.3  # nor is a tree of which fewer tokens than this are expected to be confirmed
 
 
@@ -240,60 +248,10 @@ def inside(text: np.ndarray) -> np.ndarray:
     return np.flatnonzero(~walls[1:] & ~walls[:-1]) + 1
 
 
-def may_order(order: np.ndarray, text: np.ndarray) -> bool:
-    """Whether `order` may be what `reading_back` makes of `text`; its sorting is checked by two tokens."""
-    if len(text) == 0 or text[0] != SEPARATOR or text[-1] != SEPARATOR or text.min() < SEPARATOR:
-        return False
-    if not np.array_equal(np.sort(order), inside(text)):
-        return False
-    nearest = (text[order - 1].astype(np.int64) << 32) + text[order - 2]
-    return bool((np.diff(nearest) >= 0).all())
-
-
-def grow_candidates(
-    context: ContextIndex, datastore: Datastore | None, num_tokens: int, depth: int, top_k: int
-) -> Candidates:
-    """The most likely tree below the context's last token: at most `num_tokens` - 1 nodes, `depth` levels.
-
-    Given its parent, a child has the probability of its share in the weight of the parent's occurrences and of doubt.
-    The likeliest node comes first, equal ones by level, then as found.
-    """
-    occurrences = weighted_occurrences(context, datastore, depth)
-    doubt, length_weight = context.spec.doubt, context.spec.length_weight
-    frontier: list[tuple] = []
-    nodes: list[tuple[int, int, int, float]] = []  # parent, level, token, score
-    parent, level, score, found = -1, 0, 0.0, 0
-    while True:
-        if level < depth:
-            shares: dict[int, float] = {}
-            behind: dict[int, list] = {}
-            for occurrence in occurrences:
-                weight, ahead = occurrence
-                token = ahead[level]
-                if token in shares:
-                    shares[token] += weight
-                    behind[token].append(occurrence)
-                elif token != SEPARATOR:
-                    shares[token] = weight
-                    behind[token] = [occurrence]
-            # every occurrence here matches `level` tokens more than at the root
-            total = sum(shares.values()) + doubt / length_weight**level
-            tokens = sorted(shares, key=shares.__getitem__, reverse=True)[:top_k] if len(shares) > 1 else shares
-            for token in tokens:
-                cost = -score - math.log(shares[token] / total)
-                heappush(frontier, (cost, level + 1, found, token, parent, behind[token]))
-                found += 1
-        if not frontier or len(nodes) >= num_tokens - 1:
-            break
-        cost, level, _, token, above, occurrences = heappop(frontier)
-        score, parent = -cost, len(nodes)
-        nodes.append((above, level, token, score))
-    order = sorted(range(len(nodes)), key=lambda node: nodes[node][1])
-    place = [0] * len(nodes) + [-1]  # the root, -1, keeps its name
-    for new, node in enumerate(order):
-        place[node] = new
-    parents, levels, tokens, scores = zip(*(nodes[node] for node in order), strict=True) if nodes else ((),) * 4
-    return Candidates(list(tokens), [place[node] for node in parents], list(levels), list(scores))
+def evidence_of(context: ContextIndex, datastore: Datastore | None, depth: int) -> Evidence:
+    """What followed the context's suffix before, `depth` tokens of each occurrence."""
+    spec = context.spec
+    return Evidence(weighted_occurrences(context, datastore, depth), spec.doubt, spec.length_weight)
 
 
 def weighted_occurrences(

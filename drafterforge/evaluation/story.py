@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.retrieval import Candidates
+from drafterforge.drafter.retrieval import Evidence
 from drafterforge.errors import DrafterforgeError
 from drafterforge.evaluation.branches import Branches
 from drafterforge.evaluation.plays import PlayedCycle, Story, Trees
@@ -25,7 +26,8 @@ from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.judging import Truth
 from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.runtime.proposers.eagle3 import draft_levels
-from drafterforge.runtime.proposers.pool import Finder, PoolProposer, WorthReading, others_of
+from drafterforge.runtime.proposers.merging import Finder, draft_merged
+from drafterforge.runtime.proposers.pool import PoolProposer
 from drafterforge.runtime.proposers.solo import SoloProposer
 from drafterforge.runtime.proposers.stack import StackProposer
 from drafterforge.runtime.recording import beside_roots, read_text
@@ -145,11 +147,11 @@ def _stack(
     outputs, logits, judgement = read_text(part, text, features, [one.top_k for one in shapes])
     hits = np.zeros((len(shapes), end))
     hits[:, 2:] = judgement.accepted[:, 0].cpu().numpy()
-    looked_up: dict[tuple, tuple[dict[int, Candidates], np.ndarray]] = {}
+    looked_up: dict[tuple, tuple[dict[int, Evidence], np.ndarray]] = {}
     for member, (drafter, mine, shape) in enumerate(zip(part.drafters.members, own, shapes, strict=True)):
         told.asked(member, shape, begin, room)
         keys = part.cache.data[:, :, member : member + 1, :, : end - 1]
-        found: dict[int, Candidates] = {}
+        found: dict[int, Evidence] = {}
         if isinstance(mine, Merged):
             key = id(mine.retrieval), mine.min_probability, shape
             if key not in looked_up:
@@ -158,24 +160,25 @@ def _stack(
             hits[member] = np.maximum(hits[member], proposed)
         for some, asked in _rooms(begin, end, shape, room):
             roots = torch.tensor(some, device=text.device)
-            growth, others = None, None
+            draft = partial(_trees, drafter, keys, outputs[member], logits[member], text, roots, asked)
             if isinstance(mine, Merged):
-                growth, others = WorthReading(asked, mine.min_reach), others_of(mine, [found[root] for root in some])
-            tree = _trees(drafter, keys, outputs[member], logits[member], text, roots, asked, growth, others)
+                tree = draft_merged(mine, [found[root] for root in some], text[roots], asked, draft)
+            else:
+                tree = draft(range(len(some)))
             told.drafted(member, some, tree, text, asked.depth)
     return hits
 
 
 def _look_up(
     drafter: Merged, shape: TreeShape, text: Tensor, features: Tensor, begin: int, room: int
-) -> tuple[dict[int, Candidates], np.ndarray]:
-    """What retrieval proposes at every root that is drafted from, and its hits, [T]."""
+) -> tuple[dict[int, Evidence], np.ndarray]:
+    """What retrieval knows at every root that is drafted from, and its hits, [T]."""
     part, found = Finder(drafter), {}
     trees = {root: own for some, own in _rooms(begin, text.numel(), shape, room) for root in some}
 
     def at(root: int) -> None:
         if own := trees.get(root):
-            (found[root],) = part.candidates([0], own)
+            (found[root],) = part.evidence([0], own.depth)
 
     return found, _walk(part, at, shape.top_k, text, features, begin)
 
@@ -188,10 +191,12 @@ def _trees(
     text: Tensor,
     roots: Tensor,
     shape: TreeShape,
-    growth: Growth | None,
-    others: Others | None,
+    some: Sequence[int],
+    growth: Growth | None = None,
+    others: Others | None = None,
 ) -> Tree:
-    """Trees below roots [B] of one text, of which every row reads what stands before its root."""
+    """Trees below some of roots [B] of one text, of which every row reads what stands before its root."""
+    roots = roots[list(some)]
     cache = beside_roots(keys, roots, shape.top_k * shape.depth)
     newest = roots - 1  # slot of the root
     known = outputs[newest], text[roots], roots, keys.shape[4], shape, logits[newest]

@@ -6,8 +6,6 @@ Axes: B rows, K beam nodes, P candidates of all levels, T tree nodes.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor
 
@@ -142,12 +140,6 @@ class NativeCandidates:
     def parents(self) -> Tensor:
         """Places of the parents, -1 for the root's children, [B, P]."""
         return self._parents[:, : self.size]
-
-    @property
-    def levels(self) -> Tensor:
-        """Of every candidate, [P]."""
-        sizes = torch.tensor([end - start for start, end in pairwise([0, *self.ends])])
-        return torch.arange(1, len(self.ends) + 1).repeat_interleave(sizes)
 
     def level(
         self, logits: Tensor, count: int, kept: int, growing: Tensor | None = None

@@ -48,8 +48,8 @@ def expand(
     step: reads the beam of a level and scores its children.  `origin` is each node's parent in the beam before;
     `reads` tells which level slots a node may read (its drafted ancestors and itself, the newest K slots being the
     beam's own).  token_ids: target id of each draft id, [W]; None: the same.  growth: may end rows before the shape's
-    depth, and says how many nodes are kept.  others: candidates of another drafter, of which the tree takes
-    the best too; scores then say how many nodes are kept, not the growth.
+    depth, and says how many nodes are kept.  others: what retrieval knows, of which the tree takes the best too;
+    probabilities then say how many nodes are kept, not the growth.
     """
     if shape.depth == 0 or shape.num_tokens <= 1:
         return root_only(root)
@@ -74,7 +74,7 @@ def expand(
         found = step(level, tokens, origin, reads).float()
         tokens, origin, newest = pool.level(found, top_k, shape.top_k, growing)
     if others is not None:
-        return merged_tree(root, pool.tokens, pool.scores, pool.parents, pool.levels, shape.num_tokens, others)
+        return merged_tree(root, pool.tokens, pool.scores, pool.parents, shape.num_tokens, others)
     if growth is None:
         return Tree(*pool.cut(root, shape.num_tokens))
     counts = growth.nodes(depths, pool.scores)

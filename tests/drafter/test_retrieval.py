@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch_file
 
-from drafterforge.drafter.retrieval import SEPARATOR, ContextIndex, Datastore, RetrievalSpec, grow_candidates
+from drafterforge.drafter.retrieval import SEPARATOR, ContextIndex, Datastore, RetrievalSpec, evidence_of
 from drafterforge.errors import ArtifactError
+from drafterforge.tree.merge import Nodes, likeliest
 
 TOKENS = st.lists(st.integers(0, 2), max_size=40)
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=12), max_size=6)
@@ -28,6 +29,11 @@ def index_of(tokens, spec=RetrievalSpec()) -> ContextIndex:  # noqa: B008
     index = ContextIndex(spec)
     index.append(tokens)
     return index
+
+
+def grow(context, store, num_tokens, depth, top_k) -> Nodes:
+    """The tree below the context's last token."""
+    return likeliest(evidence_of(context, store, depth), num_tokens, top_k)
 
 
 def shared_suffix(left, right, limit) -> int:
@@ -115,23 +121,23 @@ def test_few_of_many_places_are_spread_over_what_stands_before_them():
 def test_trees_are_closed_ordered_distinct_and_within_their_limits(tokens, sequences, spec, num_tokens, depth, top_k):
     store = None if sequences is None else Datastore.build(sequences)
     index = index_of(tokens, spec)
-    tree = grow_candidates(index, store, num_tokens, depth, top_k)
-    assert tree == grow_candidates(index_of(tokens, spec), store, num_tokens, depth, top_k)
+    tree = grow(index, store, num_tokens, depth, top_k)
+    assert tree == grow(index_of(tokens, spec), store, num_tokens, depth, top_k)
     size = len(tree.tokens)
-    assert size == len(tree.parents) == len(tree.levels) == len(tree.scores) <= max(num_tokens - 1, 0)
+    assert size == len(tree.parents) == len(tree.levels) == len(tree.probabilities) <= max(num_tokens - 1, 0)
     assert tree.levels == sorted(tree.levels)
     assert SEPARATOR not in tree.tokens
     siblings: dict[int, list[int]] = {}
-    for node, (token, parent, level, score) in enumerate(zip(*tree, strict=True)):
-        assert -1 <= parent < node
-        assert level == (1 if parent < 0 else tree.levels[parent] + 1) <= depth
-        assert score <= (0.0 if parent < 0 else tree.scores[parent])
+    for node, (token, parent, level, likely) in enumerate(zip(*tree, strict=True), start=1):
+        assert 0 <= parent < node
+        assert level == (1 if parent == 0 else tree.levels[parent - 1] + 1) <= depth
+        assert 0 < likely <= (1.0 if parent == 0 else tree.probabilities[parent - 1])
         siblings.setdefault(parent, []).append(token)
     for children in siblings.values():
         assert len(set(children)) == len(children) <= top_k
     for level in range(1, depth + 1):
-        scores = [score for score, at in zip(tree.scores, tree.levels, strict=True) if at == level]
-        assert scores == sorted(scores, reverse=True)
+        likely = [one for one, at in zip(tree.probabilities, tree.levels, strict=True) if at == level]
+        assert likely == sorted(likely, reverse=True)
     matched = bool(index.occurrences() or (store and store.lookup(tokens, spec)))
     assert bool(size) == (matched and num_tokens > 1 and depth > 0)
 
@@ -140,50 +146,50 @@ def test_trees_are_closed_ordered_distinct_and_within_their_limits(tokens, seque
 @given(TOKENS, SEQUENCES, SPECS, st.integers(2, 12))
 def test_a_smaller_tree_holds_the_likeliest_nodes_of_a_larger_one(tokens, sequences, spec, num_tokens):
     store, index = Datastore.build(sequences), index_of(tokens, spec)
-    small, large = (grow_candidates(index, store, size, 5, 3) for size in (num_tokens, 200))
+    small, large = (grow(index, store, size, 5, 3) for size in (num_tokens, 200))
     assert paths(small) <= paths(large)
-    assert sorted(small.scores, reverse=True) == sorted(large.scores, reverse=True)[: num_tokens - 1]
+    assert sorted(small.probabilities, reverse=True) == sorted(large.probabilities, reverse=True)[: num_tokens - 1]
 
 
 def paths(tree) -> set[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
+        found.append((*(found[parent - 1] if parent else ()), token))
     return set(found)
 
 
 def test_a_childs_probability_is_its_share_of_the_weight_and_of_doubt():
     spec = RetrievalSpec(length_weight=3.0, recency=0.5, doubt=2.0)
-    tree = grow_candidates(index_of([1, 2, 5, 9, 2, 6, 8, 2, 7, 1, 2], spec), None, 4, 1, 4)
+    tree = grow(index_of([1, 2, 5, 9, 2, 6, 8, 2, 7, 1, 2], spec), None, 4, 1, 4)
     # 1 2 stood before 5 (weight 3); 2 alone before 7 (1), then 6 (1/2)
     assert tree.tokens == [5, 7, 6]
-    assert tree.scores == pytest.approx([math.log(weight / 6.5) for weight in (3, 1, 0.5)])
+    assert tree.probabilities == pytest.approx([weight / 6.5 for weight in (3, 1, 0.5)])
 
 
 def test_equal_nodes_come_most_recent_first_and_the_cut_keeps_them():
     index = index_of([2, 6, 5, 2, 7, 5, 2, 8, 5, 2], RetrievalSpec(recency=1.0))
-    assert grow_candidates(index, None, 4, 1, 4).tokens == [8, 7, 6]
-    assert grow_candidates(index, None, 3, 1, 4).tokens == grow_candidates(index, None, 4, 1, 2).tokens == [8, 7]
+    assert grow(index, None, 4, 1, 4).tokens == [8, 7, 6]
+    assert grow(index, None, 3, 1, 4).tokens == grow(index, None, 4, 1, 2).tokens == [8, 7]
 
 
 def test_a_longer_match_leaves_less_doubt():
-    short = grow_candidates(index_of([1, 2, 5, 6, 7, 3, 2]), None, 4, 3, 1)
-    long = grow_candidates(index_of([3, 2, 5, 6, 7, 3, 2]), None, 4, 3, 1)
+    short = grow(index_of([1, 2, 5, 6, 7, 3, 2]), None, 4, 3, 1)
+    long = grow(index_of([3, 2, 5, 6, 7, 3, 2]), None, 4, 3, 1)
     assert short.tokens == long.tokens == [5, 6, 7]
-    assert all(low < high for low, high in zip(short.scores, long.scores, strict=True))
-    first, second, third = (score for score in short.scores)
+    assert all(low < high for low, high in zip(short.probabilities, long.probabilities, strict=True))
+    first, second, third = (math.log(likely) for likely in short.probabilities)
     assert first < second - first < third - second  # each confirmed token lengthens the match
 
 
 def test_a_match_that_overlaps_the_suffix_goes_on_repeating():
-    assert grow_candidates(index_of([9, 1, 2, 3, 1]), None, 9, 8, 1).tokens == [2, 3, 1, 2, 3, 1, 2, 3]
+    assert grow(index_of([9, 1, 2, 3, 1]), None, 9, 8, 1).tokens == [2, 3, 1, 2, 3, 1, 2, 3]
 
 
 def test_the_datastore_adds_what_the_context_does_not_know_and_ends_with_its_sequence():
     store = Datastore.build([[4, 5, 6], [7, 8]])
-    tree = grow_candidates(index_of([3, 4]), store, 16, 8, 4)
+    tree = grow(index_of([3, 4]), store, 16, 8, 4)
     assert tree.tokens == [5, 6]
-    assert tree.parents == [-1, 0]
+    assert tree.parents == [0, 1]
 
 
 @pytest.mark.parametrize("sequences", [[], [[]], [[3]]])
@@ -245,33 +251,39 @@ def test_a_config_that_says_otherwise_is_refused(saved, key, value, words):
     assert words in refused(saved)
 
 
-def swapped(array):
-    array = array.copy()
-    array[[0, -1]] = array[[-1, 0]]
-    return array
-
-
 @pytest.mark.parametrize(
-    ("name", "change", "words"),
+    ("change", "words"),
     [
-        ("text", None, "holds order; wanted order, text"),
-        ("order", None, "holds text; wanted order, text"),
-        ("text", lambda text: text.astype(np.int64), "text is int64"),
-        ("order", lambda order: order[None], "order is int32 [1, "),
-        ("text", lambda text: text[:0], "no sorted list"),
-        ("text", lambda text: text[:-1], "no sorted list"),
-        ("text", lambda text: np.where(text == 0, -2, text).astype(np.int32), "no sorted list"),
-        ("order", lambda order: order[1:], "no sorted list"),
-        ("order", lambda order: order + 10**6, "no sorted list"),
-        ("order", swapped, "no sorted list"),
+        (None, "holds nothing; wanted text"),
+        (lambda text: text.astype(np.int64), "text is int64"),
+        (lambda text: text[None], "text is uint16 [1, "),
+        (lambda text: text[:0], "no list of sequences"),
+        (lambda text: text[:-1], "no list of sequences"),
+        (lambda text: np.where(text == 0, -2, text).astype(np.int32), "no list of sequences"),
+        (lambda text: text.astype(np.int32), "no list of sequences"),  # its separators are others
     ],
 )
-def test_tensors_that_are_no_datastore_are_refused(saved, name, change, words):
+def test_tensors_that_are_no_datastore_are_refused(saved, change, words):
     path = saved / "datastore.safetensors"
-    tensors = load_file(path)
-    array = tensors.pop(name)
-    save_file(tensors if change is None else tensors | {name: np.ascontiguousarray(change(array), None)}, path)
+    text = load_file(path)["text"]
+    save_file({} if change is None else {"text": np.ascontiguousarray(change(text), None)}, path)
     assert words in refused(saved)
+
+
+@pytest.mark.parametrize(("largest", "bytes_each"), [(0xFFFE, 2), (0xFFFF, 4), (200_000, 4)])
+def test_a_token_takes_two_bytes_where_that_is_enough(tmp_path, largest, bytes_each):
+    store = Datastore.build([[1, 2, largest, 3], [2, largest]])
+    store.save(tmp_path)
+    assert load_file(tmp_path / "datastore.safetensors")["text"].itemsize == bytes_each
+    again = Datastore.open(tmp_path)
+    assert again.text.tolist() == store.text.tolist() and again.order.tolist() == store.order.tolist()
+
+
+def test_a_datastore_that_was_stored_with_its_order_opens_too(saved):
+    store = Datastore.open(saved)
+    arrays = {"text": np.asarray(store.text, np.int32), "order": np.asarray(store.order, np.int32)}
+    save_file(arrays, saved / "datastore.safetensors")
+    assert Datastore.open(saved).order.tolist() == store.order.tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])

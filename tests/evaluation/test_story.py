@@ -75,11 +75,19 @@ def test_replayed_cycles_equal_live_cycles(everything, contest, selector):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selector", ["hedgespec", "metasd_ucb", "thompson"])
-@pytest.mark.parametrize("worth", [(0.01, 1e-4), (0.4, 0.08), (0.99, 0.0)])
+@pytest.mark.parametrize(
+    "worth",
+    [
+        {"min_reach": 0.01, "min_probability": 1e-4, "enough": 9.0},
+        {},
+        {"min_reach": 0.9, "min_probability": 0.0, "enough": 0.01},
+        {"trust": 0.1, "min_reach": 0.0, "min_probability": 1e-3, "enough": 1.5},
+    ],
+)
 def test_trees_that_take_what_retrieval_proposes_are_replayed_too(everything, selector, worth):
     target, drafters, _, answers = everything
     retrieval = drafters["retrieval"]
-    both = {name: Merged(drafters[name], retrieval, *worth) for name in "ab"}
+    both = {name: Merged(drafters[name], retrieval, **worth) for name in "ab"}
     pool = {"a+": both["a"], "d": drafters["d"], "b+": both["b"], "retrieval": retrieval}
     shapes = {name: TreeShape(12, 7, 3) for name in ("a+", "b+")}
     stories = [tell(target, Pool(pool, shapes=shapes), SHAPE, answer, divergences=True) for answer in answers]

@@ -15,7 +15,8 @@ from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.pool import Pool
-from drafterforge.runtime.proposers.pool import PoolProposer, WorthReading
+from drafterforge.runtime.proposers.merging import WorthReading
+from drafterforge.runtime.proposers.pool import PoolProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.selectors.bandit import Bandit
@@ -23,7 +24,7 @@ from drafterforge.tree.grow import TreeShape
 from tests.models import tiny_drafter, tiny_target
 
 PROMPTS = [[3, 14, 15, 9, 26, 5] * 3, [7], [4] * 17, [9, 8, 7, 9, 8]]
-ALL = {"min_reach": 0.0, "min_probability": 0.0}
+ALL = {"min_reach": 0.0, "min_probability": 0.0, "enough": float("inf")}
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +68,10 @@ def test_unlikely_nodes_are_not_verified(target, eagle):
 
 
 def test_a_level_is_drafted_while_its_parents_are_likely():
-    reading = WorthReading(TreeShape(9, 5, 2), 0.3)
-    scores = torch.tensor([[0.2, 0.15, 0.6], [0.1, 0.1, 0.1]]).log()
-    assert reading.go_on(1, scores).tolist() == [True, False]
-    assert reading.nodes(torch.tensor([2, 3]), scores).tolist() == [9, 9]
+    reading = WorthReading(TreeShape(9, 5, 2), 0.3, torch.tensor([1.0, 1.0, 0.3]))
+    scores = torch.tensor([[0.2, 0.15, 0.6], [0.1, 0.1, 0.1], [0.2, 0.15, 0.6]]).log()
+    assert reading.go_on(1, scores).tolist() == [True, False, False]  # the last may be known to retrieval
+    assert reading.nodes(torch.tensor([2, 3, 4]), scores).tolist() == [9, 9, 9]
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -138,7 +139,7 @@ def test_a_cycle_in_which_nothing_was_worth_verifying_teaches_a_bandit_too(targe
     assert never[0].depth == 6 and all(one.depth > 0 for one in never)  # less is asked for near the length limit
 
 
-@pytest.mark.parametrize("worth", [(0.0, 0.0), (0.4, 0.08)])
+@pytest.mark.parametrize("worth", [ALL, {}])
 def test_a_tree_does_not_depend_on_the_rows_beside_it(target, eagle, worth, monkeypatch):
     trees, verify = [], Batch.verify
 
@@ -154,7 +155,7 @@ def test_a_tree_does_not_depend_on_the_rows_beside_it(target, eagle, worth, monk
                 yield int(token), int(parent), int(level)
 
     monkeypatch.setattr(Batch, "verify", watching)
-    engine = Engine(target, Merged(eagle, Retrieval(), *worth), TreeShape(12, 5, 3))
+    engine = Engine(target, Merged(eagle, Retrieval(), **worth), TreeShape(12, 5, 3))
     engine.generate(PROMPTS, 20)
     together, alone = {}, {}
     for one in trees:

@@ -121,7 +121,6 @@ def test_what_a_pool_would_write_past_is_refused():
     with pytest.raises(ValueError, match="got logits of 1 nodes, which are not the beam's"):
         pool.level(torch.randn(2, 1, 5), 2, 2)
     pool.level(torch.randn(2, 2, 5), 2, 2)
-    assert pool.levels.tolist() == [1, 1, 2, 2, 2, 2]
     with pytest.raises(ValueError, match="wanted 1 to 5 children and room for 2, got 1, 0"):
         pool.level(torch.randn(2, 2, 5), 1, 2)
     pool.parents[0, 3] = 5

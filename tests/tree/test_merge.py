@@ -1,104 +1,139 @@
-"""Two drafters' candidates in one tree: the best of either, each path once."""
+"""Two drafters in one tree: probabilities are those of the formula, and the likeliest nodes are kept."""
 
 from __future__ import annotations
 
 import math
-from itertools import product
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafterforge.drafter.retrieval import Candidates
-from drafterforge.tree.grow import TreeShape
-from drafterforge.tree.merge import Others, merged_tree
+from drafterforge.drafter.retrieval import Evidence
+from drafterforge.tree.merge import Drafted, Nodes, Others, as_tree, beside, likeliest, merged_tree
 
 ROOT = 7
+OCCURRENCES = st.lists(
+    st.tuples(st.sampled_from([0.5, 1.0, 4.0]), st.lists(st.integers(0, 2), min_size=4, max_size=4)), max_size=6
+)
 
 
-def paths_of(tokens, parents, scores) -> dict[tuple[int, ...], float]:
-    """Scores by the tokens from the root on."""
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(tokens, parents, strict=True):
-        found.append((found[parent] if parent >= 0 else ()) + (token,))
-    return dict(zip(found, scores, strict=True))
-
-
-def draw_candidates(seed: int, size: int) -> Candidates:
-    """A random tree of few tokens, so that two of them share paths; scores on a coarse grid, so that ties abound."""
+def draw_drafted(seed: int, size: int) -> Drafted:
+    """A random tree of few tokens, so that retrieval proposes some of its paths; likely children, parents first."""
     generator = torch.Generator().manual_seed(seed)
-    nodes: list[tuple[int, int, int, float]] = []
+    nodes: list[tuple[int, float, int]] = []
     for _ in range(size):
         parent = int(torch.randint(-1, len(nodes), (), generator=generator))
         token = int(torch.randint(0, 3, (), generator=generator))
-        if any(token == other and parent == above for other, above, *_ in nodes):
+        if any(token == other and parent == above for other, _, above in nodes):
             continue
-        level, score = (nodes[parent][2], nodes[parent][3]) if parent >= 0 else (0, 0.0)
-        step = 0.5 * int(torch.randint(0, 4, (), generator=generator))
-        nodes.append((token, parent, level + 1, score - step))
-    order = sorted(range(len(nodes)), key=lambda place: nodes[place][2])
-    place = {-1: -1} | {old: new for new, old in enumerate(order)}
-    picked = [nodes[old] for old in order]
-    return Candidates(
-        [one[0] for one in picked],
-        [place[one[1]] for one in picked],
-        [one[2] for one in picked],
-        [one[3] for one in picked],
-    )
+        score = nodes[parent][1] if parent >= 0 else 0.0
+        nodes.append((token, score + math.log(0.1 + 0.2 * float(torch.rand((), generator=generator))), parent))
+    return Drafted(*(list(part) for part in zip(*nodes, strict=True)))
 
 
-def merge(rows: list[tuple[Candidates, Candidates]], num_tokens: int, floor: float = -math.inf):
-    """The trees of rows whose two drafters propose as many candidates each."""
-    first = [torch.tensor([list(part) for part in zip(*(row[0] for row in rows), strict=True)][n]) for n in (0, 3, 1)]
-    levels = torch.tensor(rows[0][0].levels)
-    return merged_tree(
-        torch.full((len(rows),), ROOT), *first, levels, num_tokens, Others([row[1] for row in rows], floor)
-    )
+def slow_probabilities(evidence: Evidence, drafted: Drafted, trust: float, depth: int) -> dict[tuple[int, ...], float]:
+    """By the tokens from the root on, of every path that either proposes."""
+    own: dict[tuple[int, ...], float] = {(): 0.0}
+    paths: list[tuple[int, ...]] = []
+    for token, score, parent in zip(*drafted, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+        own[paths[-1]] = score
+    found: dict[tuple[int, ...], float] = {(): 1.0}
+    for level in range(depth):
+        for path in [path for path in found if len(path) == level]:
+            drawn = any(other[:-1] == path for other in own if other)
+            doubt = evidence.doubt / evidence.length_weight**level * (trust if drawn else 1.0)
+            occurrences = [one for one in evidence.occurrences if level < len(one[1])]
+            here = [(weight, ahead[level]) for weight, ahead in occurrences if tuple(ahead[:level]) == path]
+            total = sum(weight for weight, _ in here) + doubt
+            for token in range(3):
+                weight = sum(part for part, other in here if other == token)
+                guess = math.exp(own[*path, token] - own[path]) if (*path, token) in own else 0.0
+                if weight or guess:
+                    found[*path, token] = found[path] * ((weight + doubt * guess) / total)
+    return {path: likely for path, likely in found.items() if path}
 
 
-@settings(max_examples=80, deadline=None)
+def paths_of(nodes: Nodes) -> list[tuple[int, ...]]:
+    """Tokens from the root on, of every node."""
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(nodes.tokens, nodes.parents, strict=True):
+        found.append((*(found[parent - 1] if parent else ()), token))
+    return found
+
+
+@settings(max_examples=150, deadline=None)
 @given(
+    occurrences=OCCURRENCES,
     seed=st.integers(0, 10**6),
-    sizes=st.tuples(st.integers(1, 14), st.integers(0, 14)),
+    size=st.integers(0, 12),
     budget=st.integers(1, 30),
-    floor=st.sampled_from([-math.inf, -2.0, -0.5, 0.1]),
+    least=st.sampled_from([0.0, 0.02, 0.2]),
+    trust=st.sampled_from([0.5, 8.0]),
 )
-def test_the_best_paths_of_both_are_kept_once_with_their_ancestors(seed, sizes, budget, floor):
-    one, two = draw_candidates(seed, sizes[0]), draw_candidates(seed + 1, sizes[1])
-    tree = merge([(one, two)], budget, floor)
-    tokens, parents, levels = (part[0].tolist() for part in (tree.tokens, tree.parents, tree.levels))
-    assert (tokens[0], parents[0], levels[0]) == (ROOT, 0, 0)
-    assert all(levels[node] == levels[parents[node]] + 1 and parents[node] < node for node in range(1, len(tokens)))
-    scores = paths_of(one.tokens, one.parents, one.scores)
-    for path, score in paths_of(two.tokens, two.parents, two.scores).items():
-        scores[path] = max(score, scores.get(path, -math.inf))
-    kept = list(paths_of(tokens[1:], [parent - 1 for parent in parents[1:]], levels[1:]))
-    assert len(kept) == len(set(kept)) == min(budget - 1, sum(score >= floor for score in scores.values()))
-    left = [score for path, score in scores.items() if path not in kept and score >= floor]
-    assert not left or not kept or min(scores[path] for path in kept) >= max(left)
+def test_the_likeliest_paths_of_both_are_kept_once_by_the_formula(occurrences, seed, size, budget, least, trust):
+    evidence = Evidence(occurrences, doubt=3.0, length_weight=2.0)
+    drafted = draw_drafted(seed, size) if size else Drafted()
+    nodes = likeliest(evidence, budget, 3, least, drafted, trust)
+    wanted = slow_probabilities(evidence, drafted, trust, depth=4 + size)
+    paths = paths_of(nodes)
+    assert len(set(paths)) == len(paths) == min(budget - 1, sum(likely >= least for likely in wanted.values()))
+    assert nodes.probabilities == pytest.approx([wanted[path] for path in paths])
+    assert [len(path) for path in paths] == nodes.levels == sorted(nodes.levels)
+    left = [likely for path, likely in wanted.items() if path not in paths and likely >= least]
+    assert not left or not paths or min(nodes.probabilities) >= max(left) - 1e-12
 
 
-def test_trees_of_rows_are_padded_to_the_largest():
-    chain = Candidates([1, 2], [-1, 0], [1, 2], [-0.1, -0.2])
-    longer = Candidates([1, 2, 5, 6], [-1, 0, 1, 2], [1, 2, 3, 4], [-0.3, -0.4, -0.5, -0.6])
-    tree = merge([(chain, Candidates([], [], [], [])), (chain, longer)], 9)
-    assert tree.tokens.tolist() == [[ROOT, 1, 2, 0, 0], [ROOT, 1, 2, 5, 6]]
-    assert tree.parents.tolist() == [[0, 0, 1, 3, 4], [0, 0, 1, 2, 3]]  # padding is its own parent
-    assert tree.levels.tolist() == [[0, 1, 2, 0, 0], [0, 1, 2, 3, 4]]
+def test_where_nothing_was_seen_before_the_drafter_s_law_decides():
+    drafted = Drafted([4, 5, 6], [math.log(0.5), math.log(0.3), math.log(0.1)], [-1, -1, 0])
+    nodes = likeliest(Evidence([], 4.0, 2.0), 9, 2, 0.0, drafted, 8.0)
+    assert (nodes.tokens, nodes.parents) == ([4, 5, 6], [0, 0, 1])
+    assert nodes.probabilities == pytest.approx([0.5, 0.3, 0.1])
 
 
-@pytest.mark.parametrize(("first", "second"), list(product([-0.1, -0.9], repeat=2)))
-def test_a_path_of_both_has_the_better_score(first, second):
-    one, two = (Candidates([1], [-1], [1], [score]) for score in (first, second))
-    assert merge([(one, two)], 5, floor=-0.5).tokens.shape[1] == (2 if max(first, second) > -0.5 else 1)
+def test_what_was_seen_often_outweighs_the_drafter():
+    drafted = Drafted([4], [math.log(0.9)], [-1])
+    seldom, often = (Evidence([(weight, [5])], 4.0, 2.0) for weight in (1.0, 1000.0))
+    assert likeliest(seldom, 2, 2, 0.0, drafted, 8.0).tokens == [4]
+    assert likeliest(often, 2, 2, 0.0, drafted, 8.0).tokens == [5]
+    assert seldom.ignorance(8.0) == pytest.approx(32 / 33) and often.ignorance(8.0) == pytest.approx(32 / 1032)
+
+
+def test_retrieval_alone_proposes_its_best_tokens_below_each_node():
+    evidence = Evidence([(3.0, [1, 1]), (2.0, [2, 1]), (1.0, [0, 1])], 4.0, 2.0)
+    nodes = likeliest(evidence, 9, 2)
+    assert (nodes.tokens, nodes.parents, nodes.levels) == ([1, 2, 1, 1], [0, 0, 1, 2], [1, 1, 2, 2])
+    assert nodes.probabilities == pytest.approx([0.3, 0.2, 0.3 * 0.6, 0.2 * 0.5])
+
+
+def test_rows_have_their_own_evidence_and_the_smaller_trees_are_padded():
+    tokens, scores, parents = torch.tensor([[1], [1]]), torch.tensor([[-0.1], [-0.1]]), torch.tensor([[-1], [-1]])
+    others = Others([Evidence([], 4.0, 2.0), Evidence([(90.0, [1, 5, 6])], 4.0, 2.0)], 8.0, 0.0, 2)
+    tree = merged_tree(torch.tensor([ROOT, ROOT]), tokens, scores, parents, 9, others)
+    assert tree.tokens.tolist() == [[ROOT, 1, 0, 0], [ROOT, 1, 5, 6]]
+    assert tree.parents.tolist() == [[0, 0, 2, 3], [0, 0, 1, 2]]  # padding is its own parent
+    assert tree.levels.tolist() == [[0, 1, 0, 0], [0, 1, 2, 3]]
+    alone = merged_tree(torch.tensor([ROOT]), tokens[1:], scores[1:], parents[1:], 9, others.of([1]))
+    assert alone.tokens.tolist() == [[ROOT, 1, 5, 6]]
 
 
 def test_candidates_of_a_row_that_ended_early_are_not_kept():
-    ended = Candidates([1, 2], [-1, 0], [1, 2], [-0.1, -math.inf])
-    assert merge([(ended, Candidates([], [], [], []))], 9).tokens.tolist() == [[ROOT, 1]]
+    ended = torch.tensor([[1, 2]]), torch.tensor([[-0.1, -math.inf]]), torch.tensor([[-1, 0]])
+    others = Others([Evidence([], 4.0, 2.0)], 8.0, 0.0, 2)
+    assert merged_tree(torch.tensor([ROOT]), *ended, 9, others).tokens.tolist() == [[ROOT, 1]]
 
 
 def test_a_budget_of_one_is_the_root_alone():
-    chain = Candidates([1, 2], [-1, 0], [1, 2], [-0.1, -0.2])
-    assert merge([(chain, chain)], TreeShape(1, 3, 2).num_tokens).tokens.tolist() == [[ROOT]]
+    nodes = likeliest(Evidence([(9.0, [1, 2])], 1.0, 2.0), 1, 2, 0.0, Drafted([1], [-0.1], [-1]))
+    assert as_tree(torch.tensor([ROOT]), [nodes]).tokens.tolist() == [[ROOT]]
+
+
+def test_trees_of_disjoint_rows_come_back_in_their_rows():
+    one, two = (as_tree(torch.tensor([root]), [nodes]) for root, nodes in ((3, Nodes([], [], [], [])), (4, CHAIN)))
+    tree = beside([([1], one), ([0], two)], 2)
+    assert tree.tokens.tolist() == [[4, 8, 9], [3, 0, 0]]
+    assert tree.parents.tolist() == [[0, 0, 1], [0, 1, 2]]
+
+
+CHAIN = Nodes([8, 9], [0, 1], [1, 2], [0.5, 0.4])

@@ -6,10 +6,9 @@ Axes: N drafters, B rows, A committed tokens, T tree nodes.
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,13 +16,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.retrieval import Candidates, Retrieval
+from drafterforge.drafter.retrieval import Retrieval
 from drafterforge.drafter.stacked import StackedDrafters
 from drafterforge.runtime.divergence import block_divergences
 from drafterforge.runtime.judging import Judgement, Truth
 from drafterforge.runtime.pool import Drafter, Pool, eagle_of
 from drafterforge.runtime.proposers.base import Proposer
 from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
+from drafterforge.runtime.proposers.merging import Finder, draft_merged
 from drafterforge.runtime.proposers.retrieval import RetrievalProposer
 from drafterforge.runtime.proposers.solo import SoloProposer
 from drafterforge.runtime.proposers.stack import StackProposer
@@ -33,9 +33,7 @@ from drafterforge.scheduling.trace import CHILDREN
 from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape, root_only
-from drafterforge.tree.merge import Others
-
-TINY = 1e-9  # probability; no candidate is less likely
+from drafterforge.tree.merge import Others, beside
 
 
 @dataclass
@@ -179,7 +177,7 @@ class PoolProposer(Proposer):
                 for own in dict.fromkeys(self.rows[place].shape for place in mine):
                     rows = [place for place in mine if self.rows[place].shape == own]
                     found.append((rows, self._draft(part, member, rows, root[rows], own)))
-        return merged(found, len(self.rows))
+        return beside(found, len(self.rows))
 
     def _draft(
         self, part: StackProposer | SoloProposer, member: int, rows: list[int], root: Tensor, shape: TreeShape
@@ -207,9 +205,11 @@ class PoolProposer(Proposer):
         self, name: str, part: StackProposer, member: int, rows: list[int], root: Tensor, shape: TreeShape
     ) -> Tree:
         """Trees of an EAGLE-3 drafter and of retrieval in one, as deep and large as is worth it."""
-        drafter = self.pool.drafters[name]
-        others = others_of(drafter, self.found[name].candidates(rows, shape))
-        return part.draft(member, rows, root, shape, WorthReading(shape, drafter.min_reach), others)
+
+        def draft(some: list[int], growth: Growth, others: Others) -> Tree:
+            return part.draft(member, [rows[place] for place in some], root[some], shape, growth, others)
+
+        return draft_merged(self.pool.drafters[name], self.found[name].evidence(rows, shape.depth), root, shape, draft)
 
     def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
         """Let the drafters read what was committed, and the selectors learn from it; see `Proposer`."""
@@ -237,8 +237,16 @@ class PoolProposer(Proposer):
             self._tell(None)
 
     def _read(self) -> None:
-        """Let all drafters read; judge them where a selector asks for it."""
+        """Let all drafters read; judge them where a selector asks for it.
+
+        Nobody waits for a merged drafter that is alone: it reads when it drafts, which retrieval often does without it.
+        """
         truth = self._truth() if all(one.tell for one in self.held) else None
+        if truth is None and self.found and len(self.names) == 1:
+            self._found(None)
+            self.since, self.held = 0, []
+            self._tell(None)
+            return
         top_ks = [[self.pool.shape_of(name, self.asked).top_k for name in names] for names, _ in self.parts]
         judgements = [
             part.read(truth, top_k, self.pool.details) for (_, part), top_k in zip(self.parts, top_ks, strict=True)
@@ -376,22 +384,6 @@ class PoolProposer(Proposer):
                 break
 
 
-class WorthReading:
-    """Levels are drafted as long as the nodes that they hang from are likely enough to be reached."""
-
-    def __init__(self, shape: TreeShape, min_reach: float) -> None:
-        self.shape, self.min_reach = shape, min_reach
-
-    def go_on(self, level: int, scores: Tensor) -> Tensor:
-        """See `Growth`."""
-        best = scores.topk(min(self.shape.top_k, scores.shape[1]), dim=1).values
-        return best.exp().sum(dim=1) >= self.min_reach
-
-    def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
-        """See `Growth`."""
-        return torch.full_like(depths, self.shape.num_tokens)
-
-
 class Timed:
     """Decisions on trees that are being drafted, their seconds, and what became of the trees."""
 
@@ -427,38 +419,5 @@ def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
     return TreeShape(*(max(getattr(one, key) for one in shapes) for key in ("num_tokens", "depth", "top_k")))
 
 
-class Finder(SoloProposer):
-    """Looks up what merged drafters take from retrieval; judged by what of it is likely enough to be taken."""
-
-    def __init__(self, drafter: Merged) -> None:
-        """drafter: whose retrieval drafter and least probability it serves."""
-        self.source, self.least = drafter.retrieval, drafter.min_probability
-        taken = replace(self.source, min_probability=max(self.least, TINY), min_expected=0.0)
-        super().__init__(RetrievalProposer(taken))
-
-    def serves(self, drafter: Merged) -> bool:
-        """Whether it proposes what this drafter takes."""
-        return self.source is drafter.retrieval and self.least == drafter.min_probability
-
-
-def others_of(drafter: Merged, candidates: Sequence[Candidates]) -> Others:
-    """What a merged drafter's trees take besides its own nodes, of each row."""
-    return Others(candidates, floor=math.log(drafter.min_probability) if drafter.min_probability else -math.inf)
-
-
 def _solo(drafter: Retrieval | FusedDrafter) -> SoloProposer:
     return SoloProposer(RetrievalProposer(drafter) if isinstance(drafter, Retrieval) else CausalLMProposer(drafter))
-
-
-def merged(parts: Sequence[tuple[list[int], Tree]], batch: int) -> Tree:
-    """Trees of disjoint rows in one, [B, T]; the smaller ones padded."""
-    if len(parts) == 1:
-        return parts[0][1]
-    size = max(tree.tokens.shape[1] for _, tree in parts)
-    device = parts[0][1].tokens.device
-    tokens, levels = (torch.zeros(batch, size, dtype=torch.long, device=device) for _ in range(2))
-    parents = torch.arange(size, device=device).repeat(batch, 1)
-    for rows, tree in parts:
-        count = tree.tokens.shape[1]
-        tokens[rows, :count], parents[rows, :count], levels[rows, :count] = tree.tokens, tree.parents, tree.levels
-    return Tree(tokens, parents, levels)

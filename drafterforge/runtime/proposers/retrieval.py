@@ -5,15 +5,14 @@ Axes: B rows, A committed tokens, T tree nodes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from drafterforge.drafter.retrieval import Candidates, ContextIndex, Retrieval, grow_candidates
+from drafterforge.drafter.retrieval import ContextIndex, Evidence, Retrieval, evidence_of
 from drafterforge.runtime.proposers.base import Proposer
 from drafterforge.tree.grow import Tree, TreeShape, root_only
+from drafterforge.tree.merge import Nodes, as_tree, likeliest
 
 MOST = 16  # proposals for one token that are told, best first
 
@@ -47,8 +46,8 @@ class RetrievalProposer(Proposer):
         for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
             told.append([])
             for token in committed[:count]:
-                ahead, _, _, scores = self._worth(index, one)
-                told[-1].append({guess: math.exp(score) for guess, score in zip(ahead, scores, strict=True)})
+                found = self._worth(index, one)
+                told[-1].append(dict(zip(found.tokens, found.probabilities, strict=True)))
                 index.append([token])
         return told
 
@@ -60,39 +59,14 @@ class RetrievalProposer(Proposer):
         """As `draft`, for some rows, whose roots are [B']."""
         if shape.depth == 0 or shape.num_tokens <= 1:
             return root_only(root)
-        drafted = [self._worth(self.rows[row], shape)[:3] for row in rows]
-        size = 1 + max(len(tokens) for tokens, _, _ in drafted)
-        padding = [list(range(1 + len(tokens), size)) for tokens, _, _ in drafted]
-        roots, zero = root.tolist(), [0]
-        rows = zip(roots, drafted, padding, strict=True)
-        tokens, parents, levels = zip(
-            *(
-                (
-                    [token, *found[0], *zero * len(pad)],
-                    [0, *(parent + 1 for parent in found[1]), *pad],
-                    [0, *found[2], *zero * len(pad)],
-                )
-                for token, found, pad in rows
-            ),
-            strict=True,
-        )
-        return Tree(*(torch.tensor(part, device=root.device) for part in (tokens, parents, levels)))
+        return as_tree(root, [self._worth(self.rows[row], shape) for row in rows])
 
-    def candidates(self, row: int, shape: TreeShape) -> Candidates:
-        """What is proposed below a row's root, whatever it may be worth."""
-        return grow_candidates(self.rows[row], self.drafter.datastore, shape.num_tokens, shape.depth, shape.top_k)
+    def evidence(self, row: int, depth: int) -> Evidence:
+        """What followed where a row's text stood before, whatever it may be worth."""
+        return evidence_of(self.rows[row], self.drafter.datastore, depth)
 
-    def _worth(self, index: ContextIndex, shape: TreeShape) -> tuple[list[int], list[int], list[int], list[float]]:
-        """Tokens, parents, levels and scores of what is worth verifying."""
-        drafter = self.drafter
-        found = grow_candidates(index, drafter.datastore, shape.num_tokens, shape.depth, shape.top_k)
-        worth = [place for place, score in enumerate(found.scores) if score >= math.log(drafter.min_probability)]
-        if sum(math.exp(found.scores[place]) for place in worth) < drafter.min_expected:
-            return [], [], [], []
-        new = {place: at for at, place in enumerate(worth)} | {-1: -1}  # a child never outscores its parent
-        return (
-            [found.tokens[place] for place in worth],
-            [new[found.parents[place]] for place in worth],
-            [found.levels[place] for place in worth],
-            [found.scores[place] for place in worth],
-        )
+    def _worth(self, index: ContextIndex, shape: TreeShape) -> Nodes:
+        """The tree below a root, if it is worth verifying."""
+        drafter, known = self.drafter, evidence_of(index, self.drafter.datastore, shape.depth)
+        found = likeliest(known, shape.num_tokens, shape.top_k, drafter.min_probability)
+        return found if sum(found.probabilities) >= drafter.min_expected else Nodes([], [], [], [])

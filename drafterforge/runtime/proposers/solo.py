@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from drafterforge.drafter.retrieval import Candidates
 from drafterforge.runtime.judging import Judgement, Truth, draft_id_table, judge, judge_sets
 from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
 from drafterforge.runtime.proposers.retrieval import RetrievalProposer
@@ -78,8 +77,3 @@ class SoloProposer:
         """Trees below the roots [B'] of some rows."""
         self._flush()
         return self.proposer.draft_some(rows, root, shape)
-
-    def candidates(self, rows: Sequence[int], shape: TreeShape) -> list[Candidates]:
-        """What retrieval proposes below the roots of some rows, whatever it may be worth."""
-        self._flush()
-        return [self.proposer.candidates(row, shape) for row in rows]

@@ -206,7 +206,10 @@ class StackProposer:
 
     def _newest(self, member: int) -> Ahead:
         if any(self.unread):
-            self.catch_up(member)
+            if len(self.drafters.members) == 1:
+                self.read()
+            else:
+                self.catch_up(member)
         return self.ahead.get(member) or Ahead(self.stable, self.last[member], self.logits[member])
 
     def draft(

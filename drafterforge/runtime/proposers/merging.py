@@ -1,0 +1,78 @@
+"""Trees that an EAGLE-3 drafter and retrieval draft together, live and in replays.
+
+Axes: B rows, S candidates of a level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from drafterforge.drafter.merged import Merged
+from drafterforge.drafter.retrieval import Evidence
+from drafterforge.runtime.proposers.retrieval import RetrievalProposer
+from drafterforge.runtime.proposers.solo import SoloProposer
+from drafterforge.tree.expand import Growth
+from drafterforge.tree.grow import Tree, TreeShape
+from drafterforge.tree.merge import Others, as_tree, beside, likeliest
+
+TINY = 1e-9  # probability; no candidate is less likely
+
+# draft(rows, growth, others) -> the EAGLE-3 drafter's trees below the roots of some rows
+Draft = Callable[[list[int], Growth, Others], Tree]
+
+
+class Finder(SoloProposer):
+    """Looks up what merged drafters take from retrieval; judged by what of it is likely enough to be taken."""
+
+    def __init__(self, drafter: Merged) -> None:
+        """drafter: whose retrieval drafter and least probability it serves."""
+        self.source, self.least = drafter.retrieval, drafter.min_probability
+        taken = replace(self.source, min_probability=max(self.least, TINY), min_expected=0.0)
+        super().__init__(RetrievalProposer(taken))
+
+    def serves(self, drafter: Merged) -> bool:
+        """Whether it proposes what this drafter takes."""
+        return self.source is drafter.retrieval and self.least == drafter.min_probability
+
+    def evidence(self, rows: Sequence[int], depth: int) -> list[Evidence]:
+        """What followed where the texts of some rows stood before, `depth` tokens at most."""
+        self._flush()
+        return [self.proposer.evidence(row, depth) for row in rows]
+
+
+def draft_merged(drafter: Merged, evidence: Sequence[Evidence], root: Tensor, shape: TreeShape, draft: Draft) -> Tree:
+    """Trees below the roots [B], by retrieval alone where that promises enough."""
+    others = Others(evidence, drafter.trust, drafter.min_probability, shape.top_k)
+    alone = [likeliest(one, shape.num_tokens, shape.top_k, others.least) for one in evidence]
+    unsure = [row for row, nodes in enumerate(alone) if sum(nodes.probabilities) < drafter.enough]
+    sure = [row for row in range(len(alone)) if row not in unsure]
+    parts = []
+    if sure:
+        parts.append((sure, as_tree(root[sure], [alone[row] for row in sure])))
+    if unsure:
+        theirs = others.of(unsure)
+        ignorance = [one.ignorance(drafter.trust) for one in theirs.evidence]
+        growth = WorthReading(shape, drafter.min_reach, torch.tensor(ignorance, device=root.device))
+        parts.append((unsure, draft(unsure, growth, theirs)))
+    return beside(parts, len(alone))
+
+
+class WorthReading:
+    """Levels are drafted while their parents are likely to be reached, as far as retrieval cannot tell."""
+
+    def __init__(self, shape: TreeShape, min_reach: float, ignorance: Tensor) -> None:
+        """ignorance: the share of the drafter's law beside what retrieval knows, [B]."""
+        self.shape, self.min_reach, self.ignorance = shape, min_reach, ignorance
+
+    def go_on(self, level: int, scores: Tensor) -> Tensor:
+        """See `Growth`; scores: [B, S]."""
+        best = scores.topk(min(self.shape.top_k, scores.shape[1]), dim=1).values
+        return best.exp().sum(dim=1) * self.ignorance >= self.min_reach
+
+    def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
+        """See `Growth`."""
+        return torch.full_like(depths, self.shape.num_tokens)
