@@ -104,6 +104,8 @@ class Contenders:
         if what in (*self.pool.names, RETRIEVAL):
             return self.alone(what, policy)
         if both := halves(what):
+            if both[0] == EXPERT:
+                return self.expert(found=both[1])
             first = self.pool.names[0] if both[0] == GENERALIST else both[0]
             if isinstance(self.pool.drafters.get(first), Merged) and halves(first)[1:] == both[1:]:
                 return self.alone(first)
@@ -143,15 +145,24 @@ class Contenders:
         engine = Engine(self.target, own, shape, numerics=self.numerics)
         return Method(f"{first}{JOINT}{second}", engine, "static", "worth", [first, second])
 
-    def expert(self, policy: str = "") -> Method:
-        """For each request the drafter of its domain, or the generalist."""
+    def expert(self, policy: str = "", found: str = "") -> Method:
+        """For each request the drafter of its domain, or the generalist.  found: what retrieves for their trees."""
+
+        def engine(name: str) -> Engine:
+            return self.merged(name, found).engine if found else self.engine(name, policy)
+
         names = [name for name in self.pool.names if name not in (RETRIEVAL, self.pool.names[0])]
         chosen = {domain_of(name): name for name in reversed(names)} | {name: name for name in names}
-        experts = {domain: self.engine(name, policy) for domain, name in chosen.items()}
+        experts = {
+            domain: engine(name)
+            for domain, name in chosen.items()
+            if not found or isinstance(self.pool.drafters[name], FusedDrafter)
+        }
         with_policy = f" with {policy}" if policy else ""
-        general = self.engine(self.pool.names[0], policy)
+        general = engine(self.pool.names[0])
         used = [self.pool.names[0], *names]
-        return Method(f"the domain's expert{with_policy}", general, "static", policy or STATIC, used, experts)
+        shown = f"the domain's expert{JOINT}{found}" if found else f"the domain's expert{with_policy}"
+        return Method(shown, general, "static", "worth" if found else policy or STATIC, used, experts)
 
     def over(self, selector: str, policy: str = "") -> Method:
         """A selector over the whole pool; the pool's own selector with its own options and policy."""

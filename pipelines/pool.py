@@ -11,6 +11,8 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.bundle.drafters import RETRIEVAL, open_named
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.lora import ADAPTER
+from drafterforge.drafter.names import halves
+from drafterforge.drafter.retrieval import is_datastore
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import say
 from drafterforge.pipelines.decode import open_drafter, source_of
@@ -25,6 +27,8 @@ from drafterforge.selectors import advised, check_options
 from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape
 
+DATASTORE = 2  # rank of a datastore
+
 
 def pool_names(runs_dir: Path | str, target: Target, names: Sequence[str]) -> list[str]:
     """Names of the pool's drafters: those given, or all that were trained for the target, and retrieval."""
@@ -35,7 +39,7 @@ def pool_names(runs_dir: Path | str, target: Target, names: Sequence[str]) -> li
             f"the pool is empty: {runs_dir} has no drafters for {target.name}; "
             "type drafterforge train-drafter domain=sql"
         )
-    return list(names) or [*sorted(trained, key=lambda name: is_expert(runs_dir, target, name)), RETRIEVAL]
+    return list(names) or [*sorted(trained, key=lambda name: rank(runs_dir, target, name)), RETRIEVAL]
 
 
 def refuse_repeated(names: Sequence[str]) -> None:
@@ -44,9 +48,16 @@ def refuse_repeated(names: Sequence[str]) -> None:
         raise ConfigError(f"drafters names {', '.join(repeated)} more than once; a pool has each drafter once")
 
 
-def is_expert(runs_dir: Path | str, target: Target, name: str) -> bool:
-    """Whether a drafter adds to another; those with weights of their own come first in a pool."""
-    return (find_artifact(runs_dir, target.name, "drafters", name) / ADAPTER).is_dir()
+def rank(runs_dir: Path | str, target: Target, name: str) -> int:
+    """Drafters with weights of their own come first in a pool, 0; 1: what adds to another; datastores are last."""
+    folder = find_artifact(runs_dir, target.name, "drafters", name)
+    return DATASTORE if is_datastore(folder) else int((folder / ADAPTER).is_dir())
+
+
+def retrieval_of(runs_dir: Path | str, target: Target, names: Sequence[str]) -> str:
+    """The first datastore of a pool, or the retrieval drafter that needs none."""
+    trained = [name for name in names if name != RETRIEVAL and halves(name) is None]
+    return next((name for name in trained if rank(runs_dir, target, name) == DATASTORE), RETRIEVAL)
 
 
 def check_selector(cfg: PoolConfig) -> None:

@@ -36,7 +36,7 @@ from drafterforge.pipelines.contenders import DEFAULT, Contenders
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.eval import per_request
 from drafterforge.pipelines.export import make_bundle
-from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector, pool_names
+from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector, pool_names, retrieval_of
 from drafterforge.pipelines.prepare_data import find_answers
 from drafterforge.pipelines.reports import require_lossless, write_report
 from drafterforge.pipelines.timing import settled, timed
@@ -67,7 +67,8 @@ def run(cfg: Config) -> Path:
     shelves = open_shelves(cfg, target, path, names, requests)
     clock = Clock(shelves / "seconds.json", began)
 
-    first = first_look(cfg, target, names, requests, shelves)
+    found = retrieval_of(cfg.runs_dir, target, names)
+    first = first_look(cfg, target, names, found, requests, shelves)
     clock.done("open", f"opened {', '.join(names)}, which decode together, and compared them with plain decoding")
 
     answers = given or find_answers(cfg, target, prompts)
@@ -75,7 +76,7 @@ def run(cfg: Config) -> Path:
     about = about_training(answers.rows("train", cfg.domain.alone), tuned)
     clock.done("tune", in_words(cfg, about))
 
-    bundle = export_with(cfg, replaced=cfg.drafter.init if expert else "")
+    bundle = export_with(cfg, found, replaced=cfg.drafter.init if expert else "")
     clock.done("export", f"{bundle} has {cfg.name}" + (f" in place of {cfg.drafter.init}" if expert else " besides"))
 
     alone = [one[1].name for one in (generalist, expert) if one] + [cfg.name]
@@ -192,10 +193,10 @@ def open_shelves(cfg: Config, target: Target, path: Path, names: Sequence[str], 
 
 
 def first_look(
-    cfg: Config, target: Target, names: list[str], requests: Sequence[Request], shelves: Path
+    cfg: Config, target: Target, names: list[str], found: str, requests: Sequence[Request], shelves: Path
 ) -> list[dict[str, Any]]:
-    """Rows of plain decoding, of the pool as it is and of its expert with retrieval, shown at once."""
-    merged = [f"{cfg.drafter.init}{JOINT}{RETRIEVAL}"] if cfg.drafter.init in names else []
+    """Rows of plain decoding, of the pool as it is and of its expert with what `found` retrieves, shown at once."""
+    merged = [f"{cfg.drafter.init}{JOINT}{found}"] if cfg.drafter.init in names else []
     asking = evaluated(cfg, replace(cfg.pool, drafters=names), [DEFAULT, *merged], cfg.first_tokens)
     rows, *_ = measured(asking, target, requests[: cfg.first_prompts], shelves / "first")
     about = {"target": {"name": target.name}, "device": describe_device(target.device)}
@@ -221,12 +222,12 @@ def in_words(cfg: Config, about: dict[str, int]) -> str:
     return told
 
 
-def export_with(cfg: Config, replaced: str) -> Path:
-    """The bundle: the tuned expert with what retrieval proposes in its trees, and the generalist that it adds to.
+def export_with(cfg: Config, found: str, replaced: str) -> Path:
+    """The bundle: the tuned expert with what `found` retrieves in its trees, and the generalist that it adds to.
 
     With pool.drafters= those, the tuned expert in place of the one it went on from; without one, besides.
     """
-    given = cfg.pool.drafters or [f"{cfg.name}{JOINT}{RETRIEVAL}"]
+    given = cfg.pool.drafters or [f"{cfg.name}{JOINT}{found}"]
     swapped = [cfg.name if name == replaced else name for name in given]
     swapped += [] if cfg.name in parts_of(swapped) else [cfg.name]
     export = ExportConfig(

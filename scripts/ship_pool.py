@@ -1,6 +1,6 @@
 """Copy a trained pool into the package, without its logs: what `drafterforge` finds by name where runs/ has nothing.
 
-python scripts/ship_pool.py [--runs-dir runs] [--target smollm2-135m] general sql python math chat
+python scripts/ship_pool.py [--runs-dir runs] [--target smollm2-135m] general sql python math chat store
 """
 
 from __future__ import annotations

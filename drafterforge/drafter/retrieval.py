@@ -23,6 +23,7 @@ from drafterforge.artifacts.typed import read_json
 from drafterforge.errors import ArtifactError
 
 KIND = "retrieval"
+FILE = "datastore.safetensors"
 REMEDY = "build the datastore again from its answers"
 SEPARATOR = -1  # before, between and after the datastore's sequences
 NARROW_SEPARATOR = 0xFFFF  # the same in a file of two bytes a token
@@ -163,11 +164,11 @@ class Datastore:
         return [*ranges, (low, high)] if low < high else ranges
 
     def save(self, folder: Path) -> None:
-        """Write `datastore.safetensors` and `config.json` into an existing folder; small ids take two bytes each."""
+        """Write its tensor and `config.json` into an existing folder; small ids take two bytes each."""
         text = self._text
         small = text.max() < NARROW_SEPARATOR
         text = np.where(text == SEPARATOR, NARROW_SEPARATOR, text).astype(np.uint16) if small else text
-        save_file({"text": text}, folder / "datastore.safetensors")
+        save_file({"text": text}, folder / FILE)
         (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n")
 
     @property
@@ -186,7 +187,7 @@ class Datastore:
     @staticmethod
     def open(folder: Path) -> Datastore:
         """The datastore in `folder`; raises ArtifactError unless it is whole and consistent."""
-        path = folder / "datastore.safetensors"
+        path = folder / FILE
         try:
             config = read_json(folder / "config.json")
             arrays = load_file(path)
@@ -223,6 +224,11 @@ class Retrieval:
     datastore: Datastore | None = None
     min_probability: float = 0.06  # candidates less likely than this are not verified
     min_expected: float = 0.3  # nor is a tree of which fewer tokens than this are expected to be confirmed
+
+
+def is_datastore(folder: Path) -> bool:
+    """Whether a drafter's folder is a datastore's."""
+    return (folder / FILE).is_file()
 
 
 def reading_back(text: np.ndarray) -> np.ndarray:

@@ -71,6 +71,16 @@ def test_quickstart_tells_its_steps_and_leaves_a_report(pool):
     assert not list(pool.runs.rglob(".*.partial"))
 
 
+def test_a_datastore_of_the_pool_takes_retrieval_s_place(pool):
+    assert pool("train-drafter", "domain=general", "drafter=retrieval", "name=a-store", "experiment=smoke").code == 0
+    done = pool(*QUICK)
+    assert done.code == 0 and "opened general, math, sql, a-store, retrieval" in done.err  # datastores after drafters
+    assert report_of(pool)["curves"]["quickstart"]["first"][-1]["method"] == "sql+a-store"
+    folder = pool.artifact("bundles", "quickstart")
+    assert read_record(folder).defaults.drafters == ["quickstart+a-store"]
+    assert pool(*ASK, f"bundle={folder}").out == pool(*ASK).out
+
+
 def test_the_tuned_expert_stands_in_the_bundle_for_the_one_it_went_on_from(quick):
     folder = quick.artifact("bundles", "quickstart")
     assert read_record(folder).defaults.drafters == ["quickstart+retrieval"]

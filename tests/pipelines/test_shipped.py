@@ -9,6 +9,7 @@ import pytest
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, list_artifacts
 from drafterforge.drafter.checkpoint import generalist_of
+from drafterforge.drafter.retrieval import Datastore, is_datastore
 from drafterforge.schema import POOL_DOMAINS
 
 DRAFTERS = SHIPPED / "smollm2-135m" / "drafters"
@@ -16,8 +17,10 @@ EXPERTS = POOL_DOMAINS
 
 
 def test_the_shipped_pool_is_whole_and_small(tmp_path):
-    assert list_artifacts(tmp_path, "smollm2-135m", "drafters") == sorted([*EXPERTS, "general"])
-    fingerprints = {open_artifact(DRAFTERS / name, "drafters").target_fingerprint for name in (*EXPERTS, "general")}
+    assert list_artifacts(tmp_path, "smollm2-135m", "drafters") == sorted([*EXPERTS, "general", "store"])
+    fingerprints = {
+        open_artifact(DRAFTERS / name, "drafters").target_fingerprint for name in (*EXPERTS, "general", "store")
+    }
     assert len(fingerprints) == 1
     assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) <= 20e6
 
@@ -34,3 +37,11 @@ def test_what_is_shipped_names_no_path():
     for path in SHIPPED.rglob("*.json"):
         text = path.read_text()
         assert not any(f'"{root}' in text for root in ("/home", "/root", "/tmp", "/work", "/Users")), path
+
+
+def test_the_shipped_datastore_holds_answers_alone():
+    store = Datastore.open(DRAFTERS / "store")
+    manifest = open_artifact(DRAFTERS / "store", "drafters")
+    assert [parent["kind"] for parent in manifest.parents] == ["answers"]
+    assert store.num_sequences == 4800 and store.num_tokens == manifest.metrics["tokens"] > 500_000
+    assert is_datastore(DRAFTERS / "store") and not is_datastore(DRAFTERS / "general")
