@@ -532,7 +532,7 @@ class PolicyConfig:
     """What is trained."""
 
     name: str = ""  # of a variant, such as resps-text, which names its artifact; empty: the method's
-    method: str = "planner"  # resps | ltd | planner | marginal | router | joint: drafter and tree by a selector
+    method: str = "marginal"  # resps | ltd | planner | marginal | router | joint: drafter and tree by a selector
     objective: str = "average"  # average: tokens - rho x seconds | throughput | accept_length | time, as papers reward
     parts: list[str] = field(default_factory=lambda: ["children", "length"])  # features, text, children, length
     train_every: int = 1  # cycles an action is kept in training

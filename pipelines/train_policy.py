@@ -74,6 +74,8 @@ def run(cfg: Config) -> Path:
         return train_router(
             target, cfg.router.domains, path, cfg.router, cfg.seed, yardstick=yardstick, overwrite=cfg.overwrite
         )
+    if cfg.policy.method != "joint":
+        refuse_other_settings(cfg, target, path)
     grid, others = calibrate.action_grid(cfg), policies_of(cfg, target, path)
     given = given_profile(cfg, target, grid) if cfg.latency.path else None
     traces_path, traces = traces_of(cfg.traces, cfg.grid, cfg.drafter, cfg.runs_dir, target, cfg.seed, cfg.overwrite)
@@ -154,6 +156,23 @@ def knots(num_tokens: Sequence[int]) -> list[int]:
     return sorted({*num_tokens, *(count for count in KNOTS if count <= max(num_tokens))})
 
 
+def asked_of(cfg: Config) -> dict[str, Any]:
+    """The settings of a policy that are known before anything is recorded."""
+    return {
+        "policy": {key: value for key, value in to_dict(cfg.policy).items() if value is not None and key != "name"},
+        "traces": {key: value for key, value in to_dict(cfg.traces).items() if key not in ("batch_size", "shard_size")},
+        "seed": cfg.seed,
+    }
+
+
+def refuse_other_settings(cfg: Config, target: Target, path: Path) -> None:
+    """Refuse a policy that was made with other settings before answers are recorded for it."""
+    if cfg.overwrite or not path.exists():
+        return
+    own = {"target": target.name, "target_fingerprint": target.fingerprint}
+    reuse_artifact(path, "policies", config=open_artifact(path, "policies", **own).config | asked_of(cfg), **own)
+
+
 def trained(
     cfg: Config,
     target: Target,
@@ -166,13 +185,10 @@ def trained(
     """The policy's artifact, trained if it is not there."""
     folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
     parent = open_drafter(folder, target)
-    settings = {
-        "policy": {key: value for key, value in to_dict(cfg.policy).items() if value is not None and key != "name"},
+    settings = asked_of(cfg) | {
         "grid": grid.as_dict(),
-        "traces": {key: value for key, value in to_dict(cfg.traces).items() if key not in ("batch_size", "shard_size")},
         "profile": profile.as_json(),
         "drafter": parent.as_parent(),
-        "seed": cfg.seed,
     }
     whole = {"target": target.name, "target_fingerprint": target.fingerprint, "config": settings}
     if reuse_artifact(path, "policies", **whole, overwrite=cfg.overwrite) is not None:

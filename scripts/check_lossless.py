@@ -1,6 +1,6 @@
 """Decode many prompts with every kind of drafter and compare each answer with autoregressive decoding.
 
-    python scripts/check_lossless.py drafter=runs/smollm2-135m/drafters/quickstart --prompts 200 [--json PATH]
+    python scripts/check_lossless.py drafter=runs/smollm2-135m/drafters/quickstart [--datastore FOLDER] --prompts 200
 
 Held-out prompts of the built-in grammars, domains mixed, decoded in batches.  In float32 a difference at a near tie is
 decoded again in float64 and counts if it stays; in half precision `numerics=invariant` is checked, where every
@@ -23,7 +23,7 @@ from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafter.retrieval import Datastore, Retrieval
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
 from drafterforge.runtime.engine import Drafter, Engine
@@ -41,6 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Print a row for every method, and write them if asked to; 1 if any answer differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("drafter", nargs="?", help="drafter=FOLDER: an EAGLE-3 drafter beside retrieval")
+    parser.add_argument(
+        "--datastore", type=Path, metavar="FOLDER", help="a datastore of answers, alone and in its trees"
+    )
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--dtype", default="float32")
@@ -59,12 +62,15 @@ def main(arguments: list[str] | None = None) -> int:
         return load_target(TargetConfig(dtype="float64"))
 
     def drafters(target: Target) -> dict[str, tuple[Drafter, str]]:
-        found: dict[str, tuple[Drafter, str]] = {"retrieval": (Retrieval(), "retrieval")}
+        found = {"retrieval": Retrieval()}
+        if args.datastore:
+            found["datastore"] = Retrieval(datastore=Datastore.open(args.datastore))
+        alone: dict[str, tuple[Drafter, str]] = {name: (one, "retrieval") for name, one in found.items()}
         if folder is None:
-            return found
+            return alone
         drafter = fused_drafter(folder, target)
-        merged = Merged(drafter, Retrieval())
-        return {"eagle3": (drafter, "eagle3"), "eagle3+retrieval": (merged, "merged"), **found}
+        merged = {f"eagle3+{name}": (Merged(drafter, one), "merged") for name, one in found.items()}
+        return {"eagle3": (drafter, "eagle3"), **merged, **alone}
 
     def engine(target: Target, name: str | None) -> Engine:
         if name is None:

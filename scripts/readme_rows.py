@@ -42,6 +42,15 @@ DIFFERENT = (
     "{rows[method=retrieval].mismatches}",
 )
 
+WITH_STORE = (
+    "--datastore drafterforge/shipped/smollm2-135m/drafters/store --prompts {figures.num_prompts} --max-batch 16"
+)
+ALL_DIFFERENT = (
+    f"{DIFFERENT[0]}, tree with the datastore, datastore",
+    DIFFERENT[1].replace(" and", ",") + ", {rows[method=eagle3+datastore].mismatches} and "
+    "{rows[method=datastore].mismatches}",
+)
+
 
 def mat(*methods: str) -> str:
     """MAT of methods that were replayed."""
@@ -149,15 +158,21 @@ SOURCES = (
     ),
     Source(
         "lossless-general",
-        "python scripts/check_lossless.py drafter=drafterforge/shipped/smollm2-135m/drafters/general "
-        "--prompts {figures.num_prompts} --max-batch 16",
-        (DIFFERENT, ("MAT of the generalist's tree on them", "{rows[method=eagle3].mat:.2f}")),
+        f"python scripts/check_lossless.py drafter=drafterforge/shipped/smollm2-135m/drafters/general {WITH_STORE}",
+        (
+            ALL_DIFFERENT,
+            (
+                "MAT on them: the generalist's tree, with retrieval, with the datastore; the datastore alone",
+                "{rows[method=eagle3].mat:.2f}, {rows[method=eagle3+retrieval].mat:.2f}, "
+                "{rows[method=eagle3+datastore].mat:.2f}; {rows[method=datastore].mat:.2f}",
+            ),
+        ),
     ),
     Source(
         "lossless-bfloat16",
         "python scripts/check_lossless.py drafter=drafterforge/shipped/smollm2-135m/drafters/general "
-        "--prompts {figures.num_prompts} --max-batch 16 --dtype bfloat16",
-        (DIFFERENT,),
+        f"{WITH_STORE} --dtype bfloat16",
+        (ALL_DIFFERENT,),
     ),
     Source(
         "quick",

@@ -206,7 +206,7 @@ def test_questions_of_two_turns_are_played_in_order(pool):
 
 
 def test_every_selector_is_replayed_with_every_scheduler_and_timed_with_some(pool):
-    assert pool("train-policy", "experiment=smoke", "drafter=general", "live.num_prompts=0").code == 0
+    assert pool("train-policy", "policy=planner", "experiment=smoke", "drafter=general", "live.num_prompts=0").code == 0
     asked = ("suite.schedulers=[planner]", "pool.scheduler=planner", "suite.methods=[default,ucb1/planner,sql/planner]")
     done = pool(*DOMAINS, *FEW, *asked, "suite.timed_prompts=3")
     assert done.code == 0, done.err

@@ -37,7 +37,7 @@ def policy_runs(tmp_path_factory, trained_runs, tiny_folder) -> Path:
     runs = tmp_path_factory.mktemp("policies") / "runs"
     shutil.copytree(trained_runs, runs)
     hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={runs}")
-    assert main(["train-policy", *OWN, *hf]) == 0
+    assert main(["train-policy", *OWN, "policy=planner", *hf]) == 0
     return runs
 
 
@@ -94,9 +94,9 @@ def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(traces_pipeline, "recorded_shard", once)
-    assert "interrupted" in policies("train-policy", *OWN).one_line()
+    assert "interrupted" in policies("train-policy", *OWN, "policy=planner").one_line()
     assert not whole.exists()
-    assert policies("train-policy", *OWN).code == 0
+    assert policies("train-policy", *OWN, "policy=planner").code == 0
     assert len(calls) == len(before) + 1
     assert {file.name: file.read_bytes() for file in whole.glob("shard-*.safetensors")} == before
 
@@ -114,8 +114,8 @@ def test_drafters_and_trees_are_selected_together(policies):
 
 
 MISTAKES = {
-    "was made with other settings": ("train-policy", *OWN, "traces.num_test=3"),
-    "or traces.name=OTHER to keep it": ("train-policy", *OWN, "traces.num_test=3"),
+    "was made with other settings": ("train-policy", *OWN, "policy=planner", "traces.num_test=3"),
+    "or traces.name=OTHER to keep it": ("train-policy", *OWN, "name=new", "traces.num_test=3"),
     "no policies named 'plannerr'": ("train-policy", *OWN, "name=new", "live.policies=[plannerr]"),
     "policy.size_gamma must lie in [0, 1]": ("train-policy", *OWN, "policy=ltd", "policy.size_gamma=1.5"),
     "policy.size_gamma= is read by policy=ltd only": ("train-policy", *OWN, "policy.size_gamma=0.5"),
@@ -167,12 +167,21 @@ def test_a_profile_of_another_target_is_refused_before_anything_is_recorded(poli
     assert not policies.artifact("traces").exists()
 
 
+def test_a_policy_of_other_settings_is_refused_before_anything_is_recorded(policies):
+    shutil.rmtree(policies.artifact("traces"))
+    shutil.rmtree(policies.artifact("latency"))
+    line = policies("train-policy", *OWN, "policy=planner", "policy.planner_rounds=3").one_line()
+    assert "policies/planner was made with other settings (config.policy.planner_rounds: 2 there, 3 now)" in line
+    assert "name=OTHER to keep it" in line
+    assert not policies.artifact("traces").exists() and not policies.artifact("latency").exists()
+
+
 def test_what_was_replayed_is_shown_before_anything_is_decoded(policies, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(train_policy, "live", interrupted)
-    done = policies("train-policy", *OWN)
+    done = policies("train-policy", *OWN, "policy=planner")
     assert "interrupted" in done.one_line()
     assert "replayed on held-out answers" in done.out and "perfect foresight" in done.out
 
