@@ -171,7 +171,7 @@ def test_a_policy_of_other_settings_is_refused_before_anything_is_recorded(polic
     shutil.rmtree(policies.artifact("traces"))
     shutil.rmtree(policies.artifact("latency"))
     line = policies("train-policy", *OWN, "policy=planner", "policy.planner_rounds=3").one_line()
-    assert "policies/planner was made with other settings (config.policy.planner_rounds: 2 there, 3 now)" in line
+    assert "policies/planner was made with other settings (policy.planner_rounds: 2 there, 3 now)" in line
     assert "name=OTHER to keep it" in line
     assert not policies.artifact("traces").exists() and not policies.artifact("latency").exists()
 
