@@ -25,9 +25,7 @@ class Merged:
     retrieval: Retrieval
     trust: float = 8.0  # the EAGLE-3 drafter's law weighs as much as so many of retrieval's doubts
     enough: float = 0.8  # nothing is drafted where retrieval alone is expected to add as many tokens
-    min_reach: float = (
-        0.4  # a level is drafted while its parents hold this probability, as far as retrieval cannot tell
-    )
+    min_reach: float = 0.4  # probability that parents of a drafted level hold, as far as retrieval cannot tell
     min_probability: float = 0.08  # of a node that is verified, all its ancestors included
 
     def __post_init__(self) -> None:
