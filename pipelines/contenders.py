@@ -106,10 +106,7 @@ class Contenders:
         if both := halves(what):
             if both[0] == EXPERT:
                 return self.expert(found=both[1])
-            first = self.pool.names[0] if both[0] == GENERALIST else both[0]
-            if isinstance(self.pool.drafters.get(first), Merged) and halves(first)[1:] == both[1:]:
-                return self.alone(first)
-            return self.merged(first, both[1])
+            return self.joined(self.pool.names[0] if both[0] == GENERALIST else both[0], both[1])
         return self.over(self.cfg.pool.selector if what == DEFAULT else what, policy)
 
     def alone(self, drafter: str, policy: str = "") -> Method:
@@ -131,11 +128,24 @@ class Contenders:
             own = Pool({drafter: own}, "static", scheduler=scheduler)
         return Engine(self.target, own, self.pool.shape_of(drafter, self.shape), numerics=self.numerics)
 
+    def joined(self, first: str, second: str) -> Method:
+        """A drafter of the pool with what retrieval proposes in its trees, or one that has it already."""
+        return self.alone(first) if self.has(first, second) else self.merged(first, second)
+
+    def has(self, drafter: str, second: str) -> bool:
+        """Whether a drafter of the pool takes what this retrieval drafter proposes."""
+        return isinstance(self.pool.drafters.get(drafter), Merged) and (halves(drafter) or ("", ""))[1] == second
+
+    def retriever(self, name: str) -> Retrieval | None:
+        """The retrieval drafter of this name; the one without a datastore need not be in the pool."""
+        found = self.pool.drafters.get(name, Retrieval() if name == RETRIEVAL else None)
+        return found if isinstance(found, Retrieval) else None
+
     def merged(self, first: str, second: str) -> Method:
         """A drafter of the pool with what retrieval proposes in its trees."""
         eagle = self.pool.drafters.get(first)
-        found = self.pool.drafters.get(second, Retrieval() if second == RETRIEVAL else None)
-        if not isinstance(eagle, FusedDrafter) or not isinstance(found, Retrieval):
+        found = self.retriever(second)
+        if not isinstance(eagle, FusedDrafter) or found is None:
             raise ConfigError(
                 f"suite.methods has {first}{JOINT}{second}; wanted an EAGLE-3 drafter of the pool, + and a retrieval "
                 f"drafter of it, as {domain_of(self.pool.names[0])}{JOINT}{RETRIEVAL}"
@@ -149,18 +159,22 @@ class Contenders:
         """For each request the drafter of its domain, or the generalist.  found: what retrieves for their trees."""
 
         def engine(name: str) -> Engine:
-            return self.merged(name, found).engine if found else self.engine(name, policy)
+            return self.joined(name, found).engine if found else self.engine(name, policy)
 
+        if found and self.retriever(found) is None:
+            raise ConfigError(
+                f"suite.methods has {EXPERT}{JOINT}{found}, but {found} is no retrieval drafter of the pool; "
+                f"type {EXPERT}{JOINT}{RETRIEVAL}"
+            )
         names = [name for name in self.pool.names if name not in (RETRIEVAL, self.pool.names[0])]
+        if found:
+            eagles = [name for name in names if isinstance(self.pool.drafters[name], FusedDrafter)]
+            names = [name for name in names if name in eagles or self.has(name, found)]
         chosen = {domain_of(name): name for name in reversed(names)} | {name: name for name in names}
-        experts = {
-            domain: engine(name)
-            for domain, name in chosen.items()
-            if not found or isinstance(self.pool.drafters[name], FusedDrafter)
-        }
+        experts = {domain: engine(name) for domain, name in chosen.items()}
         with_policy = f" with {policy}" if policy else ""
         general = engine(self.pool.names[0])
-        used = [self.pool.names[0], *names]
+        used = [self.pool.names[0], *names, *([found] if found else [])]
         shown = f"the domain's expert{JOINT}{found}" if found else f"the domain's expert{with_policy}"
         return Method(shown, general, "static", "worth" if found else policy or STATIC, used, experts)
 

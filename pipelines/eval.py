@@ -159,7 +159,7 @@ def policies_of(cfg: Config, target: Target) -> list[Manifest]:
 
 def tell_lacking(cfg: Config, pool: Pool, requests: Sequence[Request]) -> None:
     """Say for which domains `expert` has no drafter and is the generalist."""
-    if EXPERT in [name.partition("/")[0] for name in cfg.suite.methods]:
+    if EXPERT in [domain_of(name.partition("/")[0]) for name in cfg.suite.methods]:
         wanted = dict.fromkeys(request.own_expert for request in requests)
         if lacking := [name for name in wanted if name not in map(domain_of, pool.names)]:
             say(f"no drafter of the pool is named {', '.join(lacking)}: there `expert` is {pool.names[0]}")

@@ -11,7 +11,7 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.bundle.drafters import RETRIEVAL, open_named
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.lora import ADAPTER
-from drafterforge.drafter.names import halves
+from drafterforge.drafter.names import parts_of
 from drafterforge.drafter.retrieval import is_datastore
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.console import say
@@ -28,6 +28,7 @@ from drafterforge.target.load import Target
 from drafterforge.tree.grow import TreeShape
 
 DATASTORE = 2  # rank of a datastore
+GENERAL = "general"  # the mixture of all domains
 
 
 def pool_names(runs_dir: Path | str, target: Target, names: Sequence[str]) -> list[str]:
@@ -54,10 +55,14 @@ def rank(runs_dir: Path | str, target: Target, name: str) -> int:
     return DATASTORE if is_datastore(folder) else int((folder / ADAPTER).is_dir())
 
 
-def retrieval_of(runs_dir: Path | str, target: Target, names: Sequence[str]) -> str:
-    """The first datastore of a pool, or the retrieval drafter that needs none."""
-    trained = [name for name in names if name != RETRIEVAL and halves(name) is None]
-    return next((name for name in trained if rank(runs_dir, target, name) == DATASTORE), RETRIEVAL)
+def retrieval_of(runs_dir: Path | str, target: Target, names: Sequence[str], domain: str) -> str:
+    """The datastore of a pool that a domain is served by: its own, one of all domains, or the retrieval without one."""
+    of: dict[str, str] = {}
+    for name in (name for name in parts_of(names) if name != RETRIEVAL):
+        if rank(runs_dir, target, name) == DATASTORE:
+            folder = find_artifact(runs_dir, target.name, "drafters", name)
+            of.setdefault(open_drafter(folder, target).config["domain"], name)
+    return of.get(domain) or of.get(GENERAL) or RETRIEVAL
 
 
 def check_selector(cfg: PoolConfig) -> None:

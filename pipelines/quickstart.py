@@ -67,7 +67,7 @@ def run(cfg: Config) -> Path:
     shelves = open_shelves(cfg, target, path, names, requests)
     clock = Clock(shelves / "seconds.json", began)
 
-    found = retrieval_of(cfg.runs_dir, target, names)
+    found = retrieval_of(cfg.runs_dir, target, names, cfg.domain.name)
     first = first_look(cfg, target, names, found, requests, shelves)
     clock.done("open", f"opened {', '.join(names)}, which decode together, and compared them with plain decoding")
 
@@ -172,7 +172,7 @@ def config_of(cfg: Config) -> dict[str, Any]:
 
 def manifests(cfg: Config, target: Target, names: Sequence[str]) -> list[Manifest]:
     """Of the drafters that have files."""
-    trained = [name for name in names if name != RETRIEVAL]
+    trained = [name for name in parts_of(names) if name != RETRIEVAL]
     folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in trained]
     return [open_drafter(folder, target) for folder in folders]
 

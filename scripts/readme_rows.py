@@ -19,7 +19,7 @@ class Source:
 
 
 EXPERTS = ("chat", "math", "medical", "python", "science", "sql", "summarization", "translation")
-MIXED = ("general", *EXPERTS, "retrieval")
+MIXED = ("general", *EXPERTS, "store", "retrieval")
 BANDITS = ("ucb1", "metasd_ucb", "ucbspec", "thompson", "exp3spec")
 SCHEDULES = {  # further policies: what is typed for them
     "ltd-average": "policy=ltd policy.objective=average name=ltd-average",
@@ -64,7 +64,7 @@ SOURCES = (
         (
             (
                 f"tokens/s of the shipped pool on {{{FIRST}[method=autoregressive].num_prompts}} held-out sql prompts, "
-                "before anything is trained: autoregressive, the pool, the sql expert with what is retrieved in its trees; "
+                "before anything is trained: autoregressive, the pool, the sql expert with retrieval in its trees; "
                 "seconds until that is shown",
                 f"{{{FIRST}[method=autoregressive].tokens_per_s:.1f}}, "
                 f"{{{FIRST}[method=* over the pool].tokens_per_s:.1f}} "

@@ -26,7 +26,7 @@ from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.judging import Truth
 from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.runtime.proposers.eagle3 import draft_levels
-from drafterforge.runtime.proposers.merging import Finder, draft_merged
+from drafterforge.runtime.proposers.merging import Finder, draft_merged, key_of
 from drafterforge.runtime.proposers.pool import PoolProposer
 from drafterforge.runtime.proposers.solo import SoloProposer
 from drafterforge.runtime.proposers.stack import StackProposer
@@ -153,7 +153,7 @@ def _stack(
         keys = part.cache.data[:, :, member : member + 1, :, : end - 1]
         found: dict[int, Evidence] = {}
         if isinstance(mine, Merged):
-            key = id(mine.retrieval), mine.min_probability, shape
+            key = key_of(mine), shape
             if key not in looked_up:
                 looked_up[key] = _look_up(mine, shape, text, features, begin, room)
             found, proposed = looked_up[key]

@@ -83,7 +83,8 @@ def likeliest(
 
     Below a node a token has probability w / (W + d): w is the weight of the occurrences that go on with it, W that of
     all, and d that of doubt.  Where children were drafted it is (w + d q) / (W + d), q the drafter's probability and d
-    `trust` times as much.  Equal nodes come by level, then drafted ones first, then as found.
+    `trust` times as much.  Equal nodes come by level, then as found, of siblings drafted ones
+    first.
     """
     below = drafted.below()
     frontier: list[tuple] = []

@@ -140,20 +140,23 @@ def test_an_interrupted_run_goes_on_where_it_was(measured, monkeypatch):
 
 
 def test_retrieval_is_timed_beside_a_pool_without_it_and_nothing_is_opened_where_nothing_is_timed(pool, monkeypatch):
-    one = ("pool.drafters=[general,sql]", "suite.methods=[retrieval,generalist+retrieval,sql+retrieval]", "limit=1")
-    assert pool(*DOMAINS, *FEW, *one).code == 0
+    one = (
+        "pool.drafters=[general,sql]",
+        "suite.methods=[retrieval,generalist+retrieval,sql+retrieval,expert+retrieval]",
+    )
+    assert pool(*DOMAINS, *FEW, *one, "limit=1").code == 0
     live = [row for row in report_of(pool)["rows"] if row["source"] == "live" and row["domain"] == "all"]
     assert [row["method"] for row in live] == [
-        "autoregressive", "retrieval alone", "general+retrieval", "sql+retrieval",
+        "autoregressive", "retrieval alone", "general+retrieval", "sql+retrieval", "the domain's expert+retrieval",
     ]  # fmt: skip
-    assert [row["mismatches"] for row in live] == [0] * 4
+    assert [row["mismatches"] for row in live] == [0] * 5
     monkeypatch.setattr(contenders, "open_model", lambda *_: pytest.fail("opened"))
     assert pool("eval", "suite=ood", "experiment=smoke", *FEW, "suite.timed_prompts=0", "limit=1").code == 0
 
 
 def test_a_pool_of_drafters_with_retrieval_in_their_trees_is_replayed_and_timed(pool):
     drafters = "pool.drafters=[general+retrieval,sql+retrieval,math]"
-    methods = "suite.methods=[expert,default,generalist+retrieval]"
+    methods = "suite.methods=[expert,default,generalist+retrieval,expert+retrieval]"
     done = pool(*DOMAINS, *FEW, "limit=1", drafters, methods, "suite.check_live=true", "name=both")
     assert done.code == 0, done.err
     report = report_of(pool, "both")
@@ -163,8 +166,9 @@ def test_a_pool_of_drafters_with_retrieval_in_their_trees_is_replayed_and_timed(
     live = [row for row in report["rows"] if row["domain"] == "all" and row["source"] == "live"]
     assert [row["method"] for row in live] == [
         "autoregressive", "the domain's expert", "hedgespec over the pool", "general+retrieval alone",
+        "the domain's expert+retrieval",
     ]  # fmt: skip
-    assert [row["mismatches"] for row in live] == [0] * 4
+    assert [row["mismatches"] for row in live] == [0] * 5
 
 
 def test_drafters_that_read_seldom_are_timed_and_not_replayed(pool):
@@ -281,6 +285,7 @@ MISTAKES = {
     "a policy goes behind a drafter or selector": "suite.methods=[autoregressive/planner]",
     "a policy goes behind a drafter or": "suite.methods=[general+retrieval/planner]",
     "wanted an EAGLE-3 drafter of the pool, + and a retrieval drafter": "suite.methods=[sql+general]",
+    "has expert+general, but general is no retrieval drafter of the pool": "suite.methods=[expert+general]",
     "no policies named 'planer'": "suite.methods=[general/planer]",
     "suite.name must be one of": "suite.name=domain",
     "leave nothing to measure": "suite.replay=false suite.timed_prompts=0",

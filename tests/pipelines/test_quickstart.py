@@ -71,10 +71,14 @@ def test_quickstart_tells_its_steps_and_leaves_a_report(pool):
     assert not list(pool.runs.rglob(".*.partial"))
 
 
-def test_a_datastore_of_the_pool_takes_retrieval_s_place(pool):
-    assert pool("train-drafter", "domain=general", "drafter=retrieval", "name=a-store", "experiment=smoke").code == 0
+def test_a_datastore_of_all_domains_takes_retrieval_s_place(pool):
+    for domain, name in (("general", "a-store"), ("math", "a-math-store")):
+        train = ("train-drafter", "experiment=smoke", "drafter=retrieval")
+        assert pool(*train, f"domain={domain}", f"name={name}").code == 0
     done = pool(*QUICK)
-    assert done.code == 0 and "opened general, math, sql, a-store, retrieval" in done.err  # datastores after drafters
+    assert (
+        done.code == 0 and "opened general, math, sql, a-math-store, a-store, retrieval" in done.err
+    )  # datastores after drafters
     assert report_of(pool)["curves"]["quickstart"]["first"][-1]["method"] == "sql+a-store"
     folder = pool.artifact("bundles", "quickstart")
     assert read_record(folder).defaults.drafters == ["quickstart+a-store"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, list_artifacts
 from drafterforge.drafter.checkpoint import generalist_of
-from drafterforge.drafter.retrieval import Datastore, is_datastore
+from drafterforge.drafter.retrieval import SEPARATOR, Datastore, is_datastore
 from drafterforge.schema import POOL_DOMAINS
 
 DRAFTERS = SHIPPED / "smollm2-135m" / "drafters"
@@ -39,9 +40,13 @@ def test_what_is_shipped_names_no_path():
         assert not any(f'"{root}' in text for root in ("/home", "/root", "/tmp", "/work", "/Users")), path
 
 
-def test_the_shipped_datastore_holds_answers_alone():
+def test_the_shipped_datastore_holds_answers_behind_the_end_of_their_prompts():
     store = Datastore.open(DRAFTERS / "store")
     manifest = open_artifact(DRAFTERS / "store", "drafters")
     assert [parent["kind"] for parent in manifest.parents] == ["answers"]
     assert store.num_sequences == 4800 and store.num_tokens == manifest.metrics["tokens"] > 500_000
+    text = np.asarray(store.text)
+    starts = np.flatnonzero(text == SEPARATOR)[:-1] + 1
+    lead = text[starts[:, None] + np.arange(8)]
+    assert len(np.unique(lead[:, 3:], axis=0)) == 1  # the end of the user's turn and the start of the assistant's
     assert is_datastore(DRAFTERS / "store") and not is_datastore(DRAFTERS / "general")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,17 +12,19 @@ from drafterforge.bundle.drafters import RETRIEVAL, Source, open_named
 from drafterforge.drafter.fused import FusedDrafter
 from drafterforge.drafter.merged import Merged
 from drafterforge.drafter.names import halves
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafter.retrieval import Evidence, Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.pool import Pool
-from drafterforge.runtime.proposers.merging import WorthReading
+from drafterforge.runtime.proposers.merging import WorthReading, draft_merged
 from drafterforge.runtime.proposers.pool import PoolProposer
+from drafterforge.runtime.proposers.stack import StackProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.selectors.bandit import Bandit
 from drafterforge.tree.grow import TreeShape
+from drafterforge.tree.merge import Nodes, as_tree
 from tests.models import tiny_drafter, tiny_target
 
 PROMPTS = [[3, 14, 15, 9, 26, 5] * 3, [7], [4] * 17, [9, 8, 7, 9, 8]]
@@ -79,7 +83,8 @@ def test_a_level_is_drafted_while_its_parents_are_likely():
 def test_it_is_judged_by_what_either_proposes(target, eagle, every, sampling, monkeypatch):
     found = Retrieval()
     shapes = {"both": TreeShape(12, 6, 3), "retrieval": TreeShape(12, 6, 3)}
-    found = Retrieval(min_probability=0.08, min_expected=0.0)  # what is taken, and no more
+    spec = replace(Retrieval().spec, doubt=Retrieval().spec.doubt * 8)
+    found = Retrieval(spec, min_probability=0.08, min_expected=0.0)  # what is taken, and no more
     drafters = {"eagle": eagle, "both": Merged(eagle, Retrieval()), "retrieval": found}
     pool = Pool(drafters, "hedgespec", shapes=shapes, every=every)
     judged, evaluations = [], PoolProposer._evaluations
@@ -177,11 +182,90 @@ def test_its_trees_are_bounded_for_the_device_and_other_targets_drafters_are_ref
         Engine(other, merged)
 
 
-@pytest.mark.parametrize("worth", [{"min_reach": 1.0}, {"min_probability": -0.1}])
-def test_what_a_node_must_be_worth_is_a_probability(eagle, worth):
-    (name,) = worth
-    with pytest.raises(ConfigError, match=rf"{name} must lie in \[0, 1\), got {worth[name]}"):
-        Merged(eagle, Retrieval(), **worth)
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("min_reach", 1.0, r"must lie in \[0, 1\), got 1.0"),
+        ("min_probability", -0.1, r"must lie in \[0, 1\), got -0.1"),
+        ("trust", 0.0, "must be above 0, got 0.0"),
+        ("enough", float("nan"), "must be above 0, got nan"),
+    ],
+)
+def test_what_counts_and_what_a_node_must_be_worth_lie_within_bounds(eagle, name, value, words):
+    with pytest.raises(ConfigError, match=f"{name} {words}"):
+        Merged(eagle, Retrieval(), **{name: value})
+
+
+def test_the_drafter_is_asked_for_rows_of_which_retrieval_does_not_promise_enough(eagle):
+    asked = []
+
+    def draft(rows, growth, others):
+        asked.append((rows, growth.ignorance.tolist(), len(others.evidence)))
+        return as_tree(torch.tensor([7] * len(rows)), [Nodes([], [], [], [])] * len(rows))
+
+    merged, known = Merged(eagle, Retrieval(), enough=0.5), Evidence([(90.0, [1, 2])], 4.0, 2.0)
+    evidence = [Evidence([], 4.0, 2.0), known, Evidence([(1.0, [1, 2])], 4.0, 2.0)]
+    tree = draft_merged(merged, evidence, torch.tensor([7, 8, 7]), TreeShape(9, 2, 2), draft)
+    assert asked == [([0, 2], pytest.approx([1.0, 32 / 33]), 2)]
+    assert tree.tokens.tolist() == [[7, 0, 0], [8, 1, 2], [7, 0, 0]]
+    asked.clear()
+    draft_merged(merged, [known], torch.tensor([8]), TreeShape(9, 2, 2), draft)
+    assert not asked
+
+
+def test_a_merged_drafter_that_is_alone_reads_when_it_drafts(target, eagle, monkeypatch):
+    unread, drafted, refresh, draft = [], [], PoolProposer.refresh, PoolProposer.draft
+
+    def watching(proposer, *committed):
+        refresh(proposer, *committed)
+        unread.append(max(sum(len(tokens) for tokens, _ in row) for row in proposer.parts[0][1].unread))
+
+    def drawing(proposer, root, shape):
+        tree = draft(proposer, root, shape)
+        drafted.append(tree.tokens.tolist())
+        return tree
+
+    monkeypatch.setattr(PoolProposer, "refresh", watching)
+    monkeypatch.setattr(PoolProposer, "draft", drawing)
+    merged = Merged(eagle, Retrieval(), enough=0.3)
+    lazy = Engine(target, merged, TreeShape(12, 5, 3)).generate(PROMPTS, 24)
+    assert max(unread) > 6 and min(unread) > 0  # some cycles do without the drafter
+    trees = drafted.copy()
+    unread.clear(), drafted.clear()
+    monkeypatch.setattr(StackProposer, "commit", eager)
+    again = Engine(target, merged, TreeShape(12, 5, 3)).generate(PROMPTS, 24)
+    assert [answer.tokens for answer in again] == [answer.tokens for answer in lazy]
+    assert drafted == trees and set(unread) == {0}
+
+
+COMMIT = StackProposer.commit
+
+
+def eager(part, *committed) -> None:
+    """Read at once."""
+    COMMIT(part, *committed)
+    part.read()
+
+
+@pytest.mark.parametrize("newcomer", ["eagle", "retrieval"])
+def test_a_drafter_joins_one_that_has_not_read_all(target, eagle, newcomer):
+    wanted = Engine(target).generate([PROMPTS[0]], 30)[0].tokens
+    engine = Engine(target, Pool({"both": Merged(eagle, Retrieval(), enough=0.01)}, "hedgespec"), TreeShape(8, 3, 2))
+    stream = engine.stream(PROMPTS[0], 30)
+    next(stream), next(stream), next(stream)
+    engine.add_drafter(newcomer, {"eagle": eagle, "retrieval": Retrieval()}[newcomer])
+    *_, last = stream
+    assert last.tokens == wanted
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, seed=5)])
+@pytest.mark.parametrize("drafter", ["eagle", "both"])
+def test_what_the_only_eagle_drafter_read_alone_is_judged_later(target, eagle, drafter, sampling):
+    wanted = [Engine(target).generate([prompt], 24, sampling)[0].tokens for prompt in PROMPTS]
+    only = {"eagle": eagle, "both": Merged(eagle, Retrieval())}[drafter]
+    pool = Pool({drafter: only, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}, "hedgespec", every=3)
+    answers = Engine(target, pool, TreeShape(8, 3, 2)).generate(PROMPTS, 24, sampling)
+    assert [answer.tokens for answer in answers] == wanted
 
 
 def test_names_of_two_drafters_are_told_from_names_of_one():

@@ -26,22 +26,34 @@ Draft = Callable[[list[int], Growth, Others], Tree]
 
 
 class Finder(SoloProposer):
-    """Looks up what merged drafters take from retrieval; judged by what of it is likely enough to be taken."""
+    """Looks up what merged drafters take from retrieval; judged by what they take without any guess of the drafter."""
 
     def __init__(self, drafter: Merged) -> None:
-        """drafter: whose retrieval drafter and least probability it serves."""
-        self.source, self.least = drafter.retrieval, drafter.min_probability
-        taken = replace(self.source, min_probability=max(self.least, TINY), min_expected=0.0)
+        """drafter: whose retrieval drafter it serves."""
+        self.key, self.source = key_of(drafter), drafter.retrieval  # held, as the key has its address
+        spec = drafter.retrieval.spec
+        taken = replace(
+            drafter.retrieval,
+            spec=replace(spec, doubt=spec.doubt * drafter.trust),
+            min_probability=max(drafter.min_probability, TINY),
+            min_expected=0.0,
+        )
+        self.doubt = spec.doubt
         super().__init__(RetrievalProposer(taken))
 
     def serves(self, drafter: Merged) -> bool:
         """Whether it proposes what this drafter takes."""
-        return self.source is drafter.retrieval and self.least == drafter.min_probability
+        return self.key == key_of(drafter)
 
     def evidence(self, rows: Sequence[int], depth: int) -> list[Evidence]:
         """What followed where the texts of some rows stood before, `depth` tokens at most."""
         self._flush()
-        return [self.proposer.evidence(row, depth) for row in rows]
+        return [self.proposer.evidence(row, depth)._replace(doubt=self.doubt) for row in rows]
+
+
+def key_of(drafter: Merged) -> tuple[int, float, float]:
+    """What decides what is taken from retrieval: where this is equal, one `Finder` is enough."""
+    return id(drafter.retrieval), drafter.trust, drafter.min_probability
 
 
 def draft_merged(drafter: Merged, evidence: Sequence[Evidence], root: Tensor, shape: TreeShape, draft: Draft) -> Tree:

@@ -278,6 +278,9 @@ class PoolProposer(Proposer):
         """Read before the rows change; what the selectors would have learned from it is told as usual."""
         if self.held:
             self._read()
+        for _, part in self.parts:
+            if any(part.unread):  # by a merged drafter that was alone
+                part.read()
 
     def _truth(self) -> Truth:
         """Tokens, and laws where any row samples, since all drafters read last; each row's side by side, padded."""

@@ -44,6 +44,7 @@ class StackProposer:
         self.last = embedding.new_empty(len(drafters.members), 0, embedding.shape[1])  # newest outputs, [N, B, H]
         self.logits = embedding.new_empty(len(drafters.members), 0, drafters.token_ids.shape[1])  # of these, [N, B, W]
         self.unread: list[list[tuple[Tensor, Tensor]]] = []  # of each row: tokens [A] and features [A, 3H]
+        self.tell = False  # whether that is to be judged
         self.ahead: dict[int, Ahead] = {}
         self.outputs: tuple[Tensor, Tensor] | None = None  # of the slots last judged, [N, B * A, H] and [N, B * A, W]
 
@@ -85,7 +86,11 @@ class StackProposer:
         self.ahead = {others.index(place): one for place, one in self.ahead.items() if place != member}
 
     def commit(self, tokens: Tensor, features: Tensor, counts: list[int], tell: bool = True) -> None:
-        """Remember what is to be read: counts[b] of tokens [B, A], features [B, A, 3H]; all of it can be judged."""
+        """Remember what is to be read: counts[b] of tokens [B, A], features [B, A, 3H].
+
+        tell: whether it is to be judged, for which it is read once more where one drafter has read it alone.
+        """
+        self.tell = tell
         for row, count in enumerate(counts):
             self.unread[row].append((tokens[row, :count], features[row, :count]))
 
@@ -206,7 +211,7 @@ class StackProposer:
 
     def _newest(self, member: int) -> Ahead:
         if any(self.unread):
-            if len(self.drafters.members) == 1:
+            if len(self.drafters.members) == 1 and not self.tell:
                 self.read()
             else:
                 self.catch_up(member)
