@@ -19,7 +19,7 @@ class Source:
 
 
 EXPERTS = ("chat", "math", "medical", "python", "science", "sql", "summarization", "translation")
-MIXED = ("general", *EXPERTS, "store", "retrieval")
+MIXED = ("general", *EXPERTS, "retrieval")  # of the pool without the datastore
 BANDITS = ("ucb1", "metasd_ucb", "ucbspec", "thompson", "exp3spec")
 SCHEDULES = {  # further policies: what is typed for them
     "ltd-average": "policy=ltd policy.objective=average name=ltd-average",

@@ -21,6 +21,7 @@ from drafterforge.router.router import Router
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.judging import Truth, draft_id_table, judge, judge_sets
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.proposers import pool as pool_room
 from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
 from drafterforge.runtime.proposers.stack import StackProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
@@ -162,6 +163,33 @@ def test_switching_drafters_never_changes_the_text(target, name, sampling, every
         assert [answer.tokens for answer in answers] == wanted
     used = {cycle.drafter for answer in answers for cycle in answer.cycles}
     assert used <= set(pool.names) and len(used) > 1
+
+
+@pytest.mark.parametrize(("name", "asked"), [("normalhedge", True), ("ucb1", False), ("static", False)])
+def test_drafters_read_when_they_draft_unless_the_selector_asks_about_all(target, name, asked, monkeypatch):
+    reads, drafts, read, draft = [], [], StackProposer.read, StackProposer.draft
+
+    def watching(part, truth=None, *more):
+        reads.append(truth is not None)
+        return read(part, truth, *more)
+
+    def drawing(part, member, rows, *more, **others):
+        tree = draft(part, member, rows, *more, **others)
+        drafts.append((member, tree.tokens.tolist()))
+        return tree
+
+    experts = dict(zip("abc", lora_drafters(target, 3), strict=True))
+    monkeypatch.setattr(StackProposer, "read", watching)
+    monkeypatch.setattr(StackProposer, "draft", drawing)
+    late = Engine(target, Pool(experts, name), SHAPE, max_batch=1).generate(PROMPTS, 14)
+    cycles = sum(len(answer.cycles) for answer in late)
+    assert sum(reads) >= cycles - 2 * len(PROMPTS) if asked else not any(reads)
+    assert len(reads) <= 2 * len(PROMPTS) or asked  # those of the prompts
+    trees = drafts.copy()
+    drafts.clear()
+    monkeypatch.setattr(pool_room, "LATE", 1)
+    again = Engine(target, Pool(experts, name), SHAPE, max_batch=1).generate(PROMPTS, 14)
+    assert drafts == trees and [one.tokens for one in again] == [one.tokens for one in late]
 
 
 def taught(target, drafter, text: list[int], features: torch.Tensor) -> torch.Tensor:

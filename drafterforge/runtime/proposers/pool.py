@@ -35,6 +35,8 @@ from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import Others, beside
 
+LATE = 1024  # cycles after which all drafters read, though nobody asks what they would have proposed
+
 
 @dataclass
 class PoolRow:
@@ -231,7 +233,7 @@ class PoolProposer(Proposer):
             row.position, row.tokens, row.cycles = row.position + count, row.tokens + count, row.cycles + 1
         self.select_s += time.perf_counter() - began
         self.since += 1
-        if self.since >= self.pool.every:
+        if self.since >= (self.pool.every if tell else LATE):
             self._read()
         else:
             self._tell(None)
@@ -239,14 +241,9 @@ class PoolProposer(Proposer):
     def _read(self) -> None:
         """Let all drafters read; judge them where a selector asks for it.
 
-        Nobody waits for a merged drafter that is alone: it reads when it drafts, which retrieval often does without it.
+        Where none does, a drafter reads when it drafts, and merged ones often need not.
         """
         truth = self._truth() if all(one.tell for one in self.held) else None
-        if truth is None and self.found and len(self.names) == 1:
-            self._found(None)
-            self.since, self.held = 0, []
-            self._tell(None)
-            return
         top_ks = [[self.pool.shape_of(name, self.asked).top_k for name in names] for names, _ in self.parts]
         judgements = [
             part.read(truth, top_k, self.pool.details) for (_, part), top_k in zip(self.parts, top_ks, strict=True)
@@ -278,9 +275,6 @@ class PoolProposer(Proposer):
         """Read before the rows change; what the selectors would have learned from it is told as usual."""
         if self.held:
             self._read()
-        for _, part in self.parts:
-            if any(part.unread):  # by a merged drafter that was alone
-                part.read()
 
     def _truth(self) -> Truth:
         """Tokens, and laws where any row samples, since all drafters read last; each row's side by side, padded."""

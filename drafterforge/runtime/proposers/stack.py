@@ -96,6 +96,8 @@ class StackProposer:
 
     def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
         """Let all drafters read what is unread; judges them at its positions if the truth about these is given."""
+        if truth is None and not any(self.unread):
+            return None
         drafters, batch = self.drafters, len(self.stable)
         tokens, features, counts = self._unread([0] * batch)
         width, told = tokens.shape[1], truth is not None
@@ -158,8 +160,8 @@ class StackProposer:
         if len(self.unread) == len(self.unread[0]) == 1 and not skip[0]:
             tokens, features = self.unread[0][0]
             return tokens[None], features[None], [len(tokens)]
-        tokens = [torch.cat([part for part, _ in row])[done:] for row, done in zip(self.unread, skip, strict=True)]
-        features = [torch.cat([part for _, part in row])[done:] for row, done in zip(self.unread, skip, strict=True)]
+        rows = [_behind(row, done) for row, done in zip(self.unread, skip, strict=True)]
+        tokens, features = [tokens for tokens, _ in rows], [features for _, features in rows]
         counts = [len(part) for part in tokens]
         return pad_sequence(tokens, batch_first=True), pad_sequence(features, batch_first=True), counts
 
@@ -238,6 +240,20 @@ class StackProposer:
             last, logits = last[index], logits[index]
         drafter: FusedDrafter = self.drafters.members[member]
         return draft_levels(drafter, cache, last, root, stable, base, shape, logits, growth, others)
+
+
+def _behind(parts: Sequence[tuple[Tensor, Tensor]], done: int) -> tuple[Tensor, Tensor]:
+    """Tokens and features of these parts behind the first `done`; parts that are done are not looked at."""
+    wanted = sum(len(tokens) for tokens, _ in parts) - done
+    found: list[tuple[Tensor, Tensor]] = []
+    count = 0
+    for part in reversed(parts):
+        if found and count >= wanted:
+            break
+        found.append(part)
+        count += len(part[0])
+    tokens, features = zip(*reversed(found), strict=True)
+    return torch.cat(tokens)[count - wanted :], torch.cat(features)[count - wanted :]
 
 
 def _beside(cache: KeyValueCache, other: KeyValueCache, count: int) -> KeyValueCache:
