@@ -58,10 +58,13 @@ class TargetConfig:
     dtype: str = "auto"  # auto: bfloat16 where the device computes in it, else float32
     device: str = "auto"  # auto: cuda where there is one, else cpu
     forward: str = "auto"  # lean: our fused path | modules: the model's own | auto: lean if any
+    taps: list[int] = field(default_factory=list)  # layers whose input drafters read; empty: 2, half, last but two
 
     def __post_init__(self) -> None:
         """Check the values that do not depend on the machine."""
         _one_of("target.source", self.source, ("wheel", "hf"))
+        found = ",".join(map(str, self.taps))
+        _require(len(self.taps) in (0, 3), f"target.taps must name three layers, low, mid and high, got [{found}]")
         for key in ("model", "revision"):
             given = getattr(self, key) and self.source == "wheel"
             _require(not given, f"target.{key}= is read by target=hf only; type target=hf target.model=...")
@@ -212,6 +215,7 @@ class TrainerConfig:
     """Distillation: training-time test, optimiser, batches, validation."""
 
     ttt_steps: int = 7  # draft positions unrolled during training, as at decode time
+    val_ttt_steps: int | None = None  # drafted tokens of the chain that validation measures; null: ttt_steps
     step_decay: float = 0.8  # weight of TTT step i is step_decay ** i
     num_answers: int | None = None  # learn from so many training answers only, of every domain its share; null: all
     max_steps: int = 400  # optimiser steps
@@ -239,6 +243,7 @@ class TrainerConfig:
         _counts(self, "trainer", "ttt_steps max_steps tokens_per_batch accumulate loss_chunk")
         _counts(self, "trainer", "val_every patience log_every")
         _at_least("trainer.num_answers", self.num_answers, 1)
+        _at_least("trainer.val_ttt_steps", self.val_ttt_steps, 1)
         _require(self.lr > 0, f"trainer.lr must be > 0, got {self.lr}")
         _require(self.step_decay > 0, f"trainer.step_decay must be > 0, got {self.step_decay}")
         _share("trainer.min_lr_ratio", self.min_lr_ratio)
@@ -253,6 +258,11 @@ class TrainerConfig:
             _one_of("trainer.loggers", name, ("csv", "tensorboard", "wandb", "mlflow"))
         _one_of("trainer.wandb_mode", self.wandb_mode, ("offline", "online", "disabled"))
         _require(bool(self.project), "trainer.project must be a name")
+
+    @property
+    def validated_steps(self) -> int:
+        """Drafted tokens of the chain that validation measures."""
+        return self.val_ttt_steps or self.ttt_steps
 
 
 MOST_NODES, MOST_LEVELS = 1024, 256  # of a tree that is asked for; larger ones never pay

@@ -19,6 +19,7 @@ from rich.progress import (
 )
 
 from drafterforge.schema import ImportConfig, PrepareDataConfig
+from drafterforge.target.taps import typed_taps
 
 TABLE_WIDTH = 120  # of tables in a file or a pipe, where rich would assume 80 columns and cut
 QUIET_S = 20.0  # what ends sooner needs no lines
@@ -87,6 +88,7 @@ def same_target(cfg: PrepareDataConfig | ImportConfig) -> str:
     if cfg.target.source == "hf":
         typed += f" target=hf target.model={cfg.target.model}"
         typed += f" target.name={cfg.target.name}" if cfg.target.name else ""
+    typed += f" {typed_taps(cfg.target.taps)}" if cfg.target.taps else ""
     return typed + (f" runs_dir={cfg.runs_dir}" if cfg.runs_dir != type(cfg).runs_dir else "")
 
 

@@ -158,7 +158,7 @@ def open_router(cfg: PoolConfig, runs_dir: Path | str, target: Target) -> Router
     hint = "drafterforge train-policy policy=router"
     folder = find_artifact(runs_dir, target.name, "policies", cfg.router, hint=hint)
     open_artifact(folder, "policies", target_fingerprint=target.fingerprint, target=target.name)
-    return Router.load(folder, target.fingerprint)
+    return Router.load(folder, target.features_fingerprint)
 
 
 def fingerprint_of(manifest: Manifest) -> str:

@@ -175,6 +175,6 @@ def packed(
 def open_spool(cfg: Config, target: Target, name: str) -> CaptureSpool:
     """Where answering leaves the captures that features are made from."""
     features = artifact_dir(cfg.runs_dir, target.name, "features", name)
-    return CaptureSpool(
-        features.with_name(f".{name}.spool-{target.fingerprint[:8]}-{str(target.dtype).removeprefix('torch.')}")
-    )
+    made = f"{target.fingerprint[:8]}-{str(target.dtype).removeprefix('torch.')}"
+    made += "".join(f"-{layer}" for layer in cfg.target.taps)
+    return CaptureSpool(features.with_name(f".{name}.spool-{made}"))

@@ -84,6 +84,7 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
             "features": cfg.data.features,
             "parent": parent[1].digest if parent else None,
             **({"origin": origin[1].as_parent()} if origin else {}),
+            **({"taps": cfg.target.taps} if cfg.target.taps else {}),
         },
         "target": target.name,
         "target_fingerprint": target.fingerprint,

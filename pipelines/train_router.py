@@ -58,6 +58,7 @@ def train_router(
             "domains": list(domains),
             "measured": by.digest if by else None,
             "seed": seed,
+            **({"taps": list(target.backbone.taps)} if target.features_fingerprint != target.fingerprint else {}),
         },
         "target": target.name,
         "target_fingerprint": target.fingerprint,
@@ -75,7 +76,7 @@ def train_router(
     net, curve = fit_router(
         (read["train"][1], targets["train"]), (read["val"][1], targets["val"]), len(labels), config, seed
     )
-    router = Router(net, labels, target=target.name, target_fingerprint=target.fingerprint, encoder=encoder)
+    router = Router(net, labels, target=target.name, target_fingerprint=target.features_fingerprint, encoder=encoder)
     tests = {name: (found, pooled) for name, (found, pooled) in read.items() if name not in ("train", "val")}
     rows = [judged(router, name, *found, targets[name], measured) for name, found in tests.items()]
     for row in rows:

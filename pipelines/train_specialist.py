@@ -84,7 +84,7 @@ def train_causal_lm(cfg: Config, target: Target, answers: JoinedAnswers, parent:
         save_json_atomic(folder / "curves.json", keeper.curve)
         keep_logs(staging, folder)
     drop_staging(path)
-    say(f"drafter: {keeper.outcome(cfg.trainer.ttt_steps)}, {path}")
+    say(f"drafter: {keeper.outcome(cfg.trainer.validated_steps)}, {path}")
     return path
 
 

@@ -1,6 +1,7 @@
 """Copy a trained pool into the package, without its logs: what `drafterforge` finds by name where runs/ has nothing.
 
 python scripts/ship_pool.py [--runs-dir runs] [--target smollm2-135m] general sql python math chat store
+python scripts/ship_pool.py [--runs-dir runs] [--target smollm2-135m] --kind policies router
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ def main() -> None:
     parser.add_argument("names", nargs="+")
     parser.add_argument("--runs-dir", default="runs")
     parser.add_argument("--target", default="smollm2-135m")
+    parser.add_argument("--kind", default="drafters", choices=("drafters", "policies"))
     options = parser.parse_args()
     shipped: dict[str, dict[str, str]] = {}  # what experts are to name as their parent
     for name in options.names:
-        source = artifact_dir(options.runs_dir, options.target, "drafters", name)
-        manifest = open_artifact(source, "drafters")
+        source = artifact_dir(options.runs_dir, options.target, options.kind, name)
+        manifest = open_artifact(source, options.kind)
         parents = [shipped.get(parent["sha256"], parent) for parent in manifest.parents]
-        folder = SHIPPED / options.target / "drafters" / name
+        folder = SHIPPED / options.target / options.kind / name
         with write_artifact(
             folder,
-            kind="drafters",
+            kind=options.kind,
             name=manifest.name,
             target=manifest.target,
             target_fingerprint=manifest.target_fingerprint,
@@ -43,8 +45,8 @@ def main() -> None:
                 if not file.startswith("logs/"):
                     (staged / file).parent.mkdir(exist_ok=True)
                     shutil.copyfile(source / file, staged / file)
-        shipped[manifest.digest] = open_artifact(folder, "drafters").as_parent()
-        print(f"{folder.relative_to(Path.cwd())}: {size(folder) / 1e6:.2f} MB")
+        shipped[manifest.digest] = open_artifact(folder, options.kind).as_parent()
+        print(f"{folder.relative_to(SHIPPED)}: {size(folder) / 1e6:.2f} MB")
     total = size(SHIPPED)
     print(f"{total / 1e6:.2f} MB in all")
     assert total <= LIMIT, f"at most {LIMIT / 1e6:.0f} MB are shipped"

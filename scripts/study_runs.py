@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ from drafterforge.evaluation.memory import peak
 from drafterforge.pipelines.console import say
 from drafterforge.pipelines.prepare_data import find_answers
 from drafterforge.pipelines.train_drafter import train
-from drafterforge.schema import TargetConfig, TrainDrafterConfig
+from drafterforge.schema import TrainDrafterConfig
 from drafterforge.target.device import describe_device
 from drafterforge.target.load import Target, load_target
-from drafterforge.training.study import SameDepth, StepClock
+from drafterforge.training.study import StepClock
 
 Configs = dict[str, dict[str, TrainDrafterConfig | ConfigError]]
 SAME = ("device", "dtype", "target", "answers")  # of runs that compare
@@ -55,13 +56,14 @@ def train_all(plan: Plan, configs: Configs, only: Sequence[str]) -> None:
                 say(f"{name}, {label}: left out, {cfg}")
             elif not measurement(cfg).is_file():
                 wanted.setdefault(cfg.name, (f"{name}, {label}", cfg))
-    targets: dict[TargetConfig, Target] = {}
+    targets: dict[str, Target] = {}
     for place, (what, cfg) in enumerate(wanted.values(), start=1):
         say(f"{place} of {len(wanted)}: {what}")
-        if cfg.target not in targets:
-            targets[cfg.target] = load_target(cfg.target)
+        key = str(cfg.target)
+        if key not in targets:
+            targets[key] = load_target(cfg.target)
         measurement(cfg).parent.mkdir(parents=True, exist_ok=True)
-        save_json_atomic(measurement(cfg), measure(cfg, targets[cfg.target], plan.validated_ttt_steps))
+        save_json_atomic(measurement(cfg), measure(cfg, targets[key], plan.validated_ttt_steps))
 
 
 def measurement(cfg: TrainDrafterConfig) -> Path:
@@ -70,14 +72,14 @@ def measurement(cfg: TrainDrafterConfig) -> Path:
 
 
 def measure(cfg: TrainDrafterConfig, target: Target, validated_ttt_steps: int) -> dict[str, Any]:
-    """Train a variant with a clock."""
+    """Train a variant with a clock; all are validated with chains of one length, else lengths do not compare."""
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.name)
     if path.is_dir():  # trained, but killed before its seconds were written
         shutil.rmtree(path)
-    clock, depth = StepClock(), SameDepth(validated_ttt_steps)
-    answers = find_answers(cfg, target)
+    cfg = replace(cfg, trainer=replace(cfg.trainer, val_ttt_steps=validated_ttt_steps))
+    clock, answers = StepClock(), find_answers(cfg, target)
     with peak(target.device) as held:
-        train(cfg, target, answers, [clock, depth])
+        train(cfg, target, answers, [clock])
     manifest = Manifest.read(path)
     times = {point["step"]: worked(point, target) for point in clock.points}
     curve = [validated(point) | times[point["step"]] for point in read_json(path / "curves.json")]

@@ -17,6 +17,7 @@ from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.runtime.pool import Drafter
 from drafterforge.schema import TargetConfig
 from drafterforge.target.load import Target, load_target
+from drafterforge.target.taps import typed_taps
 
 RETRIEVAL = "retrieval"  # the drafter that needs no training
 
@@ -97,5 +98,5 @@ def check_taps(folder: Path, drafter: Eagle3Drafter, target: Target) -> None:
     if drafter.spec.tap_layers != target.backbone.taps:
         raise ArtifactError(
             f"{folder} reads the inputs of layers {drafter.spec.tap_layers}; this target is tapped at "
-            f"{target.backbone.taps}; train a drafter for it"
+            f"{target.backbone.taps}; type {typed_taps(drafter.spec.tap_layers)}, or train a drafter for it"
         )

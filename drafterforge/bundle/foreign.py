@@ -84,7 +84,7 @@ def read_head(
     if "lm_head.weight" not in tensors or tensors["lm_head.weight"].dim() != 2:
         raise ArtifactError(f"{folder} lacks lm_head.weight, [draft vocabulary, width]; wanted an EAGLE-3 head")
     rows = tensors["lm_head.weight"].shape[0]
-    spec = head_spec(head, target.config, rows, layer_ids, norm_before_residual)
+    spec = head_spec(head, target.config, rows, target.taps, layer_ids, norm_before_residual)
     check_spec(spec, head.source)
     served = served_spec(spec, target.config)
     head.notes += _note_positions(spec.max_positions, served.max_positions, target.config.max_position_embeddings)

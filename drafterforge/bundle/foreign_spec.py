@@ -13,7 +13,7 @@ from transformers import PretrainedConfig
 
 from drafterforge.drafter.spec import UNREAD, DrafterSpec
 from drafterforge.errors import ArtifactError
-from drafterforge.target.taps import tap_layers
+from drafterforge.target.taps import typed_taps
 
 FORMATS = ("eagle3", "speculators")
 ARCHITECTURES = {
@@ -113,10 +113,11 @@ def head_spec(
     head: HeadConfig,
     target: PretrainedConfig,
     num_rows: int,
+    taps: Sequence[int],
     layer_ids: Sequence[int] = (),
     norm_before_residual: bool | None = None,
 ) -> DrafterSpec:
-    """The spec of a head for a target.  num_rows: of its `lm_head`.
+    """The spec of a head for a target that is tapped at `taps`.  num_rows: of its `lm_head`.
 
     layer_ids, norm_before_residual: what the user says where the config contradicts itself or is silent.
     """
@@ -149,7 +150,7 @@ def head_spec(
         rms_norm_eps=float(eps),
         rope_parameters=read_rope(head),
         max_positions=head.count("max_position_embeddings", default=target.max_position_embeddings),
-        tap_layers=read_taps(head, target.num_hidden_layers, layer_ids),
+        tap_layers=read_taps(head, tuple(taps), layer_ids),
         bos_token_id=target.bos_token_id,
         eos_token_id=target.eos_token_id,
         pad_token_id=target.pad_token_id,
@@ -190,12 +191,11 @@ def _norm_before_residual(head: HeadConfig, typed: bool | None) -> bool:
     return bool(typed)
 
 
-def read_taps(head: HeadConfig, num_layers: int, typed: Sequence[int] = ()) -> tuple[int, int, int]:
-    """Layers whose input the head reads; it must be those at which drafterforge taps the target.
+def read_taps(head: HeadConfig, wanted: tuple[int, ...], typed: Sequence[int] = ()) -> tuple[int, ...]:
+    """Layers whose input the head reads; it must be those `wanted` at which the target is tapped.
 
     Ids at the top are such layers; SGLang reads `eagle_config`, and adds one.  typed: the user's word on it.
     """
-    wanted = tap_layers(num_layers)
     top = _ids(head, head.top.get(LAYER_IDS))
     nested = _ids(head, (head.top.get("eagle_config") or {}).get(LAYER_IDS))
     by_sglang = tuple(layer + 1 for layer in nested) if nested else None
@@ -220,8 +220,8 @@ def read_taps(head: HeadConfig, num_layers: int, typed: Sequence[int] = ()) -> t
             head.notes.append(f"the config names no layers: the usual ones are taken, the inputs of {list(wanted)}")
     if taps != wanted:
         raise head.refuse(
-            f"reads the inputs of layers {list(taps)}; drafterforge taps a target of {num_layers} layers at "
-            f"{list(wanted)}"
+            f"reads the inputs of layers {list(taps)}, but the target is tapped at {list(wanted)}; type "
+            f"{typed_taps(taps)}, here and in every command with this head"
         )
     return wanted
 

@@ -24,6 +24,7 @@ from drafterforge.errors import ArtifactError
 from drafterforge.schema import TargetConfig
 from drafterforge.target.fingerprint import fingerprint
 from drafterforge.target.load import locate_target
+from drafterforge.target.taps import taps_of
 
 FILES = ("config.json", "model.safetensors")
 EMBEDDING = "model.embed_tokens.weight"
@@ -41,6 +42,7 @@ class TargetFacts:
     config: PretrainedConfig
     architectures: list[str]  # classes of the model, as its config names them
     embedding: Tensor  # [V, H], as stored
+    taps: tuple[int, ...]  # layers whose input drafters read
 
     @property
     def dtype(self) -> str:
@@ -62,13 +64,15 @@ def read_target(config: TargetConfig) -> TargetFacts:
         raise ArtifactError(
             f"{folder / 'config.json'} describes no model that transformers knows ({reason})"
         ) from error
+    decoder = read.get_text_config()
     return TargetFacts(
         name=name,
         model=config.model if given else str(folder.resolve()),
         fingerprint=fingerprint(folder),
-        config=read.get_text_config(),
+        config=decoder,
         architectures=list(read.architectures or []),
         embedding=target_embedding(folder),
+        taps=taps_of(decoder.num_hidden_layers, True, config.taps),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,17 +133,17 @@ def target_config(
 ) -> TargetConfig:
     """How to load the target: as the bundle says, or from where the caller says."""
     if isinstance(given, TargetConfig):
-        return given
+        return given if given.taps else dataclasses.replace(given, taps=list(reference.taps))
+    where = {"name": reference.name, "device": device, "dtype": dtype, "taps": list(reference.taps)}
     if given:
-        return TargetConfig(name=reference.name, source="hf", model=str(given), device=device, dtype=dtype)
+        return TargetConfig(source="hf", model=str(given), **where)
     model = reference.model
     if model.startswith(("/", "~", ".")) and not Path(model).expanduser().is_dir():
         raise ArtifactError(
             f"the bundle's target {reference.name[:80]!r} was at {model[:200]!r} where it was made, and is not here; "
             f"{which_target(reference)}"
         )
-    where = {"source": reference.source, "model": model, "revision": reference.revision}
-    return TargetConfig(name=reference.name, device=device, dtype=dtype, **where)
+    return TargetConfig(source=reference.source, model=model, revision=reference.revision, **where)
 
 
 def check_target(reference: TargetReference, target: Target, folder: Path) -> None:
@@ -186,7 +187,7 @@ def source_of(folder: Path, record: BundleRecord, name: str) -> Source:
 def open_router(folder: Path, record: BundleRecord, target: Target) -> Router:
     """The bundle's router."""
     place = record.part(record.defaults.router, "router").path
-    return Router.load(folder_of(folder, place, record), target.fingerprint)
+    return Router.load(folder_of(folder, place, record), target.features_fingerprint)
 
 
 def open_scheduler(folder: Path, record: BundleRecord, target: Target, name: str) -> Scheduler | None:

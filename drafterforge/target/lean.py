@@ -6,7 +6,7 @@ Axes: B batch, T tokens, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,11 +64,11 @@ def _fused(parts: list[torch.nn.Linear]) -> FrozenLinear:
 class LeanBackbone:
     """Decoder of a causal LM, from token ids to features, final states and logits."""
 
-    def __init__(self, model: PreTrainedModel, tapped: bool = True) -> None:
-        """tapped: whether features are asked for; without, they are 0 wide."""
+    def __init__(self, model: PreTrainedModel, tapped: bool = True, taps: Sequence[int] = ()) -> None:
+        """tapped: whether features are asked for; without, they are 0 wide.  taps: layers; empty: the usual ones."""
         config, decoder = model.config, model.model
         self.num_layers = config.num_hidden_layers
-        self.taps = taps_of(self.num_layers, tapped)
+        self.taps = taps_of(self.num_layers, tapped, taps)
         self.num_heads, self.num_key_heads = config.num_attention_heads, config.num_key_value_heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.num_heads
         self.eps = config.rms_norm_eps

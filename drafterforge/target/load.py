@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from drafterforge.target.fingerprint import fingerprint
 from drafterforge.target.lean import LeanBackbone, lean_obstacle
 from drafterforge.target.modules import ModulesBackbone
 from drafterforge.target.smollm2 import ensure_smollm2
+from drafterforge.target.taps import taps_of
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,13 @@ class Target:
     def head_weight(self) -> Tensor:
         """Rows of the output head, [V, H]."""
         return self.backbone.head_weight
+
+    @property
+    def features_fingerprint(self) -> str:
+        """Of what its features are: the target's, and the layers that they come from where those are chosen."""
+        taps = self.backbone.taps
+        usual = taps in ((), taps_of(self.backbone.num_layers, True))
+        return self.fingerprint if usual else f"{self.fingerprint}@{','.join(map(str, taps))}"
 
     @property
     def max_positions(self) -> int:
@@ -176,8 +185,8 @@ def load_target(config: TargetConfig, tapped: bool = True) -> Target:
     model = model.to(device).eval().requires_grad_(False)
     if config.forward != "modules" and lean_obstacle(model.config) is None and widens(dtype, device):
         model = model.float()
-    rest = {"revision": config.revision, "forward": config.forward, "tapped": tapped, "dtype": dtype}
-    return wrap_model(model, tokenizer, name=name, folder=folder, **rest)
+    rest = {"revision": config.revision, "forward": config.forward, "dtype": dtype}
+    return wrap_model(model, tokenizer, name=name, folder=folder, tapped=tapped, taps=config.taps, **rest)
 
 
 def wrap_model(
@@ -189,11 +198,13 @@ def wrap_model(
     revision: str | None = None,
     forward: str = "auto",
     tapped: bool = True,
+    taps: Sequence[int] = (),
     dtype: torch.dtype | None = None,
 ) -> Target:
     """A `Target` around a model in memory; `folder` holds its files, or does not exist (tests).
 
-    dtype: of the weights, where the model has them widened.
+    taps: layers whose input is a feature; empty: the usual ones.  dtype: of the weights, where the model has them
+    widened.
     """
     obstacle = lean_obstacle(model.config)
     if forward == "lean" and obstacle:
@@ -208,7 +219,7 @@ def wrap_model(
         fingerprint=fingerprint(folder) if (folder / "config.json").is_file() else "in-memory",
         config=model.config.get_text_config(),
         tokenizer=tokenizer,
-        backbone=LeanBackbone(model, tapped) if lean else ModulesBackbone(model, tapped),
+        backbone=(LeanBackbone if lean else ModulesBackbone)(model, tapped, taps),
         device=model.device,
         dtype=dtype or model.dtype,
         eos_ids=end_tokens(model, tokenizer),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
@@ -47,8 +49,8 @@ class _SlotLayer(CacheLayerMixin):
 class ModulesBackbone:
     """Decoder of any causal LM, from token ids to features, final states and logits."""
 
-    def __init__(self, model: PreTrainedModel, tapped: bool = True) -> None:
-        """tapped: whether features are asked for; without, they are 0 wide."""
+    def __init__(self, model: PreTrainedModel, tapped: bool = True, taps: Sequence[int] = ()) -> None:
+        """tapped: whether features are asked for; without, they are 0 wide.  taps: layers; empty: the usual ones."""
         self.model = model
         self.decoder = model.get_decoder()
         config = model.config.get_text_config()
@@ -65,7 +67,7 @@ class ModulesBackbone:
                 f"a {config.model_type!r} model has layers that are not attention; they cannot verify a tree"
             )
         self.num_layers = len(layers)
-        self.taps = taps_of(self.num_layers, tapped)
+        self.taps = taps_of(self.num_layers, tapped, taps)
         self.num_key_heads = config.num_key_value_heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.embedding = model.get_input_embeddings().weight.detach()

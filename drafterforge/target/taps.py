@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from drafterforge.errors import ConfigError
 
 
-def taps_of(num_layers: int, tapped: bool) -> tuple[int, ...]:
-    """`tap_layers`, or none for a model that is not tapped: it drafts, and may have few layers."""
-    return tap_layers(num_layers) if tapped else ()
+def taps_of(num_layers: int, tapped: bool, chosen: Sequence[int] = ()) -> tuple[int, ...]:
+    """`chosen` if any, else `tap_layers`; none for a model that is not tapped: it drafts, and may have few layers.
+
+    Raises ConfigError where a chosen layer is not there.
+    """
+    if not tapped:
+        return ()
+    if not chosen:
+        return tap_layers(num_layers)
+    if odd := [layer for layer in chosen if not 0 <= layer < num_layers]:
+        raise ConfigError(
+            f"target.taps={list(chosen)} names layer {odd[0]}, but the target has layers 0 to {num_layers - 1}; "
+            "leave it out for the usual ones"
+        )
+    return tuple(chosen)
+
+
+def typed_taps(taps: Sequence[int]) -> str:
+    """What to type for a target that is tapped at these layers."""
+    return f"target.taps=[{','.join(map(str, taps))}]"
 
 
 def tap_layers(num_layers: int) -> tuple[int, int, int]:

@@ -19,7 +19,7 @@ from drafterforge.schema import TrainerConfig
 LOGS = "logs"  # folder of all loggers
 EXTRAS = ("wandb", "mlflow")  # packages that come with extras of these names
 PLACES = ("project", "wandb_mode", "mlflow_uri")  # keys that say where is logged
-ADDED = {"num_answers": None}  # settings that were not always there
+ADDED = {"num_answers": None, "val_ttt_steps": None}  # settings that were not always there
 
 
 class ResumedCSVLogger(CSVLogger):

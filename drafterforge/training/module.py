@@ -28,12 +28,13 @@ class DistillModule(LightningModule):
     def forward(self, batch: PackedBatch) -> tuple[Tensor, StepCounts]:
         """Loss and counts of a batch."""
         drafter, config = self.drafter, self.config
-        layout = lay_out(batch, config.ttt_steps)
+        depth = config.ttt_steps if self.training else config.validated_steps
+        layout = lay_out(batch, depth)
         outputs = unroll(
             drafter,
             batch,
             layout,
-            config.ttt_steps,
+            depth,
             recompute=config.checkpoint_steps and self.training,
         )
         chosen = layout.teacher_positions

@@ -15,7 +15,7 @@ from drafterforge.training.ttt import PackedBatch, lay_out
 class SpecialistModule(DistillModule):
     """Soft targets at every position whose next token belongs to an answer.
 
-    It is validated as an EAGLE-3 drafter is: the accept length of a greedy chain of `ttt_steps` on teacher-forced text.
+    It is validated as an EAGLE-3 drafter is: the accept length of a greedy chain on teacher-forced text.
     """
 
     def __init__(self, drafter: CausalLMDrafter, target_head: Tensor, config: TrainerConfig) -> None:
@@ -23,13 +23,13 @@ class SpecialistModule(DistillModule):
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, StepCounts]:
         """Loss and counts of a batch."""
-        drafter = self.drafter
-        layout = lay_out(batch, self.config.ttt_steps)
+        drafter, config = self.drafter, self.config
+        layout = lay_out(batch, config.ttt_steps if self.training else config.validated_steps)
         chosen = layout.teacher_positions
         argmax = batch.argmax[chosen]
         teacher = Teacher(batch.states[chosen], self.head, argmax, torch.ones_like(argmax, dtype=torch.bool))
         states = drafter(batch.tokens, batch.positions, batch.lengths)[chosen]
         if torch.is_autocast_enabled(states.device.type):  # norms give float32, which the loss would compute in
             states = states.to(torch.get_autocast_dtype(states.device.type))
-        loss, correct = next_token_loss(states, drafter.head_weight, teacher, drafter.token_ids, self.config.loss_chunk)
+        loss, correct = next_token_loss(states, drafter.head_weight, teacher, drafter.token_ids, config.loss_chunk)
         return loss, chain_counts(loss.detach(), correct, layout.slots)

@@ -1,10 +1,9 @@
-"""What a study adds to a distillation: a clock of training alone, and validation that is as deep for all."""
+"""What a study adds to a distillation: a clock of training alone."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -58,19 +57,3 @@ class StepClock(Callback):
         self.cpu_seconds += self.cpu() - self.began[1]
         self.began = None
         self.points.append({"step": trainer.global_step, **{name: getattr(self, name) for name in COUNTED}})
-
-
-class SameDepth(Callback):
-    """Validates with chains of `ttt_steps` tokens, however many training unrolls: else lengths do not compare."""
-
-    def __init__(self, ttt_steps: int) -> None:
-        self.ttt_steps = ttt_steps
-
-    def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Take the common depth."""
-        self.trained = module.config
-        module.config = replace(module.config, ttt_steps=self.ttt_steps)
-
-    def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """Give the own one back."""
-        module.config = self.trained

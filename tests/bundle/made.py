@@ -17,7 +17,6 @@ from drafterforge.drafter.lora import ADAPTER
 from drafterforge.drafter.spec import DrafterSpec
 from drafterforge.pipelines.export_drafters import export_drafters
 from drafterforge.schema import ExportConfig, LoraConfig, TargetConfig
-from drafterforge.target.taps import tap_layers
 from drafterforge.training.lora import add_adapter, save_adapter
 
 
@@ -31,8 +30,7 @@ def facts_of(folder: Path) -> TargetFacts:
 
 def random_drafter(facts: TargetFacts, size: int = 40, **changes: object) -> Eagle3Drafter:
     """Random weights and norms, every number of them one of bfloat16; ids spread over the target's."""
-    taps = tap_layers(facts.config.num_hidden_layers)
-    spec = DrafterSpec.for_target(facts.config, taps, size)
+    spec = DrafterSpec.for_target(facts.config, facts.taps, size)
     drafter = Eagle3Drafter(DrafterSpec(**{**vars(spec), **changes}), facts.embedding)
     scratch_init(drafter, std=0.2)
     for parameter in drafter.parameters():

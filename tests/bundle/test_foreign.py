@@ -310,7 +310,7 @@ def test_a_hub_id_fetches_json_and_safetensors_only(eagle3, monkeypatch):
         ({"fc_norm": "yes"}, "has fc_norm='yes'; wanted true or false"),
         (
             {IDS: [3, 4, 5], "eagle_config": ...},
-            "reads the inputs of layers [3, 4, 5]; drafterforge taps a target of 7",
+            "reads the inputs of layers [3, 4, 5], but the target is tapped at [2, 3, 4]; type target.taps=[3,4,5]",
         ),
         ({IDS: [2, 3]}, "has eagle_aux_hidden_state_layer_ids=[2, 3]; wanted three whole numbers"),
     ],

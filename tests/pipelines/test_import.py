@@ -68,3 +68,22 @@ def test_a_mistake_is_one_line_and_nothing_is_written(bench, head, typed, line):
 def test_a_head_that_is_not_imported_is_told_how_to_be(bench, head):
     done = bench("generate", f"drafter={head}", PROMPT)
     assert f"type `drafterforge import path={head}`" in done.one_line()
+
+
+def test_a_head_of_other_layers_needs_them_typed_and_its_bundle_knows_them(bench, head):
+    edit(head, eagle_aux_hidden_state_layer_ids=[1, 3, 5])
+    taps = "target.taps=[1,3,5]"
+    assert f"reads the inputs of layers [1, 3, 5], but the target is tapped at [2, 3, 4]; type {taps}" in (
+        bench("import", f"path={head}").one_line()
+    )
+    assert f"generate drafter=head-of-others target=hf target.model={bench.target} target.name=tiny {taps}" in (
+        bench("import", f"path={head}", taps).out
+    )
+    settings = ("target.dtype=float32", "max_new_tokens=12", PROMPT)
+    plain = bench("generate", *settings).out
+    assert f"type {taps}, or train" in bench("generate", "drafter=head-of-others", *settings).one_line()
+    drafted = bench("generate", "drafter=head-of-others", taps, *settings)
+    assert (drafted.code, drafted.out) == (0, plain)
+    assert bench("export", "pool.drafters=[head-of-others]", "licence=MIT", "bundle=house", taps).code == 0
+    bundled = bench("generate", f"bundle={bench.artifact('bundles', 'house')}", *settings)
+    assert (bundled.code, bundled.out) == (0, plain)

@@ -9,9 +9,12 @@ import pytest
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, list_artifacts
+from drafterforge.compose import load_config
 from drafterforge.drafter.checkpoint import generalist_of
+from drafterforge.drafter.names import parts_of
 from drafterforge.drafter.retrieval import SEPARATOR, Datastore, is_datastore
-from drafterforge.schema import POOL_DOMAINS
+from drafterforge.router.router import Router
+from drafterforge.schema import POOL_DOMAINS, GenerateConfig
 
 DRAFTERS = SHIPPED / "smollm2-135m" / "drafters"
 EXPERTS = POOL_DOMAINS
@@ -50,3 +53,15 @@ def test_the_shipped_datastore_holds_answers_behind_the_end_of_their_prompts():
     lead = text[starts[:, None] + np.arange(8)]
     assert len(np.unique(lead[:, 3:], axis=0)) == 1  # the end of the user's turn and the start of the assistant's
     assert is_datastore(DRAFTERS / "store") and not is_datastore(DRAFTERS / "general")
+
+
+def test_the_shipped_router_serves_the_shipped_pool(tmp_path):
+    pool = load_config("generate", GenerateConfig, ["pool=routed"]).pool
+    assert parts_of(pool.drafters) == ["general", "store", *sorted(EXPERTS)]
+    assert list_artifacts(tmp_path, "smollm2-135m", "policies") == [pool.router]
+    folder = SHIPPED / "smollm2-135m" / "policies" / pool.router
+    manifest = open_artifact(folder, "policies", target=open_artifact(DRAFTERS / "general", "drafters").target)
+    router = Router.load(folder, manifest.target_fingerprint)
+    law = router.law_for(pool.drafters)
+    chosen = [pool.drafters[place] for place in law.argmax(axis=1)]
+    assert chosen == [f"{label}+store" for label in router.labels] and sorted(router.labels) == sorted(EXPERTS)

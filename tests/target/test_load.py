@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.kernels import native
@@ -241,3 +242,31 @@ def test_a_device_that_is_none_or_not_here(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="sees no GPU; type cpu"):
         choose_device("cuda:1")
+
+
+# Taps.
+
+
+@pytest.mark.parametrize("forward", ["lean", "modules"])
+def test_features_are_of_the_layers_that_are_named(saved, forward):
+    model = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32)
+    tokens = torch.tensor([[5, 7, 11, 13]])
+    with torch.no_grad():
+        states = model(tokens, output_hidden_states=True).hidden_states
+    target = load_target(config_of(saved, forward=forward, taps=[0, 1, 3]))
+    features = target.forward(tokens, torch.arange(4)[None], None)[1]
+    torch.testing.assert_close(features, torch.cat([states[0], states[1], states[3]], dim=-1))
+    assert target.features_fingerprint == f"{target.fingerprint}@0,1,3"
+
+
+def test_the_usual_layers_need_no_name(saved):
+    usual = load_target(config_of(saved))
+    named = load_target(config_of(saved, taps=list(usual.backbone.taps)))
+    assert named.features_fingerprint == usual.features_fingerprint == usual.fingerprint
+
+
+def test_layers_that_are_not_there_are_refused(saved):
+    with pytest.raises(ConfigError, match=r"target.taps=\[1, 2, 99\] names layer 99, but the target has layers 0 to"):
+        load_target(config_of(saved, taps=[1, 2, 99]))
+    with pytest.raises(ConfigError, match=r"target.taps must name three layers, low, mid and high, got \[1,2\]"):
+        config_of(saved, taps=[1, 2])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from drafterforge.training.study import SameDepth, StepClock
+from drafterforge.training.study import StepClock
 from tests.training.test_distil import SHORT, Killed, Run
 
 SECONDS = iter(range(10**9))
@@ -55,9 +55,7 @@ def test_a_resumed_run_goes_on_counting(tmp_path):
 @pytest.mark.slow
 def test_validation_is_as_deep_as_told_and_training_as_deep_as_ever(tmp_path):
     one = replace(SHORT, ttt_steps=1)
-    plain, deep = Run(tmp_path / "plain", one), Run(tmp_path / "deep", one)
-    shallow, same = plain(), watched(deep, SameDepth(3))
-    assert deep.module.config == one
+    shallow, same = Run(tmp_path / "plain", one)(), Run(tmp_path / "deep", replace(one, val_ttt_steps=3))()
     for before, after in zip(shallow.curve, same.curve, strict=True):
         assert "val/accuracy_2" in after and "val/accuracy_1" not in before and "train/accuracy_1" not in after
         assert after["train/loss"] == before["train/loss"] and after["val/accuracy_0"] == before["val/accuracy_0"]
