@@ -73,10 +73,10 @@ def source_of(runs_dir: Path | str, target: Target, name: str) -> Source:
 
 
 def command_for(drafter: str) -> str:
-    """The command that makes a drafter of this name: `sql`, or `sql-retrieval`."""
+    """The command that makes a drafter of this name: `sql`, or `sql-retrieval`, or any other from some domain's answers."""
     domain, _, kind = drafter.partition("-")
     if domain not in catalogue.group_choices("domain"):
-        domain = "sql"
+        return f"drafterforge train-drafter domain=sql name={Path(drafter).name}"
     kinds = set(catalogue.group_choices("drafter")) - {"eagle3"}
     return f"drafterforge train-drafter domain={domain}" + (f" drafter={kind}" if kind in kinds else "")
 

@@ -26,7 +26,7 @@ from drafterforge.drafter.vocab import coverage, draft_token_ids
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.report import print_table
 from drafterforge.pipelines.console import same_target, say, table_console
-from drafterforge.pipelines.decode import decode_held_out, open_drafter
+from drafterforge.pipelines.decode import command_for, decode_held_out, open_drafter
 from drafterforge.pipelines.prepare_data import find_answers, open_features, packed
 from drafterforge.pipelines.train_specialist import Parent, build_retrieval, train_causal_lm
 from drafterforge.schema import DrafterConfig, LoraConfig, TrainDrafterConfig
@@ -150,8 +150,7 @@ def parents_of(cfg: Config, target: Target) -> tuple[Parent | None, Parent | Non
     init = cfg.drafter.init
     if init in ("scratch", "warm") or cfg.drafter.kind == "retrieval":
         return None, None
-    hint = f"drafterforge train-drafter domain={init}"
-    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=hint)
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init))
     named = folder, open_drafter(folder, target)
     if cfg.drafter.tuning == "full":
         return named, None

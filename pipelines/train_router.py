@@ -257,11 +257,10 @@ def judged(
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The table a reader wants first."""
+    """The tables a reader wants first: of all labels together, and by label."""
     table = Table(title="router, held-out prompts", title_justify="left")
-    labels = list(rows[0]["by_label"])
     measured = "mat" in rows[0]
-    headings = ("prompts", "number", "accuracy", "95 %", "ECE", "confidence", *labels)
+    headings = ("prompts", "number", "accuracy", "95 %", "ECE", "confidence")
     for heading in (*headings, *(("MAT", "best MAT") if measured else ())):
         table.add_column(heading, justify="left" if heading == "prompts" else "right")
     for row in rows:
@@ -273,7 +272,14 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
             f"{low:.1%} - {high:.1%}",
             f"{row['ece']:.3f}",
             f"{row['confidence']:.2f}",
-            *(f"{row['by_label'].get(label, float('nan')):.0%}" for label in labels),
             *((f"{row['mat']:.2f}", f"{row['best_mat']:.2f}") if measured else ()),
         )
+    by_label = Table(title="accuracy by label", title_justify="left")
+    by_label.add_column("label")
+    for row in rows:
+        by_label.add_column(row["prompts"], justify="right")
+    for label in rows[0]["by_label"]:
+        shares = [row["by_label"].get(label) for row in rows]
+        by_label.add_row(label, *("" if share is None else f"{share:.0%}" for share in shares))
     table_console().print(table)
+    table_console().print(by_label)

@@ -187,6 +187,27 @@ SOURCES = (
         ),
     ),
     Source(
+        "routed",
+        "drafterforge eval suite=domains pool=routed name=routed limit=3 suite.openvino=FOLDER suite.replay=false "
+        '"suite.selectors=[]" "suite.methods=[generalist,default,hf_generate,hf_prompt_lookup,openvino]"',
+        (
+            (
+                "live, {rows[method=autoregressive].num_prompts} prompts of all domains, tokens/s: autoregressive; the "
+                "shipped pool with the datastore in its trees, by the router; HF prompt lookup; OpenVINO GenAI",
+                "{rows[method=autoregressive].tokens_per_s:.1f}; {rows[method=router over the pool].tokens_per_s:.1f} "
+                "({rows[method=router over the pool].speedup:.2f}x, 95 % "
+                "{rows[method=router over the pool].speedup_ci95.0:.2f}-"
+                "{rows[method=router over the pool].speedup_ci95.1:.2f}); "
+                "{rows[method=HF prompt lookup*].tokens_per_s:.1f}; {rows[method=OpenVINO*].tokens_per_s:.1f}",
+            ),
+            (
+                "MAT of the routed pool, of the generalist alone; answers that differ",
+                "{rows[method=router over the pool].mat:.2f}, {rows[method=general alone].mat:.2f}; "
+                "{rows[method=router over the pool].mismatches}",
+            ),
+        ),
+    ),
+    Source(
         "mixed",
         "drafterforge eval suite=mixed",
         (
