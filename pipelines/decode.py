@@ -73,7 +73,7 @@ def source_of(runs_dir: Path | str, target: Target, name: str) -> Source:
 
 
 def command_for(drafter: str) -> str:
-    """The command that makes a drafter of this name: `sql`, or `sql-retrieval`, or any other from some domain's answers."""
+    """The command that makes a drafter of this name: `sql`, or `sql-retrieval`, or any other."""
     domain, _, kind = drafter.partition("-")
     if domain not in catalogue.group_choices("domain"):
         return f"drafterforge train-drafter domain=sql name={Path(drafter).name}"
