@@ -23,7 +23,7 @@ from drafterforge.pipelines.console import say
 from drafterforge.pipelines.prepare_data import find_answers
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.schema import TrainDrafterConfig
-from drafterforge.target.device import describe_device
+from drafterforge.target.device import KERNELS, describe_device
 from drafterforge.target.load import Target, load_target
 from drafterforge.training.study import StepClock
 
@@ -126,7 +126,8 @@ def gathered(plan: Plan, configs: Configs, command: str, settings: Sequence[str]
             refused = str(cfg) if isinstance(cfg, ConfigError) else ""
             done = not refused and measurement(cfg).is_file()
             if done:
-                runs[cfg.name] = read_json(measurement(cfg))
+                run = read_json(measurement(cfg))
+                runs[cfg.name] = run | {"device": run["device"].removesuffix(KERNELS)}  # training uses none of them
             run = cfg.name if done else None
             variants.append({"label": label, "settings": study.variants[label], "refused": refused, "run": run})
         studies[name] = {"base": study.base, "settings": study.settings, "variants": variants}

@@ -15,6 +15,8 @@ DTYPES = {
     "float64": torch.float64,
 }
 
+KERNELS = ", compiled kernels"  # end of a CPU's description that has them
+
 
 def choose_device(device: str) -> torch.device:
     """The named device, or CUDA where there is one, else the CPU."""
@@ -55,5 +57,5 @@ def describe_device(device: torch.device) -> str:
     bf16 = "bfloat16 in hardware" if computes_bfloat16("cpu") else "no bfloat16 in hardware"
     if computes_bfloat16("cpu") and not has_matrix_unit("cpu"):
         bf16 += ", no AMX"
-    bf16 += ", compiled kernels" if native.library() is not None else ""
+    bf16 += KERNELS if native.library() is not None else ""
     return f"cpu, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, {bf16}"
