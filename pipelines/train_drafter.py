@@ -14,6 +14,7 @@ from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.bundle.drafters import check_taps
 from drafterforge.compose import to_dict
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
@@ -84,7 +85,7 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
             "features": cfg.data.features,
             "parent": parent[1].digest if parent else None,
             **({"origin": origin[1].as_parent()} if origin else {}),
-            **({"taps": cfg.target.taps} if cfg.target.taps else {}),
+            **({"taps": list(target.backbone.taps)} if target.features_fingerprint != target.fingerprint else {}),
         },
         "target": target.name,
         "target_fingerprint": target.fingerprint,
@@ -183,6 +184,8 @@ def with_lora_of(cfg: Config, expert: Manifest) -> Config:
 def start_drafter(cfg: Config, target: Target, answers: JoinedAnswers, parent: Path | None) -> Eagle3Drafter:
     """A drafter to train, fp32: the parent's weights, or a new one."""
     config, embedding = target.config, target.backbone.embedding.float()
+    if parent is not None:
+        check_taps(parent, load_drafter(parent, embedding), target)
     if cfg.drafter.tuning == "lora":
         drafter, additions = load_expert(parent, embedding)
         drafter = add_adapter(drafter, cfg.drafter.lora, cfg.seed)

@@ -84,6 +84,8 @@ def test_a_head_of_other_layers_needs_them_typed_and_its_bundle_knows_them(bench
     assert f"type {taps}, or train" in bench("generate", "drafter=head-of-others", *settings).one_line()
     drafted = bench("generate", "drafter=head-of-others", taps, *settings)
     assert (drafted.code, drafted.out) == (0, plain)
+    further = ("train-drafter", "domain=sql", "experiment=smoke", "drafter.init=head-of-others", "name=further")
+    assert f"type {taps}, or train" in bench(*further).one_line() and "tiny/drafters/further" not in bench.finished()
     assert bench("export", "pool.drafters=[head-of-others]", "licence=MIT", "bundle=house", taps).code == 0
     bundled = bench("generate", f"bundle={bench.artifact('bundles', 'house')}", *settings)
     assert (bundled.code, bundled.out) == (0, plain)
