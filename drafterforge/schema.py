@@ -349,6 +349,7 @@ class TrainDrafterConfig(PrepareDataConfig):
     """
 
     answers: list[str] = field(default_factory=list)  # name or folder to learn from, or [several]; empty: prepared
+    val_answers: list[str] = field(default_factory=list)  # those that validate and are decoded; empty: of answers=
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
@@ -751,6 +752,7 @@ class QuickstartConfig(TrainDrafterConfig):
             f"quickstart tunes a LoRA expert, got drafter.tuning={self.drafter.tuning}; leave it out, or type "
             "drafterforge train-drafter",
         )
+        _require(not self.val_answers, "val_answers= is read by train-drafter only; leave it out")
         for key in ("chain", "check_float32"):
             _require(not getattr(self.eval, key), f"eval.{key}=true is read by train-drafter only; leave it out")
         _at_least("first_prompts", self.first_prompts, 1)

@@ -45,18 +45,19 @@ def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None =
         if cfg.drafter.kind == "retrieval":  # which needs no captures
             cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, features="online"))
         found = [answer_prompts(cfg, target, prompts or load_prompts(cfg.data, cfg.domain, cfg.seed))]
-    joined = JoinedAnswers(found, cfg.trainer.num_answers)
+    held_out = [named_answers(cfg, target, name, "val_answers") for name in cfg.val_answers]
+    joined = JoinedAnswers(found, cfg.trainer.num_answers, held_out)
     for split in SPLITS:  # what is lacking is told before features are captured
         joined.rows(split, cfg.domain.alone)
     return joined
 
 
-def named_answers(cfg: TrainDrafterConfig, target: Target, name: str) -> AnswerSet:
-    """The `answers` artifact of this name or folder, checked to be of this target."""
+def named_answers(cfg: TrainDrafterConfig, target: Target, name: str, key: str = "answers") -> AnswerSet:
+    """The `answers` artifact of this name or folder, checked to be of this target.  key: the setting that names it."""
     hint = f"drafterforge prepare-data domain={cfg.domain.name} name={name}"
     if "," in name:
-        hint = f"answers=[{name}] for several artifacts"
-    elif name != cfg.answers[0]:  # from other prompts than those of the first
+        hint = f"{key}=[{name}] for several artifacts"
+    elif [name] != cfg.answers[:1]:  # from other prompts than those of the first
         hint += " data=jsonl path=FILE"
     hint += same_target(cfg)
     path = find_artifact(cfg.runs_dir, target.name, "answers", name, hint=hint)

@@ -81,7 +81,7 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
             "trainer": settings_of(cfg.trainer),
             "domain": cfg.domain.name,
             "seed": cfg.seed,
-            "answers": answers.digest,
+            **answers.recorded,
             "features": cfg.data.features,
             "parent": parent[1].digest if parent else None,
             **({"origin": origin[1].as_parent()} if origin else {}),

@@ -53,6 +53,7 @@ def train_causal_lm(cfg: Config, target: Target, answers: JoinedAnswers, parent:
         causal_lm=to_dict(cfg.drafter.causal_lm),
         parent=parent[1].digest if parent else None,
     )
+    settings["config"] |= answers.recorded
     settings["config"] |= {"trainer": trainer_settings(cfg.trainer), "seed": cfg.seed, "features": cfg.data.features}
     if made_before(cfg, path, settings):
         return path

@@ -75,9 +75,13 @@ def compose(plan: Plan, study: Study, label: str, typed: Sequence[str]) -> Train
     overrides = [*plan.base, *typed, *study.settings, *study.variants[label]]
     cfg = load_config("train_drafter", TrainDrafterConfig, overrides)
     content = {key: value for key, value in to_dict(cfg).items() if key not in ELSEWHERE}
-    for group, key in (("target", "taps"), ("trainer", "val_ttt_steps")):  # unknown to earlier measurements
-        if not content[group][key]:
-            del content[group][key]
+    for part, key in (
+        (content["target"], "taps"),
+        (content["trainer"], "val_ttt_steps"),
+        (content, "val_answers"),
+    ):
+        if not part[key]:  # unknown to earlier measurements
+            del part[key]
     content["validated_ttt_steps"] = plan.validated_ttt_steps
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return replace(cfg, name=f"study-{digest[:10]}")

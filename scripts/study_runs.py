@@ -28,7 +28,7 @@ from drafterforge.target.load import Target, load_target
 from drafterforge.training.study import StepClock
 
 Configs = dict[str, dict[str, TrainDrafterConfig | ConfigError]]
-SAME = ("device", "dtype", "target", "answers")  # of runs that compare
+SAME = ("device", "dtype", "target")  # of runs that compare
 
 
 def composed(plan: Plan, typed: Sequence[str]) -> Configs:
@@ -92,6 +92,7 @@ def measure(cfg: TrainDrafterConfig, target: Target, validated_ttt_steps: int) -
         "dtype": str(target.dtype).removeprefix("torch."),
         "target": target.name,
         "answers": manifest.config["answers"],
+        "validated_on": manifest.config.get("val_answers", manifest.config["answers"]),
         "draft_vocab_coverage": manifest.metrics["draft_vocab_coverage"],
         "bytes": sum(weights),
         "peak_bytes": held.num_bytes,
@@ -137,6 +138,13 @@ def gathered(plan: Plan, configs: Configs, command: str, settings: Sequence[str]
         if len(values := {run[key] for run in runs.values()}) > 1:
             raise ArtifactError(
                 f"runs of two kinds do not compare: {' and '.join(sorted(values))}; type runs_dir=OTHER"
+            )
+    for name, study in studies.items():
+        of_study = [runs[one["run"]] for one in study["variants"] if one["run"]]
+        if len({str(run.get("validated_on", run.get("answers"))) for run in of_study}) > 1:
+            raise ArtifactError(
+                f"variants of {name} were validated on other answers than one another; type runs_dir=OTHER, or name "
+                "val_answers= in its settings"
             )
     newest = max(runs.values(), key=lambda run: run["created"])
     report = {

@@ -160,6 +160,21 @@ def test_runs_of_two_devices_are_not_set_side_by_side(study, tmp_path, scripts):
     assert code == 2 and "runs of two kinds do not compare: cpu, made up and cuda, made up" in said.err
 
 
+@pytest.mark.parametrize("other", [{"validated_on": ["b"]}, {"answers": "b"}])
+def test_variants_of_a_study_are_validated_on_the_same_answers(study, tmp_path, scripts, other):
+    module = scripts("study_runs")
+    configs = module.composed(scripts("study_plan").read_plan(written(tmp_path)), [f"runs_dir={tmp_path}"])
+    for label, run in (("0", {"answers": "a"}), ("1", {"answers": "c", "validated_on": "a"})):
+        file = module.measurement(configs["seed"][label])
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(run_of([(60, 1.5)]) | run))
+    gather = ("train", "--only", "", f"runs_dir={tmp_path}")
+    assert study(*gather)[0] == 0
+    file.write_text(json.dumps(run_of([(60, 1.5)]) | other))
+    code, said = study(*gather)
+    assert code == 2 and "variants of seed were validated on other answers than one another" in said.err
+
+
 @pytest.mark.slow
 def test_the_plan_of_the_repository_composes(scripts):
     plan = scripts("study_plan").read_plan(scripts("study_plan").PLAN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -30,6 +31,9 @@ _TYPES = {
     "created": str,
     "drafterforge_version": str,
 }
+
+
+HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{56}\b")  # of an artifact; its beginning tells which
 
 
 def plain_json(value: Any) -> Any:
@@ -67,7 +71,7 @@ def first_difference(found: Any, wanted: Any, key: str = "") -> str:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
+    text = HASH.sub(r"\1...", json.dumps(value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

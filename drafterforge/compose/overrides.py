@@ -19,7 +19,7 @@ from drafterforge.errors import ConfigError
 
 SHORTHANDS = {"path": "data.path", "dataset": "data.dataset", "column": "data.column"}
 VERBATIM = {"prompt"}  # keys whose text is never unquoted
-ONE_OR_MORE = {"answers"}  # lists whose only entry may be typed alone
+ONE_OR_MORE = {"answers", "val_answers"}  # lists whose only entry may be typed alone
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 

@@ -41,9 +41,16 @@ class JoinedAnswers:
     Of several, a prompt is taken from the first that has it, and no prompt is learned from that one of them holds out.
     """
 
-    def __init__(self, sets: Sequence[AnswerSet], num_train: int | None = None) -> None:
-        """num_train: learn from so many answers only; null: from all."""
-        self.sets, self.num_train = list(sets), num_train
+    def __init__(
+        self, sets: Sequence[AnswerSet], num_train: int | None = None, held_out: Sequence[AnswerSet] = ()
+    ) -> None:
+        """num_train: learn from so many answers only; null: from all.
+
+        held_out: what val and test rows are taken from; empty: `sets`.
+        """
+        self.learned, self.held_out, self.num_train = list(sets), list(held_out), num_train
+        folders = {one.path.resolve() for one in sets}
+        self.sets = self.learned + [one for one in held_out if one.path.resolve() not in folders]
         names = [one.path.name for one in self.sets]
         self.where = ", ".join(str(one.path) for one in self.sets)
         for name in {name for name in names if names.count(name) > 1}:
@@ -51,7 +58,11 @@ class JoinedAnswers:
                 f"answers={self.where}: two folders are called {name}, by which their features are kept; "
                 "name artifacts whose folders' names differ"
             )
-        self._kept = {split: [np.ones(len(one.rows(split)), bool) for one in self.sets] for split in SPLITS}
+        holding = {one.path.resolve() for one in held_out or sets}
+        self._kept = {}
+        for split in SPLITS:
+            read = folders if split == "train" else holding
+            self._kept[split] = [np.full(len(one.rows(split)), one.path.resolve() in read) for one in self.sets]
         if len(self.sets) > 1:
             self._leave_out_repeats()
         self._rows: dict[tuple[str, str], JoinedRows] = {}
@@ -63,9 +74,15 @@ class JoinedAnswers:
 
     @property
     def digest(self) -> str | list[str]:
-        """What a drafter records of them: the digest, or one for each of several."""
-        digests = [manifest.digest for manifest in self.manifests]
+        """What a drafter records of those learned from: the digest, or one for each of several."""
+        digests = [one.manifest.digest for one in self.learned]
         return digests[0] if len(digests) == 1 else digests
+
+    @property
+    def recorded(self) -> dict[str, object]:
+        """What a drafter records of them all; of those held out nothing where they are the same."""
+        val = [one.manifest.digest for one in self.held_out]
+        return {"answers": self.digest, **({"val_answers": val} if val else {})}
 
     def rows(self, split: str = "train", domain: str = "") -> JoinedRows:
         """Returns the answers of a split; every beginning of several artifacts' has about the shares of the whole.
@@ -94,7 +111,7 @@ class JoinedAnswers:
         parts, kept = [one.rows(split) for one in self.sets], self._kept[split]
         if domain:
             kept = [mask & (rows.domains == domain) for mask, rows in zip(kept, parts, strict=True)]
-            lacking = [one.path.name for one, domains in zip(self.sets, held, strict=True) if domain not in domains]
+            lacking = [one.path.name for one, domains in zip(self.learned, held, strict=False) if domain not in domains]
             if lacking and split == "train":
                 log.warning("no %s answers in %s: learned from the others alone", domain, ", ".join(lacking))
         places = np.array([(part, row) for part, mask in enumerate(kept) for row in np.flatnonzero(mask)], np.int64)
@@ -117,12 +134,18 @@ class JoinedAnswers:
     def _leave_out_repeats(self) -> None:
         """Mark rows whose prompt another artifact has."""
         prompts = {split: [one.rows(split).prompts() for one in self.sets] for split in SPLITS}
-        held_out = {prompt for split in ("val", "test") for part in prompts[split] for prompt in part}
+        read = {split: [bool(mask.any()) for mask in self._kept[split]] for split in SPLITS}
+        held_out = {
+            prompt
+            for split in ("val", "test")
+            for part, is_read in zip(prompts[split], read[split], strict=True)
+            for prompt in (part if is_read else ())
+        }
         seen: set[bytes] = set()
         repeated = taught = 0
         for part in range(len(self.sets)):
             new: set[bytes] = set()
-            for split in SPLITS:
+            for split in (split for split in SPLITS if read[split][part]):
                 for row, prompt in enumerate(prompts[split][part]):
                     is_taught = split == "train" and prompt in held_out
                     is_repeated = not is_taught and prompt in seen

@@ -218,6 +218,8 @@ def test_an_artifact_is_reused_only_when_its_settings_are_equal(tmp_path):
     assert reuse_artifact(path, "answers", config={"text": "new"}, **same).name == "sql"
     with pytest.raises(ArtifactError, match=r'text: "new" there, "x" now.*overwrite=true'):
         reuse_artifact(path, "answers", config={"text": "x"}, **same)
+    with pytest.raises(ArtifactError, match=r'text: "new" there, \["abababab\.\.\.", "cdcdcdcd\.\.\."\] now'):
+        reuse_artifact(path, "answers", config={"text": ["ab" * 32, "cd" * 32]}, **same)
     assert reuse_artifact(path, "answers", config={"text": "x"}, overwrite=True, **same) is None
     with pytest.raises(ArtifactError, match="exists already; type overwrite=true"):
         write(path)

@@ -103,6 +103,26 @@ def test_a_prompt_is_taken_once_and_never_taught_where_any_artifact_holds_it_out
     ]
 
 
+def test_held_out_rows_can_be_those_of_others_and_none_of_these_is_taught(tmp_path, caplog):
+    gold = {"train": [(1, "sql"), (2, "sql"), (10, "sql")], "val": [(3, "sql"), (11, "sql")], "test": [(21, "sql")]}
+    own = {"train": [(1, "sql"), (4, "sql"), (30, "sql")], "val": [(10, "sql"), (11, "sql")], "test": [(20, "sql")]}
+    sets = [made(tmp_path, "gold", gold), made(tmp_path, "own", own)]
+    joined = JoinedAnswers(sets[:1], held_out=sets[1:])
+    found = {split: sorted(row.id for row in joined.rows(split)) for split in SPLITS}
+    assert found == {"train": ["gold-1", "gold-2"], "val": ["own-10", "own-11"], "test": ["own-20"]}
+    assert "left out 0 answers to prompts of an artifact named earlier, and 1 training" in caplog.text
+    digests = [one.manifest.digest for one in sets]
+    assert joined.recorded == {"answers": digests[0], "val_answers": digests[1:]}
+    assert [one.digest for one in joined.manifests] == digests
+
+    both = JoinedAnswers(sets, held_out=sets[1:])
+    found = {split: sorted(row.id for row in both.rows(split)) for split in SPLITS}
+    assert found["train"] == ["gold-1", "gold-2", "own-30", "own-4"] and found["val"] == ["own-10", "own-11"]
+    assert JoinedAnswers(sets[:1]).recorded == {"answers": digests[0]}
+    few = JoinedAnswers(sets[:1], 1, sets[1:])
+    assert len(few.rows("train")) == 1 and len(few.rows("val")) == 2
+
+
 def test_artifacts_without_common_prompts_say_nothing(tmp_path, caplog):
     JoinedAnswers([made(tmp_path, "a", numbered(10, train=3)), made(tmp_path, "b", numbered(50, train=3))])
     assert caplog.records == []

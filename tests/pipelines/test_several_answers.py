@@ -13,6 +13,7 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.cli import main
 from drafterforge.data.answers import AnswerSet
+from drafterforge.pipelines import decode
 from drafterforge.target.fingerprint import fingerprint
 from tests.pipelines.conftest import LEFT_OUT, PLAIN, SMOKE, Bench
 
@@ -108,6 +109,32 @@ def test_fewer_answers_make_another_drafter(several):
     assert manifest_of(several, "store").metrics["sequences"] == 5
     assert "num_answers: 5 there, null now" in several(*brief, "drafter=retrieval", "name=store").one_line()
     assert "has 16 training answers" in several(*brief, "trainer.num_answers=17", "name=more").one_line()
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "retrieval", "causal_lm"])
+def test_a_drafter_of_some_answers_is_validated_and_decoded_on_others(several, kind, monkeypatch):
+    decoded, measure = [], decode._measure
+    monkeypatch.setattr(decode, "_measure", lambda *given: (decoded.extend(given[-1]), measure(*given))[1])
+    named = f"val-{kind}"
+    plain = ("train-drafter", "domain=general", "answers=grammar", f"drafter={kind}", "data.features=online", *SMOKE)
+    done = several(*plain, "trainer.max_steps=2", "val_answers=natural", f"name={named}")
+    assert done.code == 0, done.err
+    manifest = manifest_of(several, named)
+    sets = [AnswerSet.open(several.artifact("answers", name)) for name in ("grammar", "natural")]
+    assert parents(manifest) == [("answers", "grammar"), ("answers", "natural")]
+    assert manifest.config["answers"] == sets[0].manifest.digest
+    assert decoded == [row.input_ids[: row.prompt_tokens] for row in sets[1].rows("test")[: len(decoded)]] != []
+    if kind == "retrieval":
+        assert manifest.metrics["sequences"] == len(sets[0].rows("train"))
+        return
+    assert manifest.config["val_answers"] == [sets[1].manifest.digest]
+    assert "val_answers: [" in several(*plain, "trainer.max_steps=2", f"name={named}").one_line()
+
+
+def test_val_answers_that_are_missing_or_of_no_use_are_one_line(several):
+    assert "no answers named 'nature'" in several(*GENERAL, "name=x", "val_answers=nature").one_line()
+    line = several("quickstart", BOTH, "experiment=smoke", "val_answers=natural").one_line()
+    assert line == "drafterforge: val_answers= is read by train-drafter only; leave it out"
 
 
 def test_answers_of_another_target_or_named_twice_are_one_line(several, other_folder):

@@ -63,7 +63,9 @@ def test_sleeping_drafters_keep_their_regret_and_others_learn_as_if_alone(name):
 
 
 @EVERY
-@pytest.mark.parametrize("losses", [[0.1, math.nan], [0.1, 1.1], [-0.1, 0.2], [0.1], [[0.1, 0.2]], [math.inf, 0.0]])
+@pytest.mark.parametrize(
+    "losses", [[0.1, math.nan], [0.1, 1.1], [-0.1, 0.2], [0.1], [[0.1, 0.2]], [math.inf, 0.0], ["a", "b"]]
+)
 def test_losses_that_are_no_losses_are_refused_in_one_line(name, losses):
     made = learner(name, 2)
     with pytest.raises(DrafterforgeError, match=r"^2 losses in \[0, 1\] are needed, got .*$"):

@@ -56,7 +56,10 @@ class Learner(Memory, ABC):
         played: the law of that round, [N]; by default the present one.  awake: drafters that took part, [N]; the
         regret of others stays (sleeping experts), and their losses may be NaN.
         """
-        losses = np.asarray(losses, dtype=np.float64)
+        try:
+            losses = np.asarray(losses, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise DrafterforgeError(f"{self.num_drafters} losses in [0, 1] are needed, got {losses!r}") from None
         played = self.probs if played is None else played
         fits = losses.shape == (self.num_drafters,)
         if fits and awake is not None and not awake.all():
