@@ -8,8 +8,9 @@ from torch import Tensor
 
 from drafterforge.drafter.eagle3 import Attend, Eagle3Drafter
 from drafterforge.drafter.lora import Adapter, LowRank, joined
+from drafterforge.kernels import native
 from drafterforge.kernels.gate import swiglu
-from drafterforge.kernels.linear import FrozenLinear
+from drafterforge.kernels.linear import NATIVE_ROWS, FrozenLinear
 from drafterforge.kernels.norm import rms_norm
 from drafterforge.kernels.rope import apply_rope
 
@@ -36,9 +37,12 @@ class AdaptedLinear:
 
     def __init__(self, base: FrozenLinear, low: LowRank) -> None:
         self.base, self.low = base, low
+        self.native = None if base.native is None else native.PackedAddition(base.native, low.down, low.up)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to [..., in]."""
+        if self.native is not None and x.numel() <= NATIVE_ROWS * x.shape[-1] and x.is_contiguous():
+            return self.native(x.view(-1, x.shape[-1])).view(*x.shape[:-1], -1)
         return self.base(x) + F.linear(F.linear(x, self.low.down), self.low.up)
 
 

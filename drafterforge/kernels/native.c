@@ -136,22 +136,38 @@ void df_pack_full(const float *weight, float *packed, long out, long depth) {
     }
 }
 
-/* out[row] = weight x[row] (+ bias) (+ added[row]).
- *
- * x: [rows, depth] with row stride ldx.  out, added: [rows, columns]. */
-void df_linear(const float *x, long ldx, const void *packed, int half, const float *bias, const float *added,
-               float *out, long rows, long depth, long columns, int threads) {
-    const long panels = (columns + PANEL - 1) / PANEL, panel_bytes = PANEL * depth * (half ? 2 : 4);
+/* Weights as `df_pack_half` or `df_pack_full` leave them. */
+typedef struct {
+    const void *packed;
+    int half;
+    long depth;
+} weights;
+
+/* Sums of `count` inputs with panel `panel` of weights. */
+INLINE void tile(const float *x, long ldx, weights w, long panel, const char *fetch, long stride, long count,
+                 vec sums[MOST_ROWS][2]) {
+    const void *from = (const char *)w.packed + panel * PANEL * w.depth * (w.half ? 2 : 4);
+    (w.half ? HALF : FULL)[count - 1](x, ldx, from, w.depth, fetch, stride, sums);
+}
+
+/* out[row] = weight x[row] (+ up low[row]) (+ bias) (+ added[row]); up.packed, bias and added may be null. */
+static void linear(const float *x, long ldx, weights w, const float *low, weights up, const float *bias,
+                   const float *added, float *out, long rows, long columns, int threads) {
+    const long panels = (columns + PANEL - 1) / PANEL, panel_bytes = PANEL * w.depth * (w.half ? 2 : 4);
     const long tiles = (rows + MOST_ROWS - 1) / MOST_ROWS;
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * depth * columns > SMALL)
+#pragma omp parallel for num_threads(threads) schedule(static) if (panels > 1 && rows * w.depth * columns > SMALL)
     for (long panel = 0; panel < panels; panel++) {
-        const void *w = (const char *)packed + panel * panel_bytes;
         const long first = panel * PANEL, width = columns - first < PANEL ? columns - first : PANEL;
-        for (long tile = 0; tile < tiles; tile++) {
-            const long start = tile * rows / tiles, count = (tile + 1) * rows / tiles - start;
-            const char *fetch = (const char *)w + (tiles == 1 ? FAR : panel_bytes + tile * panel_bytes / tiles);
-            vec sums[MOST_ROWS][2];
-            (half ? HALF : FULL)[count - 1](x + start * ldx, ldx, w, depth, fetch, 128 / tiles, sums);
+        const char *from = (const char *)w.packed + panel * panel_bytes;
+        for (long part = 0; part < tiles; part++) {
+            const long start = part * rows / tiles, count = (part + 1) * rows / tiles - start;
+            const char *fetch = from + (tiles == 1 ? FAR : panel_bytes + part * panel_bytes / tiles);
+            vec sums[MOST_ROWS][2], more[MOST_ROWS][2];
+            tile(x + start * ldx, ldx, w, panel, fetch, 128 / tiles, count, sums);
+            if (up.packed) {
+                tile(low + start * up.depth, up.depth, up, panel, from, 0, count, more);
+                for (long row = 0; row < count; row++) sums[row][0] += more[row][0], sums[row][1] += more[row][1];
+            }
             for (long row = 0; row < count; row++) {
                 const float *sum = (const float *)sums[row];
                 const long at = (start + row) * columns + first;
@@ -164,6 +180,23 @@ void df_linear(const float *x, long ldx, const void *packed, int half, const flo
             }
         }
     }
+}
+
+/* out[row] = weight x[row] (+ bias) (+ added[row]).
+ *
+ * x: [rows, depth] with row stride ldx.  out, added: [rows, columns]. */
+void df_linear(const float *x, long ldx, const void *packed, int half, const float *bias, const float *added,
+               float *out, long rows, long depth, long columns, int threads) {
+    linear(x, ldx, (weights){packed, half, depth}, 0, (weights){0}, bias, added, out, rows, columns, threads);
+}
+
+/* out[row] = weight x[row] + up down x[row] (+ bias); low: room for down x, [rows, rank]. */
+void df_adapted(const float *x, long ldx, const void *packed, int half, const void *down, int down_half,
+                const void *up, int up_half, float *low, const float *bias, float *out, long rows, long depth,
+                long rank, long columns, int threads) {
+    linear(x, ldx, (weights){down, down_half, depth}, 0, (weights){0}, 0, 0, low, rows, rank, threads);
+    linear(x, ldx, (weights){packed, half, depth}, low, (weights){up, up_half, rank}, bias, 0, out, rows, columns,
+           threads);
 }
 
 /* ---- small operations ---------------------------------------------------------------------------------------- */

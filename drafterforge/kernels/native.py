@@ -31,6 +31,10 @@ SIGNATURES: dict[str, tuple] = {
     "df_pack_half": (c_void_p, c_void_p, c_long, c_long),
     "df_pack_full": (c_void_p, c_void_p, c_long, c_long),
     "df_linear": (c_void_p, c_long, c_void_p, c_int, *[c_void_p] * 3, *[c_long] * 3, c_int),
+    "df_adapted": (
+        *(c_void_p, c_long, c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, *[c_void_p] * 3),
+        *(*[c_long] * 4, c_int),
+    ),
     "df_top": (c_void_p, *[c_long] * 3, c_void_p, c_void_p, c_int),
     "df_argmax": (c_void_p, c_long, c_long, c_void_p, c_int),
     "df_walk": (*[c_void_p] * 3, *[c_long] * 3, c_void_p, c_void_p),
@@ -179,6 +183,41 @@ class PackedLinear:
             rows,
             self.depth,
             self.out,
+            torch.get_num_threads(),
+        )
+        return out
+
+
+class PackedAddition:
+    """A low-rank addition to packed weights, computed with them in one call."""
+
+    def __init__(self, base: PackedLinear, down: Tensor, up: Tensor) -> None:
+        """down: [r, in].  up: [out, r]."""
+        if (down.shape[1], up.shape) != (base.depth, (base.out, down.shape[0])):
+            raise ValueError(f"{list(up.shape)} @ {list(down.shape)} cannot be added to [{base.out}, {base.depth}]")
+        self.base, self.down, self.up = base, PackedLinear(down, None), PackedLinear(up, None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x @ (weight + up @ down).T (+ bias) for contiguous x [N, in]."""
+        base, rows, rank = self.base, x.shape[0], self.down.out
+        require(x, (rows, base.depth))
+        low, out = torch.empty(rows, rank), torch.empty(rows, base.out)
+        library().df_adapted(
+            x.data_ptr(),
+            base.depth,
+            base.packed.data_ptr(),
+            base.half,
+            self.down.packed.data_ptr(),
+            self.down.half,
+            self.up.packed.data_ptr(),
+            self.up.half,
+            low.data_ptr(),
+            0 if base.bias is None else base.bias.data_ptr(),
+            out.data_ptr(),
+            rows,
+            base.depth,
+            rank,
+            base.out,
             torch.get_num_threads(),
         )
         return out

@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from drafterforge.drafter.fused import AdaptedLinear
+from drafterforge.drafter.lora import LowRank
 from drafterforge.errors import ConfigError
 from drafterforge.kernels import native, native_trees
 from drafterforge.kernels.attention import additive, grouped_attention
@@ -68,6 +70,40 @@ def test_a_linear_layer_equals_the_definition_in_any_number_of_rows(out, depth, 
     for rows in (1, 2, 5, 12, 13, 24, 25):
         assert layer(x[:rows]).equal(whole[:rows])
     torch.testing.assert_close(layer(x, added), whole + added)
+
+
+@compiled
+@pytest.mark.parametrize("half", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("out", "depth", "rank"), [(64, 48, 16), (70, 30, 4), (33, 576, 32), (200, 200, 7), (1, 2, 1)])
+def test_an_addition_equals_the_definition_in_any_number_of_rows(out, depth, rank, bias, half):
+    parts = [torch.randn(out, depth), torch.randn(rank, depth), torch.randn(out, rank)]
+    weight, down, up = [part.bfloat16().float() if half else part for part in parts]
+    offset, x = torch.randn(out) if bias else None, torch.randn(31, depth)
+    layer = native.PackedAddition(native.PackedLinear(weight, offset), down, up)
+    wanted = F.linear(x.double(), weight.double() + up.double() @ down.double())
+    wanted = wanted if offset is None else wanted + offset.double()
+    whole = layer(x)
+    torch.testing.assert_close(whole.double(), wanted, rtol=1e-5, atol=1e-3)
+    for rows in (1, 2, 5, 12, 13, 24, 25):
+        assert layer(x[:rows]).equal(whole[:rows])
+
+
+@compiled
+def test_a_projection_with_an_addition_is_left_to_torch_where_it_is_none_for_the_kernels(monkeypatch):
+    base, low = FrozenLinear(torch.randn(40, 24)), LowRank(torch.randn(4, 24), torch.randn(4, 40).t())
+    layer, asked = AdaptedLinear(base, low), []
+    plain = native.PackedAddition.__call__
+    monkeypatch.setattr(native.PackedAddition, "__call__", lambda *given: asked.append(0) or plain(*given))
+    weight = base.weight + low.delta()
+    several = torch.randn(2, 3, 24), torch.randn(6, 48)[:, ::2], torch.randn(NATIVE_ROWS + 1, 24), torch.randn(5, 24)
+    for x in several:
+        torch.testing.assert_close(layer(x), F.linear(x, weight), rtol=1e-4, atol=1e-4)
+    assert len(asked) == 2
+    without(monkeypatch)
+    other = AdaptedLinear(FrozenLinear(base.weight), low)
+    torch.testing.assert_close(other(several[-1]), F.linear(several[-1], weight), rtol=1e-4, atol=1e-4)
+    assert other.native is None and len(asked) == 2
 
 
 @compiled
@@ -298,6 +334,11 @@ def test_what_would_be_read_past_or_misread_is_refused():
             layer(wrong)
     with pytest.raises(ValueError, match=r"wanted torch.float32 \[3, 8\]"):
         layer(good, torch.randn(3, 7))
+    with pytest.raises(ValueError, match=r"wanted torch.float32 \[3, 6\] on cpu"):
+        native.PackedAddition(layer, torch.randn(2, 6), torch.randn(8, 2))(torch.randn(3, 5))
+    for down, up in (((2, 5), (8, 2)), ((2, 6), (7, 2)), ((2, 6), (8, 3))):
+        with pytest.raises(ValueError, match=r"cannot be added to \[8, 6\]"):
+            native.PackedAddition(layer, torch.randn(down), torch.randn(up))
     cache, q = cached(1, 2, 10, 8), torch.randn(1, 3, 4, 8)
     keys, values = cache.data[0, 0], cache.data[0, 1]
     with pytest.raises(ValueError, match=r"wanted torch.float32 \[1, 3, 10\]"):
