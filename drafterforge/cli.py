@@ -61,6 +61,7 @@ COMMANDS = {
         "drafterforge.pipelines.eval",
         "EvaluateConfig",
         "decode a stream of requests with the pool, and compare selectors",
+        resumes=True,
     ),
     "generate": Command(
         "drafterforge.pipelines.generate",

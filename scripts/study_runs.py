@@ -17,6 +17,7 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.typed import read_json
+from drafterforge.data.joined import JoinedAnswers
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.memory import peak
 from drafterforge.pipelines.console import say
@@ -62,8 +63,13 @@ def train_all(plan: Plan, configs: Configs, only: Sequence[str]) -> None:
         key = str(cfg.target)
         if key not in targets:
             targets[key] = load_target(cfg.target)
+        try:
+            answers = find_answers(cfg, targets[key])
+        except ArtifactError as error:
+            say(f"{what}: left out, {error}")
+            continue
         measurement(cfg).parent.mkdir(parents=True, exist_ok=True)
-        save_json_atomic(measurement(cfg), measure(cfg, targets[key], plan.validated_ttt_steps))
+        save_json_atomic(measurement(cfg), measure(cfg, targets[key], answers, plan.validated_ttt_steps))
 
 
 def measurement(cfg: TrainDrafterConfig) -> Path:
@@ -71,13 +77,15 @@ def measurement(cfg: TrainDrafterConfig) -> Path:
     return Path(cfg.runs_dir) / "studies" / f"{cfg.name}.json"
 
 
-def measure(cfg: TrainDrafterConfig, target: Target, validated_ttt_steps: int) -> dict[str, Any]:
+def measure(
+    cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers, validated_ttt_steps: int
+) -> dict[str, Any]:
     """Train a variant with a clock; all are validated with chains of one length, else lengths do not compare."""
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.name)
     if path.is_dir():  # trained, but killed before its seconds were written
         shutil.rmtree(path)
     cfg = replace(cfg, trainer=replace(cfg.trainer, val_ttt_steps=validated_ttt_steps))
-    clock, answers = StepClock(), find_answers(cfg, target)
+    clock = StepClock()
     with peak(target.device) as held:
         train(cfg, target, answers, [clock])
     manifest = Manifest.read(path)

@@ -115,6 +115,11 @@ def test_every_variant_is_trained_once_measured_and_found_again(study, tmp_path)
     assert [point["step"] for point in run["curve"]] == [0, 2, 4]
     assert run["curve"][0]["seconds"] == 0 < run["curve"][1]["seconds"]
 
+    plan = json.loads(json.dumps(PLAN))
+    plan["studies"]["ttt"]["variants"]["others"] = ["answers=others"]
+    code, said = study("train", *typed, plan=plan)
+    assert code == 0 and "ttt, others: left out, no answers named 'others'" in said.err
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
