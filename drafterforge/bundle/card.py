@@ -29,7 +29,7 @@ def model_card(record: BundleRecord) -> str:
         "---",
         f"# {record.name}: drafters for {target.name}",
         "",
-        f"A [drafterforge] bundle: {len(record.drafters)} drafters of one target and what chooses among them. Decoding",
+        f"A drafterforge bundle: {len(record.drafters)} drafters of one target and what chooses among them. Decoding",
         "is lossless: the output is the target's own, only its speed changes.",
         "",
         "```python",
@@ -56,7 +56,7 @@ def model_card(record: BundleRecord) -> str:
         lines += ["", "| part | kind | about |", "|---|---|---|"]
         lines += [f"| {part.name} | {part.kind} | {summary(part.about)} |" for part in record.parts]
     lines += ["", f"Made by drafterforge {record.drafterforge_version} from parts of {record.created}.", ""]
-    return "\n".join([*lines, "[drafterforge]: https://pypi.org/project/drafterforge/", ""])
+    return "\n".join(lines)
 
 
 def named(name: str) -> str:
