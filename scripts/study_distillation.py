@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Studies what moves a drafter's accept length per hour of compute; writes docs/distillation.md from the numbers.
 
-    python scripts/study_distillation.py train [--only ttt,head] [--json FILE] [KEY=VALUE ...]
+    python scripts/study_distillation.py train [--only ttt,head] [--json FILE] [--earlier REPORT] [KEY=VALUE ...]
     python scripts/readme_numbers.py --keep FILE distillation     # FILE becomes docs/reports/distillation.json
     python scripts/study_distillation.py page [--check]
 
 `train` trains the variants in scripts/study_distillation.yaml one after the other, each once under a name made of its
 settings, and skips what it has measured before; KEY=VALUE are settings of `drafterforge train-drafter`, such as
-runs_dir=elsewhere.  `--only ""` trains nothing and only gathers.  `page` reads docs/reports/distillation.json alone,
-and questions and notes from the YAML file.
+runs_dir=elsewhere.  `--only ""` trains nothing and only gathers.  --earlier takes the studies that runs_dir has not
+from a report of before; they may be of another machine, since settings are compared within a study alone.  `page`
+reads docs/reports/distillation.json alone, and questions and notes from the YAML file.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     training = commands.add_parser("train", help="train what is not measured yet, and gather")
     training.add_argument("--only", metavar="STUDY,...", help="train these studies alone")
     training.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here")
+    training.add_argument("--earlier", type=Path, metavar="REPORT", help="has the studies not measured here")
     training.add_argument("typed", nargs="*", metavar="KEY=VALUE", help="settings of all variants")
     page = commands.add_parser("page", help="write docs/distillation.md and its figures")
     page.add_argument("--check", action="store_true", help="write nothing; 1 if the page is not what the file says")
@@ -51,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def train(options: argparse.Namespace) -> int:
     """Train, gather, say what won."""
-    from study_runs import composed, gathered, train_all  # torch takes seconds to import
+    from study_runs import composed, gathered, train_all, with_earlier  # torch takes seconds to import
     from study_standings import verdict
 
     plan = read_plan(options.plan)
@@ -61,6 +63,8 @@ def train(options: argparse.Namespace) -> int:
     base, told = ([one for one in some if not one.startswith("runs_dir=")] for some in (plan.base, options.typed))
     command = shlex.join(["python", "scripts/study_distillation.py", "train", *told])
     report = gathered(plan, configs, command, [*base, *told])
+    if options.earlier:
+        report = with_earlier(report, options.earlier)
     for name in report["studies"]:
         print(f"{name}: {verdict(report, name).replace('**', '')}")
     if options.json:

@@ -104,6 +104,9 @@ def section(name: str, study: Study, report: Report) -> Iterator[str]:
     yield f"## {name}"
     own = f" Beside those of all: `{' '.join(measured['settings'])}`." if measured["settings"] else ""
     yield f"{plain(study.question)}{own}"
+    of = next(iter(runs_of(report, name).values()))
+    if of["device"] != report["device"]:
+        yield f"On {of['device']}, {of['created'][:10]}."
     yield f"![Accept length against minutes of training, {name}](figures/{FIGURE.format(name)})"
     yield markdown_table(table(name, report))
     yield verdict(report, name)

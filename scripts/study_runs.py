@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from study_plan import Plan, compose, require_composed
-from study_standings import winners
+from study_standings import runs_of, winners
 
 import drafterforge
 from drafterforge.artifacts.atomic import save_json_atomic
@@ -142,27 +142,75 @@ def gathered(plan: Plan, configs: Configs, command: str, settings: Sequence[str]
         studies[name] = {"base": study.base, "settings": study.settings, "variants": variants}
     if not runs:
         raise ArtifactError("nothing of these studies is measured; leave --only out, or name a study")
-    for key in SAME:
-        if len(values := {run[key] for run in runs.values()}) > 1:
-            raise ArtifactError(
-                f"runs of two kinds do not compare: {' and '.join(sorted(values))}; type runs_dir=OTHER"
-            )
     for name, study in studies.items():
         of_study = [runs[one["run"]] for one in study["variants"] if one["run"]]
+        for key in SAME:
+            if len(values := {run[key] for run in of_study}) > 1:
+                raise ArtifactError(
+                    f"runs of two kinds do not compare: {' and '.join(sorted(values))}, in {name}; type runs_dir=OTHER"
+                )
         if len({str(run.get("validated_on", run.get("answers"))) for run in of_study}) > 1:
             raise ArtifactError(
                 f"variants of {name} were validated on other answers than one another; type runs_dir=OTHER, or name "
                 "val_answers= in its settings"
             )
-    newest = max(runs.values(), key=lambda run: run["created"])
-    report = {
-        "bench": "distillation",
-        "command": command,
-        **{key: newest[key] for key in ("created", "drafterforge_version", "torch", *SAME)},
-        "validated_ttt_steps": plan.validated_ttt_steps,
-        "noise": plan.noise,
-        "base": list(settings),
-        "studies": studies,
-        "runs": runs,
-    }
-    return report | {"winners": winners(report)}
+    return described(
+        {
+            "bench": "distillation",
+            "command": command,
+            "validated_ttt_steps": plan.validated_ttt_steps,
+            "noise": plan.noise,
+            "base": list(settings),
+            "studies": studies,
+            "runs": runs,
+        }
+    )
+
+
+def described(report: dict[str, Any]) -> dict[str, Any]:
+    """The report with what its runs have in common, and what won."""
+    runs = report["runs"].values()
+    newest = max(runs, key=lambda run: run["created"])
+    common = {key: newest[key] for key in ("created", "drafterforge_version", "torch")}
+    common |= {key: " and ".join(sorted({run[key] for run in runs})) for key in SAME}
+    return report | common | {"winners": winners(report)}
+
+
+def with_earlier(report: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The report, with the studies of an earlier one, `path`, of which it has nothing to compare itself.
+
+    Studies whose settings have changed since are left out, in a line each.
+    """
+    if not path.is_file():
+        raise ArtifactError(f"--earlier {path}: no such file; leave it out, or name a report of this script")
+    earlier = read_json(path)
+    for key in ("validated_ttt_steps", "noise", "base"):
+        if earlier.get(key) != report[key]:
+            raise ArtifactError(
+                f"{path} is of other settings: {key}={earlier.get(key)}, here {report[key]}; type its settings, or "
+                "leave --earlier out"
+            )
+    studies, runs = dict(report["studies"]), dict(report["runs"])
+    for name, study in report["studies"].items():
+        before = earlier["studies"].get(name)
+        if before is None or len(runs_of(report, name)) > 1 or len(runs_of(earlier, name)) < 2:
+            continue
+        if planned(before) != planned(study):
+            say(f"{name}: left out, its settings in {path} are not those of the plan")
+            continue
+        variants = []
+        for one in before["variants"]:
+            key = one["run"]
+            if key and (run := earlier["runs"][key]) != runs.get(key, run):
+                key = f"{key}, {run['created']}"  # the same settings were trained again since
+            if key:
+                runs[key] = run
+            variants.append(one | {"run": key})
+        studies[name] = before | {"variants": variants}
+    kept = {one["run"] for study in studies.values() for one in study["variants"]}
+    return described(report | {"studies": studies, "runs": {key: run for key, run in runs.items() if key in kept}})
+
+
+def planned(study: dict[str, Any]) -> dict[str, Any]:
+    """What a study compares."""
+    return study | {"variants": [(one["label"], one["settings"]) for one in study["variants"]]}

@@ -162,7 +162,7 @@ def test_runs_of_two_devices_are_not_set_side_by_side(study, tmp_path, scripts):
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps(run_of([(60, 1.5)]) | {"device": device}))
     code, said = study("train", "--only", "", f"runs_dir={tmp_path}")
-    assert code == 2 and "runs of two kinds do not compare: cpu, made up and cuda, made up" in said.err
+    assert code == 2 and "runs of two kinds do not compare: cpu, made up and cuda, made up, in seed" in said.err
 
 
 @pytest.mark.parametrize("other", [{"validated_on": ["b"]}, {"answers": "b"}])
@@ -178,6 +178,59 @@ def test_variants_of_a_study_are_validated_on_the_same_answers(study, tmp_path, 
     file.write_text(json.dumps(run_of([(60, 1.5)]) | other))
     code, said = study(*gather)
     assert code == 2 and "variants of seed were validated on other answers than one another" in said.err
+
+
+def earlier_file(folder: Path, scripts, **changed) -> Path:
+    """A report of another machine, of the plan's own settings: both studies, the runs they share alike."""
+    plan = scripts("study_plan").read_plan(written(folder))
+    report = report_of(CURVES) | {"base": [*plan.base], **changed}
+    for run in report["runs"].values():
+        run["device"] = "cuda, made up"
+    for name, study in report["studies"].items():
+        study["settings"] = plan.studies[name].settings
+    path = folder / "earlier.json"
+    path.write_text(json.dumps(report))
+    return path
+
+
+def test_studies_of_an_earlier_report_stay_beside_new_ones(study, tmp_path, scripts, docs):
+    module = scripts("study_runs")
+    configs = module.composed(scripts("study_plan").read_plan(written(tmp_path)), [f"runs_dir={tmp_path}"])
+    for seed, length in (("0", 1.25), ("1", 1.5)):
+        file = module.measurement(configs["seed"][seed])
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(run_of([(60, length)])))
+    gather = ("train", "--only", "", f"runs_dir={tmp_path}", "--json", docs / "reports" / "distillation.json")
+    code, said = study(*gather, "--earlier", earlier_file(tmp_path, scripts))
+    assert code == 0, said.err
+    report = json.loads((docs / "reports" / "distillation.json").read_text())
+    assert report["device"] == "cpu, made up and cuda, made up"
+    assert {run["device"] for run in module.runs_of(report, "seed").values()} == {"cpu, made up"}  # measured here
+    assert {run["device"] for run in module.runs_of(report, "ttt").values()} == {"cuda, made up"}
+    assert len(report["runs"]) == 4 and "seed 0" not in report["runs"]
+    assert study("page", "--root", docs.parent)[0] == 0
+    text = (docs / "distillation.md").read_text()
+    assert "They differ by 0.250" in text and "After 1.0 minutes each, **1 step** is best: 1.800" in text
+    assert text.count("\nOn cuda, made up, 2001-02-03.\n") == 1 == text.count("\nOn cpu, made up, 2001-02-03.\n")
+
+    plan = json.loads(json.dumps(PLAN))
+    plan["studies"]["ttt"]["variants"]["1 step"] = ["trainer.ttt_steps=1", "trainer.lr=1"]
+    code, said = study(*gather, "--earlier", tmp_path / "earlier.json", plan=plan)
+    assert code == 0 and "ttt: left out, its settings in" in said.err and "ttt" not in said.out.split("seed")[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"), [({"base": ["domain=math"]}, "is of other settings: base="), (None, "no such file")]
+)
+def test_an_earlier_report_that_does_not_fit_is_one_line(study, tmp_path, scripts, changed, said):
+    module = scripts("study_runs")
+    configs = module.composed(scripts("study_plan").read_plan(written(tmp_path)), [f"runs_dir={tmp_path}"])
+    file = module.measurement(configs["seed"]["0"])
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(run_of([(60, 1.5)])))
+    path = tmp_path / "nowhere.json" if changed is None else earlier_file(tmp_path, scripts, **changed)
+    code, printed = study("train", "--only", "", f"runs_dir={tmp_path}", "--earlier", path)
+    assert code == 2 and said in printed.err and printed.err.count("\n") == 1, printed.err
 
 
 @pytest.mark.slow

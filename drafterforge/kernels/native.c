@@ -10,13 +10,34 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined __FMA__
+#include <immintrin.h>
+#elif defined __aarch64__
+#include <arm_neon.h>
+#endif
 
-#define LANES 16
-#define PANEL (2 * LANES)          /* output columns that are computed together */
-#ifdef __AVX512F__
-#define MOST_ROWS 12               /* rows of one tile: as many sums as registers can hold */
+/* Wider vectors than a processor has, the compiler would keep in memory: a tenth of the speed. */
+#if defined __AVX512F__
+#define LANES 16                   /* floats of a register */
+#define REGISTERS 32
+#elif defined __AVX__
+#define LANES 8
+#define REGISTERS 16
+#elif defined __aarch64__
+#define LANES 4
+#define REGISTERS 32
 #else
-#define MOST_ROWS 3
+#define LANES 4
+#define REGISTERS 16
+#endif
+#define PANEL (2 * LANES)          /* output columns that are computed together */
+#define STEP (4 * PANEL)           /* bytes of a panel that are read together */
+#if REGISTERS == 32
+#define MOST_ROWS 12               /* rows of one tile: as many sums as registers can hold */
+#define WIDE 4                     /* registers of sums for each of four queries */
+#else
+#define MOST_ROWS 6
+#define WIDE 2
 #endif
 #define AHEAD 1024                 /* numbers of 4 bytes between weights read and weights asked for, */
 #define NEAR 256                   /* or so many, where the second-level cache was asked for them before, */
@@ -31,23 +52,36 @@ typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* A number in every lane. */
+INLINE vec spread(float number) { return number - (vec){0}; }
+
+/* a b + c, rounded once where the processor can.  A compiler that may choose does so in one loop and not in another, and
+ * sums of the same numbers then differ: native.py forbids it (-ffp-contract=off). */
+INLINE vec fused(vec a, vec b, vec c) {
+#if defined __AVX512F__
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined __FMA__
+    return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined __aarch64__
+    return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
 /* ---- linear layers ------------------------------------------------------------------------------------------- */
 
-/* Asks memory for weights that are read later: 128 bytes of the panel are read a step.
+/* Asks memory for weights that are read later: STEP bytes of the panel are read a step.
  *
  * One tile of few rows is as fast as memory: it asks far ahead for the second-level cache, which takes more requests
  * than the first, and then for the first.  Where several tiles read a panel, only the first of them would ask memory
  * for anything: so each asks for a share of the next panel, `stride` bytes a step. */
 INLINE void ask(const int rows, const uint32_t *w, const char *fetch, long stride) {
-    if (rows >= BUSY && stride == 128) {
-        __builtin_prefetch(w + AHEAD);
-        __builtin_prefetch(w + AHEAD + LANES);
-        return;
+    const int alone = rows >= BUSY && stride == STEP;
+    for (long line = 0; line < STEP; line += 64) {
+        __builtin_prefetch((const char *)w + line + 4 * (alone ? AHEAD : NEAR));
+        if (!alone) __builtin_prefetch(fetch + line, 0, 2);
     }
-    __builtin_prefetch(fetch, 0, 2);
-    __builtin_prefetch(fetch + 64, 0, 2);
-    __builtin_prefetch(w + NEAR);
-    __builtin_prefetch(w + NEAR + LANES);
 }
 
 /* Sums of `rows` inputs with one panel of weights; rows is a constant wherever this is inlined. */
@@ -62,16 +96,16 @@ INLINE void tile_half(const int rows, const float *x, long ldx, const uint32_t *
         const vec even0 = (vec)(left << 16), even1 = (vec)(right << 16);
 #pragma GCC unroll 12
         for (int row = 0; row < rows; row++) {
-            const float value = x[row * ldx + 2 * pair];
-            acc[row][0] += value * even0;
-            acc[row][1] += value * even1;
+            const vec value = spread(x[row * ldx + 2 * pair]);
+            acc[row][0] = fused(value, even0, acc[row][0]);
+            acc[row][1] = fused(value, even1, acc[row][1]);
         }
         const vec odd0 = (vec)(left & 0xffff0000u), odd1 = (vec)(right & 0xffff0000u);
 #pragma GCC unroll 12
         for (int row = 0; row < rows; row++) {
-            const float value = x[row * ldx + 2 * pair + 1];
-            acc[row][0] += value * odd0;
-            acc[row][1] += value * odd1;
+            const vec value = spread(x[row * ldx + 2 * pair + 1]);
+            acc[row][0] = fused(value, odd0, acc[row][0]);
+            acc[row][1] = fused(value, odd1, acc[row][1]);
         }
     }
 #pragma GCC unroll 12
@@ -88,9 +122,9 @@ INLINE void tile_full(const int rows, const float *x, long ldx, const float *w, 
         const vec left = *(const vec *)w, right = *(const vec *)(w + LANES);
 #pragma GCC unroll 12
         for (int row = 0; row < rows; row++) {
-            const float value = x[row * ldx + at];
-            acc[row][0] += value * left;
-            acc[row][1] += value * right;
+            const vec value = spread(x[row * ldx + at]);
+            acc[row][0] = fused(value, left, acc[row][0]);
+            acc[row][1] = fused(value, right, acc[row][1]);
         }
     }
 #pragma GCC unroll 12
@@ -109,12 +143,19 @@ typedef void tile_function(const float *x, long ldx, const void *w, long depth, 
                          vec sums[MOST_ROWS][2]) {                                                                 \
         tile_full(n, x, ldx, w, depth, fetch, stride, sums);                                                       \
     }
-TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12)
+TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
+#if MOST_ROWS == 12
+TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12)
+#define OTHERS(kind) , kind##_7, kind##_8, kind##_9, kind##_10, kind##_11, kind##_12
+#else
+#define OTHERS(kind)
+#endif
 
-static tile_function *const HALF[] = {half_1, half_2, half_3, half_4,  half_5,  half_6,
-                                      half_7, half_8, half_9, half_10, half_11, half_12};
-static tile_function *const FULL[] = {full_1, full_2, full_3, full_4,  full_5,  full_6,
-                                      full_7, full_8, full_9, full_10, full_11, full_12};
+static tile_function *const HALF[] = {half_1, half_2, half_3, half_4, half_5, half_6 OTHERS(half)};
+static tile_function *const FULL[] = {full_1, full_2, full_3, full_4, full_5, full_6 OTHERS(full)};
+
+/* Output columns that are packed together. */
+int df_panel(void) { return PANEL; }
 
 /* Weights [out, depth] to [out / PANEL, depth / 2, PANEL] pairs of bfloat16, the even one low; the rest is zero. */
 void df_pack_half(const float *weight, uint32_t *packed, long out, long depth) {
@@ -163,7 +204,7 @@ static void linear(const float *x, long ldx, weights w, const float *low, weight
             const long start = part * rows / tiles, count = (part + 1) * rows / tiles - start;
             const char *fetch = from + (tiles == 1 ? FAR : panel_bytes + part * panel_bytes / tiles);
             vec sums[MOST_ROWS][2], more[MOST_ROWS][2];
-            tile(x + start * ldx, ldx, w, panel, fetch, 128 / tiles, count, sums);
+            tile(x + start * ldx, ldx, w, panel, fetch, STEP / tiles, count, sums);
             if (up.packed) {
                 tile(low + start * up.depth, up.depth, up, panel, from, 0, count, more);
                 for (long row = 0; row < count; row++) sums[row][0] += more[row][0], sums[row][1] += more[row][1];
@@ -203,21 +244,19 @@ void df_adapted(const float *x, long ldx, const void *packed, int half, const vo
 
 /* e^x of each lane; 0 below -87. */
 INLINE vec exponential(vec x) {
-    const vec low = {-87.f, -87.f, -87.f, -87.f, -87.f, -87.f, -87.f, -87.f,
-                     -87.f, -87.f, -87.f, -87.f, -87.f, -87.f, -87.f, -87.f};
-    const vec high = -low;
+    const vec low = spread(-87.f), high = -low;
     const ints tiny = x < low;
     x = (vec)(((ints)x & ~(x > high)) | ((ints)high & (x > high)));
     x = (vec)(((ints)x & ~tiny) | ((ints)low & tiny));
-    const vec shifted = x * 1.44269504f + 12582912.f; /* 1.5 * 2^23: rounds to the nearest integer */
-    const vec whole = shifted - 12582912.f;
-    const vec rest = (x - whole * 0.693145752f) - whole * 1.42860677e-6f;
-    vec power = rest * 1.38888889e-3f + 8.33333333e-3f;
-    power = power * rest + 4.16666667e-2f;
-    power = power * rest + 1.66666667e-1f;
-    power = power * rest + .5f;
-    power = power * rest + 1.f;
-    power = power * rest + 1.f;
+    const vec shift = spread(12582912.f); /* 1.5 * 2^23: rounds to the nearest integer */
+    const vec shifted = fused(x, spread(1.44269504f), shift), whole = shifted - shift;
+    const vec rest = fused(whole, spread(-1.42860677e-6f), fused(whole, spread(-0.693145752f), x));
+    vec power = fused(rest, spread(1.38888889e-3f), spread(8.33333333e-3f));
+    power = fused(power, rest, spread(4.16666667e-2f));
+    power = fused(power, rest, spread(1.66666667e-1f));
+    power = fused(power, rest, spread(.5f));
+    power = fused(power, rest, spread(1.f));
+    power = fused(power, rest, spread(1.f));
     const ints raised = (ints)power + (((ints)shifted - 0x4b400000) << 23);
     return (vec)(raised & ~tiny);
 }
@@ -552,7 +591,7 @@ void df_rms_norm(const float *x, long ldx, const float *gain, float *out, long r
         for (; at + 4 * LANES <= width; at += 4 * LANES)
             for (int part = 0; part < 4; part++) {
                 const vec value = *(const vec *)(in + at + part * LANES);
-                squares[part] += value * value;
+                squares[part] = fused(value, value, squares[part]);
             }
         float total = sum_of((squares[0] + squares[1]) + (squares[2] + squares[3]));
         for (; at < width; at++) total += in[at] * in[at];
@@ -619,33 +658,34 @@ int df_rotate_and_store(float *qkv, const float *cosines, const float *sines, lo
 
 /* ---- attention ----------------------------------------------------------------------------------------------- */
 
-/* Sums of values under four queries' weights [used, 16]: 64 columns at once, or fewer. */
-INLINE void weigh(const float *weights, const float *values, long width, long used, float sums[4][4 * LANES]) {
-    vec acc[4][4];
+/* Sums of values under four queries' weights [used, LANES]: WIDE * LANES columns at once, or fewer. */
+INLINE void weigh(const float *weights, const float *values, long width, long used, float sums[4][WIDE * LANES]) {
+    vec acc[4][WIDE];
 #pragma GCC unroll 4
     for (int row = 0; row < 4; row++)
 #pragma GCC unroll 4
-        for (int of = 0; of < 4; of++) acc[row][of] = (vec){0};
+        for (int of = 0; of < WIDE; of++) acc[row][of] = (vec){0};
     for (long at = 0; at < used; at++) {
         const vec *value = (const vec *)(values + at * width);
 #pragma GCC unroll 4
         for (int row = 0; row < 4; row++)
 #pragma GCC unroll 4
-            for (int of = 0; of < 4; of++) acc[row][of] += weights[at * LANES + row] * value[of];
+            for (int of = 0; of < WIDE; of++)
+                acc[row][of] = fused(spread(weights[at * LANES + row]), value[of], acc[row][of]);
     }
     memcpy(sums, acc, sizeof(acc));
 }
 
 static void weigh_few(const float *weights, const float *values, long width, long used, long columns,
-                      float sums[4][4 * LANES]) {
-    memset(sums, 0, 4 * 4 * LANES * sizeof(float));
+                      float sums[4][WIDE * LANES]) {
+    memset(sums, 0, 4 * WIDE * LANES * sizeof(float));
     for (long at = 0; at < used; at++)
         for (int row = 0; row < 4; row++)
             for (long column = 0; column < columns; column++)
                 sums[row][column] += weights[at * LANES + row] * values[at * width + column];
 }
 
-/* Sixteen queries of one key head: scores [used, 16], weights in their place, then sums of values. */
+/* LANES queries of one key head: scores [used, LANES], weights in their place, then sums of values. */
 static void attend(const float *queries[LANES], const float *masks[LANES], float *results[LANES], const float *keys,
                    const float *values, long width, long used, float scale, vec *scores, vec *turned) {
     memset(turned, 0, width * sizeof(vec));
@@ -661,14 +701,14 @@ static void attend(const float *queries[LANES], const float *masks[LANES], float
         for (long at = 0; at < width; at++) {
             const vec query = turned[at];
 #pragma GCC unroll 8
-            for (int part = 0; part < 8; part++) acc[part] += key[part * width + at] * query;
+            for (int part = 0; part < 8; part++) acc[part] = fused(spread(key[part * width + at]), query, acc[part]);
         }
 #pragma GCC unroll 8
         for (int part = 0; part < 8; part++) scores[slot + part] = acc[part];
     }
     for (; slot < used; slot++) {
         vec acc = {0};
-        for (long at = 0; at < width; at++) acc += keys[slot * width + at] * turned[at];
+        for (long at = 0; at < width; at++) acc = fused(spread(keys[slot * width + at]), turned[at], acc);
         scores[slot] = acc;
     }
     for (int lane = 0; lane < LANES; lane++)
@@ -687,10 +727,10 @@ static void attend(const float *queries[LANES], const float *masks[LANES], float
     const float *weights = (const float *)scores;
     for (int lane = 0; lane < LANES; lane += 4) {
         if (!results[lane]) break;
-        for (long part = 0; part < width; part += 4 * LANES) {
-            const long columns = width - part < 4 * LANES ? width - part : 4 * LANES;
-            float sums[4][4 * LANES];
-            if (columns == 4 * LANES)
+        for (long part = 0; part < width; part += WIDE * LANES) {
+            const long columns = width - part < WIDE * LANES ? width - part : WIDE * LANES;
+            float sums[4][WIDE * LANES];
+            if (columns == WIDE * LANES)
                 weigh(weights + lane, values + part, width, used, sums);
             else
                 weigh_few(weights + lane, values + part, width, used, columns, sums);

@@ -24,10 +24,10 @@ from torch import Tensor
 from drafterforge.errors import ConfigError
 
 SOURCE = Path(__file__).with_name("native.c")
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
-PANEL = 32  # output columns that are packed together, as in native.c
+FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
 COMPILER_SECONDS = 120
 SIGNATURES: dict[str, tuple] = {
+    "df_panel": (),
     "df_pack_half": (c_void_p, c_void_p, c_long, c_long),
     "df_pack_full": (c_void_p, c_void_p, c_long, c_long),
     "df_linear": (c_void_p, c_long, c_void_p, c_int, *[c_void_p] * 3, *[c_long] * 3, c_int),
@@ -60,8 +60,8 @@ SIGNATURES: dict[str, tuple] = {
     ),
 }
 
-# these return whether they did
-FAIL = ("df_ancestors", "df_attention", "df_cut", "df_reads", "df_rotate_and_store", "df_walk")
+# these return a number: whether they failed, but for the first
+RETURN = ("df_panel", "df_ancestors", "df_attention", "df_cut", "df_reads", "df_rotate_and_store", "df_walk")
 
 
 @functools.cache
@@ -108,7 +108,7 @@ def _load() -> ctypes.CDLL | str:
         return f"{compiler} did not compile {SOURCE.name} ({detail[:200]})"
     for name, arguments in SIGNATURES.items():
         function = getattr(loaded, name)
-        function.argtypes, function.restype = arguments, c_int if name in FAIL else None
+        function.argtypes, function.restype = arguments, c_int if name in RETURN else None
     return loaded
 
 
@@ -159,7 +159,8 @@ class PackedLinear:
         self.half = self.depth % 2 == 0 and bool((weight.bfloat16().to(weight.dtype) == weight).all())
         weight = weight.contiguous()
         self.bias = None if bias is None else bias.contiguous()
-        columns = -(-self.out // PANEL) * PANEL
+        panel = library().df_panel()
+        columns = -(-self.out // panel) * panel
         words = self.depth // 2 if self.half else self.depth
         self.packed = torch.empty(columns * words, dtype=torch.int32)
         pack = library().df_pack_half if self.half else library().df_pack_full

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -441,6 +446,22 @@ def test_half_precision_weights_are_multiplied_in_float32_where_no_unit_multipli
 
 
 # The compiler.
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86")
+@pytest.mark.parametrize("flag", ["-mno-avx512f", "-mno-avx"])
+def test_processors_with_narrower_vectors_compute_the_same(flag, tmp_path):
+    compiler = tmp_path / "cc"
+    compiler.write_text(f'#!/bin/sh\nexec {shutil.which(os.environ.get("CC", "cc"))} "$@" {flag}\n')
+    compiler.chmod(0o755)
+    environ = os.environ | {"CC": str(compiler), "XDG_CACHE_HOME": str(tmp_path)}
+    chosen = "(definition or bits or torch or gate or best) and not narrower"
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-k", chosen, __file__]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "no compiled kernels" not in done.stdout and list(tmp_path.glob("drafterforge/native/*.so"))
 
 
 @compiled
