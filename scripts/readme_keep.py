@@ -33,7 +33,7 @@ def keep(path: Path, name: str, folder: Path, note: str) -> None:
     if size(report) > MOST_BYTES:
         raise ArtifactError(f"{path} has {size(report):,} bytes without what README leaves out, over {MOST_BYTES:,}")
     for source in SOURCES:
-        if source.name == name:
+        if source.name == name.partition("@")[0]:
             lines_of(source, report, path)  # a missing key is told before anything is written
     folder.mkdir(parents=True, exist_ok=True)
     save_json_atomic(folder / f"{name}.json", report)

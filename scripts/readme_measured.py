@@ -90,14 +90,13 @@ def device_of(report: Report) -> str:
 def measured(folder: Path) -> Iterator[str]:
     """A table for every device, that of the newest figures first, then what there is to say of single files.
 
-    A source without a file is left out.
+    A source without a file is left out; one of several devices has files NAME.json and NAME@DEVICE.json.
     """
     tables: dict[str, list[tuple[str, ...]]] = {}
     newest: dict[str, str] = {}
     notes: dict[str, list[str]] = {}
     for source in SOURCES:
-        path = folder / f"{source.name}.json"
-        if path.is_file():
+        for path in [*folder.glob(f"{source.name}.json"), *sorted(folder.glob(f"{source.name}@*.json"))]:
             report = read_json(path)
             device = device_of(report)
             tables.setdefault(device, []).extend(lines_of(source, report, path))

@@ -6,8 +6,9 @@
 
 The block `measured` has the rows of scripts/readme_rows.py whose files are there; a block `figures: NAME` has the
 tables of docs/reports/NAME.json, the `report.json` of a run of `eval`.  FILE is what a benchmark wrote with `--json`,
-a `report.json`, or the folder of a report, latency profile, router or traces.  TEXT is what to know of that
-measurement; it stands below the table as long as the file does.
+a `report.json`, or the folder of a report, latency profile, router or traces.  NAME@DEVICE is another machine's
+measurement, which stands beside that of NAME.  TEXT is what to know of a measurement; it stands below the table as
+long as the file does.
 """
 
 from __future__ import annotations
@@ -152,9 +153,10 @@ def run(root: Path, check: bool, kept: list[str] | None, note: str) -> int:
     path, reports = root / "README.md", root / "docs" / "reports"
     old = path.read_text()
     if kept:
-        names = [*(source.name for source in SOURCES), *(found["name"] for found in BLOCK.finditer(old))]
-        if kept[1] not in names:
-            raise ConfigError(f"README has no table of {kept[1]!r}; type one of {', '.join(names)}")
+        rows, blocks = [source.name for source in SOURCES], [found["name"] for found in BLOCK.finditer(old)]
+        name, _, device = kept[1].partition("@")
+        if kept[1] not in rows + blocks and not (name in rows and re.fullmatch(r"[\w-]+", device)):
+            raise ConfigError(f"README has no table of {kept[1]!r}; type one of {', '.join(rows + blocks)}")
         keep(Path(kept[0]), kept[1], reports, note)
     new = written(old, reports)
     if check and old != new:

@@ -344,6 +344,30 @@ SOURCES = (
         ),
     ),
     Source(
+        "bench_kernels",
+        "python scripts/bench_kernels.py",
+        (
+            (
+                "GFLOP/s of the compiled kernels in a pass of all the target's linear layers, 1, 6 and 16 rows, "
+                "bfloat16 weights; of torch",
+                ", ".join(f"{{figures[rows={n}&way=kernels, bf*].gflops:.0f}}" for n in (1, 6, 16))
+                + "; "
+                + ", ".join(f"{{figures[rows={n}&way=torch].gflops:.0f}}" for n in (1, 6, 16)),
+            ),
+            (
+                "over torch, 1, 6 and 16 rows: bfloat16 weights; float32 weights",
+                "; ".join(
+                    ", ".join(f"{{figures[rows={n}&way=kernels, {kind}*].speedup_over_torch:.2f}}x" for n in (1, 6, 16))
+                    for kind in ("bf", "fl")
+                ),
+            ),
+            (
+                "6 and 16 rows over one row, bfloat16 weights",
+                ", ".join(f"{{figures[rows={n}&way=kernels, bf*].over_fewest_rows:.2f}}x" for n in (6, 16)),
+            ),
+        ),
+    ),
+    Source(
         "bench_replay",
         "python scripts/bench_replay.py",
         (

@@ -131,6 +131,18 @@ def test_what_is_kept_is_in_the_readme_with_its_note(numbers, root):
     assert numbers("--check", "--root", root).returncode == 0
 
 
+def test_another_machine_s_measurement_stands_beside_the_first(numbers, root):
+    source = root / "train.json"
+    shutil.copy(REPORTS / "bench_train.json", source)
+    change(source, lambda report: report.update(device="cuda, made up"))
+    change(source, lambda report: report["figures"].update(ratio_to_speculators_head_trained=98.7654))
+    before = readme(root).count("bench_train.py`")
+    assert numbers("--root", root, "--keep", source, "bench_train@gpu").returncode == 0
+    table = readme(root).split("On cuda, made up:\n\n")[1].split("\n\n")[0]
+    assert "| 98.77x |" in table and readme(root).count("bench_train.py`") == before + 1
+    assert numbers("--check", "--root", root).returncode == 0
+
+
 def test_an_artifact_is_kept_with_its_date_and_settings(numbers, root, tmp_path):
     folder = tmp_path / "profile"
     folder.mkdir()
@@ -152,6 +164,9 @@ def test_an_artifact_is_kept_with_its_date_and_settings(numbers, root, tmp_path)
     ("name", "edit", "said"),
     [
         ("bench_trian", lambda report: None, "no table of 'bench_trian'; type one of quickstart, bench_train"),
+        ("bench_trian@gpu", lambda report: None, "no table of 'bench_trian@gpu'"),
+        ("bench_train@../gpu", lambda report: None, "no table of 'bench_train@../gpu'"),
+        ("bench_train@", lambda report: None, "no table of 'bench_train@'"),
         ("bench_train", lambda report: report.update(path="see /home/me/runs"), "names '/home/me/runs'"),
         ("bench_train", lambda report: report.update(path="~/runs"), "names '~/runs'"),
         ("bench_train", lambda report: report.update(path="https://mirror/x"), "names 'https://'"),

@@ -1,0 +1,49 @@
+"""The benchmark of kernels runs on small layers, and its figures belong together."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from drafterforge.kernels import native
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "scripts")
+    module = importlib.import_module("bench_kernels")
+    monkeypatch.setattr(module, "SHAPES", {"qkv": (70, 48), "head": (200, 48)})
+    return module
+
+
+@pytest.mark.skipif(native.library() is None, reason="no compiled kernels")
+def test_a_pass_is_the_sum_of_its_layers(bench, tmp_path):
+    path = tmp_path / "kernels.json"
+    assert bench.main(f"--rows 2,5 --rounds 2 --working-set 40000 --json {path}".split()) == 0
+    report = json.loads(path.read_text())
+    assert len(report["rows"]) == 2 * 2 * len(bench.WAYS) and len(report["figures"]) == 2 * len(bench.WAYS)
+    for figure in report["figures"]:
+        of = {row["layer"]: row for row in report["rows"] if all(row[key] == figure[key] for key in ("rows", "way"))}
+        assert figure["ms"] == pytest.approx(30 * of["qkv"]["ms"] + of["head"]["ms"])
+        work = 2 * figure["rows"] * 48 * (30 * 70 + 200)
+        assert figure["gflops"] == pytest.approx(work / figure["ms"] / 1e6)
+        assert (figure["speedup_over_torch"] == 1) is (figure["way"] == "torch") and figure["over_fewest_rows"] > 0
+        for row in of.values():
+            wanted = 2 * row["rows"] * 48 * bench.SHAPES[row["layer"]][0] / row["ms"] / 1e6
+            assert row["gflops"] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("typed", ["--rows some", "--rows 0", "--rounds 0", "--threads 0"])
+def test_a_mistake_is_told(bench, typed, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        bench.main(typed.split())
+    assert stopped.value.code == 2 and "--rows" in capsys.readouterr().err
+
+
+def test_without_a_compiler_there_is_nothing_to_measure(bench, monkeypatch, capsys):
+    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(native, "why_not", lambda: "made up")
+    assert bench.main([]) == 2 and "no compiled kernels: made up; drafterforge doctor" in capsys.readouterr().err
