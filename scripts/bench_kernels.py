@@ -3,8 +3,9 @@
     python scripts/bench_kernels.py [--rows 1,6,16] [--threads 2] [--json PATH]
 
 Layers have the shapes of the default target's; as many copies are read in turn as do not fit into caches, since in
-decoding each comes from memory.  Weights that are bfloat16 numbers are read as such by the kernels, others as float32;
-arithmetic is float32 everywhere.  Ways take turns; the figure of each is the median of the rounds.
+decoding each comes from memory.  A pass is the sum of all its layers, timed apart.  Weights that are bfloat16 numbers
+are read as such by the kernels, others as float32; arithmetic is float32 everywhere.  Ways take turns; the figure of
+each is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from drafterforge.target.device import describe_device
 
 SHAPES = {"qkv": (960, 576), "out": (576, 576), "gate and up": (3072, 576), "down": (576, 1536), "head": (49152, 576)}
 LAYERS = {"qkv": 30, "out": 30, "gate and up": 30, "down": 30, "head": 1}  # of each in one pass of the target
-WORKING_SET = 1 << 28  # bytes, as float32, that no cache holds
-WAYS = ("kernels, bfloat16 weights", "kernels, float32 weights", "oneDNN, packed", "torch")
+WORKING_SET = 1 << 28  # bytes of weights, as float32; ways take turns, so that four times as much is read in between
+WAYS = ("kernels, bfloat16 weights", "kernels, float32 weights", "torch", "oneDNN, packed")  # the last if torch has it
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
@@ -45,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     try:
-        rows = [int(one) for one in options.rows.split(",")]
+        rows = sorted({int(one) for one in options.rows.split(",")})
     except ValueError:
         parser.error(f"--rows {options.rows} are no numbers; type --rows 1,6,16")
     if min(*rows, options.rounds, 1 if options.threads is None else options.threads) < 1:
@@ -71,7 +72,7 @@ def measured(rows: list[int], rounds: int, working_set: int) -> list[dict[str, A
     for name, (out, depth) in SHAPES.items():
         copies = max(1, working_set // (4 * out * depth))
         weights = [torch.randn(out, depth) for _ in range(copies)]
-        ways = dict(zip(WAYS, multipliers(weights), strict=True))
+        ways = dict(zip(WAYS, multipliers(weights), strict=False))
         for count in rows:
             x = torch.randn(count, depth)
             took = {way: [] for way in ways}
@@ -91,20 +92,23 @@ def measured(rows: list[int], rounds: int, working_set: int) -> list[dict[str, A
 
 def multipliers(weights: list[Tensor]) -> list[list[Callable[[Tensor], Tensor]]]:
     """Of each way, what multiplies with each of the weights."""
-    packed = [torch.ops.mkldnn._reorder_linear_weight(weight, None) for weight in weights]
-    return [
+    found = [
         [native.PackedLinear(weight.bfloat16().float(), None) for weight in weights],
         [native.PackedLinear(weight, None) for weight in weights],
-        [lambda x, w=one: torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "") for one in packed],
         [lambda x, w=weight: F.linear(x, w) for weight in weights],
     ]
+    if hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+        packed = [torch.ops.mkldnn._reorder_linear_weight(weight, None) for weight in weights]
+        multiply = torch.ops.mkldnn._linear_pointwise
+        found.append([lambda x, w=one: multiply(x, w, None, "none", [], "") for one in packed])
+    return found
 
 
 def passes(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What one pass of all the target's linear layers takes."""
     figures = []
     for count in dict.fromkeys(row["rows"] for row in found):
-        for way in WAYS:
+        for way in dict.fromkeys(row["way"] for row in found):
             of = [row for row in found if (row["rows"], row["way"]) == (count, way)]
             took = sum(LAYERS[row["layer"]] * row["ms"] for row in of)
             work = sum(LAYERS[name] * out * depth for name, (out, depth) in SHAPES.items())
@@ -112,7 +116,7 @@ def passes(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for figure in figures:
         first, torch_s = (
             next(one["ms"] for one in figures if (one["rows"], one["way"]) == key)
-            for key in ((figures[0]["rows"], figure["way"]), (figure["rows"], WAYS[-1]))
+            for key in ((figures[0]["rows"], figure["way"]), (figure["rows"], "torch"))
         )
         figure |= {"over_fewest_rows": figure["ms"] / first, "speedup_over_torch": torch_s / figure["ms"]}
     return figures

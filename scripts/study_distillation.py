@@ -64,7 +64,7 @@ def train(options: argparse.Namespace) -> int:
     command = shlex.join(["python", "scripts/study_distillation.py", "train", *told])
     report = gathered(plan, configs, command, [*base, *told])
     if options.earlier:
-        report = with_earlier(report, options.earlier)
+        report = with_earlier(report, configs, options.earlier)
     for name in report["studies"]:
         print(f"{name}: {verdict(report, name).replace('**', '')}")
     if options.json:

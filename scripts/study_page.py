@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from study_plan import Plan, Study
-from study_standings import Report, Run, kept, runs_of, spread, standings, verdict
+from study_standings import Report, Run, kept, kind, runs_of, spread, standings, verdict
 
 from drafterforge.artifacts.atomic import write_bytes_atomic
 from drafterforge.artifacts.typed import read_json
@@ -104,9 +104,10 @@ def section(name: str, study: Study, report: Report) -> Iterator[str]:
     yield f"## {name}"
     own = f" Beside those of all: `{' '.join(measured['settings'])}`." if measured["settings"] else ""
     yield f"{plain(study.question)}{own}"
-    of = next(iter(runs_of(report, name).values()))
-    if of["device"] != report["device"]:
-        yield f"On {of['device']}, {of['created'][:10]}."
+    if len({one for other in studied(report) for one in kind(report, other)}) > 1:
+        runs = runs_of(report, name).values()
+        newest = max(run["created"] for run in runs)
+        yield f"On {', '.join(next(iter(kind(report, name))))}, {newest[:10]}."
     yield f"![Accept length against minutes of training, {name}](figures/{FIGURE.format(name)})"
     yield markdown_table(table(name, report))
     yield verdict(report, name)
@@ -150,7 +151,7 @@ def best(run: Run) -> dict[str, Any]:
 
 def winning(names: list[str], report: Report) -> str:
     """What each study says to keep."""
-    noise, cells = spread(report), []
+    cells = []
     for name in names:
         found = standings(report, name)
         if name == report["noise"] or found.second is None:  # not validated by then
@@ -158,17 +159,20 @@ def winning(names: list[str], report: Report) -> str:
         base = f"{found.lengths[found.base]:.3f}" if found.base else ""
         lead = f"{found.lead:+.3f}" if found.lead is not None else ""
         row = [name, found.best, f"{found.lengths[found.best]:.3f}", found.base or "", base, lead]
-        cells.append([*row, f"{found.seconds / 60:.1f}", kept(found, noise)])
+        cells.append([*row, f"{found.seconds / 60:.1f}", kept(found, spread(report, name))])
     headings = ["study", "best", "accept length", "base", "its accept length", "lead", "minutes", "keep"]
     return markdown_table(TableOf("", headings, cells)) if cells else "No study has two settings measured yet."
 
 
 def limit(report: Report) -> str:
     """How to read the table."""
-    noise, said = spread(report), "The lead of a base is over the second."
+    noise, said = spread(report, report["noise"]), "The lead of a base is over the second."
     if noise is None:
         return f"{said} How much seeds differ was not measured."
-    return f"{said} The base is kept where a lead is no more than {noise:.3f}, as seeds differ."
+    where = ""
+    if any(kind(report, name) != kind(report, report["noise"]) for name in studied(report)):
+        where = "; where that was not measured, the best is"
+    return f"{said} The base is kept where a lead is no more than {noise:.3f}, as seeds differ{where}."
 
 
 # --- figures -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from study_plan import Plan, compose, require_composed
-from study_standings import runs_of, winners
+from study_standings import SAME, runs_of, winners
 
 import drafterforge
 from drafterforge.artifacts.atomic import save_json_atomic
@@ -29,7 +29,6 @@ from drafterforge.target.load import Target, load_target
 from drafterforge.training.study import StepClock
 
 Configs = dict[str, dict[str, TrainDrafterConfig | ConfigError]]
-SAME = ("device", "dtype", "target")  # of runs that compare
 
 
 def composed(plan: Plan, typed: Sequence[str]) -> Configs:
@@ -176,10 +175,10 @@ def described(report: dict[str, Any]) -> dict[str, Any]:
     return report | common | {"winners": winners(report)}
 
 
-def with_earlier(report: dict[str, Any], path: Path) -> dict[str, Any]:
+def with_earlier(report: dict[str, Any], configs: Configs, path: Path) -> dict[str, Any]:
     """The report, with the studies of an earlier one, `path`, of which it has nothing to compare itself.
 
-    Studies whose settings have changed since are left out, in a line each.
+    Studies whose settings have changed since, defaults too, are left out, in a line each.
     """
     if not path.is_file():
         raise ArtifactError(f"--earlier {path}: no such file; leave it out, or name a report of this script")
@@ -191,12 +190,14 @@ def with_earlier(report: dict[str, Any], path: Path) -> dict[str, Any]:
                 "leave --earlier out"
             )
     studies, runs = dict(report["studies"]), dict(report["runs"])
-    for name, study in report["studies"].items():
+    for name in report["studies"]:
         before = earlier["studies"].get(name)
         if before is None or len(runs_of(report, name)) > 1 or len(runs_of(earlier, name)) < 2:
             continue
-        if planned(before) != planned(study):
-            say(f"{name}: left out, its settings in {path} are not those of the plan")
+        now = {label: cfg.name for label, cfg in configs[name].items() if not isinstance(cfg, ConfigError)}
+        then = {one["label"]: one["run"].partition(",")[0] for one in before["variants"] if one["run"]}
+        if then.items() - now.items():
+            say(f"{name}: left out, what {path} has of {sorted(then.items() - now.items())[0][0]} is of other settings")
             continue
         variants = []
         for one in before["variants"]:
@@ -209,8 +210,3 @@ def with_earlier(report: dict[str, Any], path: Path) -> dict[str, Any]:
         studies[name] = before | {"variants": variants}
     kept = {one["run"] for study in studies.values() for one in study["variants"]}
     return described(report | {"studies": studies, "runs": {key: run for key, run in runs.items() if key in kept}})
-
-
-def planned(study: dict[str, Any]) -> dict[str, Any]:
-    """What a study compares."""
-    return study | {"variants": [(one["label"], one["settings"]) for one in study["variants"]]}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+SAME = ("device", "dtype", "target")  # of runs that compare
 Run = Mapping[str, Any]
 Report = Mapping[str, Any]
 
@@ -65,10 +66,18 @@ def standings(report: Report, name: str) -> Standings | None:
     return Standings(seconds, ranked, base if base in ranked else None)
 
 
-def spread(report: Report) -> float | None:
-    """Between the best and the worst of settings that differ in nothing that should matter; None if unknown."""
+def kind(report: Report, name: str) -> set[tuple[str, ...]]:
+    """Device, dtype and target of what was measured of a study."""
+    return {tuple(run[key] for key in SAME) for run in runs_of(report, name).values()}
+
+
+def spread(report: Report, name: str) -> float | None:
+    """Between the best and the worst of settings that differ in nothing that should matter, for one study.
+
+    None if that was not measured where the study was.
+    """
     found = standings(report, report["noise"])
-    if found is None or found.second is None:
+    if found is None or found.second is None or kind(report, report["noise"]) != kind(report, name):
         return None
     return max(found.lengths.values()) - min(found.lengths.values())
 
@@ -82,7 +91,7 @@ def kept(found: Standings, noise: float | None) -> str:
 
 def verdict(report: Report, name: str) -> str:
     """One sentence about a study."""
-    found, noise = standings(report, name), spread(report)
+    found, noise = standings(report, name), spread(report, name)
     if found is None or len(runs_of(report, name)) == 1:
         return "Not measured yet."
     if name == report["noise"] and noise is not None:
@@ -97,7 +106,7 @@ def verdict(report: Report, name: str) -> str:
     lengths = found.lengths
     said = f"After {minutes} minutes each, **{best}** is best: {lengths[best]:.3f}, {other}: {lengths[other]:.3f}"
     if noise is None:
-        return f"{said}; how much seeds differ was not measured."
+        return f"{said}; how much seeds differ was not measured there."
     lead = lengths[best] - lengths[other]
     return f"{said}; that is {'no more than' if lead <= noise else 'more than'} seeds differ ({noise:.3f})."
 

@@ -180,22 +180,30 @@ def test_variants_of_a_study_are_validated_on_the_same_answers(study, tmp_path, 
     assert code == 2 and "variants of seed were validated on other answers than one another" in said.err
 
 
+def configs_of(scripts, folder: Path, plan: dict = PLAN) -> dict:
+    """What would train the variants of a plan."""
+    return scripts("study_runs").composed(
+        scripts("study_plan").read_plan(written(folder, plan)), [f"runs_dir={folder}"]
+    )
+
+
 def earlier_file(folder: Path, scripts, **changed) -> Path:
-    """A report of another machine, of the plan's own settings: both studies, the runs they share alike."""
-    plan = scripts("study_plan").read_plan(written(folder))
-    report = report_of(CURVES) | {"base": [*plan.base], **changed}
-    for run in report["runs"].values():
-        run["device"] = "cuda, made up"
+    """A report of another machine, of the plan's own settings; the studies share a run."""
+    report, configs = report_of(CURVES) | {"base": PLAN["base"], **changed}, configs_of(scripts, folder)
+    runs = {}
     for name, study in report["studies"].items():
-        study["settings"] = plan.studies[name].settings
+        for one in study["variants"]:
+            if one["run"]:
+                run = report["runs"][one["run"]] | {"device": "cuda, made up"}
+                one["run"] = configs[name][one["label"]].name
+                runs[one["run"]] = run
     path = folder / "earlier.json"
-    path.write_text(json.dumps(report))
+    path.write_text(json.dumps(report | {"runs": runs}))
     return path
 
 
 def test_studies_of_an_earlier_report_stay_beside_new_ones(study, tmp_path, scripts, docs):
-    module = scripts("study_runs")
-    configs = module.composed(scripts("study_plan").read_plan(written(tmp_path)), [f"runs_dir={tmp_path}"])
+    module, configs = scripts("study_runs"), configs_of(scripts, tmp_path)
     for seed, length in (("0", 1.25), ("1", 1.5)):
         file = module.measurement(configs["seed"][seed])
         file.parent.mkdir(exist_ok=True)
@@ -207,25 +215,32 @@ def test_studies_of_an_earlier_report_stay_beside_new_ones(study, tmp_path, scri
     assert report["device"] == "cpu, made up and cuda, made up"
     assert {run["device"] for run in module.runs_of(report, "seed").values()} == {"cpu, made up"}  # measured here
     assert {run["device"] for run in module.runs_of(report, "ttt").values()} == {"cuda, made up"}
-    assert len(report["runs"]) == 4 and "seed 0" not in report["runs"]
+    shared = configs["seed"]["0"].name  # trained here and there
+    assert len(report["runs"]) == 4 and {f"{shared}, 2001-02-03T04:05:06+00:00", shared} <= report["runs"].keys()
     assert study("page", "--root", docs.parent)[0] == 0
     text = (docs / "distillation.md").read_text()
     assert "They differ by 0.250" in text and "After 1.0 minutes each, **1 step** is best: 1.800" in text
-    assert text.count("\nOn cuda, made up, 2001-02-03.\n") == 1 == text.count("\nOn cpu, made up, 2001-02-03.\n")
+    assert "2 steps: 1.500; how much seeds differ was not measured there." in text  # the seeds are another machine's
+    assert "| ttt | 1 step | 1.800 | 2 steps | 1.500 | +0.300 | 1.0 | 1 step |" in text
+    assert "as seeds differ; where that was not measured, the best is." in text
+    for device in ("cuda", "cpu"):
+        assert text.count(f"\nOn {device}, made up, float32, tiny, 2001-02-03.\n") == 1
+
+    again = earlier_file(tmp_path, scripts)
+    code, said = study(*gather, "--earlier", docs / "reports" / "distillation.json")  # one that was merged before
+    assert code == 0 and len(json.loads((docs / "reports" / "distillation.json").read_text())["runs"]) == 4
 
     plan = json.loads(json.dumps(PLAN))
     plan["studies"]["ttt"]["variants"]["1 step"] = ["trainer.ttt_steps=1", "trainer.lr=1"]
-    code, said = study(*gather, "--earlier", tmp_path / "earlier.json", plan=plan)
-    assert code == 0 and "ttt: left out, its settings in" in said.err and "ttt" not in said.out.split("seed")[0]
+    code, said = study(*gather, "--earlier", again, plan=plan)
+    assert code == 0 and "of 1 step is of other settings" in said.err and "ttt: Not measured yet." in said.out
 
 
 @pytest.mark.parametrize(
     ("changed", "said"), [({"base": ["domain=math"]}, "is of other settings: base="), (None, "no such file")]
 )
 def test_an_earlier_report_that_does_not_fit_is_one_line(study, tmp_path, scripts, changed, said):
-    module = scripts("study_runs")
-    configs = module.composed(scripts("study_plan").read_plan(written(tmp_path)), [f"runs_dir={tmp_path}"])
-    file = module.measurement(configs["seed"]["0"])
+    file = scripts("study_runs").measurement(configs_of(scripts, tmp_path)["seed"]["0"])
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(run_of([(60, 1.5)])))
     path = tmp_path / "nowhere.json" if changed is None else earlier_file(tmp_path, scripts, **changed)
@@ -316,7 +331,7 @@ def test_settings_are_compared_at_equal_seconds(scripts):
     assert found.seconds == 60  # of the shortest
     assert found.lengths == pytest.approx({"1 step": 1.8, "2 steps": 1.5})  # half way from 1.2 to 1.8
     assert (found.best, found.base, found.lead) == ("1 step", "2 steps", pytest.approx(0.3))
-    assert module.spread(report_of(CURVES)) == pytest.approx(0.1)
+    assert module.spread(report_of(CURVES), "ttt") == pytest.approx(0.1)
     assert module.kept(found, 0.1) == "1 step" and module.kept(found, 0.4) == "2 steps"
 
 

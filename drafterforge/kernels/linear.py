@@ -52,7 +52,7 @@ def _packing(weight: Tensor) -> tuple[int, torch.dtype] | None:
     return (2, torch.float32) if weight.dtype in (torch.float32, torch.bfloat16, torch.float16) else None
 
 
-NATIVE_ROWS = 256  # most rows for which native.c is asked: it is faster than BLAS below, and no slower there
+NATIVE_ROWS = 256  # most rows for which native.c is asked: faster than BLAS (AVX-512, AVX2), see bench_kernels.py
 
 
 class FrozenLinear:

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined __FMA__
+#if defined __FMA__ || defined __AVX512F__
 #include <immintrin.h>
 #elif defined __aarch64__
 #include <arm_neon.h>
@@ -36,7 +36,7 @@
 #define MOST_ROWS 12               /* rows of one tile: as many sums as registers can hold */
 #define WIDE 4                     /* registers of sums for each of four queries */
 #else
-#define MOST_ROWS 6
+#define MOST_ROWS 6                /* so that no tile is BUSY */
 #define WIDE 2
 #endif
 #define AHEAD 1024                 /* numbers of 4 bytes between weights read and weights asked for, */
