@@ -7,7 +7,7 @@ from drafterforge.bundle.record import read_record
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.bundles import find_bundle
 from drafterforge.pipelines.decode import load_any_drafter
-from drafterforge.pipelines.pool import build_pool, check_alone, check_selector, scheduled
+from drafterforge.pipelines.pool import build_pool, check_alone, check_selector, say_of_reading, scheduled
 from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schema import GenerateConfig, PoolConfig, ServeConfig
@@ -31,6 +31,7 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
             )
     target = load_target(cfg.target)
     if cfg.drafter == "pool":
+        say_of_reading(cfg.pool, target)
         drafter, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)
     else:
         drafter = load_any_drafter(cfg, target)

@@ -24,7 +24,7 @@ from drafterforge.pipelines.bundles import is_name, named_bundle
 from drafterforge.pipelines.console import say
 from drafterforge.pipelines.decode import source_of
 from drafterforge.pipelines.export_drafters import FORMATS, export_drafters, exports_dir
-from drafterforge.pipelines.pool import build_pool, check_selector, pool_names
+from drafterforge.pipelines.pool import build_pool, check_selector, pool_names, say_of_reading
 from drafterforge.schema import ExportConfig
 from drafterforge.target.load import Target, load_target
 
@@ -80,6 +80,7 @@ def make_bundle(cfg: Config, folder: Path) -> BundleRecord:
         raise ArtifactError(f"{folder} exists already; type overwrite=true to replace it, or bundle=OTHER")
     check_selector(cfg.pool)
     target = load_target(cfg.target)
+    say_of_reading(cfg.pool, target)
     build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)  # what does not decode is not exported
     parts, names = Parts(), []
     for given in pool_names(cfg.runs_dir, target, cfg.pool.drafters):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.artifacts.locate import find_artifact, list_artifacts
+from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.bundle.drafters import RETRIEVAL, open_named
 from drafterforge.drafter.fused import FusedDrafter
@@ -14,6 +14,7 @@ from drafterforge.drafter.lora import ADAPTER
 from drafterforge.drafter.names import parts_of
 from drafterforge.drafter.retrieval import is_datastore
 from drafterforge.errors import ConfigError
+from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.pipelines.console import say
 from drafterforge.pipelines.decode import open_drafter, source_of
 from drafterforge.router.router import Router
@@ -76,6 +77,16 @@ def check_selector(cfg: PoolConfig) -> None:
         advised(cfg.selector, cfg.options)
     elif cfg.selector == "router":
         raise ConfigError("selector=router needs pool.router=NAME; type drafterforge train-policy policy=router")
+
+
+def say_of_reading(cfg: PoolConfig, target: Target) -> None:
+    """One line where the pool by default is the slow one of those that are shipped."""
+    routed = (SHIPPED / target.name / "policies" / "router").is_dir()
+    if cfg == PoolConfig() and routed and target.device.type == "cpu" and not has_matrix_unit("cpu"):
+        say(
+            f"every drafter reads along for {cfg.selector}, which costs more than it gains on a CPU without AMX; "
+            "type pool=routed for a faster pool"
+        )
 
 
 def check_alone(cfg: PoolConfig, drafter: str) -> None:

@@ -26,7 +26,7 @@ from readme_rows import SOURCES
 
 from drafterforge.artifacts.typed import read_json
 from drafterforge.errors import ConfigError, DrafterforgeError
-from drafterforge.evaluation.contents import curves_of, is_baseline, is_live, mapping, whole_rows
+from drafterforge.evaluation.contents import curves_of, is_baseline, is_live, mapping, rows_of, whole_rows
 from drafterforge.evaluation.tables import range_of, shown
 
 MEASURED = re.compile(r"<!-- measured -->\n.*?<!-- end of measured -->", re.DOTALL)
@@ -83,6 +83,8 @@ def figures(report: Report) -> Iterator[str]:
             grid = [list(line) for line in zip(*grid, strict=True)]
         yield "MAT of each drafter alone, by domain of the prompt (replayed exactly; the best is bold):"
         yield table(grid[0], grid[1:])
+    elif live:
+        yield from by_domain(report, [row["method"] for row in live if not is_baseline(row)])
     replays = sorted((row for row in rows if not is_live(row)), key=lambda row: -row["mat"])
     if replays:
         yield (
@@ -93,6 +95,17 @@ def figures(report: Report) -> Iterator[str]:
             ["method", "MAT", "of hindsight", "regret"],
             [[row["method"], *(shown(row[key], form) for key, form in WANTED.items())] for row in replays[:MOST]],
         )
+
+
+def by_domain(report: Report, methods: list[str]) -> Iterator[str]:
+    """Speed-up of what was timed, a column for every domain; nothing if there is one domain."""
+    rows = [row for row in rows_of(report) if is_live(row) and not row.get("axis") and row["domain"] != "all"]
+    domains = sorted({row["domain"] for row in rows})
+    found = {(row["method"], row["domain"]): row["speedup"] for row in rows}
+    if 1 < len(domains) <= MOST:
+        yield f"Speed-up by domain of the prompt, {rows[0]['num_prompts']} prompts each:"
+        cells = [[name, *(shown(found.get((name, one)), ".2f", "x") for one in domains)] for name in methods]
+        yield table(["method", *domains], cells)
 
 
 def along(axis: str, rows: list[Mapping[str, Any]]) -> Iterator[str]:

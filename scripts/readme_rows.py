@@ -64,7 +64,7 @@ SOURCES = (
         (
             (
                 f"tokens/s of the shipped pool on {{{FIRST}[method=autoregressive].num_prompts}} held-out sql prompts, "
-                "before anything is trained: autoregressive, the pool, the sql expert with retrieval in its trees; "
+                "before anything is trained: autoregressive, the pool, the sql expert with the datastore in its trees; "
                 "seconds until that is shown",
                 f"{{{FIRST}[method=autoregressive].tokens_per_s:.1f}}, "
                 f"{{{FIRST}[method=* over the pool].tokens_per_s:.1f}} "

@@ -53,7 +53,7 @@ def is_current(plan: Plan, docs: Path) -> bool:
     """Whether the page is what it would be, and its figures are there; other matplotlibs draw them otherwise."""
     report, path = report_of(docs), docs / "distillation.md"
     there = {figure.name for figure in (docs / "figures").glob(FIGURE.format("*"))}
-    wanted = {FIGURE.format(name) for name in studied(report)}
+    wanted = {figure_of(name) for name in studied(report)}
     return path.is_file() and path.read_text() == page(plan, report) and there == wanted
 
 
@@ -108,7 +108,7 @@ def section(name: str, study: Study, report: Report) -> Iterator[str]:
         runs = runs_of(report, name).values()
         newest = max(run["created"] for run in runs)
         yield f"On {', '.join(next(iter(kind(report, name))))}, {newest[:10]}."
-    yield f"![Accept length against minutes of training, {name}](figures/{FIGURE.format(name)})"
+    yield f"![Accept length against minutes of training, {name}](figures/{figure_of(name)})"
     yield markdown_table(table(name, report))
     yield verdict(report, name)
     if missing := [one["label"] for one in measured["variants"] if not one["run"]]:
@@ -170,12 +170,21 @@ def limit(report: Report) -> str:
     if noise is None:
         return f"{said} How much seeds differ was not measured."
     where = ""
-    if any(kind(report, name) != kind(report, report["noise"]) for name in studied(report)):
-        where = "; where that was not measured, the best is"
+    if own := [
+        name for name in studied(report) if name != report["noise"] and spread(report, name) not in (None, noise)
+    ]:
+        where = f", or in {', '.join(own)} what they differ by there"
+    if any(spread(report, name) is None for name in studied(report)):
+        where += "; where that was not measured, the best is"
     return f"{said} The base is kept where a lead is no more than {noise:.3f}, as seeds differ{where}."
 
 
 # --- figures -------------------------------------------------------------------------------------
+
+
+def figure_of(name: str) -> str:
+    """The file of a study's figure; Markdown takes no spaces in links."""
+    return FIGURE.format(name.replace(" ", "-"))
 
 
 def drawn(report: Report) -> dict[str, str]:
@@ -187,7 +196,7 @@ def drawn(report: Report) -> dict[str, str]:
             label: [(point["seconds"] / 60, point["accept_length"]) for point in run["curve"]]
             for label, run in runs_of(report, name).items()
         }
-        figures[FIGURE.format(name)] = standing_alone(lines(name, series, labels, marked=True))
+        figures[figure_of(name)] = standing_alone(lines(name, series, labels, marked=True))
     return figures
 
 

@@ -39,12 +39,12 @@ class Standings:
         return None if other is None else self.lengths[self.best] - self.lengths[other]
 
 
-def length_at(curve: Sequence[Mapping[str, float]], seconds: float) -> float | None:
-    """Best accept length so far, on lines between validations; None before the first."""
-    if seconds < curve[0]["seconds"]:
+def length_at(curve: Sequence[Mapping[str, float]], where: float, axis: str = "seconds") -> float | None:
+    """Best accept length so far, on lines between validations; None before the first.  axis: seconds or step."""
+    if where < curve[0][axis]:
         return None
     best = list(accumulate((point["accept_length"] for point in curve), max))
-    return float(np.interp(seconds, [point["seconds"] for point in curve], best))
+    return float(np.interp(where, [point[axis] for point in curve], best))
 
 
 def runs_of(report: Report, name: str) -> dict[str, Run]:
@@ -53,9 +53,21 @@ def runs_of(report: Report, name: str) -> dict[str, Run]:
     return {one["label"]: report["runs"][one["run"]] for one in variants if one["run"]}
 
 
+def twins(report: Report, name: str) -> list[str]:
+    """Labels of a study that differ from its base in the seed alone: they tell of chance, and win nothing."""
+    study = report["studies"].get(name, {"base": None, "variants": []})
+    settings = {one["label"]: one["settings"] for one in study["variants"]}
+    return [
+        label
+        for label, own in settings.items()
+        if label != study["base"] and [one for one in own if not one.startswith("seed=")] == settings[study["base"]]
+    ]
+
+
 def standings(report: Report, name: str) -> Standings | None:
-    """Of one study; None before anything of it was measured."""
-    runs = runs_of(report, name)
+    """Of one study, without twins of its base; None before anything of it was measured."""
+    apart = twins(report, name) if name != report["noise"] else []
+    runs = {label: run for label, run in runs_of(report, name).items() if label not in apart}
     if not runs:
         return None
     seconds = min(run["curve"][-1]["seconds"] for run in runs.values())
@@ -72,14 +84,30 @@ def kind(report: Report, name: str) -> set[tuple[str, ...]]:
 
 
 def spread(report: Report, name: str) -> float | None:
-    """Between the best and the worst of settings that differ in nothing that should matter, for one study.
+    """Between the best and the worst of settings that differ in the seed alone, after equal steps, for one study.
 
-    None if that was not measured where the study was.
+    They are those of the study itself if it has any, else those of the study of noise.  None if they were not measured,
+    or elsewhere than the study was.
     """
-    found = standings(report, report["noise"])
-    if found is None or found.second is None or kind(report, report["noise"]) != kind(report, name):
-        return None
-    return max(found.lengths.values()) - min(found.lengths.values())
+    alike = alike_of(report, name)
+    return None if alike is None else apart_after(alike, min(run["curve"][-1]["step"] for run in alike))
+
+
+def alike_of(report: Report, name: str) -> list[Run] | None:
+    """Two runs or more that differ in the seed alone and tell what a study's leads are worth."""
+    runs, own = runs_of(report, name), twins(report, name)
+    alike = [run for label, run in runs.items() if label == report["studies"][name]["base"] or label in own]
+    if len(alike) < 2 and report["noise"]:
+        same = kind(report, report["noise"]) == kind(report, name)
+        alike = list(runs_of(report, report["noise"]).values()) if same else []
+    return alike if len(alike) > 1 else None
+
+
+def apart_after(alike: Sequence[Run], step: float) -> float:
+    """How far the accept lengths of runs are apart after as many steps of each."""
+    lengths = [length_at(run["curve"], step, "step") for run in alike]
+    known = [length for length in lengths if length is not None]
+    return max(known) - min(known)
 
 
 def kept(found: Standings, noise: float | None) -> str:
@@ -95,9 +123,13 @@ def verdict(report: Report, name: str) -> str:
     if found is None or len(runs_of(report, name)) == 1:
         return "Not measured yet."
     if name == report["noise"] and noise is not None:
-        took = [run["curve"][-1]["seconds"] / run["curve"][-1]["step"] for run in runs_of(report, name).values()]
+        alike = list(runs_of(report, name).values())
+        took = [run["curve"][-1]["seconds"] / run["curve"][-1]["step"] for run in alike]
         beside = f"the slowest took {max(took) / min(took):.2f} times as long for a step as the fastest"
-        return f"They differ by {noise:.3f}: smaller leads show nothing; {beside}."
+        last = min(run["curve"][-1]["step"] for run in alike)
+        half = next(point["step"] for point in alike[0]["curve"] if point["step"] >= last / 2)
+        before = f", after {half} by {apart_after(alike, half):.3f}" if half < last else ""
+        return f"After {last} steps they differ by {noise:.3f}{before}: smaller leads show nothing; {beside}."
     minutes, best, other = f"{found.seconds / 60:.1f}", found.best, found.second
     if other is None:
         return f"Nothing else was validated within {minutes} minutes."

@@ -82,6 +82,25 @@ def test_a_measurement_that_changed_changes_its_row_and_no_other(numbers, root):
     assert "Re-SpS" in changed and "| 12345.7 s |" in changed
 
 
+def test_what_was_timed_alone_is_told_by_domain(numbers, root):
+    path = root / "docs" / "reports" / "routed.json"
+
+    def at(method: str, domain: str) -> list[dict]:
+        return [
+            row for row in json.loads(path.read_text())["rows"] if (row["method"], row["domain"]) == (method, domain)
+        ]
+
+    name = "HF prompt lookup (10)"
+    (row,) = at(name, "sql")
+    assert row["speedup"] != at(name, "math")[0]["speedup"]
+    change(path, lambda report: [one.update(speedup=98.765) for one in report["rows"] if one == row])
+    assert numbers("--root", root).returncode == 0
+    lines = [line for line in readme(root).splitlines() if line.startswith(f"| {name} |") and "98.77x" in line]
+    headings = "| method | chat | math | medical | python | science | sql | summarization | translation |"
+    assert len(lines) == 1 and headings in readme(root)
+    assert lines[0].split(" | ")[headings.split(" | ").index("sql")] == "98.77x"
+
+
 def test_a_command_without_a_file_has_no_row(numbers, root):
     (root / "docs" / "reports" / "calibrate.json").unlink()
     assert "| `drafterforge calibrate latency" in readme(root)

@@ -219,7 +219,10 @@ def test_studies_of_an_earlier_report_stay_beside_new_ones(study, tmp_path, scri
     assert len(report["runs"]) == 4 and {f"{shared}, 2001-02-03T04:05:06+00:00", shared} <= report["runs"].keys()
     assert study("page", "--root", docs.parent)[0] == 0
     text = (docs / "distillation.md").read_text()
-    assert "They differ by 0.250" in text and "After 1.0 minutes each, **1 step** is best: 1.800" in text
+    assert (
+        "After 10 steps they differ by 0.250: smaller" in text
+        and "After 1.0 minutes each, **1 step** is best: 1.800" in text
+    )
     assert "2 steps: 1.500; how much seeds differ was not measured there." in text  # the seeds are another machine's
     assert "| ttt | 1 step | 1.800 | 2 steps | 1.500 | +0.300 | 1.0 | 1 step |" in text
     assert "as seeds differ; where that was not measured, the best is." in text
@@ -352,7 +355,7 @@ def test_the_page_says_what_the_numbers_say(study, docs):
         "After 1.0 minutes each, **1 step** is best: 1.800, 2 steps: 1.500; that is more than seeds differ (0.100)."
         in text
     )
-    assert "They differ by 0.100: smaller leads show nothing; the slowest took 1.00 times as long" in text
+    assert "After 20 steps they differ by 0.100, after 10 by 0.000: smaller leads show nothing; the slowest" in text
     assert "Not measured: none." in text
     assert "| ttt | 1 step | 1.800 | 2 steps | 1.500 | +0.300 | 1.0 | 1 step |" in text
     assert "## Not measured yet" not in text and "- more layers: there is one" in text
@@ -361,12 +364,48 @@ def test_the_page_says_what_the_numbers_say(study, docs):
     assert len(list((docs / "figures").iterdir())) == 2
 
 
+def test_the_figure_of_a_study_of_two_words_is_linked(study, docs):
+    report, plan = report_of(CURVES), json.loads(json.dumps(PLAN))
+    for of in (report["studies"], plan["studies"]):
+        of["ttt of drafters"] = of.pop("ttt")
+    keep(docs, report)
+    assert study("page", "--root", docs.parent, plan=plan)[0] == 0
+    assert "(figures/distillation-ttt-of-drafters.svg)" in (docs / "distillation.md").read_text()
+    assert (docs / "figures" / "distillation-ttt-of-drafters.svg").is_file()
+    assert study("page", "--root", docs.parent, "--check", plan=plan)[0] == 0
+
+
 def test_a_lead_within_the_noise_keeps_the_base(study, docs):
     keep(docs, report_of(CURVES | {"ttt": {"1 step": [(60, 1.55)], "2 steps": [(60, 1.5)]}}))
     study("page", "--root", docs.parent)
     text = (docs / "distillation.md").read_text()
     assert "that is no more than seeds differ (0.100)" in text
     assert "| ttt | 1 step | 1.550 | 2 steps | 1.500 | +0.050 | 1.0 | 2 steps |" in text
+
+
+def test_twins_of_the_base_tell_of_chance_and_win_nothing(study, scripts, docs):
+    plan = json.loads(json.dumps(PLAN))
+    variants = {"1 step": ["trainer.ttt_steps=1"], "2 steps": [], "2 steps, other seed": ["seed=2"]}
+    plan["studies"]["ttt"]["variants"] = variants
+    report = report_of(CURVES)
+    curves = {"1 step": [(60, 1.5), (90, 1.7)], "2 steps": [(90, 1.5), (180, 1.6)]}
+    for twin, noise in (([(30, 1.7), (60, 1.9)], 0.3), ([(9, 1.4), (18, 1.57)], 0.03)):  # faster than the others
+        of_study = {label: run_of(points) for label, points in (curves | {"2 steps, other seed": twin}).items()}
+        report["studies"]["ttt"]["variants"] = [
+            {"label": label, "settings": variants[label], "refused": "", "run": label} for label in variants
+        ]
+        report["runs"].update(of_study)
+        module = scripts("study_standings")
+        assert module.twins(report, "ttt") == ["2 steps, other seed"]
+        assert module.standings(report, "ttt").lengths == {"1 step": 1.7, "2 steps": 1.5}  # at 90 seconds
+        assert module.spread(report, "ttt") == pytest.approx(noise)  # after 20 steps, and not the other study's 0.1
+        keep(docs, report)
+        assert study("page", "--root", docs.parent, plan=plan)[0] == 0
+        text = (docs / "distillation.md").read_text()
+        assert f"no more than seeds differ ({noise:.3f})" in text or f"more than seeds differ ({noise:.3f})" in text
+        assert f"| +0.200 | 1.5 | {'2 steps' if noise > 0.2 else '1 step'} |" in text
+        assert "| 2 steps, other seed | 20 |" in text  # shown all the same
+        assert "no more than 0.100, as seeds differ, or in ttt what they differ by there." in text
 
 
 def test_what_was_not_measured_is_listed_and_not_told_of(study, docs):
