@@ -1,1 +1,1 @@
-"""Hydra groups and one file per command; a YAML holds only what differs from schema.py."""
+"""Hydra groups and one file per command; a YAML holds only what differs from config.schema."""

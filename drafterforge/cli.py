@@ -12,8 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from drafterforge import __version__, schema
-from drafterforge.compose import catalogue, load_config
+from drafterforge import __version__
+from drafterforge.config import catalogue, schema
+from drafterforge.config.compose import load_config
 from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.bundle.record import BUNDLE
+from drafterforge.config.schema import ExportConfig, GenerateConfig, ServeConfig
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.schema import ExportConfig, GenerateConfig, ServeConfig
-from drafterforge.target.load import target_name
+from drafterforge.targets.load import target_name
 
 
 def is_name(text: str) -> bool:

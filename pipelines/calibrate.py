@@ -12,9 +12,10 @@ from rich.table import Table
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
-from drafterforge.compose import to_dict
+from drafterforge.config.compose import to_dict
+from drafterforge.config.progress import bar, table_console
+from drafterforge.config.schema import CalibrateConfig
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.console import bar, table_console
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.pool import open_pool
 from drafterforge.pipelines.traces import policy_prompts
@@ -22,13 +23,12 @@ from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
-from drafterforge.scheduling.actions import ActionGrid, describe
-from drafterforge.scheduling.fit import fit_step, fit_terms, median_error, unpriced
-from drafterforge.scheduling.latency import FILE, STEPS, Cycles, LatencyProfile
-from drafterforge.scheduling.schedulers import RandomScheduler, StaticScheduler
-from drafterforge.schema import CalibrateConfig
-from drafterforge.target.device import describe_device
-from drafterforge.target.load import Target, load_target
+from drafterforge.schedulers.actions import ActionGrid, describe
+from drafterforge.schedulers.base import RandomScheduler, StaticScheduler
+from drafterforge.schedulers.latency import FILE, STEPS, Cycles, LatencyProfile
+from drafterforge.schedulers.latency_fit import fit_step, fit_terms, median_error, unpriced
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target, load_target
 
 Config = CalibrateConfig
 CONTEXT = 256  # tokens, at which a token without a drafter is shown

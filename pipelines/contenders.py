@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from drafterforge.bundle.open import open_bundle
+from drafterforge.assembly.open_bundle import open_bundle
 from drafterforge.bundle.record import read_record
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.names import JOINT, domain_of, halves
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.config.names import JOINT, domain_of, halves
+from drafterforge.config.schema import EvaluateConfig, PoolConfig
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.rivals import (
@@ -28,10 +29,9 @@ from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.scheduling.schedulers import Scheduler
-from drafterforge.schema import EvaluateConfig, PoolConfig
+from drafterforge.schedulers.base import Scheduler
 from drafterforge.selectors import names as selector_names
-from drafterforge.target.load import Target
+from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
 INVARIANT = f"{AUTOREGRESSIVE}, invariant"

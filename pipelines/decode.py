@@ -12,26 +12,27 @@ import torch
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.bundle.drafters import RETRIEVAL, Source, check_taps, open_named, small_lm
-from drafterforge.compose import catalogue, to_dict
+from drafterforge.assembly.drafters import RETRIEVAL, Source, check_taps, open_named, small_lm
+from drafterforge.config import catalogue
+from drafterforge.config.compose import to_dict
+from drafterforge.config.names import halves
+from drafterforge.config.progress import bar, say
+from drafterforge.config.schema import DataConfig, DomainConfig, GenerateConfig, ServeConfig, TrainDrafterConfig
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
-from drafterforge.drafter.checkpoint import generalist_of, load_drafter
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.names import halves
-from drafterforge.drafter.retrieval import Datastore, Retrieval
+from drafterforge.drafters.eagle3.checkpoint import generalist_of, load_drafter
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.retrieval.model import Datastore, Retrieval
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
 from drafterforge.evaluation.report import build_row
-from drafterforge.pipelines.console import bar, say
 from drafterforge.pipelines.reports import write_report
 from drafterforge.runtime.engine import Drafter, Engine, kind_of_drafter
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.schema import DataConfig, DomainConfig, GenerateConfig, ServeConfig, TrainDrafterConfig
-from drafterforge.target.load import Target, load_target
+from drafterforge.targets.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
 

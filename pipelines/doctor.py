@@ -12,12 +12,12 @@ from rich.table import Table
 
 from drafterforge import __version__
 from drafterforge.artifacts.locate import list_artifacts
+from drafterforge.config.schema import DoctorConfig
 from drafterforge.kernels import native
-from drafterforge.schema import DoctorConfig
-from drafterforge.target.device import choose_device, choose_dtype, describe_device
-from drafterforge.target.fingerprint import fingerprint
-from drafterforge.target.load import target_name
-from drafterforge.target.smollm2 import cache_dir, is_present, smollm2_dir
+from drafterforge.targets.device import choose_device, choose_dtype, describe_device
+from drafterforge.targets.fingerprint import fingerprint
+from drafterforge.targets.load import target_name
+from drafterforge.targets.smollm2 import cache_dir, is_present, smollm2_dir
 
 Config = DoctorConfig
 PACKAGES = ("torch", "transformers", "lightning", "datasets", "peft", "safetensors", "hydra-core")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from drafterforge.bundle.open import locate, open_bundle
+from drafterforge.assembly.open_bundle import locate, open_bundle
 from drafterforge.bundle.record import read_record
+from drafterforge.config.schema import GenerateConfig, PoolConfig, ServeConfig
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.bundles import find_bundle
 from drafterforge.pipelines.decode import load_any_drafter
 from drafterforge.pipelines.pool import build_pool, check_alone, check_selector, say_of_reading, scheduled
 from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.schema import GenerateConfig, PoolConfig, ServeConfig
 from drafterforge.selectors import check_options
-from drafterforge.target.load import load_target
+from drafterforge.targets.load import load_target
 
 
 def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[Engine, str]:

@@ -11,17 +11,17 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
-from drafterforge.compose import to_dict
-from drafterforge.drafter.names import domain_of, parts_of
+from drafterforge.config.compose import to_dict
+from drafterforge.config.names import domain_of, parts_of
+from drafterforge.config.progress import bar, say
+from drafterforge.config.schema import EvaluateConfig
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.lossless import compare
 from drafterforge.evaluation.requests import Request, spread
 from drafterforge.evaluation.rivals import require_openvino
 from drafterforge.evaluation.rows import timed_rows
-from drafterforge.evaluation.selection import Contest
 from drafterforge.evaluation.shelf import Shelf
-from drafterforge.pipelines.console import bar, say
 from drafterforge.pipelines.contenders import EXPERT, OPENVINO, STATIC, Contenders, check_methods
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.eval_tables import show
@@ -31,13 +31,13 @@ from drafterforge.pipelines.reports import compare_saved, require_lossless, writ
 from drafterforge.pipelines.scaling import scaled, scaling_curves
 from drafterforge.pipelines.suites import STREAMS, answered, limited, requests_of
 from drafterforge.pipelines.timing import settled, timed
+from drafterforge.replay.selection import Contest
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
-from drafterforge.schema import EvaluateConfig
 from drafterforge.selectors import check_options
-from drafterforge.target.device import describe_device
-from drafterforge.target.load import Target, load_target
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
 Config = EvaluateConfig

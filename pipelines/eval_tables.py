@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from drafterforge.config.progress import say, table_console
 from drafterforge.evaluation.contents import ALL, whole_rows
-from drafterforge.pipelines.console import say, table_console
 
 
 def show(report: dict[str, Any], own: str) -> None:

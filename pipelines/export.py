@@ -12,21 +12,21 @@ from typing import Any
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
+from drafterforge.assembly.drafters import RETRIEVAL, Source
+from drafterforge.assembly.open_bundle import open_bundle, tokenizer_sha256
 from drafterforge.bundle.archive import pack
-from drafterforge.bundle.drafters import RETRIEVAL, Source
 from drafterforge.bundle.hub import is_hub_id, push
-from drafterforge.bundle.open import open_bundle, tokenizer_sha256
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
-from drafterforge.drafter.names import halves
+from drafterforge.config.names import halves
+from drafterforge.config.progress import say
+from drafterforge.config.schema import ExportConfig
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines.bundles import is_name, named_bundle
-from drafterforge.pipelines.console import say
 from drafterforge.pipelines.decode import source_of
 from drafterforge.pipelines.export_drafters import FORMATS, export_drafters, exports_dir
 from drafterforge.pipelines.pool import build_pool, check_selector, pool_names, say_of_reading
-from drafterforge.schema import ExportConfig
-from drafterforge.target.load import Target, load_target
+from drafterforge.targets.load import Target, load_target
 
 Config = ExportConfig
 LICENCES = {"smollm2-135m": "Apache-2.0"}  # of targets whose weights come with the package's own loader

@@ -10,21 +10,21 @@ import torch
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.bundle.drafters import Source
-from drafterforge.bundle.layout import TargetFacts, read_target, refuse_export, write_export
-from drafterforge.bundle.open import check_bundle, locate, source_of, which_target
+from drafterforge.assembly.drafters import Source
+from drafterforge.assembly.open_bundle import check_bundle, locate, source_of, which_target
 from drafterforge.bundle.record import BUNDLE
-from drafterforge.bundle.sglang import write_sglang
-from drafterforge.bundle.vllm import LAYOUTS, write_vllm
-from drafterforge.drafter.checkpoint import generalist_of, load_full
-from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.lora import ADAPTER, load_adapter, merge
-from drafterforge.drafter.spec import NORMS_31
+from drafterforge.config.schema import ExportConfig
+from drafterforge.drafters.eagle3.checkpoint import generalist_of, load_full
+from drafterforge.drafters.eagle3.lora import ADAPTER, load_adapter, merge
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.spec import NORMS_31
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.interop.layout import TargetFacts, read_target, refuse_export, write_export
+from drafterforge.interop.sglang import write_sglang
+from drafterforge.interop.vllm import LAYOUTS, write_vllm
 from drafterforge.pipelines.bundles import find_bundle, named_bundle
 from drafterforge.pipelines.decode import command_for, kind_of
-from drafterforge.schema import ExportConfig
-from drafterforge.target.load import target_name
+from drafterforge.targets.load import target_name
 
 FORMATS = ("sglang", "vllm")
 DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float32": torch.float32}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
+from drafterforge.config.progress import console
+from drafterforge.config.schema import GenerateConfig
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.console import console
 from drafterforge.pipelines.engines import open_engine
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import TextStream
-from drafterforge.schema import GenerateConfig
 
 Config = GenerateConfig
 GREEN, RESET = "\x1b[32m", "\x1b[0m"

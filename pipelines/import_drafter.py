@@ -6,12 +6,12 @@ from pathlib import Path
 
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir
-from drafterforge.bundle.foreign import fetch_head, read_head
-from drafterforge.bundle.layout import lossless_dtype, read_target
-from drafterforge.drafter.checkpoint import save_drafter
+from drafterforge.config.progress import same_target, say
+from drafterforge.config.schema import ImportConfig
+from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.console import same_target, say
-from drafterforge.schema import ImportConfig
+from drafterforge.interop.layout import lossless_dtype, read_target
+from drafterforge.interop.published_heads import fetch_head, read_head
 
 Config = ImportConfig
 

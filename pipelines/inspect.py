@@ -11,12 +11,12 @@ from rich.table import Table
 from drafterforge.artifacts.folder import open_artifact, restore_interrupted
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.artifacts.manifest import Manifest
+from drafterforge.assembly.open_bundle import check_bundle, locate
 from drafterforge.bundle.card import summary
-from drafterforge.bundle.open import check_bundle, locate
 from drafterforge.bundle.record import BUNDLE, BundleRecord
+from drafterforge.config.progress import table_console
+from drafterforge.config.schema import InspectConfig
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.console import table_console
-from drafterforge.schema import InspectConfig
 
 Config = InspectConfig
 

@@ -9,15 +9,15 @@ import numpy as np
 from rich.table import Table
 
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.compose import to_dict
-from drafterforge.evaluation.joint import JointContest, portfolio
-from drafterforge.pipelines.console import bar, table_console
+from drafterforge.config.compose import to_dict
+from drafterforge.config.progress import bar, table_console
+from drafterforge.config.schema import TrainPolicyConfig
 from drafterforge.pipelines.reports import write_report
-from drafterforge.scheduling.actions import ActionGrid
-from drafterforge.scheduling.latency import LatencyProfile
-from drafterforge.scheduling.trace import Traces
-from drafterforge.schema import TrainPolicyConfig
-from drafterforge.target.load import Target
+from drafterforge.replay.joint import JointContest, portfolio
+from drafterforge.replay.trace import Traces
+from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.schedulers.latency import LatencyProfile
+from drafterforge.targets.load import Target
 
 SELECTORS = {
     "hedgespec": {},

@@ -8,24 +8,24 @@ from pathlib import Path
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.bundle.drafters import RETRIEVAL, open_named
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.lora import ADAPTER
-from drafterforge.drafter.names import parts_of
-from drafterforge.drafter.retrieval import is_datastore
+from drafterforge.assembly.drafters import RETRIEVAL, open_named
+from drafterforge.config.names import parts_of
+from drafterforge.config.progress import say
+from drafterforge.config.schema import PoolConfig, RuntimeConfig
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.lora import ADAPTER
+from drafterforge.drafters.retrieval.model import is_datastore
 from drafterforge.errors import ConfigError
 from drafterforge.kernels.linear import has_matrix_unit
-from drafterforge.pipelines.console import say
 from drafterforge.pipelines.decode import open_drafter, source_of
 from drafterforge.router.router import Router
 from drafterforge.runtime.engine import kind_of_drafter
 from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.scheduling.policy import check_policy, load_policy
-from drafterforge.scheduling.schedulers import Scheduler
-from drafterforge.schema import PoolConfig, RuntimeConfig
+from drafterforge.schedulers.base import Scheduler
+from drafterforge.schedulers.policy import check_policy, load_policy
 from drafterforge.selectors import advised, check_options
-from drafterforge.target.load import Target
+from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
 DATASTORE = 2  # rank of a datastore

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
-from drafterforge.compose import to_dict
+from drafterforge.config.compose import to_dict
+from drafterforge.config.progress import bar, same_target, say
+from drafterforge.config.schema import DataConfig, DomainConfig, PrepareDataConfig, TrainDrafterConfig
 from drafterforge.data.answering import prepare_answers
 from drafterforge.data.answers import SPLITS, AnswerSet
 from drafterforge.data.features import FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
@@ -15,11 +17,9 @@ from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.data.spool import CaptureSpool
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.console import bar, same_target, say
-from drafterforge.schema import DataConfig, DomainConfig, PrepareDataConfig, TrainDrafterConfig
-from drafterforge.target.answer import BatchAnswerer
-from drafterforge.target.capture import FeatureCapture
-from drafterforge.target.load import Target, load_target
+from drafterforge.targets.answer import BatchAnswerer
+from drafterforge.targets.capture import FeatureCapture
+from drafterforge.targets.load import Target, load_target
 from drafterforge.training.batches import PackedData
 
 Config = PrepareDataConfig

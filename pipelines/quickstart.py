@@ -17,12 +17,14 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.artifacts.typed import read_json
 from drafterforge.bundle.record import BUNDLE, read_record
-from drafterforge.compose import to_dict
+from drafterforge.config.compose import to_dict
+from drafterforge.config.names import JOINT, parts_of
+from drafterforge.config.progress import same_target, say, table_console
+from drafterforge.config.schema import EvaluateConfig, ExportConfig, PoolConfig, QuickstartConfig, SuiteConfig
 from drafterforge.data.answering import user_turns
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers, JoinedRows
 from drafterforge.data.prompts import Prompt, load_prompts
-from drafterforge.drafter.names import JOINT, parts_of
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.report import print_table
@@ -30,7 +32,6 @@ from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.rows import timed_rows
 from drafterforge.evaluation.shelf import Shelf
 from drafterforge.pipelines.bundles import is_name, named_bundle
-from drafterforge.pipelines.console import same_target, say, table_console
 from drafterforge.pipelines.contenders import BUNDLE as THE_BUNDLE
 from drafterforge.pipelines.contenders import DEFAULT, Contenders
 from drafterforge.pipelines.decode import open_drafter
@@ -41,9 +42,8 @@ from drafterforge.pipelines.prepare_data import find_answers
 from drafterforge.pipelines.reports import require_lossless, write_report
 from drafterforge.pipelines.timing import settled, timed
 from drafterforge.pipelines.train_drafter import parents_of, train
-from drafterforge.schema import EvaluateConfig, ExportConfig, PoolConfig, QuickstartConfig, SuiteConfig
-from drafterforge.target.device import describe_device
-from drafterforge.target.load import Target, load_target, target_name
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target, load_target, target_name
 from drafterforge.training.loggers import require_loggers, settings_of
 
 Config = QuickstartConfig

@@ -10,25 +10,25 @@ from typing import Any
 import numpy as np
 import torch
 
+from drafterforge.config.progress import bar
+from drafterforge.config.schema import EvaluateConfig
 from drafterforge.evaluation.contents import ALL
-from drafterforge.evaluation.crossed import Crossing
-from drafterforge.evaluation.curves import actions, pool_scaling, regret_curves, weights
 from drafterforge.evaluation.ledger import Asked, Entry
-from drafterforge.evaluation.plays import Story
 from drafterforge.evaluation.requests import Request
-from drafterforge.evaluation.selection import Contest, Cycles, tuned
 from drafterforge.evaluation.shelf import Shelf
-from drafterforge.evaluation.story import tell
-from drafterforge.pipelines.console import bar
 from drafterforge.pipelines.contenders import STATIC, Contenders
 from drafterforge.pipelines.suites import STREAMS, answered, tuning_requests
+from drafterforge.replay.crossed import Crossing
+from drafterforge.replay.curves import actions, pool_scaling, regret_curves, weights
+from drafterforge.replay.plays import Story
+from drafterforge.replay.selection import Contest, Cycles, tuned
+from drafterforge.replay.story import tell
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.pool import Pool
-from drafterforge.scheduling.schedulers import Scheduler, StaticScheduler
-from drafterforge.schema import EvaluateConfig
+from drafterforge.schedulers.base import Scheduler, StaticScheduler
 from drafterforge.selectors import names as selector_names
 from drafterforge.selectors import wants_divergence
-from drafterforge.target.load import Target
+from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
 SCALED = ("hedgespec", "normalhedge", "ucbspec", "metasd_ucb")  # drawn against the pool's size

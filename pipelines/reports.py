@@ -10,19 +10,19 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
+from drafterforge.config.progress import table_console
 from drafterforge.errors import CheckFailedError
-from drafterforge.evaluation.compare import compare_reports, print_comparison
 from drafterforge.evaluation.contents import read_report
 from drafterforge.evaluation.ledger import FILE as LEDGER
 from drafterforge.evaluation.ledger import Entry, save_entries
-from drafterforge.evaluation.markdown import render_markdown
-from drafterforge.evaluation.page import render_page
 from drafterforge.evaluation.report import build_report
-from drafterforge.evaluation.verdict import failed
-from drafterforge.pipelines.console import table_console
+from drafterforge.reporting.compare import compare_reports, print_comparison
+from drafterforge.reporting.markdown import render_markdown
+from drafterforge.reporting.page import render_page
+from drafterforge.reporting.verdict import failed
 from drafterforge.runtime.numerics import choose_numerics
-from drafterforge.target.device import describe_device
-from drafterforge.target.load import Target
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target
 
 REPORT = "report.json"
 PAGE, MARKDOWN = "report.html", "report.md"

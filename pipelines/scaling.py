@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drafterforge.config.progress import say
+from drafterforge.config.schema import EvaluateConfig
 from drafterforge.data.chat import Message, prompt_ids
 from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.shelf import Shelf
-from drafterforge.pipelines.console import say
 from drafterforge.pipelines.contenders import Contenders
 from drafterforge.pipelines.suites import answered, test_prompts
 from drafterforge.pipelines.timing import POOL_SIZE, timed
-from drafterforge.schema import EvaluateConfig
 
 TEMPERATURE, BATCH_SIZE, CONTEXT = "temperature", "batch size", "context length"
 MOST_TURNS = 64  # put before a request to make it long

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from drafterforge.config.progress import say
+from drafterforge.config.schema import ServeConfig
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.console import say
 from drafterforge.pipelines.engines import open_engine
-from drafterforge.schema import ServeConfig
 
 Config = ServeConfig
 KEY = "DRAFTERFORGE_API_KEY"  # in the environment; other users of the machine do not see it, as they see arguments

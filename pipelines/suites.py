@@ -6,17 +6,17 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from drafterforge.config.progress import bar, say
+from drafterforge.config.schema import DataConfig, DomainConfig, EvaluateConfig
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt, interleave, load_prompts
 from drafterforge.data.questions import Question, load_questions, turn_messages
 from drafterforge.data.rephrase import kinds, rephrased
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.shelf import Shelf
-from drafterforge.pipelines.console import bar, say
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
-from drafterforge.schema import DataConfig, DomainConfig, EvaluateConfig
-from drafterforge.target.load import Target
+from drafterforge.targets.load import Target
 
 STREAMS = ("mixed", "ood")  # suites whose requests come in a drawn order, the domains mixed
 CHUNKS = 4  # batches that are answered before they are put on the shelf

@@ -9,18 +9,18 @@ from typing import Any
 
 import torch
 
+from drafterforge.config.progress import bar
+from drafterforge.config.schema import EvaluateConfig
 from drafterforge.evaluation.ledger import Asked, Entry
 from drafterforge.evaluation.lossless import compare
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, decode, rotated, samplings, warm_up
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.shelf import Shelf
-from drafterforge.pipelines.console import bar
 from drafterforge.pipelines.contenders import Contenders
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import Sampling
-from drafterforge.schema import EvaluateConfig
-from drafterforge.target.load import load_target
+from drafterforge.targets.load import load_target
 
 POOL_SIZE = "pool size"
 

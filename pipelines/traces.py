@@ -10,19 +10,19 @@ from pathlib import Path
 from drafterforge.artifacts.folder import is_whole, open_artifact, reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.staging import drop_staging, open_staging
-from drafterforge.compose import to_dict
+from drafterforge.config.compose import to_dict
+from drafterforge.config.progress import bar, say
+from drafterforge.config.schema import DataConfig, DomainConfig, GridConfig, TracesConfig
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import interleave, load_prompts
-from drafterforge.pipelines.console import bar, say
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.pool import open_pool
+from drafterforge.replay.recording import record
+from drafterforge.replay.trace import Recorded, Traces, join, load_shards, recorded_of, save_shard
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
-from drafterforge.runtime.recording import record
-from drafterforge.scheduling.trace import Recorded, Traces, join, load_shards, recorded_of, save_shard
-from drafterforge.schema import DataConfig, DomainConfig, GridConfig, TracesConfig
-from drafterforge.target.device import describe_device
-from drafterforge.target.load import Target
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target
 
 PLACES = {"train": "val", "test": "test"}  # tasks no drafter learned from, and tasks nobody looked at
 

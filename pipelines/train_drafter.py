@@ -14,27 +14,27 @@ from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
-from drafterforge.bundle.drafters import check_taps
-from drafterforge.compose import to_dict
+from drafterforge.assembly.drafters import check_taps
+from drafterforge.config.compose import to_dict
+from drafterforge.config.progress import same_target, say, table_console
+from drafterforge.config.schema import DrafterConfig, LoraConfig, TrainDrafterConfig
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
-from drafterforge.drafter.checkpoint import generalist_of, load_drafter, load_expert, save_drafter
-from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.init import TargetWeights, scratch_init, size_norms, warm_init, with_vocabulary
-from drafterforge.drafter.lora import ADAPTER
-from drafterforge.drafter.spec import DrafterSpec
-from drafterforge.drafter.vocab import coverage, draft_token_ids
+from drafterforge.drafters.eagle3.checkpoint import generalist_of, load_drafter, load_expert, save_drafter
+from drafterforge.drafters.eagle3.init import TargetWeights, scratch_init, size_norms, warm_init, with_vocabulary
+from drafterforge.drafters.eagle3.lora import ADAPTER
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.spec import DrafterSpec
+from drafterforge.drafters.eagle3.train.lora import add_adapter, save_adapter, take_additions
+from drafterforge.drafters.eagle3.train.module import DistillModule
+from drafterforge.drafters.eagle3.vocab import coverage, draft_token_ids
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.report import print_table
-from drafterforge.pipelines.console import same_target, say, table_console
 from drafterforge.pipelines.decode import command_for, decode_held_out, open_drafter
 from drafterforge.pipelines.prepare_data import find_answers, open_features, packed
 from drafterforge.pipelines.train_specialist import Parent, build_retrieval, train_causal_lm
-from drafterforge.schema import DrafterConfig, LoraConfig, TrainDrafterConfig
-from drafterforge.target.load import Target, load_target
+from drafterforge.targets.load import Target, load_target
 from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
-from drafterforge.training.lora import add_adapter, save_adapter, take_additions
-from drafterforge.training.module import DistillModule
 from drafterforge.training.trainer import distil
 
 Config = TrainDrafterConfig

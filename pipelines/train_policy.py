@@ -14,14 +14,14 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact, reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.staging import drop_staging, open_staging
-from drafterforge.compose import to_dict
+from drafterforge.config.compose import to_dict
+from drafterforge.config.progress import bar, table_console
+from drafterforge.config.schema import KNOTS, CalibrateConfig, TrainPolicyConfig
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
 from drafterforge.evaluation.report import build_row
-from drafterforge.evaluation.schedules import Schedule, bounds_of, faster_p, replayed, schedule_of
 from drafterforge.pipelines import calibrate
-from drafterforge.pipelines.console import bar, table_console
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.joint import select_jointly
 from drafterforge.pipelines.pool import fingerprint_of, open_pool
@@ -29,22 +29,22 @@ from drafterforge.pipelines.reports import write_report
 from drafterforge.pipelines.traces import traces_of
 from drafterforge.pipelines.train_router import train_router
 from drafterforge.pipelines.yardstick import yardstick_of
+from drafterforge.replay.planner import best_static
+from drafterforge.replay.replay import build_table
+from drafterforge.replay.schedules import Schedule, bounds_of, faster_p, replayed, schedule_of
+from drafterforge.replay.trace import Traces
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.scheduling.actions import ActionGrid, describe
-from drafterforge.scheduling.latency import LatencyProfile, read_profile
-from drafterforge.scheduling.marginal import marginal_grid
-from drafterforge.scheduling.planner import best_static
-from drafterforge.scheduling.policy import check_policy, load_policy, save_policy
-from drafterforge.scheduling.replay import build_table
-from drafterforge.scheduling.schedulers import Scheduler
-from drafterforge.scheduling.spec import PolicySpec
-from drafterforge.scheduling.trace import Traces
-from drafterforge.schema import KNOTS, CalibrateConfig, TrainPolicyConfig
-from drafterforge.target.device import describe_device
-from drafterforge.target.load import Target, load_target
+from drafterforge.schedulers.actions import ActionGrid, describe
+from drafterforge.schedulers.base import Scheduler
+from drafterforge.schedulers.latency import LatencyProfile, read_profile
+from drafterforge.schedulers.marginal import marginal_grid
+from drafterforge.schedulers.policy import check_policy, load_policy, save_policy
+from drafterforge.schedulers.spec import PolicySpec
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target, load_target
 from drafterforge.training.policies import (
     NUMBERS_TRIED,
     Curve,

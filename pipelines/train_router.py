@@ -15,19 +15,19 @@ from torch import Tensor
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.staging import drop_staging, open_staging
-from drafterforge.compose import to_dict
+from drafterforge.config.compose import to_dict
+from drafterforge.config.progress import bar, say, table_console
+from drafterforge.config.schema import DataConfig, DomainConfig, RouterConfig
 from drafterforge.data.answering import DATE, user_turns
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt, load_prompts
 from drafterforge.data.rephrase import kinds, partly_rephrased, rephrased
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.console import bar, say, table_console
 from drafterforge.pipelines.yardstick import Measured, Yardstick
 from drafterforge.router.features import TextEncoder, prompt_features, request_text
 from drafterforge.router.router import Router
-from drafterforge.schema import DataConfig, DomainConfig, RouterConfig
-from drafterforge.target.device import describe_device
-from drafterforge.target.load import Target
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target
 from drafterforge.training.router import expected_calibration_error, fit_router, soft_labels
 
 TOKENS_PER_PASS = 2048  # padded tokens that the target reads at a time

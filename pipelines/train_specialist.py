@@ -14,9 +14,11 @@ from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
-from drafterforge.compose import to_dict
+from drafterforge.config.compose import to_dict
+from drafterforge.config.progress import say
+from drafterforge.config.schema import TrainDrafterConfig
 from drafterforge.data.joined import JoinedAnswers, JoinedRows
-from drafterforge.drafter.causal_lm import (
+from drafterforge.drafters.causal_lm.model import (
     CausalLMDrafter,
     new_model,
     open_model,
@@ -24,18 +26,16 @@ from drafterforge.drafter.causal_lm import (
     take_embeddings,
     warm_layers,
 )
-from drafterforge.drafter.init import TargetWeights
-from drafterforge.drafter.retrieval import Datastore, RetrievalSpec
+from drafterforge.drafters.causal_lm.train import SpecialistModule
+from drafterforge.drafters.eagle3.init import TargetWeights
+from drafterforge.drafters.retrieval.model import Datastore, RetrievalSpec
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.pipelines.console import say
 from drafterforge.pipelines.decode import kind_of
 from drafterforge.pipelines.prepare_data import open_features, packed
-from drafterforge.schema import TrainDrafterConfig
-from drafterforge.target.lean import lean_obstacle
-from drafterforge.target.load import Target
+from drafterforge.targets.lean import lean_obstacle
+from drafterforge.targets.load import Target
 from drafterforge.training.loggers import keep_logs
 from drafterforge.training.loggers import settings_of as trainer_settings
-from drafterforge.training.specialist import SpecialistModule
 from drafterforge.training.trainer import distil
 
 Config = TrainDrafterConfig

@@ -12,19 +12,19 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.artifacts.manifest import Manifest, canonical_json
 from drafterforge.artifacts.typed import read_json, typed
+from drafterforge.config.progress import bar
+from drafterforge.config.schema import PoolConfig, TrainPolicyConfig
 from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation.story import tell
-from drafterforge.pipelines.console import bar
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool
+from drafterforge.replay.story import tell
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
-from drafterforge.scheduling.actions import describe
-from drafterforge.schema import PoolConfig, TrainPolicyConfig
-from drafterforge.target.load import Target
+from drafterforge.schedulers.actions import describe
+from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
 SHARD = 32  # prompts that are measured before they are kept

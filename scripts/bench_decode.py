@@ -27,9 +27,10 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.config.schema import POOL_DOMAINS, TargetConfig
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.evaluation.rivals import (
     FLASHSPEC_TOKENS,
     FlashSpec,
@@ -45,9 +46,8 @@ from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.shapes import default_shape
-from drafterforge.schema import POOL_DOMAINS, TargetConfig
-from drafterforge.target.device import describe_device
-from drafterforge.target.load import Target, load_target
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
 AUTOREGRESSIVE, HF, HF_LOOKUP = "autoregressive", "HF generate", "HF prompt lookup (10)"

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.kernels import native
-from drafterforge.target.device import describe_device
+from drafterforge.targets.device import describe_device
 
 SHAPES = {"qkv": (960, 576), "out": (576, 576), "gate and up": (3072, 576), "down": (576, 1536), "head": (49152, 576)}
 LAYERS = {"qkv": 30, "out": 30, "gate and up": 30, "down": 30, "head": 1}  # of each in one pass of the target

@@ -23,24 +23,24 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.init import scratch_init
-from drafterforge.drafter.lora import LowRank
-from drafterforge.drafter.spec import DrafterSpec
-from drafterforge.drafter.stacked import StackedDrafters
+from drafterforge.config.schema import LORA_TARGETS, POOL_DOMAINS, TargetConfig
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.init import scratch_init
+from drafterforge.drafters.eagle3.lora import LowRank
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.propose import Eagle3Proposer
+from drafterforge.drafters.eagle3.spec import DrafterSpec
+from drafterforge.drafters.eagle3.stack import StackProposer
+from drafterforge.drafters.eagle3.stacked import StackedDrafters
+from drafterforge.drafters.judging import Truth
 from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.pipelines.decode import held_out_prompts
 from drafterforge.pipelines.pool import open_pool
 from drafterforge.runtime.engine import Engine
-from drafterforge.runtime.judging import Truth
 from drafterforge.runtime.pool import Drafter, Pool
-from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
-from drafterforge.runtime.proposers.stack import StackProposer
-from drafterforge.schema import LORA_TARGETS, POOL_DOMAINS, TargetConfig
 from drafterforge.selectors import learner
-from drafterforge.target.device import describe_device
-from drafterforge.target.load import Target, load_target
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target, load_target
 
 CHUNK, CONTEXT, TOP_K = 3, 128, 4  # committed tokens read at once, tokens before them, proposals judged
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)

@@ -21,25 +21,25 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.compose import load_config
+from drafterforge.config.compose import load_config
+from drafterforge.config.progress import bar
+from drafterforge.config.schema import TrainPolicyConfig
 from drafterforge.evaluation.lossless import top2_margin
 from drafterforge.pipelines.calibrate import action_grid
-from drafterforge.pipelines.console import bar
 from drafterforge.pipelines.pool import open_pool
 from drafterforge.pipelines.traces import traces_of
 from drafterforge.pipelines.train_policy import given_profile, own_profile
+from drafterforge.replay.choices import observations_of
+from drafterforge.replay.episodes import ShapeEnvironment
+from drafterforge.replay.replay import Table as Outcomes
+from drafterforge.replay.replay import build_table
+from drafterforge.replay.trace import Traces
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
-from drafterforge.scheduling.actions import ActionGrid
-from drafterforge.scheduling.choices import observations_of
-from drafterforge.scheduling.episodes import ShapeEnvironment
-from drafterforge.scheduling.replay import Table as Outcomes
-from drafterforge.scheduling.replay import build_table
-from drafterforge.scheduling.schedulers import PlannedScheduler
-from drafterforge.scheduling.trace import Traces
-from drafterforge.schema import TrainPolicyConfig
-from drafterforge.target.device import describe_device
-from drafterforge.target.load import Target, load_target
+from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.schedulers.base import PlannedScheduler
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target, load_target
 from drafterforge.training.policies import Lesson, train_shapes
 
 ACTIONS, PROMPTS = 50, 32  # drawn from the grid, and held-out answers decoded with them

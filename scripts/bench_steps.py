@@ -25,17 +25,17 @@ from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.init import scratch_init
-from drafterforge.drafter.lora import LowRank
-from drafterforge.drafter.spec import DrafterSpec
+from drafterforge.config.schema import LORA_TARGETS
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.init import scratch_init
+from drafterforge.drafters.eagle3.lora import LowRank
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import default_shape
-from drafterforge.schema import LORA_TARGETS
-from drafterforge.target.device import DTYPES, choose_device, choose_dtype, describe_device, widens
-from drafterforge.target.load import Target, wrap_model
+from drafterforge.targets.device import DTYPES, choose_device, choose_dtype, describe_device, widens
+from drafterforge.targets.load import Target, wrap_model
 from drafterforge.tree.grow import TreeShape
 
 SIZES = {  # of a target

@@ -29,14 +29,14 @@ from rich.table import Table
 from torch import Tensor
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.init import scratch_init
-from drafterforge.drafter.spec import DrafterSpec
-from drafterforge.schema import TrainerConfig
-from drafterforge.target.device import choose_device, describe_device
-from drafterforge.training.loss import StepCounts
-from drafterforge.training.module import DistillModule
-from drafterforge.training.ttt import PackedBatch, lay_out
+from drafterforge.config.schema import TrainerConfig
+from drafterforge.drafters.eagle3.init import scratch_init
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.spec import DrafterSpec
+from drafterforge.drafters.eagle3.train.loss import StepCounts
+from drafterforge.drafters.eagle3.train.module import DistillModule
+from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out
+from drafterforge.targets.device import choose_device, describe_device
 
 SPECULATORS = "speculators"
 INSTALL = "scripts/bench_train_env && .venv-speculators/bin/python scripts/bench_train.py"

@@ -22,17 +22,17 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.retrieval import Datastore, Retrieval
+from drafterforge.config.schema import POOL_DOMAINS, TargetConfig
+from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.retrieval.model import Datastore, Retrieval
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import default_shape
-from drafterforge.schema import POOL_DOMAINS, TargetConfig
-from drafterforge.target.device import describe_device
-from drafterforge.target.load import Target, load_target
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target, load_target
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 

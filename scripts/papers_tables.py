@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 from drafterforge.artifacts.atomic import write_bytes_atomic
+from drafterforge.config.progress import table_console
 from drafterforge.errors import DrafterforgeError
 from drafterforge.evaluation.contents import read_report
-from drafterforge.evaluation.measured import GENERALIST
-from drafterforge.evaluation.papers import paper_tables, print_papers, render_papers
-from drafterforge.pipelines.console import table_console
+from drafterforge.reporting.measured import GENERALIST
+from drafterforge.reporting.papers import paper_tables, print_papers, render_papers
 
 
 def main(arguments: list[str] | None = None) -> int:

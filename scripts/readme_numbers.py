@@ -27,7 +27,7 @@ from readme_rows import SOURCES
 from drafterforge.artifacts.typed import read_json
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.evaluation.contents import curves_of, is_baseline, is_live, mapping, rows_of, whole_rows
-from drafterforge.evaluation.tables import range_of, shown
+from drafterforge.reporting.tables import range_of, shown
 
 MEASURED = re.compile(r"<!-- measured -->\n.*?<!-- end of measured -->", re.DOTALL)
 BLOCK = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end of figures -->", re.DOTALL)

@@ -13,9 +13,9 @@ from study_standings import Report, Run, kept, kind, runs_of, spread, standings,
 from drafterforge.artifacts.atomic import write_bytes_atomic
 from drafterforge.artifacts.typed import read_json
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation.charts import lines
-from drafterforge.evaluation.markdown import markdown_table, plain
-from drafterforge.evaluation.tables import TableOf
+from drafterforge.reporting.charts import lines
+from drafterforge.reporting.markdown import markdown_table, plain
+from drafterforge.reporting.tables import TableOf
 
 # Between light and dark: each is told from white paper and from a dark page.
 COLOURS = {

@@ -11,9 +11,9 @@ from pathlib import Path
 import yaml
 
 from drafterforge.artifacts.typed import typed
-from drafterforge.compose import load_config, to_dict
+from drafterforge.config.compose import load_config, to_dict
+from drafterforge.config.schema import TrainDrafterConfig
 from drafterforge.errors import ConfigError
-from drafterforge.schema import TrainDrafterConfig
 
 PLAN = Path(__file__).with_name("study_distillation.yaml")
 ELSEWHERE = ("name", "runs_dir", "overwrite", "eval", "runtime")  # keys that change nothing of a training

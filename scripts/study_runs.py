@@ -17,15 +17,15 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.typed import read_json
+from drafterforge.config.progress import say
+from drafterforge.config.schema import TrainDrafterConfig
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.memory import peak
-from drafterforge.pipelines.console import say
 from drafterforge.pipelines.prepare_data import find_answers
 from drafterforge.pipelines.train_drafter import train
-from drafterforge.schema import TrainDrafterConfig
-from drafterforge.target.device import KERNELS, describe_device
-from drafterforge.target.load import Target, load_target
+from drafterforge.targets.device import KERNELS, describe_device
+from drafterforge.targets.load import Target, load_target
 from drafterforge.training.study import StepClock
 
 Configs = dict[str, dict[str, TrainDrafterConfig | ConfigError]]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from drafterforge.drafter.eagle3 import Eagle3Drafter
-    from drafterforge.target.load import Target
+    from drafterforge.drafters.eagle3.model import Eagle3Drafter
+    from drafterforge.targets.load import Target
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}  # of the programs, too, that tests start
 
@@ -51,7 +51,7 @@ def one_thread() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def composed_once():
     """Hydra takes longer than a tiny training: equal choices are composed once."""
-    from drafterforge.compose import load
+    from drafterforge.config import compose as load
 
     real, known = load._compose, {}
 

@@ -17,10 +17,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.init import scratch_init
-from drafterforge.drafter.spec import DrafterSpec
-from drafterforge.target.load import Target, wrap_model
+from drafterforge.drafters.eagle3.init import scratch_init
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.spec import DrafterSpec
+from drafterforge.targets.load import Target, wrap_model
 
 FAMILIES = {
     "llama": (LlamaConfig, LlamaForCausalLM),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drafterforge.errors import ArtifactError
-from drafterforge.target.smollm2 import ensure_smollm2
+from drafterforge.targets.smollm2 import ensure_smollm2
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "bench_decode.py"
 

@@ -11,8 +11,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from drafterforge import __version__, schema
+from drafterforge import __version__
 from drafterforge.cli import COMMANDS, main
+from drafterforge.config import schema
 from drafterforge.errors import ArtifactError
 
 

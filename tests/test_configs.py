@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from drafterforge import schema
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.cli import COMMANDS, _meanings, _owners
-from drafterforge.compose import catalogue, load_config, to_dict, to_yaml
+from drafterforge.config import catalogue, schema
+from drafterforge.config.compose import load_config, to_dict, to_yaml
 from drafterforge.data.grammars import GRAMMARS
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.prepare_data import _content, _mixed
@@ -269,7 +269,7 @@ def test_what_is_typed_last_wins():
 
 
 def test_a_typo_in_a_yaml_is_found(tmp_path, monkeypatch):
-    from drafterforge.compose import load
+    from drafterforge.config import compose as load
 
     monkeypatch.setattr(load, "_compose", lambda *_: {"trainer": {"max_stepz": 3}})
     with pytest.raises(ConfigError, match=r"trainer\.max_stepz.*did you mean trainer\.max_steps"):

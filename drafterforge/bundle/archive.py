@@ -14,7 +14,7 @@ from drafterforge.artifacts.typed import MAX_BYTES
 from drafterforge.bundle.files import check_files, check_name
 from drafterforge.bundle.record import BUNDLE, BundleRecord, read_record
 from drafterforge.errors import ArtifactError
-from drafterforge.target.smollm2 import cache_dir
+from drafterforge.targets.smollm2 import cache_dir
 
 FORMAT = tarfile.PAX_FORMAT  # of 1988, but for what that has no room for, such as files of more than 8 GiB
 

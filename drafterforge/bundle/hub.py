@@ -22,7 +22,7 @@ def downloaded(text: str) -> Path:
     """A copy of the bundle's repository, in a folder of plain files (the hub's own cache holds links)."""
     from huggingface_hub import snapshot_download
 
-    from drafterforge.target.smollm2 import cache_dir
+    from drafterforge.targets.smollm2 import cache_dir
 
     repository, _, revision = text.partition("@")
     folder = cache_dir() / "hub-bundles" / text.replace("/", "--")

@@ -13,7 +13,7 @@ from typing import Any
 from drafterforge import __version__
 from drafterforge.artifacts.manifest import canonical_json, plain_json
 from drafterforge.artifacts.typed import read_json, typed
-from drafterforge.drafter.names import parts_of
+from drafterforge.config.names import parts_of
 from drafterforge.errors import ArtifactError
 
 BUNDLE = "bundle.json"

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from drafterforge.config.schema import DataConfig, DomainConfig
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.schema import DataConfig, DomainConfig
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import torch
 
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
-from drafterforge.target.load import Target
+from drafterforge.targets.load import Target
 
 NEAR_TIE = 1e-4  # a float32 difference at a smaller margin is decided by rounding, and rerun in float64
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from drafterforge.errors import ConfigError
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
-from drafterforge.target.load import Target
+from drafterforge.targets.load import Target
 
 LOOKUP_TOKENS = 10  # that prompt lookup drafts, as its documentation suggests
 FLASHSPEC_TOKENS = 4  # that FlashSpec's drafts, by its own default

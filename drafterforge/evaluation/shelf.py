@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save
 from drafterforge.artifacts.atomic import save_json_atomic, write_bytes_atomic
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.ledger import Entry, load_entries, save_entries
-from drafterforge.evaluation.plays import Story, Trees
+from drafterforge.replay.plays import Story, Trees
 from drafterforge.runtime.batch import Generation
 
 TREES = ("accept_length", "depth", "num_nodes", "top_k", "divergence")

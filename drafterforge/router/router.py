@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from drafterforge.artifacts.typed import read_json
-from drafterforge.drafter.names import domain_of
+from drafterforge.config.names import domain_of
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.router.features import NUM_TAPS, POOLING, TextEncoder, prompt_features, request_of
 from drafterforge.router.net import RouterNet

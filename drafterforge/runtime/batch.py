@@ -14,15 +14,15 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from drafterforge.drafters.base import Proposer, Verified
 from drafterforge.kernels.best import argmax
 from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.runtime.proposers.base import Proposer, Verified
-from drafterforge.runtime.proposers.levels import level_mask
 from drafterforge.runtime.sampling import GREEDY, Picker, Sampling
 from drafterforge.runtime.stopping import StopRule
-from drafterforge.target.load import Target
+from drafterforge.targets.load import Target
 from drafterforge.tree.accept import accepted_path, sampled_path
 from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, root_only
+from drafterforge.tree.masks import level_mask
 
 STEPS = ("prefill", "draft", "verify", "select", "schedule", "host", "total")
 

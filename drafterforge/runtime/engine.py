@@ -11,24 +11,24 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from drafterforge.data.chat import prompt_ids
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafters.base import Proposer
+from drafterforge.drafters.causal_lm.propose import CausalLMProposer
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.propose import Eagle3Proposer
+from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.retrieval.model import Retrieval
+from drafterforge.drafters.retrieval.propose import RetrievalProposer
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
 from drafterforge.runtime.batch import Batch, Generation
 from drafterforge.runtime.graphs import StaticBatch
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Drafter, Pool, check_drafter
-from drafterforge.runtime.proposers.base import Proposer
-from drafterforge.runtime.proposers.causal_lm import CausalLMProposer
-from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
-from drafterforge.runtime.proposers.pool import PoolProposer
-from drafterforge.runtime.proposers.retrieval import RetrievalProposer
+from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.runtime.stopping import StopRule, TextStream
-from drafterforge.target.lean import LeanBackbone
-from drafterforge.target.load import Target
+from drafterforge.targets.lean import LeanBackbone
+from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]  # text as it is, token ids, or messages of a chat

@@ -18,14 +18,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.propose import Eagle3Proposer, append_slots, draft_levels, new_draft_cache
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.batch import Batch, Found, Row, accept, pack
-from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer, append_slots, draft_levels, new_draft_cache
-from drafterforge.runtime.proposers.levels import level_mask
-from drafterforge.target.load import Target
+from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape, ancestor_mask, root_only
+from drafterforge.tree.masks import level_mask
 
 log = logging.getLogger(__name__)
 

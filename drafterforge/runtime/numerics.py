@@ -16,8 +16,8 @@ from torch import Tensor
 from drafterforge.errors import ConfigError
 from drafterforge.kernels.attention import additive, grouped_attention
 from drafterforge.kernels.norm import rms_norm
-from drafterforge.target.lean import LeanBackbone
-from drafterforge.target.load import Target
+from drafterforge.targets.lean import LeanBackbone
+from drafterforge.targets.load import Target
 
 NUMERICS = ("auto", "fast", "invariant")
 HALF = (torch.bfloat16, torch.float16)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.retrieval import Retrieval
-from drafterforge.drafter.stacked import StackedDrafters, by_family, signature
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.stacked import StackedDrafters, by_family, signature
+from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.router.router import Router
-from drafterforge.scheduling.schedulers import Scheduler
+from drafterforge.schedulers.base import Scheduler
 from drafterforge.selectors import advised
 from drafterforge.selectors import selector as build_selector
 from drafterforge.selectors.base import Selector
-from drafterforge.target.load import Target
+from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
 Drafter = FusedDrafter | Retrieval | Target | Merged

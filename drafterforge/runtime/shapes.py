@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from drafterforge.config.schema import RuntimeConfig
 from drafterforge.kernels.linear import has_matrix_unit
-from drafterforge.schema import RuntimeConfig
 from drafterforge.tree.grow import TreeShape
 
 

@@ -14,8 +14,8 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
+from drafterforge.config.schema import ServeConfig
 from drafterforge.runtime.engine import Engine
-from drafterforge.schema import ServeConfig
 from drafterforge.server.failures import ApiError, engine_failed, plain_error
 from drafterforge.server.protocol import ChatRequest, CompletionRequest
 from drafterforge.server.service import Service

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
+from drafterforge.config.schema import ServeConfig
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
 from drafterforge.runtime.engine import Engine, kind_of_drafter
-from drafterforge.schema import ServeConfig
 from drafterforge.server.exchange import Exchange, Wanted, while_connected
 from drafterforge.server.failures import ApiError
 from drafterforge.server.metrics import Metrics

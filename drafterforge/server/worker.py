@@ -17,7 +17,7 @@ import torch
 
 from drafterforge.runtime.batch import Row
 from drafterforge.runtime.engine import Engine
-from drafterforge.runtime.proposers.pool import PoolProposer
+from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.server.metrics import Metrics

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from drafterforge.training.ttt import PackedBatch
+from drafterforge.drafters.eagle3.train.ttt import PackedBatch
 
 
 class Sequenced(Protocol):

@@ -13,8 +13,8 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
+from drafterforge.config.schema import TrainerConfig
 from drafterforge.errors import ConfigError
-from drafterforge.schema import TrainerConfig
 
 LOGS = "logs"  # folder of all loggers
 EXTRAS = ("wandb", "mlflow")  # packages that come with extras of these names

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drafterforge.scheduling.choices import logits_of
-from drafterforge.scheduling.nets import ActorCritic
-from drafterforge.scheduling.planner import policy_values, visits
-from drafterforge.scheduling.replay import Table, play
+from drafterforge.replay.choices import logits_of
+from drafterforge.replay.planner import policy_values, visits
+from drafterforge.replay.replay import Table, play
+from drafterforge.schedulers.nets import ActorCritic
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from drafterforge.config.schema import PolicyConfig
 from drafterforge.errors import ConfigError
-from drafterforge.scheduling.actions import ActionGrid
-from drafterforge.scheduling.choices import depths_of, grown_actions, observations_of, sizes_of
-from drafterforge.scheduling.episodes import DepthEnvironment, ShapeEnvironment, SizeEnvironment
-from drafterforge.scheduling.latency import LatencyProfile
-from drafterforge.scheduling.marginal import MarginalPolicy, verify_s
-from drafterforge.scheduling.nets import ActorCritic
-from drafterforge.scheduling.replay import build_table, play, play_static
-from drafterforge.scheduling.spec import PolicySpec
-from drafterforge.scheduling.trace import Traces
-from drafterforge.schema import PolicyConfig
+from drafterforge.replay.choices import depths_of, grown_actions, observations_of, sizes_of
+from drafterforge.replay.episodes import DepthEnvironment, ShapeEnvironment, SizeEnvironment
+from drafterforge.replay.replay import build_table, play, play_static
+from drafterforge.replay.trace import Traces
+from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.schedulers.latency import LatencyProfile
+from drafterforge.schedulers.marginal import MarginalPolicy, verify_s
+from drafterforge.schedulers.nets import ActorCritic
+from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.training.planner import PlannerConfig, distil_planner
 from drafterforge.training.ppo_fit import fit_ppo
 from drafterforge.training.ppo_module import PPOConfig, PPOModule

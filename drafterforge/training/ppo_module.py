@@ -16,8 +16,8 @@ from lightning import LightningModule
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
-from drafterforge.scheduling.environment import VectorEnvironment
-from drafterforge.scheduling.nets import ActorCritic, act
+from drafterforge.replay.environment import VectorEnvironment
+from drafterforge.schedulers.nets import ActorCritic, act
 from drafterforge.training.ppo import PPOTerms, explained_variance, gae, log_probs_of, ppo_loss, standardised
 
 

@@ -10,9 +10,9 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from drafterforge.config.schema import RouterConfig
 from drafterforge.errors import ConfigError
 from drafterforge.router.net import RouterNet
-from drafterforge.schema import RouterConfig
 from drafterforge.training.quietly import fit, quiet
 
 LOG_TEMPERATURES = (-3.0, 3.0)  # range that a temperature is looked for in

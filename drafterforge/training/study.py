@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from drafterforge.training.ttt import PackedBatch
+from drafterforge.drafters.eagle3.train.ttt import PackedBatch
 
 COUNTED = ("seconds", "cpu_seconds", "tokens", "answer_tokens")  # up to a validation
 

@@ -12,12 +12,12 @@ from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
 
+from drafterforge.config.schema import TrainerConfig
+from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.kernels.linear import has_matrix_unit
-from drafterforge.schema import TrainerConfig
 from drafterforge.training.batches import PackedData
 from drafterforge.training.keeper import Keeper
 from drafterforge.training.loggers import build_loggers
-from drafterforge.training.module import DistillModule
 from drafterforge.training.progress import StepProgress
 from drafterforge.training.quietly import fit, quiet
 from drafterforge.training.resume import SafetensorsCheckpointIO

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drafterforge.drafter.retrieval import SEPARATOR, Evidence
+from drafterforge.tree.evidence import SEPARATOR, Evidence
 from drafterforge.tree.grow import Tree
 
 

@@ -14,24 +14,24 @@ import torch
 from safetensors.torch import save_file
 
 from drafterforge.artifacts.manifest import Manifest, canonical_json
-from drafterforge.bundle.layout import TargetFacts
-from drafterforge.bundle.open import tokenizer_sha256
+from drafterforge.assembly.open_bundle import tokenizer_sha256
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
-from drafterforge.bundle.sglang import write_sglang
-from drafterforge.bundle.vllm import write_vllm
 from drafterforge.bundle.write import write_bundle
-from drafterforge.drafter.checkpoint import save_drafter
-from drafterforge.drafter.lora import ADAPTER, CONFIG, WEIGHTS
-from drafterforge.drafter.retrieval import Datastore
+from drafterforge.config.schema import TargetConfig
+from drafterforge.drafters.eagle3.checkpoint import save_drafter
+from drafterforge.drafters.eagle3.lora import ADAPTER, CONFIG, WEIGHTS
+from drafterforge.drafters.retrieval.model import Datastore
+from drafterforge.interop.layout import TargetFacts
+from drafterforge.interop.sglang import write_sglang
+from drafterforge.interop.vllm import write_vllm
 from drafterforge.router.net import RouterNet
 from drafterforge.router.router import Router
-from drafterforge.scheduling.actions import ActionGrid
-from drafterforge.scheduling.nets import ActorCritic
-from drafterforge.scheduling.observation import widths
-from drafterforge.scheduling.policy import save_policy
-from drafterforge.scheduling.spec import PolicySpec
-from drafterforge.schema import TargetConfig
-from drafterforge.target.load import Target, load_target
+from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.schedulers.nets import ActorCritic
+from drafterforge.schedulers.observation import widths
+from drafterforge.schedulers.policy import save_policy
+from drafterforge.schedulers.spec import PolicySpec
+from drafterforge.targets.load import Target, load_target
 from tests.bundle.made import facts_of, random_drafter, write_drafter, write_expert
 from tests.models import tiny_drafter
 from tests.tiny import save_tiny_target

@@ -9,15 +9,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from drafterforge.artifacts.folder import write_artifact
-from drafterforge.bundle.layout import TargetFacts, read_target
-from drafterforge.drafter.checkpoint import save_drafter
-from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.init import scratch_init
-from drafterforge.drafter.lora import ADAPTER
-from drafterforge.drafter.spec import DrafterSpec
+from drafterforge.config.schema import ExportConfig, LoraConfig, TargetConfig
+from drafterforge.drafters.eagle3.checkpoint import save_drafter
+from drafterforge.drafters.eagle3.init import scratch_init
+from drafterforge.drafters.eagle3.lora import ADAPTER
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.spec import DrafterSpec
+from drafterforge.drafters.eagle3.train.lora import add_adapter, save_adapter
+from drafterforge.interop.layout import TargetFacts, read_target
 from drafterforge.pipelines.export_drafters import export_drafters
-from drafterforge.schema import ExportConfig, LoraConfig, TargetConfig
-from drafterforge.training.lora import add_adapter, save_adapter
 
 
 def config_of(folder: Path) -> TargetConfig:

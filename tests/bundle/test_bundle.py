@@ -15,23 +15,23 @@ import torch
 
 import drafterforge
 from drafterforge.artifacts.atomic import file_sha256
+from drafterforge.assembly import open_bundle as opening
+from drafterforge.assembly.open_bundle import check_bundle, locate, open_bundle
 from drafterforge.bundle import archive
-from drafterforge.bundle import open as opening
 from drafterforge.bundle import record as records
 from drafterforge.bundle.archive import pack
 from drafterforge.bundle.card import model_card
-from drafterforge.bundle.open import check_bundle, locate, open_bundle
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.bundle.write import write_bundle
-from drafterforge.drafter.checkpoint import load_full
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.lora import load_adapter, merge
-from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.config.schema import TargetConfig
+from drafterforge.drafters.eagle3.checkpoint import load_full
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.lora import load_adapter, merge
+from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError, DrafterforgeError
 from drafterforge.runtime.engine import Engine
-from drafterforge.schema import TargetConfig
-from drafterforge.target.load import load_target
+from drafterforge.targets.load import load_target
 from tests.bundle.conftest import ASKED, edit
 from tests.tiny import save_tiny_target
 

@@ -13,16 +13,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
-from drafterforge.bundle.foreign import read_head
-from drafterforge.bundle.layout import lossless_dtype, read_target, served_spec, target_embedding, write_export
-from drafterforge.bundle.sglang import serve_sglang, write_sglang
-from drafterforge.bundle.vllm import write_vllm
-from drafterforge.drafter.checkpoint import load_drafter
-from drafterforge.drafter.spec import NORMS_31
+from drafterforge.config.schema import ExportConfig
+from drafterforge.drafters.eagle3.checkpoint import load_drafter
+from drafterforge.drafters.eagle3.spec import NORMS_31
+from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.interop.layout import lossless_dtype, read_target, served_spec, target_embedding, write_export
+from drafterforge.interop.published_heads import read_head
+from drafterforge.interop.sglang import serve_sglang, write_sglang
+from drafterforge.interop.vllm import write_vllm
 from drafterforge.pipelines.export_drafters import write_drafter as write_one
-from drafterforge.schema import ExportConfig
-from drafterforge.training.ttt import PackedBatch, lay_out, unroll
 from tests.bundle.made import config_of, export, random_drafter, write_drafter
 from tests.models import NORMS
 
@@ -286,7 +286,7 @@ def test_the_embedding_of_a_target_is_found_by_its_name(tmp_path):
 
 
 def test_a_targets_facts_are_those_of_its_files(tiny, facts):
-    from drafterforge.target.load import load_target
+    from drafterforge.targets.load import load_target
 
     loaded = load_target(config_of(tiny))
     assert (facts.name, facts.fingerprint, facts.model) == ("tiny", loaded.fingerprint, str(tiny))

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from drafterforge.bundle.foreign import fetch_head, read_head
-from drafterforge.bundle.sglang import write_sglang
-from drafterforge.bundle.vllm import write_vllm
 from drafterforge.errors import ArtifactError
+from drafterforge.interop.published_heads import fetch_head, read_head
+from drafterforge.interop.sglang import write_sglang
+from drafterforge.interop.vllm import write_vllm
 from tests.bundle.absurd import ABSURD, leaves, put
 from tests.bundle.made import edit, edit_tensors, random_drafter
 from tests.models import NORMS

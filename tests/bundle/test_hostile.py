@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from drafterforge.assembly.open_bundle import open_bundle
 from drafterforge.bundle.archive import pack, unpack
-from drafterforge.bundle.open import open_bundle
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.cli import main
 from drafterforge.errors import DrafterforgeError

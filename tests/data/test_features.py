@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from drafterforge.artifacts.staging import drop_staging, staging_folder
+from drafterforge.config.schema import DataConfig
 from drafterforge.data import features
 from drafterforge.data.answering import prepare_answers
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.features import FeatureSet, OnlineFeatures, prepare_features
 from drafterforge.data.prompts import Prompt
 from drafterforge.errors import ArtifactError
-from drafterforge.schema import DataConfig
-from drafterforge.target.answer import BatchAnswerer
-from drafterforge.target.capture import FeatureCapture
+from drafterforge.targets.answer import BatchAnswerer
+from drafterforge.targets.capture import FeatureCapture
 from tests.models import tiny_target
 
 pytestmark = pytest.mark.slow  # many short ones

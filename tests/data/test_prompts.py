@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from drafterforge.config.schema import DataConfig, DomainConfig
 from drafterforge.data.grammars import base
 from drafterforge.data.grammars.base import Draw
 from drafterforge.data.prompts import SPLITS, load_prompts, prompt_text, shares, shares_of
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.schema import DataConfig, DomainConfig
 
 SQL = DomainConfig(name="sql")
 

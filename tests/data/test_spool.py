@@ -9,8 +9,8 @@ import torch
 
 from drafterforge.data.answers import Answer
 from drafterforge.data.spool import CaptureSpool
-from drafterforge.target.answer import BatchAnswerer
-from drafterforge.target.capture import FeatureCapture
+from drafterforge.targets.answer import BatchAnswerer
+from drafterforge.targets.capture import FeatureCapture
 from tests.models import tiny_target
 
 PROMPTS = [[3, 14, 15], [9, 26, 5, 35, 8, 9], [7], [21, 22, 23, 24]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drafterforge.evaluation.page import render_page
+from drafterforge.reporting.page import render_page
 from tests.evaluation.chromium import Page
 from tests.evaluation.made import FIGURES, live_row, made
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from drafterforge.cli import main
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.compare import RULE, compare_reports, print_comparison
+from drafterforge.reporting.compare import RULE, compare_reports, print_comparison
 from tests.evaluation.made import live_row, made
 
 

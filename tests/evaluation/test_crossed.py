@@ -9,29 +9,29 @@ import numpy as np
 import pytest
 import torch
 
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
-from drafterforge.evaluation.crossed import crossed, draws
-from drafterforge.evaluation.joint import Arm, JointContest
-from drafterforge.evaluation.story import tell
+from drafterforge.replay.choices import observations_of
+from drafterforge.replay.crossed import crossed, draws
+from drafterforge.replay.joint import Arm, JointContest
+from drafterforge.replay.recording import record
+from drafterforge.replay.story import tell
+from drafterforge.replay.trace import Recorded, join
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
-from drafterforge.runtime.recording import record
-from drafterforge.scheduling.actions import ActionGrid
-from drafterforge.scheduling.choices import observations_of
-from drafterforge.scheduling.growing import LTDPolicy
-from drafterforge.scheduling.marginal import MarginalPolicy
-from drafterforge.scheduling.nets import ActorCritic, forbid
-from drafterforge.scheduling.policy import ShapePolicy
-from drafterforge.scheduling.schedulers import RandomScheduler, StaticScheduler
-from drafterforge.scheduling.spec import PolicySpec
-from drafterforge.scheduling.trace import Recorded, join
+from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.schedulers.base import RandomScheduler, StaticScheduler
+from drafterforge.schedulers.growing import LTDPolicy
+from drafterforge.schedulers.marginal import MarginalPolicy
+from drafterforge.schedulers.nets import ActorCritic, forbid
+from drafterforge.schedulers.policy import ShapePolicy
+from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.tree.grow import TreeShape
 from tests.evaluation.test_story import seen_live, told_by
 from tests.models import tiny_drafter, tiny_target
 from tests.runtime.test_pool import random_adapter
-from tests.scheduling.made import profile
+from tests.schedulers.made import profile
 
 SHAPE = TreeShape(40, 3, 8)
 GRID = ActionGrid("tiny", (1, 2, 9, 20, 60), (1, 2, 4), (1, 3, 8))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from drafterforge.evaluation.contents import CURVES
-from drafterforge.evaluation.curves import actions, per_request, pool_scaling, regret_curves, weights
-from drafterforge.evaluation.figures import figures_of
-from drafterforge.evaluation.plays import Story, Trees
-from drafterforge.evaluation.selection import Contest, accept_rate
+from drafterforge.replay.curves import actions, per_request, pool_scaling, regret_curves, weights
+from drafterforge.replay.plays import Story, Trees
+from drafterforge.replay.selection import Contest, accept_rate
+from drafterforge.reporting.figures import figures_of
 
 END = 42
 

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation import page as page_module
 from drafterforge.evaluation.contents import CURVES, read_report, text
-from drafterforge.evaluation.figures import Figure, figures_of
-from drafterforge.evaluation.markdown import plain, render_markdown
-from drafterforge.evaluation.page import DARK, LIGHT, render_page
-from drafterforge.evaluation.tables import tables_of
-from drafterforge.evaluation.verdict import failed, summarize
+from drafterforge.reporting import page as page_module
+from drafterforge.reporting.figures import Figure, figures_of
+from drafterforge.reporting.markdown import plain, render_markdown
+from drafterforge.reporting.page import DARK, LIGHT, render_page
+from drafterforge.reporting.tables import tables_of
+from drafterforge.reporting.verdict import failed, summarize
 from tests.evaluation.made import FIGURES, live_row, made, replay_row
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}

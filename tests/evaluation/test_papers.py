@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from drafterforge.compose import load_config
+from drafterforge.config.compose import load_config
+from drafterforge.config.schema import EvaluateConfig, TrainPolicyConfig
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.forms import FIGURES, FORMS
-from drafterforge.evaluation.measured import gather
-from drafterforge.evaluation.papers import PaperTable, paper_tables, render_papers
-from drafterforge.evaluation.published import published
 from drafterforge.pipelines.eval import check_selectors
-from drafterforge.schema import EvaluateConfig, TrainPolicyConfig
+from drafterforge.reporting.forms import FIGURES, FORMS
+from drafterforge.reporting.measured import gather
+from drafterforge.reporting.papers import PaperTable, paper_tables, render_papers
+from drafterforge.reporting.published import published
 from drafterforge.selectors import names as selector_names
 from tests.evaluation.made import live_row, made, replay_row
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.evaluation.lossless import compare, counted, first_difference, top2_margin
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
 from drafterforge.evaluation.report import (

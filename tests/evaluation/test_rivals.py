@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from drafterforge.config.schema import TargetConfig
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation import rivals
 from drafterforge.evaluation.rivals import FlashSpec, OpenVINO, Transformers, open_model, require_openvino
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import GREEDY, Sampling
-from drafterforge.schema import TargetConfig
-from drafterforge.target.load import load_target
+from drafterforge.targets.load import load_target
 from tests.tiny import save_tiny_target
 
 PROMPT = [5, 6, 7, 8] * 6

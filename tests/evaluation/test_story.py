@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import DrafterforgeError
-from drafterforge.evaluation.plays import Story, Trees
-from drafterforge.evaluation.selection import Contest, tuned
-from drafterforge.evaluation.story import replay, tell
+from drafterforge.replay.plays import Story, Trees
+from drafterforge.replay.selection import Contest, tuned
+from drafterforge.replay.story import replay, tell
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.selectors import names

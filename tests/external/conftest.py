@@ -16,20 +16,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from drafterforge.drafter.eagle3 import Eagle3Drafter
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.init import size_norms
+from drafterforge.config.schema import POOL_DOMAINS, ExportConfig, TargetConfig
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.init import size_norms
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from drafterforge.errors import ArtifactError
 from drafterforge.pipelines.decode import held_out_prompts
 from drafterforge.pipelines.export_drafters import export_drafters
 from drafterforge.pipelines.pool import open_pool
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
-from drafterforge.schema import POOL_DOMAINS, ExportConfig, TargetConfig
-from drafterforge.target.capture import FeatureCapture
-from drafterforge.target.load import Target, load_target
-from drafterforge.target.smollm2 import ensure_smollm2
-from drafterforge.training.ttt import PackedBatch, lay_out, unroll
+from drafterforge.targets.capture import FeatureCapture
+from drafterforge.targets.load import Target, load_target
+from drafterforge.targets.smollm2 import ensure_smollm2
 from drafterforge.tree.grow import TreeShape
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from drafterforge.artifacts.locate import SHIPPED
-from drafterforge.bundle.layout import read_target
-from drafterforge.drafter.checkpoint import load_drafter
-from drafterforge.schema import TargetConfig
+from drafterforge.config.schema import TargetConfig
+from drafterforge.drafters.eagle3.checkpoint import load_drafter
+from drafterforge.interop.layout import read_target
 from tests.external.conftest import Client
 
 pytestmark = pytest.mark.external

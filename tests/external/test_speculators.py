@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from drafterforge.artifacts.locate import SHIPPED
-from drafterforge.bundle.layout import read_target
-from drafterforge.bundle.sglang import write_sglang
-from drafterforge.bundle.vllm import write_vllm
-from drafterforge.drafter.checkpoint import load_drafter
-from drafterforge.drafter.spec import NORMS_31
-from drafterforge.schema import TargetConfig
+from drafterforge.config.schema import TargetConfig
+from drafterforge.drafters.eagle3.checkpoint import load_drafter
+from drafterforge.drafters.eagle3.spec import NORMS_31
+from drafterforge.interop.layout import read_target
+from drafterforge.interop.sglang import write_sglang
+from drafterforge.interop.vllm import write_vllm
 from tests.external.conftest import Client, our_logits, with_norms
 from tests.models import NORMS
 

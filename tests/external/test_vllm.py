@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from drafterforge.artifacts.locate import SHIPPED
-from drafterforge.bundle.layout import read_target
-from drafterforge.bundle.vllm import write_vllm
-from drafterforge.drafter.checkpoint import load_drafter
-from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.config.schema import TargetConfig
+from drafterforge.drafters.eagle3.checkpoint import load_drafter
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.interop.layout import read_target
+from drafterforge.interop.vllm import write_vllm
 from drafterforge.runtime.batch import Generation
-from drafterforge.schema import TargetConfig
 from tests.bundle.made import edit
 from tests.external.conftest import DEPTH, MAX_TOKENS, Client, chains, with_norms
 from tests.models import NORMS

@@ -15,7 +15,7 @@ from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.norm import rms_norm
 from drafterforge.kernels.rope import RopeTable, apply_rope
 from drafterforge.runtime.shapes import default_shape
-from drafterforge.target.device import describe_device
+from drafterforge.targets.device import describe_device
 
 PACKS_BFLOAT16 = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)()
 

@@ -14,8 +14,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from drafterforge.drafter.fused import AdaptedLinear
-from drafterforge.drafter.lora import LowRank
+from drafterforge.config.schema import TargetConfig
+from drafterforge.drafters.eagle3.fused import AdaptedLinear
+from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.errors import ConfigError
 from drafterforge.kernels import native, native_trees
 from drafterforge.kernels.attention import additive, grouped_attention
@@ -24,18 +25,17 @@ from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.gate import swiglu
 from drafterforge.kernels.linear import NATIVE_ROWS, FrozenLinear
 from drafterforge.kernels.norm import rms_norm
-from drafterforge.runtime.proposers.levels import level_mask
-from drafterforge.scheduling.actions import ActionGrid
-from drafterforge.scheduling.marginal import MarginalPolicy
-from drafterforge.scheduling.nets import ActorCritic
-from drafterforge.scheduling.observation import FLOOR, best_children, of_children
-from drafterforge.scheduling.spec import PolicySpec
-from drafterforge.schema import TargetConfig
-from drafterforge.target import device as device_room
-from drafterforge.target.load import load_target, wrap_model
+from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.schedulers.marginal import MarginalPolicy
+from drafterforge.schedulers.nets import ActorCritic
+from drafterforge.schedulers.observation import FLOOR, best_children, of_children
+from drafterforge.schedulers.spec import PolicySpec
+from drafterforge.targets import device as device_room
+from drafterforge.targets.load import load_target, wrap_model
 from drafterforge.tree.accept import accepted_path
 from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, top_children
+from drafterforge.tree.masks import level_mask
 from tests.models import FAMILIES, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
 

@@ -16,7 +16,7 @@ import torch
 from drafterforge.artifacts.staging import drop_staging
 from drafterforge.cli import main
 from drafterforge.data.grammars import GRAMMARS
-from drafterforge.training.loss import StepCounts
+from drafterforge.drafters.eagle3.train.loss import StepCounts
 from tests.tiny import save_tiny_target
 
 SMOKE = ("experiment=smoke", "eval.num_prompts=1", "eval.max_new_tokens=4", "eval.chain=false")

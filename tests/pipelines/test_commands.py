@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file
 
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.config.schema import TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.errors import ArtifactError
 from drafterforge.runtime.engine import Engine
-from drafterforge.schema import TargetConfig
-from drafterforge.target.load import load_target
+from drafterforge.targets.load import load_target
 from tests.pipelines.conftest import TRAIN
 
 pytestmark = pytest.mark.slow  # whole programs

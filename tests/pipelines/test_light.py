@@ -11,14 +11,14 @@ HEAVY = ("lightning", "pytorch_lightning", "hydra", "omegaconf", "datasets", "pe
 SERVING = (
     "drafterforge.runtime.engine",
     "drafterforge.runtime.shapes",
-    "drafterforge.target.load",
-    "drafterforge.target.answer",
-    "drafterforge.drafter.checkpoint",
-    "drafterforge.drafter.fused",
+    "drafterforge.targets.load",
+    "drafterforge.targets.answer",
+    "drafterforge.drafters.eagle3.checkpoint",
+    "drafterforge.drafters.eagle3.fused",
     "drafterforge.artifacts.folder",
     "drafterforge.server.app",
     "drafterforge.server.serving",
-    "drafterforge.bundle.foreign",
+    "drafterforge.interop.published_heads",
 )
 
 

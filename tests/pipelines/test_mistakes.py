@@ -16,11 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from drafterforge.data import features
-from drafterforge.drafter import checkpoint
-from drafterforge.target.answer import BatchAnswerer
-from drafterforge.target.fingerprint import fingerprint
+from drafterforge.drafters.eagle3 import checkpoint
+from drafterforge.drafters.eagle3.train.module import DistillModule
+from drafterforge.targets.answer import BatchAnswerer
+from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.training import keeper, loggers, resume
-from drafterforge.training.module import DistillModule
 from tests.pipelines.conftest import PLAIN, TRAIN
 
 PREPARE = ("prepare-data", "domain=sql", "experiment=smoke")

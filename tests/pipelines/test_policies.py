@@ -12,8 +12,8 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.cli import main
 from drafterforge.pipelines import traces as traces_pipeline
 from drafterforge.pipelines import train_policy
-from drafterforge.scheduling.latency import read_profile
-from drafterforge.scheduling.policy import load_policy
+from drafterforge.schedulers.latency import read_profile
+from drafterforge.schedulers.policy import load_policy
 from tests.pipelines.conftest import PLAIN, Bench
 
 pytestmark = pytest.mark.slow  # many short ones

@@ -13,17 +13,17 @@ from safetensors.torch import load_file
 from drafterforge.artifacts import locate
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.cli import main
+from drafterforge.config.schema import PoolConfig, RuntimeConfig, TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.joined import JoinedAnswers
-from drafterforge.drafter import checkpoint
-from drafterforge.drafter.fused import AdaptedLinear
+from drafterforge.drafters.eagle3 import checkpoint
+from drafterforge.drafters.eagle3.fused import AdaptedLinear
 from drafterforge.evaluation.measure import decode
 from drafterforge.pipelines import engines, timing, train_drafter
 from drafterforge.pipelines import eval as evaluate
 from drafterforge.pipelines import pool as pool_module
 from drafterforge.pipelines.pool import build_pool, open_pool
-from drafterforge.schema import PoolConfig, RuntimeConfig, TargetConfig
-from drafterforge.target.load import load_target
+from drafterforge.targets.load import load_target
 from tests.pipelines.conftest import EXPERT, GENERAL, SMOKE, ever_better
 
 pytestmark = pytest.mark.slow  # many short ones

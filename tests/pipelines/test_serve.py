@@ -13,12 +13,12 @@ from functools import partial
 import pytest
 from openai import OpenAI
 
+from drafterforge.config.schema import PoolConfig, RuntimeConfig, ServeConfig, TargetConfig
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines import serve
 from drafterforge.pipelines.engines import open_engine
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
-from drafterforge.schema import PoolConfig, RuntimeConfig, ServeConfig, TargetConfig
 from drafterforge.server.serving import Server, address_of, is_loopback, listen
 
 pytestmark = pytest.mark.slow  # whole programs

@@ -14,7 +14,7 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.cli import main
 from drafterforge.data.answers import AnswerSet
 from drafterforge.pipelines import decode
-from drafterforge.target.fingerprint import fingerprint
+from drafterforge.targets.fingerprint import fingerprint
 from tests.pipelines.conftest import LEFT_OUT, PLAIN, SMOKE, Bench
 
 pytestmark = pytest.mark.slow  # whole programs

@@ -9,12 +9,12 @@ import pytest
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, list_artifacts
-from drafterforge.compose import load_config
-from drafterforge.drafter.checkpoint import generalist_of
-from drafterforge.drafter.names import parts_of
-from drafterforge.drafter.retrieval import SEPARATOR, Datastore, is_datastore
+from drafterforge.config.compose import load_config
+from drafterforge.config.names import parts_of
+from drafterforge.config.schema import POOL_DOMAINS, GenerateConfig
+from drafterforge.drafters.eagle3.checkpoint import generalist_of
+from drafterforge.drafters.retrieval.model import SEPARATOR, Datastore, is_datastore
 from drafterforge.router.router import Router
-from drafterforge.schema import POOL_DOMAINS, GenerateConfig
 
 DRAFTERS = SHIPPED / "smollm2-135m" / "drafters"
 EXPERTS = POOL_DOMAINS

@@ -12,16 +12,17 @@ from safetensors.torch import load_file
 import drafterforge
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.cli import main
+from drafterforge.config.schema import TargetConfig
 from drafterforge.data.answers import AnswerSet
-from drafterforge.drafter import causal_lm, retrieval
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafters.causal_lm import model as causal_lm
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.train.module import DistillModule
+from drafterforge.drafters.retrieval import model as retrieval
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.pipelines.decode import open_any
 from drafterforge.pipelines.train_specialist import answer_texts
-from drafterforge.schema import TargetConfig
-from drafterforge.target.fingerprint import fingerprint
-from drafterforge.target.load import Target, load_target
-from drafterforge.training.module import DistillModule
+from drafterforge.targets.fingerprint import fingerprint
+from drafterforge.targets.load import Target, load_target
 from tests.pipelines.conftest import PLAIN, TRAIN, Bench, ever_better
 
 pytestmark = pytest.mark.slow  # many short ones

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.config.schema import RouterConfig, TargetConfig
 from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt
 from drafterforge.data.rephrase import kinds
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines import train_router as pipeline
 from drafterforge.pipelines import yardstick
@@ -32,8 +33,7 @@ from drafterforge.router.features import prompt_features
 from drafterforge.router.router import Router
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
-from drafterforge.schema import RouterConfig, TargetConfig
-from drafterforge.target.load import Target, load_target
+from drafterforge.targets.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 from tests.router.test_router import save_encoder
 

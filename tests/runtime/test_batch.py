@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.stopping import StopRule, TextStream
-from drafterforge.target.load import wrap_model
+from drafterforge.targets.load import wrap_model
 from drafterforge.tree.grow import TreeShape
 from tests.models import FAMILIES, tiny_drafter, tiny_model, tiny_target
 from tests.tiny import build_tokenizer

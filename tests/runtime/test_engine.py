@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine, proposer_of

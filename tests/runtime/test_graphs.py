@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime import graphs
 from drafterforge.runtime.engine import Engine

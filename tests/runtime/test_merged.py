@@ -7,22 +7,23 @@ from dataclasses import replace
 import pytest
 import torch
 
-from drafterforge.bundle import drafters as room
-from drafterforge.bundle.drafters import RETRIEVAL, Source, open_named
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.merged import Merged
-from drafterforge.drafter.names import halves
-from drafterforge.drafter.retrieval import Evidence, Retrieval
+from drafterforge.assembly import drafters as room
+from drafterforge.assembly.drafters import RETRIEVAL, Source, open_named
+from drafterforge.config.names import halves
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.stack import StackProposer
+from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.hybrid.propose import WorthReading, draft_merged
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.runtime.pool import Pool
-from drafterforge.runtime.proposers.merging import WorthReading, draft_merged
-from drafterforge.runtime.proposers.pool import PoolProposer
-from drafterforge.runtime.proposers.stack import StackProposer
+from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.selectors.bandit import Bandit
+from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import TreeShape
 from drafterforge.tree.merge import Nodes, as_tree
 from tests.models import tiny_drafter, tiny_target

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.errors import ConfigError
 from drafterforge.kernels import linear as linear_room
 from drafterforge.kernels.attention import additive, grouped_attention

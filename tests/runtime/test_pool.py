@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.lora import LowRank, merge
-from drafterforge.drafter.retrieval import Retrieval
-from drafterforge.drafter.spec import FLAGS
-from drafterforge.drafter.stacked import StackedDrafters, by_family
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.lora import LowRank, merge
+from drafterforge.drafters.eagle3.propose import Eagle3Proposer
+from drafterforge.drafters.eagle3.spec import FLAGS
+from drafterforge.drafters.eagle3.stack import StackProposer
+from drafterforge.drafters.eagle3.stacked import StackedDrafters, by_family
+from drafterforge.drafters.judging import Truth, draft_id_table, judge, judge_sets
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.router.features import request_of
 from drafterforge.router.net import RouterNet
 from drafterforge.router.router import Router
+from drafterforge.runtime import pool_proposer as pool_room
 from drafterforge.runtime.engine import Engine
-from drafterforge.runtime.judging import Truth, draft_id_table, judge, judge_sets
 from drafterforge.runtime.pool import Pool
-from drafterforge.runtime.proposers import pool as pool_room
-from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
-from drafterforge.runtime.proposers.stack import StackProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.selectors import selector
 from drafterforge.tree.grow import TreeShape, top_children

@@ -9,29 +9,29 @@ import numpy as np
 import pytest
 import torch
 
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
-from drafterforge.evaluation.schedules import chosen
+from drafterforge.replay.choices import observations_of
+from drafterforge.replay.episodes import depth_observations, size_observations
+from drafterforge.replay.recording import record
+from drafterforge.replay.schedules import chosen
+from drafterforge.replay.trace import Recorded, join
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
-from drafterforge.runtime.recording import record
 from drafterforge.runtime.sampling import GREEDY, Sampling
-from drafterforge.scheduling.actions import ActionGrid
-from drafterforge.scheduling.choices import observations_of
-from drafterforge.scheduling.episodes import depth_observations, size_observations
-from drafterforge.scheduling.growing import LTDPolicy
-from drafterforge.scheduling.marginal import MarginalPolicy, marginal_grid
-from drafterforge.scheduling.nets import ActorCritic
-from drafterforge.scheduling.observation import Observation
-from drafterforge.scheduling.policy import ShapePolicy, check_policy, load_policy, save_policy
-from drafterforge.scheduling.schedulers import RandomScheduler, StaticScheduler
-from drafterforge.scheduling.spec import PolicySpec
-from drafterforge.scheduling.trace import Recorded, join
+from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.schedulers.base import RandomScheduler, StaticScheduler
+from drafterforge.schedulers.growing import LTDPolicy
+from drafterforge.schedulers.marginal import MarginalPolicy, marginal_grid
+from drafterforge.schedulers.nets import ActorCritic
+from drafterforge.schedulers.observation import Observation
+from drafterforge.schedulers.policy import ShapePolicy, check_policy, load_policy, save_policy
+from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import TreeShape
 from tests.models import NORMS, tiny_target
 from tests.runtime.test_pool import full_drafters, lora_drafters
-from tests.scheduling.made import profile as made_profile
+from tests.schedulers.made import profile as made_profile
 
 GRID = ActionGrid("tiny", (1, 2, 4, 7, 12, 20), (1, 2, 5), (1, 2, 3, 5))
 PROMPTS = [[3, 14, 15, 9, 26, 5], [4] * 17]

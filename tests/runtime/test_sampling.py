@@ -17,7 +17,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.errors import ConfigError
 from drafterforge.runtime import sampling as room
 from drafterforge.runtime.engine import Engine

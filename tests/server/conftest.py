@@ -17,16 +17,16 @@ import torch
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
-from drafterforge.drafter.fused import FusedDrafter
-from drafterforge.drafter.retrieval import Retrieval
+from drafterforge.config.schema import ServeConfig
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
-from drafterforge.schema import ServeConfig
 from drafterforge.server.app import build_app
 from drafterforge.server.service import Service
 from drafterforge.server.serving import Server, address_of, listen
-from drafterforge.target.load import Target, wrap_model
+from drafterforge.targets.load import Target, wrap_model
 from drafterforge.tree.grow import TreeShape
 from tests.models import tiny_drafter, tiny_model
 from tests.tiny import build_tokenizer

@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from drafterforge.schema import TrainerConfig
-from drafterforge.target.capture import FeatureCapture
+from drafterforge.config.schema import TrainerConfig
+from drafterforge.drafters.eagle3.train.module import DistillModule
+from drafterforge.targets.capture import FeatureCapture
 from drafterforge.training import keeper as keeper_module
 from drafterforge.training import resume as resume_module
 from drafterforge.training.batches import PackedData
 from drafterforge.training.keeper import Keeper
-from drafterforge.training.module import DistillModule
 from drafterforge.training.trainer import distil
 from tests.models import tiny_drafter, tiny_target
 

@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from drafterforge.compose import load_config
+from drafterforge.config.compose import load_config
+from drafterforge.config.schema import PolicyConfig, TrainPolicyConfig
 from drafterforge.errors import ConfigError
+from drafterforge.replay.choices import grown_actions
+from drafterforge.replay.replay import build_table, play
 from drafterforge.router.router import Router
-from drafterforge.scheduling.actions import ActionGrid
-from drafterforge.scheduling.choices import grown_actions
-from drafterforge.scheduling.marginal import MarginalPolicy, marginal_grid
-from drafterforge.scheduling.policy import load_policy
-from drafterforge.scheduling.replay import build_table, play
-from drafterforge.scheduling.spec import PolicySpec
-from drafterforge.schema import PolicyConfig, TrainPolicyConfig
+from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.schedulers.marginal import MarginalPolicy, marginal_grid
+from drafterforge.schedulers.policy import load_policy
+from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.training import policies
-from tests.scheduling.made import profile, traces
+from tests.schedulers.made import profile, traces
 
 
 def widths(network: torch.nn.Sequential) -> list[int]:

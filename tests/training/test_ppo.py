@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from drafterforge.errors import ConfigError
-from drafterforge.scheduling.environment import Step
-from drafterforge.scheduling.nets import ActorCritic, act, forbid
+from drafterforge.replay.environment import Step
+from drafterforge.schedulers.nets import ActorCritic, act, forbid
 from drafterforge.training.ppo import (
     categorical_entropy,
     explained_variance,

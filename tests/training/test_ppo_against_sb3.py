@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from drafterforge.scheduling.environment import Step
-from drafterforge.scheduling.nets import ActorCritic, act
+from drafterforge.replay.environment import Step
+from drafterforge.schedulers.nets import ActorCritic, act
 from drafterforge.training.ppo import explained_variance, gae, log_probs_of, ppo_loss, standardised
 from drafterforge.training.ppo_fit import fit_ppo
 from drafterforge.training.ppo_module import PPOConfig, PPOModule

@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from drafterforge.config.schema import RouterConfig
 from drafterforge.errors import ConfigError
 from drafterforge.router.net import RouterNet
-from drafterforge.schema import RouterConfig
 from drafterforge.training.router import (
     RouterModule,
     calibrate_temperature,

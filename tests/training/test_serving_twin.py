@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drafterforge.drafter.fused import FusedDrafter
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.propose import Eagle3Proposer
+from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from drafterforge.runtime.engine import Engine
-from drafterforge.runtime.proposers.eagle3 import Eagle3Proposer
-from drafterforge.target.capture import FeatureCapture
-from drafterforge.training.ttt import PackedBatch, lay_out, unroll
+from drafterforge.targets.capture import FeatureCapture
 from drafterforge.tree.grow import TreeShape
 from tests.models import NORMS, tiny_drafter, tiny_target, uneven
 

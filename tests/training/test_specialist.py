@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from drafterforge.drafter.causal_lm import (
+from drafterforge.config.schema import CausalLMConfig, TrainerConfig
+from drafterforge.drafters.causal_lm.model import (
     CausalLMDrafter,
     new_model,
     small_config,
@@ -16,15 +17,14 @@ from drafterforge.drafter.causal_lm import (
     take_embeddings,
     warm_layers,
 )
-from drafterforge.drafter.init import TargetWeights
+from drafterforge.drafters.causal_lm.train import SpecialistModule
+from drafterforge.drafters.eagle3.init import TargetWeights
+from drafterforge.drafters.eagle3.train.loss import Teacher, chain_counts, next_token_loss
+from drafterforge.drafters.eagle3.train.ttt import lay_out
 from drafterforge.errors import ConfigError
-from drafterforge.schema import CausalLMConfig, TrainerConfig
-from drafterforge.target.capture import FeatureCapture
+from drafterforge.targets.capture import FeatureCapture
 from drafterforge.training.batches import PackedData
-from drafterforge.training.loss import Teacher, chain_counts, next_token_loss
-from drafterforge.training.specialist import SpecialistModule
 from drafterforge.training.trainer import distil
-from drafterforge.training.ttt import lay_out
 from tests.models import FAMILIES, TINY, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
 from tests.training.test_distil import Row

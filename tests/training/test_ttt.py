@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drafterforge.training.loss import Teacher, ttt_loss
-from drafterforge.training.ttt import PackedBatch, lay_out, unroll
+from drafterforge.drafters.eagle3.train.loss import Teacher, ttt_loss
+from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from tests.models import NORMS, tiny_drafter, tiny_target, uneven
 
 STEPS, DECAY = 4, 0.8

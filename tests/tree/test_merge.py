@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafterforge.drafter.retrieval import Evidence
+from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.merge import Drafted, Nodes, Others, as_tree, beside, likeliest, merged_tree
 
 ROOT = 7

@@ -1,0 +1,1 @@
+"""The opener: names, folders or bundles become drafters, pools and engines."""

@@ -1,0 +1,111 @@
+"""From YAML and overrides to one checked value of the command's config class."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import yaml
+
+from drafterforge.config.catalogue import (
+    command_groups,
+    config_keys,
+    did_you_mean,
+    field_types,
+    flat,
+    group_choices,
+    sections,
+)
+from drafterforge.config.overrides import read_overrides
+from drafterforge.errors import ConfigError
+
+Config = TypeVar("Config")
+
+
+def load_config(name: str, config_class: type[Config], overrides: Sequence[str]) -> Config:
+    """Compose `configs/<name>.yaml` with what the user typed into a checked `config_class`."""
+    choices, texts, values = read_overrides(name, config_class, overrides)
+    return _typed(config_class, _compose(name, config_class, choices), texts, values)
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Return the resolved configuration as plain dicts, lists and scalars."""
+    return dataclasses.asdict(config)
+
+
+def to_yaml(config: Any) -> str:
+    """Return the resolved configuration as YAML, in the order of the schema."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+
+
+def _compose(name: str, config_class: type, choices: Mapping[str, str]) -> dict[str, Any]:
+    from hydra import compose, initialize_config_module
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    try:
+        with initialize_config_module("drafterforge.configs", version_base="1.3"):
+            composed = compose(name, [f"{group}={choice}" for group, choice in choices.items()])
+    except HydraException as error:
+        for group, default in command_groups(name).items():
+            if default == "???" and group not in choices:
+                known = group_choices(group)
+                example = "sql" if "sql" in known else known[0]
+                raise ConfigError(
+                    f"{name.replace('_', '-')} needs a {group}: type {group}={example} (have: {', '.join(known)})"
+                ) from error
+        raise ConfigError(str(error).splitlines()[0]) from error
+    tree = OmegaConf.to_container(composed)
+    # An experiment speaks to several commands: groups that this one does not have are left out.
+    foreign = [key for key in tree if group_choices(key) and key not in sections(config_class)]
+    return {k: v for k, v in tree.items() if k not in foreign or not isinstance(v, dict)}
+
+
+def _typed(
+    config_class: type[Config],
+    composed: Mapping[str, Any],
+    texts: Mapping[str, str | None],
+    values: Mapping[str, Any],
+) -> Config:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    keys = config_keys(config_class)
+    for key in flat(composed, "", keys):
+        if key not in keys:
+            raise ConfigError(f"no config key {key!r}, set by a YAML file{did_you_mean(key, list(keys))}")
+    try:
+        config = OmegaConf.structured(config_class)
+        for section in {key.rpartition(".")[0] for key in keys}:  # frozen classes start read-only
+            OmegaConf.set_readonly(OmegaConf.select(config, section) if section else config, False)
+        config = OmegaConf.merge(config, composed)
+        for key, value in values.items():
+            config = OmegaConf.merge(config, _nested(key, value))
+        tree = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        where = f"{error.full_key}: " if getattr(error, "full_key", None) else ""
+        raise ConfigError(f"{where}{str(error).splitlines()[0]}") from error
+    for key, text in texts.items():
+        *sections, leaf = key.split(".")
+        branch = tree
+        for section in sections:
+            branch = branch[section]
+        branch[leaf] = text
+    return _build(config_class, tree)
+
+
+def _nested(key: str, value: Any) -> Any:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+def _build(config_class: type[Config], tree: Mapping[str, Any]) -> Config:
+    hints = field_types(config_class)
+    return config_class(
+        **{
+            name: _build(hint, tree[name]) if dataclasses.is_dataclass(hint) else tree[name]
+            for name, hint in hints.items()
+        }
+    )

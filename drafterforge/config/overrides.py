@@ -1,0 +1,169 @@
+"""What the user typed, sorted and checked key by key, with a suggestion for every mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from drafterforge.config.catalogue import (
+    command_groups,
+    config_keys,
+    did_you_mean,
+    group_choices,
+    sections,
+)
+from drafterforge.errors import ConfigError
+
+SHORTHANDS = {"path": "data.path", "dataset": "data.dataset", "column": "data.column"}
+VERBATIM = {"prompt"}  # keys whose text is never unquoted
+ONE_OR_MORE = {"answers", "val_answers"}  # lists whose only entry may be typed alone
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def read_overrides(
+    name: str, config_class: type, overrides: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str | None], dict[str, Any]]:
+    """Sort overrides into choices of groups, texts, and other values; the last one wins."""
+    groups = command_groups(name)
+    keys = config_keys(config_class)
+    shorthands = SHORTHANDS if "data" in sections(config_class) else {}
+    choices: dict[str, str] = {}
+    texts: dict[str, str | None] = {}
+    values: dict[str, Any] = {}
+    for override in overrides:
+        typed_key, equals, text = override.partition("=")
+        key = shorthands.get(typed_key, typed_key)
+        hint = _hint(key, keys)
+        if not equals:
+            examples = {c: f"{g}={c}" for g in groups for c in group_choices(g)}
+            examples |= {key: f"{key}=..." for key in (*groups, *keys)}
+            raise ConfigError(f"{override!r} is not key=value{did_you_mean(override, examples)}")
+        if key in groups:
+            if text or groups[key]:
+                choices[key] = _choice(key, text, groups[key])
+        elif hint is None:
+            raise ConfigError(_unknown_key(name, typed_key, text, groups, keys, shorthands))
+        elif key in ONE_OR_MORE and text[:1] != "[":
+            alone = _text(key, text, str)
+            values[key] = [alone] if alone else []
+        elif _plain(hint) is str:
+            texts[key] = _text(key, text, hint)
+        else:
+            values[key] = _value(key, text, hint)
+    return {g: c for g, c in choices.items() if c != "null"}, texts, values
+
+
+def _hint(key: str, keys: Mapping[str, Any]) -> Any | None:
+    """Type of a dotted key, also of an entry of a dict such as `domain.weights.sql`."""
+    parent, _, entry = key.rpartition(".")
+    if key not in keys and entry and typing.get_origin(keys.get(parent)) is dict:
+        return typing.get_args(keys[parent])[1]
+    return keys.get(key)
+
+
+def _plain(hint: Any) -> Any:
+    """The type without `| None`."""
+    plain = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+    return plain[0] if isinstance(hint, types.UnionType) else hint
+
+
+def _choice(group: str, text: str, default: str | None) -> str:
+    known = group_choices(group)
+    if text in known or (text == "null" and default is None):
+        return text
+    spellings = {choice: f"{group}={choice}" for choice in known}
+    raise ConfigError(f"no {group} named {text!r}{did_you_mean(text, spellings)} (have: {', '.join(known)})")
+
+
+def _unknown_key(
+    name: str,
+    key: str,
+    text: str,
+    groups: Mapping[str, Any],
+    keys: Mapping[str, Any],
+    shorthands: Mapping[str, str],
+) -> str:
+    bare = key.lstrip("+~-")
+    section, _, leaf = bare.rpartition(".")
+    inside = {k.rpartition(".")[2]: k for k in reversed(keys) if k.startswith(f"{section}.")}
+    spellings = {k.rpartition(".")[2]: k for k in reversed(keys)}
+    spellings |= {known: known for known in (*keys, *groups, *shorthands)}
+    if bare != key and bare in (*keys, *groups, *shorthands):
+        return f"no config key {key!r}; type {bare}={text}"
+    if section and inside and leaf in spellings:  # the right key, in the wrong section
+        hint = f"; did you mean {spellings[leaf]}?"
+    else:
+        hint = did_you_mean(leaf, inside) if section and inside else did_you_mean(bare, spellings)
+    if not hint and section and inside:
+        hint = f"; {section} has: {', '.join(sorted(inside))}"
+    elsewhere = f"; `drafterforge {name.replace('_', '-')} --help` lists them"
+    return f"no config key {key!r}{hint or elsewhere}"
+
+
+def _text(key: str, text: str, hint: Any) -> str | None:
+    """Text is taken as typed, with spaces, commas and brackets; quotes around it are dropped."""
+    if key in VERBATIM:
+        return text
+    if text == "null":
+        if isinstance(hint, types.UnionType):
+            return None
+        raise ConfigError(f"{key} cannot be null; type {key}= for an empty text")
+    if text == "???":
+        raise ConfigError(f"{key} needs a value: type {key}=...")
+    quoted = len(text) >= 2 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted else text
+
+
+def _value(key: str, text: str, hint: Any) -> Any:
+    """The value as hydra's override grammar reads it."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    if text == "???":
+        raise ConfigError(f"{key} needs a value: type {key}=...")
+    try:
+        override = OverridesParser.create().parse_override(f"{key}={text}")
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{key}={text} cannot be read: {reason}") from error
+    if override.is_sweep_override():
+        raise ConfigError(f"{key} takes one value, got {text!r}; a list is typed as [a,b]")
+    value = override.value()
+    if value == "" or not _convertible(value, hint):
+        raise ConfigError(f"{key} must be {_words(hint)}, got {text!r}")
+    return value
+
+
+def _convertible(value: Any, hint: Any) -> bool:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if isinstance(value, str) and "${" in value:
+        return True  # known once everything is composed
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    scalars = typing.get_args(_plain(hint))[-1:] != (Any,)  # a list or mapping in a list or mapping is for Any alone
+    if scalars and any(isinstance(entry, list | dict) for entry in entries):
+        return False
+    probe = dataclasses.make_dataclass("Probe", [("value", hint)])
+    if isinstance(value, bool) and _plain(hint) is not bool:
+        return False
+    try:
+        OmegaConf.merge(OmegaConf.structured(probe), {"value": value})
+    except OmegaConfBaseException:
+        return False
+    return True
+
+
+def _words(hint: Any) -> str:
+    plain = _plain(hint)
+    if typing.get_origin(plain) is list:
+        words = f"a list such as [a,b], of {WORDS[typing.get_args(plain)[0]].removeprefix('a ')}"
+        words = words if words.endswith("text") else f"{words}s"
+    elif typing.get_origin(plain) is dict:
+        words = f"a mapping such as {'{a:b,c:d}' if typing.get_args(plain)[1] is str else '{a:1,b:2}'}"
+    else:
+        words = WORDS[plain]
+    return f"{words}, or null" if isinstance(hint, types.UnionType) else words

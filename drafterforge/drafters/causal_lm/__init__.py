@@ -1,0 +1,1 @@
+"""Small independent language models as drafters."""

@@ -1,0 +1,109 @@
+"""A small independent language model at work: reads the text alone, with its own key-value cache.
+
+Axes: B rows, A committed tokens, K beam nodes, L level slots, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+import torch
+from torch import Tensor
+
+from drafterforge.drafters.base import Proposer
+from drafterforge.kernels.attention import additive
+from drafterforge.targets.load import Target
+from drafterforge.tree.expand import expand
+from drafterforge.tree.grow import Tree, TreeShape, root_only
+from drafterforge.tree.masks import level_mask
+
+
+class CausalLMProposer(Proposer):
+    """A causal LM with the target's tokenizer; the cache holds [text | this cycle's levels]."""
+
+    def __init__(self, model: Target) -> None:
+        self.model = model
+        self.cache = model.new_cache(0)
+        self.stable: list[int] = []
+        self.logits = torch.empty(
+            0, model.config.vocab_size, dtype=model.compute_dtype, device=model.device
+        )  # after the roots
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        """Add a row, see `Proposer`; features are not read."""
+        fresh = CausalLMProposer(self.model)
+        fresh.cache, fresh.stable = self.model.new_cache(1), [0]
+        fresh.refresh(text[None], features, [text.numel()])
+        if self.stable:
+            self.cache.put_rows(fresh.cache, [])
+        else:
+            self.cache = fresh.cache
+        self.logits = torch.cat((self.logits, fresh.logits))
+        self.stable += fresh.stable
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.model.device)
+        self.cache.keep_rows(index)
+        self.stable = [self.stable[row] for row in rows]
+        self.logits = self.logits[index]
+
+    def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
+        """Read the committed tokens, roots included; features are not read."""
+        self._newest(self.read(tokens, counts), counts)
+
+    def refresh_and_tell(self, tokens: Tensor, counts: list[int]) -> Tensor:
+        """As `refresh`; returns the logits that the committed tokens were guessed with, [B, A, V]."""
+        before = self.logits[:, None]
+        states = self.read(tokens, counts)
+        self._newest(states, counts)
+        return torch.cat((before, self.model.logits(states[:, :-1])), dim=1)
+
+    def _newest(self, states: Tensor, counts: list[int]) -> None:
+        last = torch.tensor(counts, device=states.device) - 1
+        self.logits = self.model.logits(states[torch.arange(len(counts), device=states.device), last])
+
+    def read(self, tokens: Tensor, counts: list[int]) -> Tensor:
+        """The model's states after each of the tokens, [B, A, width]; counts[b] of them are kept."""
+        batch, width = tokens.shape
+        device = tokens.device
+        steps = torch.arange(width, device=device)
+        lengths = torch.tensor(self.stable, device=device)[:, None]
+        slots = lengths + steps
+        used = max(self.stable) + width
+        self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
+        if batch == 1:
+            self.cache.place(used - width, width)
+        else:
+            self.cache.place_ragged(slots, used)
+        mask = additive(torch.arange(used, device=device) <= slots[:, :, None], self.model.compute_dtype)
+        return self.model.forward(tokens, slots, self.cache, mask)[0]
+
+    def draft(self, root: Tensor, shape: TreeShape) -> Tree:
+        """Trees below the roots [B], which the model has read."""
+        return self.draft_some(range(len(self.stable)), root, shape)
+
+    def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
+        """As `draft`, for some rows, whose roots are [B']."""
+        if len(rows) < len(self.stable):
+            some = CausalLMProposer(self.model)
+            some.cache, some.stable, some.logits = copy(self.cache), list(self.stable), self.logits
+            some.keep(list(rows))
+            return some.draft(root, shape)
+        base = max(self.stable)
+        # a text beyond the model's context is drafted for badly; once all are, nothing is
+        depth = min(shape.depth, self.model.max_positions - min(self.stable))
+        if depth < 1:
+            return root_only(root)
+        lengths = torch.tensor(self.stable, device=root.device)[:, None]
+
+        def step(level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
+            count = tokens.shape[1]
+            self.cache.place(base + reads.shape[2] - count, count)
+            mask = level_mask(reads, lengths[:, 0], base, self.model.compute_dtype)
+            positions = (lengths + level - 1).expand(-1, count)
+            states, _ = self.model.forward(tokens, positions, self.cache, mask)
+            return self.model.logits(states)
+
+        return expand(root, self.logits, TreeShape(shape.num_tokens, depth, shape.top_k), step)

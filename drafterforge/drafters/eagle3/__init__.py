@@ -1,0 +1,1 @@
+"""EAGLE-3 drafters: model, checkpoint, drafting, LoRA experts."""

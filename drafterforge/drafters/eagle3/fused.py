@@ -1,0 +1,135 @@
+"""An `Eagle3Drafter` for decoding: fused, prepacked projections; the module is its twin in tests."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drafterforge.drafters.eagle3.lora import Adapter, LowRank, joined
+from drafterforge.drafters.eagle3.model import Attend, Eagle3Drafter
+from drafterforge.kernels import native
+from drafterforge.kernels.gate import swiglu
+from drafterforge.kernels.linear import NATIVE_ROWS, FrozenLinear
+from drafterforge.kernels.norm import rms_norm
+from drafterforge.kernels.rope import apply_rope
+
+ATTENTION, MLP = "midlayer.self_attn", "midlayer.mlp"
+PROJECTIONS = {  # by name here: the projections of the module that become one
+    "fc": ("fc",),
+    "head": ("lm_head",),
+    "q": (f"{ATTENTION}.q_proj",),
+    "kv": (f"{ATTENTION}.k_proj", f"{ATTENTION}.v_proj"),
+    "out": (f"{ATTENTION}.o_proj",),
+    "gate_up": (f"{MLP}.gate_proj", f"{MLP}.up_proj"),
+    "down": (f"{MLP}.down_proj",),
+}
+NORMS = {
+    "input_norm": "midlayer.input_layernorm",
+    "hidden_norm": "midlayer.hidden_norm",
+    "post_norm": "midlayer.post_attention_layernorm",
+    "norm": "norm",
+}
+
+
+class AdaptedLinear:
+    """A generalist's frozen projection, shared, and an expert's addition to it."""
+
+    def __init__(self, base: FrozenLinear, low: LowRank) -> None:
+        self.base, self.low = base, low
+        self.native = None if base.native is None else native.PackedAddition(base.native, low.down, low.up)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply to [..., in]."""
+        if self.native is not None and x.numel() <= NATIVE_ROWS * x.shape[-1] and x.is_contiguous():
+            return self.native(x.view(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+        return self.base(x) + F.linear(F.linear(x, self.low.down), self.low.up)
+
+
+class FusedDrafter:
+    """Same numbers as the module, for inference only.  Axes: N rows, H hidden, W draft vocabulary."""
+
+    def __init__(self, drafter: Eagle3Drafter, embedding: Tensor) -> None:
+        """embedding: the target's [V, H], in the dtype and on the device to decode with."""
+        self.spec, self.embedding, self.generalist = drafter.spec, embedding, None
+        self.linears: dict[str, FrozenLinear | AdaptedLinear] = {
+            name: FrozenLinear(torch.cat([self._cast(drafter.get_submodule(part).weight) for part in parts]))
+            for name, parts in PROJECTIONS.items()
+        }
+        self.gains = {name: self._cast(drafter.get_submodule(part).weight) for name, part in NORMS.items()}
+        if self.spec.fc_norm:
+            self.gains["fc_norm"] = torch.stack([self._cast(norm.weight) for norm in drafter.fc_norm])  # [3, H]
+        self.token_ids = drafter.token_ids.to(embedding.device)
+        self.rope = drafter.rope
+
+    def expert(self, adapter: Adapter) -> FusedDrafter:
+        """This drafter with additions; its own weights are shared, not copied."""
+        twin = object.__new__(FusedDrafter)
+        vars(twin).update(vars(self), generalist=self, linears=dict(self.linears))
+        for name, parts in PROJECTIONS.items():
+            if any(part in adapter for part in parts):
+                base = self.linears[name]
+                widths = [self._out_features(part) for part in parts]
+                low = joined([adapter.get(part) for part in parts], widths)
+                twin.linears[name] = AdaptedLinear(base, LowRank(self._cast(low.down), self._cast(low.up)))
+        return twin
+
+    def _cast(self, parameter: Tensor) -> Tensor:
+        return parameter.detach().to(device=self.embedding.device, dtype=self.embedding.dtype)
+
+    def _out_features(self, part: str) -> int:
+        spec = self.spec
+        if part in PROJECTIONS["kv"]:
+            return spec.num_key_heads * spec.head_dim
+        return spec.intermediate_size if part in PROJECTIONS["gate_up"] else 0  # 0: the only part, whatever its width
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Target embeddings [N, H]."""
+        return F.embedding(tokens, self.embedding)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """Features [N, 3H] to hidden [N, H]."""
+        if self.spec.fc_norm:
+            features = norm_each(features, self.gains["fc_norm"], self.spec.rms_norm_eps)
+        return self.linears["fc"](features)
+
+    def layer(
+        self,
+        embeddings: Tensor,
+        hidden: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        rows: slice | None = None,
+    ) -> Tensor:
+        """As `Eagle3Drafter.layer`, from positions [N] instead of a rope."""
+        spec, linears = self.spec, self.linears
+        rope = self.rope(positions, hidden.dtype)
+        normed = self._norm(hidden, "hidden_norm")
+        x = torch.cat((self._norm(embeddings, "input_norm"), normed), dim=-1)
+        if spec.norm_before_residual:
+            hidden = normed
+        kv = linears["kv"](x).view(-1, 2 * spec.num_key_heads, spec.head_dim)
+        k, v = apply_rope(kv[:, : spec.num_key_heads], *rope), kv[:, spec.num_key_heads :]
+        if rows is not None:
+            x, hidden, rope = x[rows], hidden[rows], (rope[0][rows], rope[1][rows])
+        q = apply_rope(linears["q"](x).view(-1, spec.num_heads, spec.head_dim), *rope)
+        hidden = hidden + linears["out"](attend(q, k, v).flatten(1))
+        gated = swiglu(linears["gate_up"](self._norm(hidden, "post_norm")))
+        out = hidden + linears["down"](gated)
+        return self._norm(out, "norm") if spec.norm_output else out
+
+    def normed(self, out: Tensor) -> Tensor:
+        """As `Eagle3Drafter.normed`."""
+        return out if self.spec.norm_output else self._norm(out, "norm")
+
+    def logits(self, out: Tensor) -> Tensor:
+        """Draft logits [N, W] of outputs [N, H] of `layer`."""
+        return self.linears["head"](self.normed(out))
+
+
+def norm_each(features: Tensor, gains: Tensor, eps: float) -> Tensor:
+    """Features low|mid|high [..., 3H], each of the three normed by itself; gains: [3, H], or [N, 1, 3, H] of N."""
+    return rms_norm(features.unflatten(-1, gains.shape[-2:]), gains, eps).flatten(-2)

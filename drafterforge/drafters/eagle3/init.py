@@ -1,0 +1,96 @@
+"""How a drafter starts: random, or warm from its target's weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.errors import ArtifactError
+
+OF_VOCABULARY = ("lm_head.weight", "d2t", "t2d")  # a drafter's tensors that belong to its map of tokens
+
+
+class TargetWeights:
+    """Single tensors of a Hugging Face folder, by name, without loading the model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.where: dict[str, Path] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(path, "pt") as file:
+                self.where.update(dict.fromkeys(file.keys(), path))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.where
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.where:
+            raise ArtifactError(
+                f"{self.folder} has no tensor {name!r}, which drafter.init=warm takes; type drafter.init=scratch"
+            )
+        with safe_open(self.where[name], "pt") as file:
+            return file.get_tensor(name).float()
+
+
+@torch.no_grad()
+def scratch_init(drafter: Eagle3Drafter, std: float = 0.02) -> None:
+    """Normal weights, unit gains."""
+    for name, parameter in drafter.named_parameters():
+        if parameter.dim() > 1:
+            parameter.normal_(std=std)
+        elif name.endswith("weight"):
+            parameter.fill_(1.0)
+
+
+@torch.no_grad()
+def warm_init(drafter: Eagle3Drafter, weights: TargetWeights, num_layers: int) -> None:
+    """Start as the target's last layer applied to its high feature.
+
+    fc passes the high feature through; the layer's feature half, MLP and norms are those of the target's last layer,
+    the embedding half starts small and random; final norm and lm_head rows are the target's.
+    """
+    spec = drafter.spec
+    scratch_init(drafter, std=0.01)
+    if spec.hidden_size != spec.target_hidden_size:
+        raise ArtifactError("drafter.init=warm needs a drafter as wide as its target; type drafter.init=scratch")
+    width = spec.hidden_size
+    drafter.fc.weight.mul_(0.1)
+    drafter.fc.weight[:, 2 * width :] += torch.eye(width)
+    prefix, layer = f"model.layers.{num_layers - 1}.", drafter.midlayer
+    for name in ("q_proj", "k_proj", "v_proj"):
+        getattr(layer.self_attn, name).weight[:, width:] = weights[f"{prefix}self_attn.{name}.weight"]
+    layer.self_attn.o_proj.weight.copy_(weights[f"{prefix}self_attn.o_proj.weight"])
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        getattr(layer.mlp, name).weight.copy_(weights[f"{prefix}mlp.{name}.weight"])
+    layer.hidden_norm.weight.copy_(weights[f"{prefix}input_layernorm.weight"])
+    layer.post_attention_layernorm.weight.copy_(weights[f"{prefix}post_attention_layernorm.weight"])
+    # Embeddings are small before any layer has added to them: the norm gives them the scale of the feature half.
+    layer.input_layernorm.weight.copy_(weights[f"{prefix}input_layernorm.weight"].abs().mean().expand(width))
+    drafter.norm.weight.copy_(weights["model.norm.weight"])
+    head = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
+    drafter.lm_head.weight.copy_(weights[head][drafter.token_ids])
+
+
+def with_vocabulary(drafter: Eagle3Drafter, token_ids: Tensor) -> Eagle3Drafter:
+    """The same layer proposing `token_ids` [W], ascending, of the target; its head is empty, for the target's rows."""
+    other = Eagle3Drafter(replace(drafter.spec, draft_vocab_size=len(token_ids)), drafter.embedding)
+    kept = {name: value for name, value in drafter.state_dict().items() if name not in OF_VOCABULARY}
+    other.load_state_dict(kept, strict=False)
+    other.set_vocabulary(token_ids)
+    return other.to(drafter.fc.weight.device)
+
+
+@torch.no_grad()
+def size_norms(drafter: Eagle3Drafter, features: Tensor) -> None:
+    """Give each of `fc_norm` the size that its feature mostly has, so that fc reads at first what it reads without.
+
+    features: some of the target's, [N, 3H].  Without this, what the layer adds would drown the feature it adds to.
+    """
+    sizes = features.float().unflatten(-1, (3, -1)).square().mean(-1).sqrt().median(0).values
+    for norm, size in zip(drafter.fc_norm, sizes, strict=True):
+        norm.weight.fill_(size)

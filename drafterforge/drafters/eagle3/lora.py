@@ -1,0 +1,99 @@
+"""LoRA experts: low-rank additions to the projections of a generalist, kept in peft's files and read without peft.
+
+Axes: r rank, in and out widths of a projection.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from drafterforge.artifacts.typed import read_json
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.errors import ArtifactError
+
+ADAPTER = "adapter"  # folder of an expert that holds peft's files
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_KEY = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
+# What peft can do to a projection beyond W + (alpha / r) B A; each with the value that means "not".
+_UNREAD = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """An addition to one projection: x @ (up @ down).T."""
+
+    down: Tensor  # [r, in]
+    up: Tensor  # [out, r], scaled
+
+    def delta(self) -> Tensor:
+        """What is added to the weight, [out, in]."""
+        return self.up @ self.down
+
+
+def joined(parts: list[LowRank | None], widths: list[int]) -> LowRank:
+    """One addition to projections of the same input laid side by side; None: a part without any.
+
+    widths: out of each part; not read where there is one part only.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    some = next(part for part in parts if part is not None)
+    ups = [some.up.new_zeros(width, 0) if part is None else part.up for part, width in zip(parts, widths, strict=True)]
+    return LowRank(torch.cat([part.down for part in parts if part is not None]), torch.block_diag(*ups))
+
+
+Adapter = dict[str, LowRank]  # by the name of the projection, as in `Eagle3Drafter`
+
+
+def load_adapter(folder: Path, drafter: Eagle3Drafter) -> Adapter:
+    """The additions in peft's `folder`, fp32, checked against the drafter that they belong to."""
+    path = folder / WEIGHTS
+    try:
+        config = read_json(folder / CONFIG)
+        tensors = load_file(path)
+        rank = int(config["r"])
+        scale = float(config["lora_alpha"]) / (rank**0.5 if config.get("use_rslora") else rank)
+    except ArtifactError as error:
+        raise ArtifactError(f"{folder} is no readable adapter ({error}); wanted {CONFIG} and {WEIGHTS}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError, ArithmeticError) as error:
+        raise ArtifactError(f"{folder} is no readable adapter ({error!r}); wanted {CONFIG} and {WEIGHTS}") from None
+    odd = [f"{key}={config[key]!r}" for key, plain in _UNREAD.items() if config.get(key, plain) not in (plain, None)]
+    odd += [key for key in ("rank_pattern", "alpha_pattern", "modules_to_save") if config.get(key)]
+    if config.get("peft_type") != "LORA" or odd:
+        found = ", ".join([str(config.get("peft_type")), *odd])
+        raise ArtifactError(f"{folder / CONFIG} describes {found}; wanted plain LORA of one rank")
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        if not (named := _KEY.fullmatch(key)):
+            raise ArtifactError(f"{path} holds an unexpected tensor: {key}")
+        parts.setdefault(named[1], {})[named[2]] = tensor.float().to(drafter.embedding.device)
+    modules = dict(drafter.named_modules())
+    for name, part in parts.items():
+        module = modules.get(name)
+        if not isinstance(module, nn.Linear):
+            raise ArtifactError(f"{path} adds to {name}, which is no projection of an EAGLE-3 drafter")
+        wanted = {"A": (rank, module.in_features), "B": (module.out_features, rank)}
+        found = {side: tuple(tensor.shape) for side, tensor in part.items()}
+        if found != wanted:
+            raise ArtifactError(f"{path}: {name} has shapes {found}, wanted {wanted}")
+    if not parts:
+        raise ArtifactError(f"{path} holds no tensors; wanted lora_A and lora_B of some projection")
+    return {name: LowRank(part["A"], part["B"] * scale) for name, part in parts.items()}
+
+
+@torch.no_grad()
+def merge(drafter: Eagle3Drafter, adapter: Adapter) -> Eagle3Drafter:
+    """A drafter of its own with the additions inside its weights; the embedding stays shared."""
+    memo = {id(drafter.embedding): drafter.embedding}
+    merged = copy.deepcopy(drafter, memo)
+    for name, addition in adapter.items():
+        merged.get_submodule(name).weight.add_(addition.delta())
+    return merged

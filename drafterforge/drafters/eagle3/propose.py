@@ -1,0 +1,155 @@
+"""An EAGLE-3 drafter at work: drafts from the target's features, its cache a function of the committed text alone.
+
+Axes: B rows, A committed tokens, K beam nodes, L level slots, H hidden.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from drafterforge.drafters.base import Proposer
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.model import Attend
+from drafterforge.kernels.attention import additive, grouped_attention
+from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.tree.expand import Growth, Step, expand
+from drafterforge.tree.grow import Tree, TreeShape
+from drafterforge.tree.masks import level_mask
+from drafterforge.tree.merge import Others
+
+
+class Eagle3Proposer(Proposer):
+    """The cache holds [stable | this cycle's levels]; only true features ever become stable.
+
+    Slots of a row beyond its own stable ones are never read, so rows of different lengths share the level slots, which
+    begin behind the longest row.
+    """
+
+    def __init__(self, drafter: FusedDrafter) -> None:
+        self.drafter = drafter
+        self.cache = new_draft_cache(drafter, 0)
+        self.stable: list[int] = []  # stable slots of each row
+        self.last = drafter.embedding.new_empty(0, drafter.embedding.shape[1])  # output of the newest of them, [B, H]
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        """Add a row, see `Proposer`."""
+        fresh = Eagle3Proposer(self.drafter)
+        fresh.cache, fresh.stable = new_draft_cache(self.drafter, 1), [0]
+        fresh.refresh(text[None, 1:], features[None], [text.numel() - 1])
+        if self.stable:
+            self.cache.put_rows(fresh.cache, [])
+        else:
+            self.cache = fresh.cache
+        self.stable += fresh.stable
+        self.last = torch.cat((self.last, fresh.last))
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.last.device)
+        self.cache.keep_rows(index)
+        self.stable, self.last = [self.stable[row] for row in rows], self.last[index]
+
+    def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
+        """Append slots that pair tokens with the target's features one position before."""
+        if tokens.shape[0] == 1:  # no padding, no mask
+            start, width = self.stable[0], tokens.shape[1]
+            self.cache.place(start, width)
+            self.last = self.drafter.layer(
+                self.drafter.embed(tokens[0]),
+                self.drafter.fuse(features[0]),
+                start + torch.arange(width, device=tokens.device),
+                attend_to(self.cache, 1, None),
+                rows=slice(width - 1, width),  # the newest slot alone is drafted from, and reads every slot
+            )
+        else:
+            stable, added = (torch.tensor(part, device=tokens.device) for part in (self.stable, counts))
+            used = max(self.stable) + tokens.shape[1]
+            self.last = append_slots(self.drafter, self.cache, tokens, features, stable, added, used)
+        self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
+
+    def draft(self, root: Tensor, shape: TreeShape) -> Tree:
+        """Trees below the roots [B], which are the tokens of the newest stable slots."""
+        stable = torch.tensor(self.stable, device=root.device)
+        return draft_levels(self.drafter, self.cache, self.last, root, stable, max(self.stable), shape)
+
+
+def new_draft_cache(drafter: FusedDrafter, batch: int) -> KeyValueCache:
+    """An empty cache of the drafter's one layer."""
+    spec, embedding = drafter.spec, drafter.embedding
+    return KeyValueCache(1, batch, spec.num_key_heads, spec.head_dim, embedding.dtype, embedding.device)
+
+
+def attend_to(cache: KeyValueCache, batch: int, mask: Tensor | None) -> Attend:
+    """Attention of flattened rows over a one-layer cache, to which their keys are added."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = cache.write(0, k.unflatten(0, (batch, -1)), v.unflatten(0, (batch, -1)))
+        return grouped_attention(q.unflatten(0, (batch, -1)), keys, values, mask).flatten(0, 1)
+
+    return attend
+
+
+def append_slots(
+    drafter: FusedDrafter,
+    cache: KeyValueCache,
+    tokens: Tensor,
+    features: Tensor,
+    stable: Tensor,
+    counts: Tensor,
+    used: int,
+) -> Tensor:
+    """Make counts [B] of tokens [B, A] stable slots behind `stable` [B]; returns the newest slots' outputs, [B, H].
+
+    features: [B, A, 3H].  used: slots that are read, at least every row's stable ones and A more.
+    """
+    batch, width = tokens.shape
+    slots = stable[:, None] + torch.arange(width, device=tokens.device)
+    cache.place_ragged(slots, used)
+    rows = torch.arange(batch, device=tokens.device) * width + counts - 1
+    allowed = torch.arange(used, device=tokens.device) < (stable + counts)[:, None]
+    attend = attend_to(cache, batch, additive(allowed, features.dtype)[:, None])
+    embedded, fused = drafter.embed(tokens.flatten()), drafter.fuse(features.flatten(0, 1))
+    return drafter.layer(embedded, fused, slots.flatten(), attend, rows=rows)
+
+
+def draft_levels(
+    drafter: FusedDrafter,
+    cache: KeyValueCache,
+    last: Tensor,
+    root: Tensor,
+    stable: Tensor,
+    base: int,
+    shape: TreeShape,
+    logits: Tensor | None = None,
+    growth: Growth | None = None,
+    others: Others | None = None,
+) -> Tree:
+    """Trees below the roots [B] from the outputs `last` [B, H]; levels are written from slot `base` on.
+
+    logits: [B, W] of `last`, where they are known already.  growth, others: as for `expand`.
+    """
+    logits = drafter.logits(last) if logits is None else logits
+    return expand(
+        root, logits, shape, level_step(drafter, cache, last, stable, base), drafter.token_ids, growth, others
+    )
+
+
+def level_step(drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, stable: Tensor, base: int) -> Step:
+    """Scores the children of each level's nodes, see `Step`; arguments as for `draft_levels`."""
+    batch = last.shape[0]
+    hidden = last[:, None]
+
+    def step(level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
+        nonlocal hidden
+        count = tokens.shape[1]
+        hidden = hidden.gather(1, origin[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
+        cache.place(base + reads.shape[2] - count, count)
+        mask = level_mask(reads, stable, base, hidden.dtype)
+        positions = (stable + level - 1)[:, None].expand(-1, count).flatten()
+        hidden = drafter.layer(drafter.embed(tokens.flatten()), hidden, positions, attend_to(cache, batch, mask))
+        scores = drafter.logits(hidden).unflatten(0, (batch, count))
+        hidden = hidden.unflatten(0, (batch, count))
+        return scores
+
+    return step

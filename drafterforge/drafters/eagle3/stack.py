@@ -1,0 +1,266 @@
+"""EAGLE-3 drafters of one architecture at work: all read what is committed in one pass, any of them drafts.
+
+The pass may be put off: what a drafter has not read yet is kept until all read it together, or until it has to draft.
+Axes: N drafters, B rows, A committed tokens, H hidden, W draft vocabulary; cache rows stand drafter by drafter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_levels, new_draft_cache
+from drafterforge.drafters.eagle3.stacked import StackedDrafters
+from drafterforge.drafters.judging import Judgement, Truth, draft_id_table, judge
+from drafterforge.kernels.attention import additive, grouped_attention
+from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.tree.expand import Growth
+from drafterforge.tree.grow import Tree, TreeShape
+from drafterforge.tree.merge import Others
+
+
+@dataclass
+class Ahead:
+    """A drafter that has read more than the others."""
+
+    stable: list[int]  # slots of each row
+    last: Tensor  # output of the newest of them, [B, H]
+    logits: Tensor  # of these, [B, W]
+
+
+class StackProposer:
+    """State of N drafters for every row."""
+
+    def __init__(self, drafters: StackedDrafters) -> None:
+        self.cache = new_draft_cache(drafters.members[0], 0)
+        self._use(drafters)
+        embedding = drafters.embedding
+        self.stable: list[int] = []  # slots that every drafter has, of each row
+        self.last = embedding.new_empty(len(drafters.members), 0, embedding.shape[1])  # newest outputs, [N, B, H]
+        self.logits = embedding.new_empty(len(drafters.members), 0, drafters.token_ids.shape[1])  # of these, [N, B, W]
+        self.unread: list[list[tuple[Tensor, Tensor]]] = []  # of each row: tokens [A] and features [A, 3H]
+        self.tell = False  # whether that is to be judged
+        self.ahead: dict[int, Ahead] = {}
+        self.outputs: tuple[Tensor, Tensor] | None = None  # of the slots last judged, [N, B * A, H] and [N, B * A, W]
+
+    def _use(self, drafters: StackedDrafters) -> None:
+        self.drafters = drafters
+        self.draft_ids = draft_id_table(drafters.token_ids, drafters.embedding.shape[0])
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        """Add a row, see `Proposer`."""
+        if any(self.unread):
+            self.read()
+        self.ahead = {}
+        fresh = StackProposer.__new__(StackProposer)
+        fresh.drafters, fresh.ahead = self.drafters, {}
+        fresh.cache = new_draft_cache(self.drafters.members[0], len(self.drafters.members))
+        fresh.stable, fresh.unread = [0], [[(text[1:], features)]]
+        fresh.read()
+        self.cache = _beside(self.cache, fresh.cache, len(self.drafters.members)) if self.stable else fresh.cache
+        self.last, self.logits = torch.cat((self.last, fresh.last), 1), torch.cat((self.logits, fresh.logits), 1)
+        self.stable, self.unread = self.stable + fresh.stable, [*self.unread, []]
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.last.device)
+        data, count = self.cache.data, len(self.drafters.members)
+        self.cache.data = data.unflatten(2, (count, -1))[:, :, :, index].flatten(2, 3)
+        self.last, self.logits = self.last[:, index], self.logits[:, index]
+        self.stable, self.unread = [self.stable[row] for row in rows], [self.unread[row] for row in rows]
+        for one in self.ahead.values():
+            one.stable, one.last, one.logits = [one.stable[row] for row in rows], one.last[index], one.logits[index]
+
+    def remove(self, member: int) -> None:
+        """Forget a drafter, and what it has read."""
+        count = len(self.drafters.members)
+        others = [place for place in range(count) if place != member]
+        self._use(StackedDrafters([self.drafters.members[place] for place in others]))
+        self.cache.data = self.cache.data.unflatten(2, (count, -1))[:, :, others].flatten(2, 3)
+        self.last, self.logits = self.last[others], self.logits[others]
+        self.ahead = {others.index(place): one for place, one in self.ahead.items() if place != member}
+
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], tell: bool = True) -> None:
+        """Remember what is to be read: counts[b] of tokens [B, A], features [B, A, 3H].
+
+        tell: whether it is to be judged, for which it is read once more where one drafter has read it alone.
+        """
+        self.tell = tell
+        for row, count in enumerate(counts):
+            self.unread[row].append((tokens[row, :count], features[row, :count]))
+
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
+        """Let all drafters read what is unread; judges them at its positions if the truth about these is given."""
+        if truth is None and not any(self.unread):
+            return None
+        drafters, batch = self.drafters, len(self.stable)
+        tokens, features, counts = self._unread([0] * batch)
+        width, told = tokens.shape[1], truth is not None
+        alone = batch == len(drafters.members) == 1
+        rows = slice(width - 1, width)
+        if not alone:
+            rows = torch.arange(batch, device=tokens.device) * width + torch.tensor(counts, device=tokens.device) - 1
+        if alone:
+            hidden, logits = self._read_alone(tokens[0], features[0], told)
+        else:
+            hidden, logits = self._read_together(tokens, features, rows, told)
+        judgement = None
+        if told:
+            self.outputs = hidden, logits
+            each = logits.unflatten(1, (batch, width))
+            each = torch.cat((self.logits[:, :, None], each[:, :, :-1]), dim=2)  # guesses of the tokens, not after them
+            judgement = judge(each, drafters.token_ids, self.draft_ids, truth, top_k, details)
+            hidden, logits = hidden[:, rows], logits[:, rows]
+        self.last, self.logits = hidden, logits
+        self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
+        self.unread, self.ahead = [[] for _ in self.stable], {}
+        return judgement
+
+    def _read_together(self, tokens: Tensor, features: Tensor, rows: Tensor, told: bool) -> tuple[Tensor, Tensor]:
+        """Outputs [N, R, H] and logits [N, R, W] of all slots if they are told, else of the newest, `rows` [B]."""
+        drafters, width = self.drafters, tokens.shape[1]
+        slots = torch.tensor(self.stable, device=tokens.device)[:, None] + torch.arange(width, device=tokens.device)
+        used = max(self.stable) + width
+        reach = slots[:, :, None] if told else slots.flatten()[rows][:, None, None]
+        mask = additive(torch.arange(used, device=tokens.device) <= reach, drafters.embedding.dtype)
+        hidden = drafters.layer(
+            drafters.embed(tokens.flatten()),
+            drafters.fuse(features.flatten(0, 1)),
+            slots.flatten(),
+            self._attend(slots, used, mask),
+            rows=None if told else rows,
+        )
+        return hidden, drafters.logits(hidden)
+
+    def _read_alone(self, tokens: Tensor, features: Tensor, told: bool) -> tuple[Tensor, Tensor]:
+        """The same for one drafter and one row, tokens [A] and features [A, 3H]: without padding and stacks."""
+        drafter, width, start = self.drafters.members[0], tokens.shape[0], self.stable[0]
+        self.cache.place(start, width)
+        slots = start + torch.arange(width, device=tokens.device)
+        mask = None  # the newest slot reads all
+        if told and width > 1:
+            mask = torch.arange(start + width, device=tokens.device) <= slots[:, None]
+            mask = additive(mask, drafter.embedding.dtype)[None]
+        hidden = drafter.layer(
+            drafter.embed(tokens),
+            drafter.fuse(features),
+            slots,
+            attend_to(self.cache, 1, mask),
+            rows=None if told else slice(width - 1, width),
+        )
+        return hidden[None], drafter.logits(hidden)[None]
+
+    def _unread(self, skip: list[int]) -> tuple[Tensor, Tensor, list[int]]:
+        """Unread tokens [B, A] and features [B, A, 3H] behind the first skip[b], padded, and how many they are."""
+        if len(self.unread) == len(self.unread[0]) == 1 and not skip[0]:
+            tokens, features = self.unread[0][0]
+            return tokens[None], features[None], [len(tokens)]
+        rows = [_behind(row, done) for row, done in zip(self.unread, skip, strict=True)]
+        tokens, features = [tokens for tokens, _ in rows], [features for _, features in rows]
+        counts = [len(part) for part in tokens]
+        return pad_sequence(tokens, batch_first=True), pad_sequence(features, batch_first=True), counts
+
+    def _attend(self, slots: Tensor, used: int, mask: Tensor):
+        """Attention of [N, B * A, heads, D] over the cache, to which the keys are added."""
+        count, (batch, width) = len(self.drafters.members), slots.shape
+        if batch == 1:
+            self.cache.place(used - width, width)
+        else:
+            self.cache.place_ragged(slots.repeat(count, 1), used)
+
+        def by_row(x: Tensor) -> Tensor:
+            return x.unflatten(1, (batch, -1)).flatten(0, 1)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self.cache.write(0, by_row(k), by_row(v))
+            mixed = grouped_attention(by_row(q), keys, values, mask if batch == 1 else mask.repeat(count, 1, 1))
+            return mixed.unflatten(0, (count, batch)).flatten(1, 2)
+
+        return attend
+
+    def catch_up(self, member: int) -> None:
+        """Let one drafter read what is unread."""
+        drafter, stable = self.drafters.members[member], self.stable
+        if member in self.ahead:
+            stable = self.ahead[member].stable
+        tokens, features, counts = self._unread([mine - all_ for mine, all_ in zip(stable, self.stable, strict=True)])
+        if not any(counts):
+            return
+        used = max(stable) + tokens.shape[1]
+        self.cache.reserve(used)
+        start, added = (torch.tensor(part, device=tokens.device) for part in (stable, counts))
+        last = append_slots(drafter, self._own(member), tokens, features, start, added, used)
+        stable = [slots + count for slots, count in zip(stable, counts, strict=True)]
+        self.ahead[member] = Ahead(stable, last, drafter.logits(last))
+
+    def _own(self, member: int) -> KeyValueCache:
+        """The cache of one drafter: the same memory, as long as nothing more is reserved."""
+        batch = len(self.stable)
+        cache = object.__new__(KeyValueCache)
+        cache.data, cache.start, cache.slots, cache.used = self.cache.data, 0, None, 0
+        cache.data = self.cache.data[:, :, member * batch : (member + 1) * batch]
+        return cache
+
+    def guesses(self, member: int, rows: list[int]) -> Tensor:
+        """What one drafter makes of the token after the roots of some rows: logits [B', W]."""
+        logits = self._newest(member).logits
+        return logits if len(rows) == len(self.stable) else logits[rows]
+
+    def _newest(self, member: int) -> Ahead:
+        if any(self.unread):
+            if len(self.drafters.members) == 1 and not self.tell:
+                self.read()
+            else:
+                self.catch_up(member)
+        return self.ahead.get(member) or Ahead(self.stable, self.last[member], self.logits[member])
+
+    def draft(
+        self,
+        member: int,
+        rows: list[int],
+        root: Tensor,
+        shape: TreeShape,
+        growth: Growth | None = None,
+        others: Others | None = None,
+    ) -> Tree:
+        """Trees of one drafter below the roots [B'] of some rows; growth, others: as for `expand`."""
+        one = self._newest(member)
+        base = max(one.stable[row] for row in rows)
+        self.cache.reserve(base + shape.top_k * shape.depth)
+        cache, last, logits = self._own(member), one.last, one.logits
+        stable = torch.tensor([one.stable[row] for row in rows], device=root.device)
+        if len(rows) < len(self.stable):
+            index = torch.tensor(rows, device=root.device)
+            cache.keep_rows(index)
+            last, logits = last[index], logits[index]
+        drafter: FusedDrafter = self.drafters.members[member]
+        return draft_levels(drafter, cache, last, root, stable, base, shape, logits, growth, others)
+
+
+def _behind(parts: Sequence[tuple[Tensor, Tensor]], done: int) -> tuple[Tensor, Tensor]:
+    """Tokens and features of these parts behind the first `done`; parts that are done are not looked at."""
+    wanted = sum(len(tokens) for tokens, _ in parts) - done
+    found: list[tuple[Tensor, Tensor]] = []
+    count = 0
+    for part in reversed(parts):
+        if found and count >= wanted:
+            break
+        found.append(part)
+        count += len(part[0])
+    tokens, features = zip(*reversed(found), strict=True)
+    return torch.cat(tokens)[count - wanted :], torch.cat(features)[count - wanted :]
+
+
+def _beside(cache: KeyValueCache, other: KeyValueCache, count: int) -> KeyValueCache:
+    """The rows of both caches, drafter by drafter."""
+    slots = max(cache.data.shape[4], other.data.shape[4])
+    cache.reserve(slots)
+    other.reserve(slots)
+    parts = [one.data.unflatten(2, (count, -1)) for one in (cache, other)]
+    cache.data = torch.cat(parts, dim=3).flatten(2, 3)
+    return cache

@@ -1,0 +1,1 @@
+"""Distillation of EAGLE-3 drafters; imports lightning."""

@@ -1,0 +1,54 @@
+"""Training of LoRA experts with peft: additions to a frozen generalist, and their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import peft
+import torch
+from peft.tuners.lora import LoraLayer
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from drafterforge.config.schema import LoraConfig
+from drafterforge.drafters.eagle3.lora import WEIGHTS
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+
+PREFIX = "base_model.model."  # of names in peft's files
+
+
+def add_adapter(drafter: Eagle3Drafter, config: LoraConfig, seed: int) -> Eagle3Drafter:
+    """Freeze the drafter and give its projections additions, zero at first; changes and returns it."""
+    torch.manual_seed(seed)
+    return peft.inject_adapter_in_model(_peft_config(config), drafter)
+
+
+def take_additions(drafter: Eagle3Drafter, folder: Path) -> Eagle3Drafter:
+    """Give the additions of `add_adapter` the values in peft's `folder`, of the same rank; changes and returns it."""
+    tensors = {key.removeprefix(PREFIX): tensor for key, tensor in load_file(folder / WEIGHTS).items()}
+    found = peft.set_peft_model_state_dict(drafter, tensors)
+    assert not found.unexpected_keys and not [key for key in found.missing_keys if "lora_" in key]
+    return drafter
+
+
+def save_adapter(folder: Path, drafter: Eagle3Drafter, config: LoraConfig, generalist: str) -> None:
+    """Write peft's two files, in bfloat16; generalist: the name of the drafter that was added to."""
+    folder.mkdir()
+    described = _peft_config(config)
+    described.base_model_name_or_path, described.inference_mode = generalist, True
+    described.save_pretrained(folder)
+    state = peft.get_peft_model_state_dict(drafter, save_embedding_layers=False)
+    tensors = {PREFIX + key: value.detach().to("cpu", torch.bfloat16) for key, value in state.items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def effective_weight(linear: nn.Module) -> Tensor:
+    """The weight that a projection multiplies with, its addition included, [out, in]."""
+    if not isinstance(linear, LoraLayer):
+        return linear.weight
+    return linear.weight + sum(linear.get_delta_weight(name) for name in linear.active_adapters)
+
+
+def _peft_config(config: LoraConfig) -> peft.LoraConfig:
+    targets = list(config.targets)
+    return peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=targets, bias="none")

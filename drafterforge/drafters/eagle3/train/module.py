@@ -1,0 +1,110 @@
+"""The Lightning module that distils a drafter."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from drafterforge.config.schema import TrainerConfig
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.train.lora import effective_weight
+from drafterforge.drafters.eagle3.train.loss import StepCounts, Teacher, ttt_loss
+from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
+
+
+class DistillModule(LightningModule):
+    """Training-time test with soft targets; validates by the accept length of a teacher-forced greedy chain."""
+
+    def __init__(self, drafter: Eagle3Drafter, target_head: Tensor, config: TrainerConfig) -> None:
+        """target_head: the target's head, [V, H]; only the drafter's rows are kept."""
+        super().__init__()
+        self.drafter, self.config = drafter, config
+        self.register_buffer("head", target_head[drafter.token_ids.to(target_head.device)].clone(), persistent=False)
+        self.counts: StepCounts | None = None
+
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, StepCounts]:
+        """Loss and counts of a batch."""
+        drafter, config = self.drafter, self.config
+        depth = config.ttt_steps if self.training else config.validated_steps
+        layout = lay_out(batch, depth)
+        outputs = unroll(
+            drafter,
+            batch,
+            layout,
+            depth,
+            recompute=config.checkpoint_steps and self.training,
+        )
+        chosen = layout.teacher_positions
+        argmax = batch.argmax[chosen]
+        teacher = Teacher(batch.states[chosen], self.head, argmax, drafter.t2d[argmax])
+        return ttt_loss(
+            outputs,
+            effective_weight(drafter.lm_head),
+            teacher,
+            layout.slots,
+            config.step_decay,
+            drafter.token_ids,
+            config.loss_chunk,
+        )
+
+    def transfer_batch_to_device(self, batch: PackedBatch, device: torch.device, dataloader_idx: int) -> PackedBatch:
+        """Move a packed batch."""
+        return batch.to(device)
+
+    def training_step(self, batch: PackedBatch, index: int) -> Tensor:
+        """One micro-batch."""
+        loss, counts = self(batch)
+        self.log("train/loss", loss.detach(), prog_bar=True)
+        self.log("train/accept_length", counts.accept_length(), prog_bar=True)
+        self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"])
+        for step, (marginal, joint) in enumerate(zip(*self._rates(counts), strict=True)):
+            self.log(f"train/accuracy_{step}", marginal)
+            self.log(f"train/joint_accuracy_{step}", joint)
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        """Forget earlier counts."""
+        self.counts = None
+
+    def validation_step(self, batch: PackedBatch, index: int) -> None:
+        """Add the counts of a batch."""
+        counts = self(batch)[1]
+        self.counts = counts if self.counts is None else self.counts + counts
+
+    def on_validation_epoch_end(self) -> None:
+        """Ratios over the whole validation set."""
+        counts = self.counts
+        self.log("val/loss", counts.mean_loss(self.config.step_decay))
+        self.log("val/accept_length", counts.accept_length())
+        for step, (marginal, joint) in enumerate(zip(*self._rates(counts), strict=True)):
+            self.log(f"val/accuracy_{step}", marginal)
+            self.log(f"val/joint_accuracy_{step}", joint)
+
+    @staticmethod
+    def _rates(counts: StepCounts) -> tuple[Tensor, Tensor]:
+        valid = counts.valid.clamp(min=1)
+        return counts.marginal / valid, counts.joint / valid
+
+    def configure_optimizers(self) -> dict:
+        """AdamW; linear warm-up, then cosine to lr * min_lr_ratio."""
+        config = self.config
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(
+            trained, lr=config.lr, betas=tuple(config.betas), weight_decay=config.weight_decay
+        )
+        warmup = max(1, round(config.warmup_ratio * config.max_steps))
+
+        def factor(step: int) -> float:
+            if step < warmup:
+                return (step + 1) / warmup
+            progress = min(1.0, (step - warmup) / max(1, config.max_steps - warmup))
+            return config.min_lr_ratio + (1 - config.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress))
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }

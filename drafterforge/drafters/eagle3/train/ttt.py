@@ -1,0 +1,150 @@
+"""Training-time test: unroll the drafter as decoding does, feeding it its own outputs.
+
+Axes: N slots of a packed batch, M slots that start inside an answer, I steps, P teacher positions, H hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.train.attention import Span, ttt_attention
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Sequences laid end to end; position n of the pack is a token of one of them."""
+
+    tokens: Tensor  # [N] target ids
+    positions: Tensor  # [N] place of each token in its sequence
+    loss_mask: Tensor  # [N] bool: tokens of an answer
+    lengths: list[int]  # of the sequences
+    features: Tensor  # low|mid|high of every position, [N, 3H]
+    states: Tensor  # the target's final normed states, [N, H]
+    argmax: Tensor  # the target's most probable next id, [N]
+
+    def to(self, device: torch.device) -> PackedBatch:
+        """The same batch on another device."""
+        moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in vars(self).items()}
+        return PackedBatch(**moved)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which slots start a draft, what they predict at each step, and where attention may look."""
+
+    rows: Tensor  # slot of each row, [M]
+    spans: list[Span]
+    teacher_positions: Tensor  # [P] positions whose next token belongs to an answer
+    slots: Tensor  # [I, P] row that predicts from a teacher position at each step, -1 where none
+
+
+def lay_out(batch: PackedBatch, steps: int) -> Layout:
+    """Rows, spans and teacher positions of a batch.
+
+    Slot j pairs token j+1 with feature j.  A row is a slot whose token j+1 and predicted token j+2 both belong to one
+    answer: the root of a cycle is always a token of the answer.  At step i it predicts token j+2+i from teacher j+1+i.
+    """
+    device = batch.tokens.device
+    mask = batch.loss_mask
+    total = mask.numel()
+    ends = torch.tensor(batch.lengths, device=device).cumsum(0)
+    sequence = torch.repeat_interleave(
+        torch.arange(len(batch.lengths), device=device), torch.tensor(batch.lengths, device=device)
+    )
+    following = torch.zeros(total, dtype=torch.bool, device=device)
+    following[:-1] = mask[1:] & (sequence[1:] == sequence[:-1])  # the next token belongs to an answer of this sequence
+    teacher_positions = following.nonzero()[:, 0]
+    # run[t]: how many answer tokens end at t without a gap, t included
+    index = torch.arange(total, device=device)
+    broken = torch.where(mask, torch.full_like(index, -1), index).cummax(0).values
+    begins = ends[sequence] - torch.tensor(batch.lengths, device=device)[sequence]
+    run = torch.minimum(index - broken, index - begins + 1)
+    # step i reads teacher t from slot t-1-i, whose tokens t-i .. t+1 must all be answer tokens of one run
+    run_next = torch.zeros_like(run)
+    run_next[:-1] = run[1:]
+    row_of_slot = torch.full((total + 1,), -1, dtype=torch.long, device=device)
+    rows = teacher_positions[run_next[teacher_positions] >= 2] - 1
+    rows = rows[rows >= begins[rows.clamp(min=0)]] if rows.numel() else rows
+    row_of_slot[rows] = torch.arange(rows.numel(), device=device)
+    slots = torch.full((steps, teacher_positions.numel()), -1, dtype=torch.long, device=device)
+    for step in range(steps):
+        start = teacher_positions - 1 - step
+        reachable = (run_next[teacher_positions] >= step + 2) & (start >= begins[teacher_positions])
+        slots[step] = torch.where(reachable, row_of_slot[start.clamp(min=0)], -1)
+    spans, first_row, first_slot = [], 0, 0
+    in_sequence = (
+        torch.bincount(sequence[rows], minlength=len(batch.lengths)).tolist()
+        if rows.numel()
+        else [0] * len(batch.lengths)
+    )
+    for length, count in zip(batch.lengths, in_sequence, strict=True):
+        if count:
+            spans.append(Span(first_row, first_row + count, first_slot))
+        first_row, first_slot = first_row + count, first_slot + length
+    return Layout(rows, spans, teacher_positions, slots)
+
+
+def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: int, recompute: bool) -> Tensor:
+    """Normed layer outputs of every row at every step, [I, M, H].
+
+    recompute: rebuild each step in the backward pass instead of keeping its intermediate values.
+    """
+    rows, spans = layout.rows, layout.spans
+    last = batch.tokens.numel() - 1
+    later: list[tuple[Tensor, Tensor]] = []
+    outputs = []
+    run = (
+        (lambda step, *inputs: checkpoint(step, *inputs, use_reentrant=False))
+        if recompute
+        else (lambda step, *inputs: step(*inputs))
+    )
+
+    def first_step(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = drafter.fuse(features)
+        kept = []
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            kept.extend((k, v))
+            none = k.new_empty(0, q.shape[0], *k.shape[1:])
+            return ttt_attention(q, k, v, none, none, rows, spans)
+
+        embeddings = drafter.embed(batch.tokens[(torch.arange(last + 1, device=rows.device) + 1).clamp(max=last)])
+        rope = drafter.rotary(batch.positions, hidden.dtype)
+        return drafter.layer(embeddings.to(hidden.dtype), hidden, rope, attend, rows), *kept
+
+    hidden, k, v = run(first_step, batch.features)
+    outputs.append(hidden)
+    for step in range(1, steps):
+        tokens = batch.tokens[(rows + 1 + step).clamp(max=last)]
+        earlier_k = [pair[0] for pair in later]
+        earlier_v = [pair[1] for pair in later]
+
+        def next_step(
+            hidden: Tensor, tokens=tokens, step=step, earlier_k=earlier_k, earlier_v=earlier_v
+        ) -> tuple[Tensor, ...]:
+            kept = []
+
+            def attend(q: Tensor, step_k: Tensor, step_v: Tensor) -> Tensor:
+                kept.extend((step_k, step_v))
+                return ttt_attention(
+                    q,
+                    k,
+                    v,
+                    torch.stack([*earlier_k, step_k]),
+                    torch.stack([*earlier_v, step_v]),
+                    rows,
+                    spans,
+                )
+
+            rope = drafter.rotary(batch.positions[rows] + step, hidden.dtype)
+            return drafter.layer(drafter.embed(tokens).to(hidden.dtype), hidden, rope, attend), *kept
+
+        hidden, own_k, own_v = run(next_step, hidden)
+        later.append((own_k, own_v))
+        outputs.append(hidden)
+    return drafter.normed(torch.stack(outputs))

@@ -1,0 +1,1 @@
+"""One tree of a neural drafter and retrieval."""

@@ -1,0 +1,1 @@
+"""Suffix lookup in the text and in a datastore of answers."""

@@ -1,0 +1,73 @@
+"""Retrieval at work: drafts what followed earlier occurrences of the text's end, at no model's cost.
+
+Axes: B rows, A committed tokens, T tree nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from drafterforge.drafters.base import Proposer
+from drafterforge.drafters.retrieval.model import ContextIndex, Retrieval, evidence_of
+from drafterforge.tree.evidence import Evidence
+from drafterforge.tree.grow import Tree, TreeShape, root_only
+from drafterforge.tree.merge import Nodes, as_tree, likeliest
+
+MOST = 16  # proposals for one token that are told, best first
+
+
+class RetrievalProposer(Proposer):
+    """One index of the text for each row; the datastore, if any, is shared."""
+
+    def __init__(self, drafter: Retrieval) -> None:
+        self.drafter = drafter
+        self.rows: list[ContextIndex] = []
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        """Add a row, see `Proposer`; features are not read."""
+        index = ContextIndex(self.drafter.spec)
+        index.append(text.tolist())
+        self.rows.append(index)
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        self.rows = [self.rows[row] for row in rows]
+
+    def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
+        """Index the committed tokens, see `Proposer`."""
+        for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
+            index.append(committed[:count])
+
+    def refresh_and_tell(self, tokens: Tensor, counts: list[int]) -> list[list[dict[int, float]]]:
+        """As `refresh`; returns what would have been proposed for each committed token, with probabilities."""
+        one = TreeShape(num_tokens=MOST + 1, depth=1, top_k=MOST)
+        told = []
+        for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
+            told.append([])
+            for token in committed[:count]:
+                found = self._worth(index, one)
+                told[-1].append(dict(zip(found.tokens, found.probabilities, strict=True)))
+                index.append([token])
+        return told
+
+    def draft(self, root: Tensor, shape: TreeShape) -> Tree:
+        """Trees of different sizes, the smaller ones padded; nothing where little is expected."""
+        return self.draft_some(range(len(self.rows)), root, shape)
+
+    def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
+        """As `draft`, for some rows, whose roots are [B']."""
+        if shape.depth == 0 or shape.num_tokens <= 1:
+            return root_only(root)
+        return as_tree(root, [self._worth(self.rows[row], shape) for row in rows])
+
+    def evidence(self, row: int, depth: int) -> Evidence:
+        """What followed where a row's text stood before, whatever it may be worth."""
+        return evidence_of(self.rows[row], self.drafter.datastore, depth)
+
+    def _worth(self, index: ContextIndex, shape: TreeShape) -> Nodes:
+        """The tree below a root, if it is worth verifying."""
+        drafter, known = self.drafter, evidence_of(index, self.drafter.datastore, shape.depth)
+        found = likeliest(known, shape.num_tokens, shape.top_k, drafter.min_probability)
+        return found if sum(found.probabilities) >= drafter.min_expected else Nodes([], [], [], [])

@@ -1,0 +1,215 @@
+"""Published EAGLE-3 heads as drafters of ours: every tensor named and shaped as wanted, no pickle, no foreign code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from drafterforge.artifacts.atomic import file_sha256
+from drafterforge.artifacts.typed import read_json
+from drafterforge.drafters.eagle3.checkpoint import check_vocabulary
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.spec import check_spec
+from drafterforge.errors import ArtifactError
+from drafterforge.interop.layout import TargetFacts, served_spec
+from drafterforge.interop.published_spec import HeadConfig, head_spec, open_config
+from drafterforge.interop.vllm import OURS, THEIRS
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+CONVERT = (
+    'drafterforge loads no pickle; convert it where you trust it: python -c "import torch; from safetensors.torch '
+    "import save_file; save_file({k: v.contiguous() for k, v in torch.load('pytorch_model.bin', weights_only=True)"
+    ".items()}, 'model.safetensors')\""
+)
+FC_NORM = "fc_norm.0.weight"
+VARIANTS = {  # tensors by which variants are told that we do not run
+    "q_norm": "norms queries and keys",
+    "k_norm": "norms queries and keys",
+    "bias": "has biases",
+    "input_norm": "norms features before fc",
+}
+
+
+@dataclass(frozen=True)
+class ForeignHead:
+    """A head that has been read."""
+
+    drafter: Eagle3Drafter
+    format: str  # eagle3 | speculators
+    files: dict[str, str]  # sha256 of each file that was read
+    notes: list[str]  # what the user should know
+
+
+def fetch_head(path: str, revision: str | None = None) -> tuple[Path, str | None]:
+    """Local folder and revision of a head; a hub id is fetched, JSON and safetensors files only."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        if revision:
+            raise ArtifactError(f"revision= is read for hub ids only, and path={path} is a folder; leave it out")
+        return folder, None
+    if folder.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1:
+        raise ArtifactError(f"path={path} is no folder and no hub id; wanted an EAGLE-3 head, such as path=OWNER/NAME")
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(path, revision=revision, allow_patterns=["*.json", "*.safetensors"])
+    except Exception as error:  # the hub client raises many kinds; each means the head is not to be had
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ArtifactError(f"could not get path={path} from the hub ({reason}); a local folder works too") from error
+    return Path(found), Path(found).name
+
+
+def read_head(
+    folder: Path,
+    target: TargetFacts,
+    format: str = "auto",
+    layer_ids: Sequence[int] = (),
+    norm_before_residual: bool | None = None,
+) -> ForeignHead:
+    """The head in `folder` as a drafter for `target`; raises ArtifactError on anything that does not fit.
+
+    layer_ids, norm_before_residual: see `head_spec`.
+    """
+    head = open_config(read_json(folder / "config.json"), str(folder / "config.json"), format)
+    paths = weight_files(folder)
+    tensors = _renamed(read_tensors(paths), folder)
+    _check_embedding(tensors.pop("embed_tokens.weight", None), target, head)
+    if "lm_head.weight" not in tensors or tensors["lm_head.weight"].dim() != 2:
+        raise ArtifactError(f"{folder} lacks lm_head.weight, [draft vocabulary, width]; wanted an EAGLE-3 head")
+    rows = tensors["lm_head.weight"].shape[0]
+    spec = head_spec(head, target.config, rows, target.taps, layer_ids, norm_before_residual)
+    check_spec(spec, head.source)
+    served = served_spec(spec, target.config)
+    head.notes += _note_positions(spec.max_positions, served.max_positions, target.config.max_position_embeddings)
+    _add_vocabulary(tensors, target.config.vocab_size, folder)
+    with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
+        wanted = Eagle3Drafter(served, target.embedding).state_dict()
+    _check_tensors(tensors, wanted, folder)
+    check_vocabulary(tensors["d2t"], tensors["t2d"], str(folder))
+    drafter = Eagle3Drafter(served, target.embedding)
+    drafter.load_state_dict(tensors)
+    files = {path.name: file_sha256(path) for path in (folder / "config.json", *paths)}
+    return ForeignHead(drafter.eval(), head.format, files, head.notes)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a head: one, or those that an index lists."""
+    if (folder / INDEX).is_file():
+        index = read_json(folder / INDEX)
+        listed = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
+            raise ArtifactError(f"{folder / INDEX} has no weight_map; wanted the index of safetensors shards")
+        names = sorted(set(listed.values()))
+        if odd := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:
+            raise ArtifactError(f"{folder / INDEX} lists {odd[0]!r}; wanted safetensors files beside it")
+    elif (folder / SINGLE).is_file():
+        names = [SINGLE]
+    elif (folder / "pytorch_model.bin").is_file():
+        raise ArtifactError(f"{folder} has its weights in pytorch_model.bin; {CONVERT}")
+    else:
+        raise ArtifactError(f"{folder} holds no {SINGLE}; heads published as pytorch_model.bin: {CONVERT}")
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise ArtifactError(f"{folder} lacks {', '.join(missing)}, which {INDEX} lists")
+    return [folder / name for name in names]
+
+
+def read_tensors(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """All tensors of some files; none may be in two."""
+    found: dict[str, Tensor] = {}
+    for path in paths:
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise ArtifactError(f"{path} is no readable safetensors file ({error})") from None
+        if twice := sorted(found.keys() & tensors.keys()):
+            raise ArtifactError(f"{path} holds {twice[0]}, which another file of the head holds too")
+        found |= tensors
+    return found
+
+
+def _note_positions(own: int, kept: int, longest: int) -> list[str]:
+    """What to say of a head whose longest sequence is not the target's."""
+    if own == longest:
+        return []
+    if kept == own:
+        return [
+            f"max_position_embeddings is {own}, the target's {longest}; it is kept, as the head's rope depends on it"
+        ]
+    copied = "; 2048 is copied from EAGLE's own configs, and servers that believe it cut the text there"
+    return [f"max_position_embeddings was {own} and is now the target's {longest}" + copied * (own == 2048)]
+
+
+def _renamed(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """Tensors under our names; speculators calls the one layer `layers.0`."""
+    found = {(OURS + name.removeprefix(THEIRS) if name.startswith(THEIRS) else name): name for name in tensors}
+    if len(found) < len(tensors):
+        raise ArtifactError(f"{folder} holds its layer both as {OURS}* and as {THEIRS}*; wanted one of them")
+    return {ours: tensors[name] for ours, name in found.items()}
+
+
+def _check_embedding(own: Tensor | None, target: TargetFacts, head: HeadConfig) -> None:
+    """Drafters share the target's embedding, so a head's own must be that one, up to the dtype it was saved in."""
+    if own is None:
+        return
+    theirs = target.embedding
+    if own.shape != theirs.shape:
+        raise head.refuse(f"comes with embed_tokens.weight {list(own.shape)}; the target's is {list(theirs.shape)}")
+    narrow = own.dtype if own.element_size() <= theirs.element_size() else theirs.dtype
+    if not torch.equal(own.to(narrow), theirs.to(narrow)):
+        gap = float((own.float() - theirs.float()).abs().max())
+        raise head.refuse(
+            f"comes with an embedding of its own (embed_tokens.weight differs from the target's by up to {gap:.3g}); "
+            "drafterforge runs heads that share the target's: is this the target that it was trained for?"
+        )
+    head.notes.append("embed_tokens.weight is the target's own, and is not kept a second time")
+
+
+def _add_vocabulary(tensors: dict[str, Tensor], vocab_size: int, folder: Path) -> None:
+    """Maps that are not there: identity without d2t, t2d from d2t."""
+    rows = tensors["lm_head.weight"].shape[0]
+    if "d2t" not in tensors:
+        if rows != vocab_size:
+            raise ArtifactError(
+                f"{folder} lacks d2t, and lm_head.weight has {rows} rows; only a head over the target's whole "
+                f"vocabulary, {vocab_size}, needs no map"
+            )
+        tensors["d2t"] = torch.zeros(rows, dtype=torch.long)
+    for name in ("d2t", "t2d"):
+        if name in tensors and tensors[name].is_floating_point():
+            raise ArtifactError(f"{folder}: {name} is of {tensors[name].dtype}; wanted whole numbers")
+    if tensors["d2t"].shape != (rows,):
+        raise ArtifactError(f"{folder}: d2t is {list(tensors['d2t'].shape)}, wanted [{rows}]")
+    tensors["d2t"] = tensors["d2t"].long()
+    if "t2d" not in tensors:
+        ids = tensors["d2t"] + torch.arange(rows)
+        tensors["t2d"] = torch.zeros(vocab_size, dtype=torch.bool)
+        tensors["t2d"][ids[(ids >= 0) & (ids < vocab_size)]] = True
+    tensors["t2d"] = tensors["t2d"].bool()
+
+
+def _check_tensors(tensors: dict[str, Tensor], wanted: dict[str, Tensor], folder: Path) -> None:
+    """Name what is unexpected, missing, misshapen, of an unread dtype or not finite."""
+    if unexpected := sorted(tensors.keys() - wanted.keys()):
+        parts = {part for name in unexpected for part in name.split(".")}
+        kinds = sorted({told for part, told in VARIANTS.items() if part in parts})
+        why = f": this head {' and '.join(kinds)}, which drafterforge does not run" if kinds else ""
+        if "fc_norm" in parts and FC_NORM not in wanted:
+            why = ": its config does not set fc_norm=true, without which servers leave these norms out"
+        raise ArtifactError(f"{folder} holds unexpected tensors, {', '.join(unexpected)}{why}")
+    if missing := sorted(wanted.keys() - tensors.keys()):
+        raise ArtifactError(f"{folder} lacks {', '.join(missing)}")
+    for name, tensor in tensors.items():
+        if tensor.shape != wanted[name].shape:
+            raise ArtifactError(f"{folder}: {name} is {list(tensor.shape)}, wanted {list(wanted[name].shape)}")
+        if wanted[name].is_floating_point():
+            if tensor.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+                raise ArtifactError(f"{folder}: {name} is of {tensor.dtype}; wanted bfloat16, float16 or float32")
+            if not tensor.isfinite().all():
+                raise ArtifactError(f"{folder}: {name} holds numbers that are not finite")

@@ -1,0 +1,105 @@
+"""The layouts that vLLM reads: that of the `speculators` library, and `plain`, which is SGLang's."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.spec import DrafterSpec
+from drafterforge.interop.layout import DEPTH, TargetFacts, dtype_name, served_spec, tensors_of, write_model
+from drafterforge.interop.sglang import write_plain
+
+LAYOUTS = ("speculators", "plain")
+OURS, THEIRS = "midlayer.", "layers.0."  # prefix of the one layer's tensors, here and in speculators
+SPECULATORS_VERSION = "0.9.0"  # whose configuration this is
+LAYER_KEYS = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "rope_parameters",
+    "rope_theta",
+    "rope_scaling",
+    "attention_bias",
+    "mlp_bias",
+    "tie_word_embeddings",
+    "initializer_range",
+    "use_cache",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+)
+
+
+def write_vllm(
+    folder: Path,
+    drafter: Eagle3Drafter,
+    target: TargetFacts,
+    out: Path,
+    layout: str = "speculators",
+    dtype: torch.dtype | None = None,
+) -> str:
+    """Fill `folder`, which will be `out`; returns the command that serves the target with it.
+
+    dtype: of the weights; None: the smallest that loses nothing.
+    """
+    if layout == "plain":
+        write_plain(folder, drafter, target, dtype)
+        return serve_plain(target, out)
+    tensors = tensors_of(drafter, dtype)
+    config = speculators_config(served_spec(drafter.spec, target.config), target, dtype_name(tensors))
+    named = {name.replace(OURS, THEIRS, 1): tensor for name, tensor in tensors.items()}
+    write_model(folder, config, {**named, "embed_tokens.weight": target.embedding}, "speculators")
+    return f"vllm serve {shlex.quote(str(out))} --dtype {target.dtype}"  # the target is named in the config
+
+
+def serve_plain(target: TargetFacts, out: Path) -> str:
+    """The target, and how to draft for it."""
+    drafting = json.dumps({"method": "eagle3", "model": str(out), "num_speculative_tokens": DEPTH})
+    return f"vllm serve {shlex.quote(target.model)} --speculative-config {shlex.quote(drafting)} --dtype {target.dtype}"
+
+
+def speculators_config(spec: DrafterSpec, target: TargetFacts, dtype: str) -> dict[str, Any]:
+    """The `config.json` of speculators, every key explicit: programs differ in what they take for granted."""
+    flat = spec.to_config(dtype)
+    return {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": SPECULATORS_VERSION,
+        "transformer_layer_config": {key: flat[key] for key in LAYER_KEYS},
+        "draft_vocab_size": spec.draft_vocab_size,
+        "target_hidden_size": spec.target_hidden_size,
+        "norm_before_residual": spec.norm_before_residual,  # missing: true for vLLM, false for speculators
+        "norm_before_fc": False,
+        "fc_norm": spec.fc_norm,
+        "norm_output": spec.norm_output,
+        "embed_requires_grad": False,
+        "eagle_aux_hidden_state_layer_ids": list(spec.tap_layers),
+        "tie_word_embeddings": False,
+        "dtype": dtype,
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": DEPTH,
+                    "verifier_accept_k": 1,
+                    "accept_tolerance": 0.0,
+                }
+            ],
+            "verifier": {"name_or_path": target.model, "architectures": target.architectures},
+        },
+    }

@@ -1,0 +1,1 @@
+"""What drafters, trees and selectors would have done on recorded answers."""

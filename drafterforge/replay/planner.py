@@ -1,0 +1,85 @@
+"""The exact planner: an answer is a line on which cycles jump forward, so the cheapest cycles are a shortest path.
+
+All tokens have to be emitted whatever is chosen; the most tokens a second are the fewest seconds.  Values are seconds
+from a root to the end of its answer, by dynamic programming from the end.
+Axes: R roots, A actions, P answers, N cycles an action is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from drafterforge.replay.replay import Table, play_static
+
+
+def backward(table: Table) -> Iterator[np.ndarray]:
+    """Rows of all answers that stand equally far from the end, the last roots first."""
+    lengths = np.diff(table.starts)
+    for left in range(1, int(lengths.max(initial=0)) + 1):
+        yield table.starts[1:][lengths >= left] - left
+
+
+def values_under(
+    table: Table, back_up: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds to the end of each root [R] and of each action there [R, A].
+
+    back_up(rows [n], action values [n, A]) gives the rows' own values, [n].
+    """
+    following = np.minimum(np.arange(table.num_roots)[:, None] + table.tokens, table.ends[:, None])
+    over = following >= table.ends[:, None]
+    values, actions = np.zeros(table.num_roots + 1), np.empty(table.tokens.shape)
+    for rows in backward(table):
+        ahead = np.where(over[rows], 0.0, values[following[rows]])
+        actions[rows] = table.seconds[rows] + ahead
+        values[rows] = back_up(rows, actions[rows])
+    return values[:-1], actions
+
+
+def clairvoyant(table: Table) -> tuple[np.ndarray, np.ndarray]:
+    """Fewest seconds to the end from each root [R], and with each action first [R, A]: nobody does better."""
+    return values_under(table, lambda _, actions: actions.min(axis=1))
+
+
+def policy_values(table: Table, probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Expected seconds to the end under a policy [R, A], and with each action first."""
+    return values_under(table, lambda rows, actions: (probs[rows] * actions).sum(axis=1))
+
+
+def visits(table: Table, probs: np.ndarray) -> np.ndarray:
+    """Probability that a cycle of each answer begins at each root under a policy [R, A], [R]."""
+    found = np.zeros(table.num_roots)
+    found[table.starts[:-1][np.diff(table.starts) > 0]] = 1.0
+    lengths = np.diff(table.starts)
+    for step in range(int(lengths.max(initial=0))):
+        rows = table.starts[:-1][lengths > step] + step
+        following = rows[:, None] + table.tokens[rows]
+        inside = following < table.ends[rows, None]
+        np.add.at(found, following[inside], (found[rows, None] * probs[rows])[inside])
+    return found
+
+
+def best_static(table: Table, answers: Sequence[int] | None = None) -> tuple[int, np.ndarray]:
+    """The action that takes the fewest seconds for all answers alone, and those of every action, [A]."""
+    seconds = play_static(table)
+    total = (seconds if answers is None else seconds[list(answers)]).sum(axis=0)
+    return int(total.argmin()), total
+
+
+def best_kept(table: Table, every: int) -> np.ndarray:
+    """Fewest seconds of each answer when every choice is kept for N cycles, [P]."""
+    rows = np.repeat(np.arange(table.num_roots)[:, None], len(table.grid), axis=1)
+    actions, ends = np.arange(len(table.grid)), table.ends[:, None]
+    seconds = np.zeros(rows.shape)
+    for _ in range(every):
+        running = rows < ends
+        at = np.minimum(rows, table.num_roots - 1)
+        seconds += np.where(running, table.seconds[at, actions], 0.0)
+        rows = np.where(running, rows + table.tokens[at, actions], rows)
+    values = np.zeros(table.num_roots + 1)
+    for own in backward(table):
+        ahead = np.where(rows[own] < ends[own], values[np.minimum(rows[own], table.num_roots)], 0.0)
+        values[own] = (seconds[own] + ahead).min(axis=1)
+    return values[table.starts[:-1]]

@@ -1,0 +1,108 @@
+"""Replay: what a recorded answer would have cost under any choice of trees, by table lookup.
+
+Axes: R roots, A actions, P answers, E environments, O observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from drafterforge.replay.trace import Traces
+from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.schedulers.latency import Cycles, LatencyProfile
+
+
+@dataclass(frozen=True)
+class Table:
+    """What each action gives at each root of one drafter's traces."""
+
+    grid: ActionGrid
+    tokens: np.ndarray  # [R, A] uint8 emitted, bonus included
+    seconds: np.ndarray  # [R, A] float32
+    starts: np.ndarray  # [P + 1] first row of each answer
+    answer_of: np.ndarray  # [R]
+    ends: np.ndarray  # [R] first row behind the root's answer
+
+    @property
+    def num_roots(self) -> int:
+        """R."""
+        return len(self.tokens)
+
+    @property
+    def num_answers(self) -> int:
+        """P."""
+        return len(self.starts) - 1
+
+    @property
+    def num_tokens(self) -> np.ndarray:
+        """Tokens that decoding emits for each answer after the first, [P]; the same for all actions."""
+        return np.diff(self.starts)
+
+
+def build_table(traces: Traces, grid: ActionGrid, drafter: int, profile: LatencyProfile) -> Table:
+    """The outcomes of all actions; a cycle is charged its drafting, its verification and the refresh it causes."""
+    tokens = traces.accept_lengths(grid, drafter)
+    cycles = Cycles(
+        traces.depths(grid), grid.table[None, :, 2], traces.nodes(grid), traces.positions[:, None], tokens.astype(int)
+    )
+    seconds = profile.cycle_s(cycles)
+    answer_of = traces.answer_of
+    last = tokens >= traces.ahead[:, None]
+    seconds = seconds - np.where(last, profile.step_s("refresh", cycles), 0.0)
+    return Table(grid, tokens, seconds.astype(np.float32), traces.starts, answer_of, traces.starts[answer_of + 1])
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of every answer, [P]."""
+
+    cycles: np.ndarray
+    tokens: np.ndarray
+    seconds: np.ndarray
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all answers together."""
+        return float(self.tokens.sum() / self.seconds.sum())
+
+    @property
+    def mat(self) -> float:
+        """Mean accept length."""
+        return float(self.tokens.sum() / self.cycles.sum())
+
+
+def play(table: Table, choose: Callable[[np.ndarray], np.ndarray], every: int = 1) -> Played:
+    """Play all answers; choose(rows [n]) gives actions [n], each kept for `every` cycles."""
+    count = table.num_answers
+    rows, ends = table.starts[:-1].copy(), table.starts[1:]
+    actions, kept = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    cycles, seconds = np.zeros(count, dtype=np.int64), np.zeros(count)
+    running = np.flatnonzero(rows < ends)
+    while len(running):
+        asked = running[kept[running] == 0]
+        if len(asked):
+            actions[asked], kept[asked] = choose(rows[asked]), every
+        at, chosen = rows[running], actions[running]
+        seconds[running] += table.seconds[at, chosen]
+        rows[running] += table.tokens[at, chosen]
+        cycles[running] += 1
+        kept[running] -= 1
+        running = running[rows[running] < ends[running]]
+    return Played(cycles, table.num_tokens, seconds)
+
+
+def play_static(table: Table) -> np.ndarray:
+    """Seconds of every answer under every action alone, [P, A]."""
+    actions = np.arange(len(table.grid))
+    rows = np.repeat(table.starts[:-1, None], len(actions), axis=1)
+    ends, total = table.starts[1:, None], np.zeros(rows.shape)
+    running = rows < ends
+    while running.any():
+        at = np.minimum(rows, ends - 1)
+        total += np.where(running, table.seconds[at, actions], 0.0)
+        rows = np.where(running, rows + table.tokens[at, actions], rows)
+        running = rows < ends
+    return total

@@ -1,0 +1,132 @@
+"""Schedulers compared on the same recorded answers.  Axes: R roots, A actions, P answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import wilcoxon
+
+from drafterforge.replay.choices import grown_actions, logits_of, ltd_actions, observations_of
+from drafterforge.replay.planner import best_kept, best_static, clairvoyant
+from drafterforge.replay.replay import Played, Table, build_table, play, play_static
+from drafterforge.replay.trace import Traces
+from drafterforge.runtime.batch import Generation
+from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid, describe
+from drafterforge.schedulers.base import Scheduler
+from drafterforge.schedulers.growing import GrowingPolicy, LTDPolicy
+from drafterforge.schedulers.latency import LatencyProfile
+from drafterforge.schedulers.nets import act
+from drafterforge.schedulers.policy import ShapePolicy
+from drafterforge.tree.grow import TreeShape
+
+KEPT = (2, 5, 10, 30)  # cycles an action is kept, for what perfect foresight is worth then
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A way to choose trees: one shape, or a policy."""
+
+    name: str
+    shape: TreeShape | None = None
+    policy: Scheduler | None = None
+
+
+def schedule_of(name: str, policy: Scheduler) -> Schedule:
+    """A policy under its name."""
+    return Schedule(f"policy {name}" if name == policy.name else f"policy {name} ({policy.name})", policy=policy)
+
+
+def replayed(schedule: Schedule, traces: Traces, drafter: int, profile: LatencyProfile) -> dict[str, Any]:
+    """Figures of a schedule on recorded answers; the time of the policy itself is not charged."""
+    played, used = outcome(schedule, traces, drafter, profile)
+    return {
+        "name": schedule.name,
+        "mat": round(played.mat, 4),
+        "tokens_per_s": round(played.tokens_per_s, 4),
+        "actions": used,
+    }
+
+
+def outcome(schedule: Schedule, traces: Traces, drafter: int, profile: LatencyProfile) -> tuple[Played, int]:
+    """What became of every answer, and how many different actions were chosen."""
+    if schedule.shape is not None:
+        grid = grid_of(schedule.shape)
+        table, every = build_table(traces, grid, drafter, profile), 1
+        actions = np.full(traces.num_roots, len(grid) - 1)
+    else:
+        table, actions, every = chosen(schedule.policy, traces, drafter, profile)
+    used = np.zeros(len(table.grid), dtype=bool)
+
+    def choose(rows: np.ndarray) -> np.ndarray:
+        used[actions[rows]] = True
+        return actions[rows]
+
+    return play(table, choose, every), int(used.sum())
+
+
+def chosen(
+    policy: ShapePolicy | GrowingPolicy, traces: Traces, drafter: int, profile: LatencyProfile
+) -> tuple[Table, np.ndarray, int]:
+    """The table of a policy's actions, what it chooses at each root [R], and for how many cycles."""
+    table = build_table(traces, policy.grid, drafter, profile)
+    if isinstance(policy, LTDPolicy):
+        return table, ltd_actions(policy.depth_net, policy.size_net, traces, drafter, table), 1
+    if isinstance(policy, GrowingPolicy):
+        return table, grown_actions(policy, traces, drafter, table), 1
+    logits = logits_of(policy.net, observations_of(traces, drafter, policy.spec.parts))
+    generator = torch.Generator().manual_seed(0)
+    return table, act(torch.from_numpy(logits), policy.spec.temperature, generator).numpy(), policy.every
+
+
+def grid_of(shape: TreeShape) -> ActionGrid:
+    """A grid that holds one shape, cut to what its pool can fill."""
+    count = min(shape.num_tokens, shape.pool_size + 1)
+    if count == 1:
+        return ActionGrid("one", (1,), (1,), (1,))
+    return ActionGrid("one", (count,), (shape.depth,), (shape.top_k,))
+
+
+def bounds_of(
+    traces: Traces, drafter: int, grid: ActionGrid, profile: LatencyProfile, train: Traces
+) -> list[dict[str, Any]]:
+    """What no policy of the grid can beat on these answers, and what static trees could do at best."""
+    table = build_table(traces, grid, drafter, profile)
+    seconds, tokens = play_static(table), table.num_tokens.sum()
+    rows = [("no drafting", seconds[:, grid.index(NO_DRAFT)].sum())]
+    hindsight, _ = best_static(table)
+    rows.append(
+        (f"best static tree of these very answers {describe(grid.shapes[hindsight])}", seconds[:, hindsight].sum())
+    )
+    rows.append(("best static tree of each domain", by_domain(traces, seconds, drafter, grid, profile, train)))
+    rows += [(f"perfect foresight, kept for {every} cycles", best_kept(table, every).sum()) for every in KEPT]
+    values, _ = clairvoyant(table)
+    rows.append(("perfect foresight", values[table.starts[:-1]].sum()))
+    return [
+        {"name": name, "mat": None, "tokens_per_s": round(float(tokens / total), 4), "actions": None}
+        for name, total in rows
+    ]
+
+
+def by_domain(
+    traces: Traces, seconds: np.ndarray, drafter: int, grid: ActionGrid, profile: LatencyProfile, train: Traces
+) -> float:
+    """Seconds if each domain has the tree that was best for it on the training answers."""
+    table = build_table(train, grid, drafter, profile)
+    learned, total = play_static(table), 0.0
+    for domain in sorted(set(traces.domains)):
+        there = [place for place, name in enumerate(train.domains) if name == domain]
+        here = [place for place, name in enumerate(traces.domains) if name == domain]
+        total += seconds[here, learned[there].sum(axis=0).argmin()].sum()
+    return float(total)
+
+
+def faster_p(found: Sequence[Generation], other: Sequence[Generation]) -> float | None:
+    """One-sided Wilcoxon p of per-prompt tokens/s being higher; None for fewer than six prompts."""
+    ours, theirs = ([len(one.tokens) / one.time_s["total"] for one in many] for many in (found, other))
+    if len(ours) < 6 or ours == theirs:
+        return None
+    return float(wilcoxon(ours, theirs, alternative="greater").pvalue)

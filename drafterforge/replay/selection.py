@@ -1,0 +1,168 @@
+"""How selectors fare on a stream of answers, against the best drafter of each answer in hindsight.
+
+Axes: Q answers, N drafters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+from scipy.stats import wilcoxon
+
+from drafterforge.errors import DrafterforgeError
+from drafterforge.replay.plays import PlayedCycle, Story
+from drafterforge.replay.story import replay
+from drafterforge.selectors import selector as build_selector
+from drafterforge.selectors.base import Selector
+
+Cycles = list[PlayedCycle]  # of one answer
+# Constants that the papers leave open, and NormalHedge's variants: tuned on answers of other prompts than reported.
+GRIDS: dict[str, dict[str, Sequence[Any]]] = {
+    "normalhedge": {"hybrid": (False, True), "discount": (1.0, 0.9, 0.8, 0.7, 0.5)},
+    "ucb1": {"c": (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)},
+    "ucb1_sliding": {"c": (0.02, 0.05, 0.1, 0.2, 0.5), "window": (20, 50)},
+    "ucb1_discounted": {"c": (0.02, 0.05, 0.1, 0.2, 0.5), "discount": (0.9, 0.98)},
+    "ucbspec": {"scale": (0.01, 0.03, 0.1, 0.3, 1.0)},
+    "exp3spec": {"scale": (0.3, 1.0, 2.0, 5.0, 10.0)},
+    "thompson": {"decay": (1.0, 0.98, 0.9)},
+    "metasd_ucb": {"beta": (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)},
+    "metasd_exp3": {"scale": (0.3, 1.0, 2.0, 5.0, 10.0)},
+    "metasd_halving": {"budget": (8, 16, 32)},
+}
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Answers, and how many cycles each drafter alone takes for them."""
+
+    stories: list[Story]
+    prompts: list[list[int]]
+    places: list[int]  # of these answers among those given
+    static: np.ndarray  # [Q, N] cycles
+    advice: list[np.ndarray] | None = None  # a router's law for each prompt, [N]
+
+    @staticmethod
+    def of(stories: Sequence[Story], prompts: Sequence[list[int]]) -> Contest:
+        """From stories of one pool; answers of one token take no cycle and are left out."""
+        places = [place for place, story in enumerate(stories) if story.end - 1 > story.begin]
+        if not places:
+            raise DrafterforgeError(f"none of {len(stories)} answers has a second token; there is nothing to draft")
+        kept = [stories[place] for place in places]
+        static = np.array([[story.cycles(n) for n in range(len(story.names))] for story in kept])
+        return Contest(kept, [list(prompts[place]) for place in places], places, static)
+
+    def select(self, answers: Sequence[int]) -> Contest:
+        """Some of the answers."""
+        return Contest(
+            [self.stories[q] for q in answers],
+            [self.prompts[q] for q in answers],
+            [self.places[q] for q in answers],
+            self.static[list(answers)],
+            None if self.advice is None else [self.advice[q] for q in answers],
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The drafters."""
+        return self.stories[0].names
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """Tokens that cycles emit, [Q]."""
+        return np.array([story.end - 1 - story.begin for story in self.stories])
+
+    def run(self, make: Callable[[], Selector]) -> list[Cycles]:
+        """One selector through all answers in order."""
+        selector, advice = make(), self.advice or [None] * len(self.stories)
+        return [replay(selector, *told) for told in zip(self.stories, self.prompts, advice, strict=True)]
+
+    def laws(self, make: Callable[[], Selector], place: int) -> np.ndarray:
+        """The laws that a selector chose by in one answer, after all answers before it, [cycles, N]."""
+        selector, advice, found = make(), self.advice or [None] * len(self.stories), []
+        for at in range(place + 1):
+            laws = found if at == place else None
+            replay(selector, self.stories[at], self.prompts[at], advice[at], laws)
+        return np.array(found)
+
+    def only(self, drafters: Sequence[int]) -> Contest:
+        """The same answers with some of the drafters; a router's advice, which was for all of them, is left out."""
+        rows = list(drafters)
+        return replace(
+            self, stories=[story.only(rows) for story in self.stories], static=self.static[:, rows], advice=None
+        )
+
+    def table(self, played: Sequence[Cycles]) -> dict[str, list]:
+        """Every cycle of what was played as a row of a table, column by column.
+
+        request: place of the answer among those given.  position: of the cycle's root in prompt and answer.
+        """
+        rows = [
+            (place, at, self.names[one.drafter], *one[1:])
+            for place, cycles in zip(self.places, played, strict=True)
+            for at, one in enumerate(cycles)
+        ]
+        columns = ("request", "cycle", "drafter", *PlayedCycle._fields[1:])
+        return {name: [row[at] for row in rows] for at, name in enumerate(columns)}
+
+    def maker(self, name: str, **options: Any) -> Callable[[], Selector]:
+        """Makes the selector `name` for this pool."""
+        levels = self.stories[0].depths
+        return lambda: build_selector(name, self.names, max(1, *levels), levels=levels, **options)
+
+    def alone(self, drafter: int) -> list[Cycles]:
+        """One drafter through all answers."""
+        return [story.play(lambda _: drafter) for story in self.stories]
+
+    def hindsight(self) -> list[Cycles]:
+        """Each answer by the drafter that takes the fewest cycles for it."""
+        best = self.static.argmin(axis=1)
+        return [
+            story.play(lambda _, drafter=drafter: drafter) for story, drafter in zip(self.stories, best, strict=True)
+        ]
+
+    def figures(self, played: Sequence[Cycles]) -> dict[str, Any]:
+        """MAT, regret and switching of what was played."""
+        cycles = np.array([len(one) for one in played])
+        best = self.static.min(axis=1)
+        on_best = sum(self.static[q, cycle.drafter] == best[q] for q, one in enumerate(played) for cycle in one)
+        switches = sum(before.drafter != after.drafter for one in played for before, after in pairwise(one))
+        regret = cycles - best
+        return {
+            "num_prompts": len(played),
+            "num_tokens": int(self.tokens.sum()),
+            "num_cycles": int(cycles.sum()),
+            "mat": float(self.tokens.sum() / cycles.sum()),
+            "of_hindsight": float((best / cycles).mean()),  # MAT of a query over the best drafter's, averaged
+            "regret_cycles": float(regret.mean()),
+            "regret_tokens": float((regret * self.tokens / best).mean()),
+            "share_on_best": float(on_best / cycles.sum()),
+            "switches_per_cycle": float(switches / cycles.sum()),
+        }
+
+    def paired_p(self, ours: Sequence[Cycles], theirs: Sequence[Cycles]) -> float | None:
+        """Wilcoxon signed-rank p that `ours` has no higher MAT per answer, one-sided; None if they never differ."""
+        mats = [self.tokens / np.array([len(one) for one in played]) for played in (ours, theirs)]
+        if np.array_equal(*mats):
+            return None
+        return float(wilcoxon(*mats, alternative="greater").pvalue)
+
+
+def accept_rate(played: Sequence[Cycles]) -> float | None:
+    """Drafted tokens that were emitted over drafted levels; None where nothing was drafted."""
+    cycles = [cycle for one in played for cycle in one]
+    drafted = sum(cycle.depth for cycle in cycles)
+    return sum(cycle.accept_length - 1 for cycle in cycles) / drafted if drafted else None
+
+
+def tuned(
+    contest: Contest, name: str, grids: Mapping[str, Mapping[str, Sequence[Any]]] = GRIDS, seed: int = 0
+) -> dict[str, Any]:
+    """Constants of the selector with the fewest cycles on these answers; none for one without a grid."""
+    grid = grids.get(name, {})
+    choices = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    totals = [sum(map(len, contest.run(contest.maker(name, seed=seed, **one)))) for one in choices]
+    return choices[int(np.argmin(totals))]

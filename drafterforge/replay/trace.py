@@ -1,0 +1,231 @@
+"""Traces: everything that any scheduler or selector could have seen and got at every position of an answer.
+
+Decoding is lossless, so a cycle that begins at a position goes as it would have gone after any other cycles, and one
+record serves every policy.  A row is a root: a position at which a cycle could begin.
+Axes: N drafters, R roots, K widths, D levels, C children, S candidates of the told width, A actions, P answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
+from torch import Tensor
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.schedulers.observation import text_state
+
+PER_ROOT = ("features", "margins", "ranks", "scores", "children", "log_q")
+BY_DRAFTER = ("ranks", "scores", "children", "log_q")
+
+
+@dataclass(frozen=True)
+class BranchTrace:
+    """The most probable branch below every root, see `tree.union.Branch`; it is not stored."""
+
+    tokens: np.ndarray  # [N, R, D, C]
+    ranks: np.ndarray  # [N, R, K, D (D + 1) / 2, C] uint16, pairs as in `Trace.ranks`
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One answer; its roots are the positions begin .. end - 2."""
+
+    tokens: np.ndarray  # [end] int32, prompt and answer
+    begin: int  # position of the answer's first token, the root of the first cycle
+    max_new_tokens: int  # that the answer was allowed
+    features: np.ndarray  # [R, 3H] float16, of the position before each root
+    margins: np.ndarray  # [R] float32, the target's top-1 minus top-2 logit after each root
+    ranks: np.ndarray  # [N, R, K, D (D + 1) / 2] uint16, see `Drafts.ranks`: pairs (d, j <= d), row by row
+    scores: np.ndarray  # [N, R, S] float16, see `Drafts.scores`
+    children: np.ndarray  # [N, R, CHILDREN] float16, log-probabilities of the root's best children
+    log_q: np.ndarray  # [N, R] float32, of the token after the root; -inf outside the drafter's vocabulary
+    branches: BranchTrace | None = None  # if they were asked for
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What was recorded, and of whom."""
+
+    drafters: tuple[str, ...]
+    top_ks: tuple[int, ...]
+    depth: int
+    told: int  # width of `scores`
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Traces of many answers, their roots one below the other."""
+
+    recorded: Recorded
+    tokens: list[np.ndarray]  # [P] of [end]
+    begins: np.ndarray  # [P]
+    limits: np.ndarray  # [P] max_new_tokens
+    domains: list[str]  # [P]
+    splits: list[str]  # [P] train | test
+    rows: dict[str, np.ndarray]  # PER_ROOT, roots on the first axis, behind N where there is one
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """First row of each answer, and the number of rows, [P + 1]."""
+        return np.concatenate(([0], np.cumsum([len(t) - 1 - b for t, b in zip(self.tokens, self.begins, strict=True)])))
+
+    @property
+    def num_roots(self) -> int:
+        """R."""
+        return int(self.starts[-1])
+
+    @cached_property
+    def answer_of(self) -> np.ndarray:
+        """The answer of each row, [R]."""
+        return np.repeat(np.arange(len(self.tokens)), np.diff(self.starts))
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """Position of each root, [R]."""
+        return np.arange(self.num_roots) - self.starts[self.answer_of] + self.begins[self.answer_of]
+
+    @cached_property
+    def ahead(self) -> np.ndarray:
+        """Tokens of the answer behind each root, [R], at least 1."""
+        return self.starts[self.answer_of + 1] - np.arange(self.num_roots)
+
+    @cached_property
+    def levels(self) -> np.ndarray:
+        """Deepest level that could count at each root, as the engine limits it, [R]."""
+        emitted = self.positions - self.begins[self.answer_of] + 1
+        return np.minimum(self.limits[self.answer_of] - emitted - 1, self.recorded.depth)
+
+    def drafter(self, name: str) -> int:
+        """Its place."""
+        if name not in self.recorded.drafters:
+            raise ConfigError(f"these traces are of {', '.join(self.recorded.drafters)}, not of drafter {name!r}")
+        return self.recorded.drafters.index(name)
+
+    def depths(self, grid: ActionGrid) -> np.ndarray:
+        """Levels drafted by each action at each root: what the engine's limit leaves, [R, A]."""
+        return np.minimum(grid.table[:, 1], self.levels[:, None])
+
+    def nodes(self, grid: ActionGrid) -> np.ndarray:
+        """Nodes verified, root included, [R, A]."""
+        depth, top_k = self.depths(grid), grid.table[:, 2]
+        pool = np.where(depth > 0, top_k + (depth - 1) * top_k**2, 0)
+        return np.minimum(grid.table[:, 0], pool + 1)
+
+    def accept_lengths(self, grid: ActionGrid, drafter: int) -> np.ndarray:
+        """Tokens that a cycle with each action emits at each root, bonus included, cut at the answer's end: [R, A]."""
+        grid.check(self.recorded.top_ks, self.recorded.depth, "the trace")
+        ranks, depth = self.rows["ranks"][drafter], self.depths(grid)
+        found = np.ones((self.num_roots, len(grid)), dtype=np.uint8)
+        index = np.arange(self.num_roots)
+        for action, (num_tokens, _, top_k) in enumerate(grid.table):
+            own = ranks[:, self.recorded.top_ks.index(top_k)] if num_tokens > 1 else None
+            if own is None:
+                continue
+            deep = depth[:, action]
+            for level in range(1, int(deep.max(initial=0)) + 1):
+                place = deep * (deep - 1) // 2 + level - 1
+                inside = level <= deep
+                found[:, action] += inside & (own[index, np.where(inside, place, 0)] < num_tokens)
+        return np.minimum(found, self.ahead[:, None].clip(max=255)).astype(np.uint8)
+
+    def with_texts(self, embedding: Tensor) -> Traces:
+        """With what the text before each root says, see `text_state`; embedding: the target's, [V, H]."""
+        found = []
+        for tokens, begin in zip(self.tokens, self.begins, strict=True):
+            text = torch.from_numpy(tokens.astype(np.int64)).to(embedding.device)
+            found += [text_state(text[: root + 1], embedding) for root in range(begin, len(text) - 1)]
+        return replace(self, rows={**self.rows, "texts": torch.stack(found).cpu().numpy()})
+
+    def select(self, answers: Sequence[int]) -> Traces:
+        """Those of some answers."""
+        answers = list(answers)
+        rows = np.concatenate([np.arange(self.starts[p], self.starts[p + 1]) for p in answers] or [np.arange(0)])
+        return replace(
+            self,
+            tokens=[self.tokens[p] for p in answers],
+            begins=self.begins[answers],
+            limits=self.limits[answers],
+            domains=[self.domains[p] for p in answers],
+            splits=[self.splits[p] for p in answers],
+            rows={key: v[:, rows] if key in BY_DRAFTER else v[rows] for key, v in self.rows.items()},
+        )
+
+    def split(self, name: str) -> Traces:
+        """Those of a split."""
+        return self.select([place for place, split in enumerate(self.splits) if split == name])
+
+
+def join(recorded: Recorded, traces: Sequence[Trace], domains: Sequence[str], splits: Sequence[str]) -> Traces:
+    """Many traces as one."""
+    return Traces(
+        recorded,
+        [trace.tokens for trace in traces],
+        np.array([trace.begin for trace in traces]),
+        np.array([trace.max_new_tokens for trace in traces]),
+        list(domains),
+        list(splits),
+        {
+            key: np.concatenate([getattr(trace, key) for trace in traces], axis=int(key in BY_DRAFTER))
+            for key in PER_ROOT
+        },
+    )
+
+
+def save_shard(path: Path, traces: Traces) -> None:
+    """Write traces to a file; a kill leaves none or all of it."""
+    arrays = {key: np.ascontiguousarray(value) for key, value in traces.rows.items()}
+    arrays["tokens"] = np.concatenate(traces.tokens)
+    arrays["lengths"] = np.array([len(tokens) for tokens in traces.tokens])
+    arrays["begins"], arrays["limits"] = traces.begins, traces.limits
+    temporary = path.with_name(f".{path.name}.tmp-0")
+    words = {"domains": traces.domains, "splits": traces.splits}
+    save_file(arrays, temporary)
+    temporary.rename(path)
+    save_json_atomic(path.with_suffix(".json"), words)
+
+
+def load_shards(folder: Path, recorded: Recorded) -> Traces:
+    """Read all shards of a folder."""
+    parts = []
+    for path in sorted(folder.glob("shard-*.safetensors")):
+        arrays = load_file(path)
+        words = json.loads(path.with_suffix(".json").read_bytes())
+        cuts = np.cumsum(arrays.pop("lengths"))[:-1]
+        tokens = np.split(arrays.pop("tokens"), cuts)
+        begins, limits = arrays.pop("begins"), arrays.pop("limits")
+        parts.append(Traces(recorded, tokens, begins, limits, words["domains"], words["splits"], arrays))
+    if not parts:
+        raise ArtifactError(f"{folder} holds no traces; type overwrite=true to record them anew")
+    return Traces(
+        recorded,
+        [tokens for part in parts for tokens in part.tokens],
+        np.concatenate([part.begins for part in parts]),
+        np.concatenate([part.limits for part in parts]),
+        [domain for part in parts for domain in part.domains],
+        [split for part in parts for split in part.splits],
+        {key: np.concatenate([part.rows[key] for part in parts], axis=int(key in BY_DRAFTER)) for key in PER_ROOT},
+    )
+
+
+def recorded_of(manifest: Manifest) -> Recorded:
+    """What an artifact says it holds."""
+    found: dict[str, Any] = manifest.config["recorded"]
+    return Recorded(tuple(found["drafters"]), tuple(found["top_ks"]), found["depth"], found["told"])
+
+
+def open_traces(path: Path | str, target_fingerprint: str, target: str) -> tuple[Manifest, Traces]:
+    """The traces of an artifact, checked."""
+    manifest = open_artifact(path, "traces", target_fingerprint=target_fingerprint, target=target)
+    return manifest, load_shards(Path(path), recorded_of(manifest))

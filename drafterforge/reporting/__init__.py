@@ -1,0 +1,1 @@
+"""Pages, tables, charts and Markdown written from report.json."""

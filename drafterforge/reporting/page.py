@@ -1,0 +1,159 @@
+"""`report.html`: one file without scripts or anything from elsewhere, for light and dark, desk and phone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from drafterforge.reporting.figures import Figure, figures_of
+from drafterforge.reporting.tables import TableOf, tables_of
+from drafterforge.reporting.verdict import Summary, heading_of, particulars, summarize
+
+# Even a mistake in escaping could load or run nothing.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+LIGHT = """
+    --paper: #fff; --raised: #f6f7f9; --ink: #1b1f24; --faint: #667080; --line: #d8dde3; --heat: #2f7fd1;
+    --good: #12703a; --good-ground: #e2f5e9; --bad: #b3141f; --bad-ground: #fde7e8;
+    --warn: #7a5300; --warn-ground: #fdf3dc;
+    --c0: #2b6cb0; --c1: #c05621; --c2: #2f855a; --c3: #805ad5;
+    --c4: #b7791f; --c5: #b83280; --c6: #00808a; --c7: #5a6472;"""
+DARK = """
+    --paper: #14171b; --raised: #1d2126; --ink: #e7eaee; --faint: #98a2b0; --line: #343a42; --heat: #4a9bf0;
+    --good: #6fd699; --good-ground: #14301f; --bad: #ff8088; --bad-ground: #43151a;
+    --warn: #f0c25e; --warn-ground: #392c10;
+    --c0: #63a8ee; --c1: #ef8f58; --c2: #63c48d; --c3: #b39bf2;
+    --c4: #e0b04a; --c5: #ee82bd; --c6: #4cc4cd; --c7: #a5afbc;"""
+STYLE = f"""
+:root {{ color-scheme: light dark; --font: system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
+    {LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}
+* {{ box-sizing: border-box; }}
+body {{ margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 var(--font); overflow-wrap: anywhere; }}
+main {{ max-width: 74rem; margin: 0 auto; padding: 1rem; }}
+h1 {{ font-size: 1.5rem; line-height: 1.25; margin: .5rem 0 1rem; }}
+h2 {{ font-size: 1.2rem; margin: 2.2rem 0 .6rem; }}
+h3 {{ font-size: 1rem; margin: 0 0 .5rem; }}
+.verdict {{ border-left: .4rem solid; border-radius: .4rem; padding: .8rem 1rem; }}
+.verdict strong {{ display: block; font-size: 1.25rem; line-height: 1.3; }}
+.verdict p, .verdict ul {{ color: var(--ink); margin: .3rem 0 0; }}
+.lossless {{ color: var(--good); background: var(--good-ground); }}
+.lossy {{ color: var(--bad); background: var(--bad-ground); }}
+.lossy strong {{ font-size: clamp(1.7rem, 7vw, 2.8rem); }}
+.differs, .unsettled, .unchecked {{ color: var(--warn); background: var(--warn-ground); }}
+.summary > p {{ font-size: 1.08rem; margin: .8rem 0; }}
+.scroll {{ overflow-x: auto; border: 1px solid var(--line); border-radius: .4rem; }}
+.scroll:focus-visible {{ outline: 2px solid var(--c0); }}
+table {{ border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: .35rem .7rem; text-align: right; white-space: nowrap; border-top: 1px solid var(--line); }}
+thead th {{ background: var(--raised); border-top: 0; font-weight: 600; vertical-align: bottom; }}
+th[scope=row], .name {{ text-align: left; font-weight: 400; }}
+th[scope=row] {{ position: sticky; left: 0; background: var(--paper); overflow-wrap: break-word; }}
+tr.wrong td, tr.wrong th {{ color: var(--bad); background: var(--bad-ground); font-weight: 600; }}
+.note, figcaption {{ color: var(--faint); font-size: .88rem; margin: .4rem 0; }}
+.figures {{ display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); }}
+figure {{ margin: 0; padding: 1rem; border: 1px solid var(--line); border-radius: .4rem; min-width: 0; }}
+svg {{ display: block; width: 100%; max-width: 34rem; height: auto; margin: 0 auto; }}
+svg * {{ stroke-linejoin: round; stroke-linecap: butt; }}
+summary {{ cursor: pointer; font-size: .88rem; }}
+details .scroll {{ margin-top: .5rem; max-height: 20rem; overflow-y: auto; }}
+dl {{ display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .2rem 1rem; font-size: .9rem; margin: 0; }}
+dt {{ color: var(--faint); }}
+dd {{ margin: 0; }}
+@media (max-width: 480px) {{
+    main {{ padding: .75rem; }}
+    figure {{ padding: .6rem; }}
+    table {{ font-size: .85rem; }}
+    th, td {{ padding: .35rem .4rem; }}
+    th[scope=row] {{ white-space: normal; min-width: 7.5rem; max-width: 9rem; }}
+}}
+@media print {{ .scroll {{ overflow: visible; }} figure {{ break-inside: avoid; }} }}
+"""
+
+
+def render_page(report: Mapping[str, Any]) -> str:
+    """The whole file; the same report gives the same bytes."""
+    title = heading_of(report)
+    body = [_summary(title, summarize(report))]
+    body += [_section(_table(table), table.title, table.note) for table in tables_of(report)[:1]]
+    if figures := figures_of(report):
+        body.append(_section(f'<div class="figures">\n{_joined(map(_figure, figures))}\n</div>', "Figures"))
+    body += [_section(_table(table), table.title, table.note) for table in tables_of(report)[1:]]
+    listed = "\n".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in particulars(report))
+    body.append(_section(f"<dl>\n{listed}\n</dl>", "Measured"))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="color-scheme" content="light dark">
+<title>{escape(title)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<main>
+{_joined(body)}
+</main>
+</body>
+</html>
+"""
+
+
+def _joined(parts: Any) -> str:
+    return "\n".join(parts)
+
+
+def _summary(title: str, summary: Summary) -> str:
+    details = summary.details
+    listed = f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in details)}</ul>" if len(details) > 1 else ""
+    listed = listed or "".join(f"<p>{escape(one)}</p>" for one in details)
+    alert = ' role="alert"' if summary.state == "lossy" else ""
+    said = _joined(f"<p>{escape(one)}</p>" for one in summary.sentences)
+    verdict = f'<div class="verdict {summary.state}"{alert}><strong>{escape(summary.headline)}</strong>{listed}</div>'
+    # A lossy decoder's speed is no advice: the verdict comes before it.
+    words = f"{verdict}\n{said}" if summary.state == "lossy" else f"{said}\n{verdict}"
+    return f'<header class="summary">\n<h1>{escape(title)}</h1>\n{words}\n</header>'
+
+
+def _section(content: str, title: str, note: str = "") -> str:
+    shown = f'\n<p class="note">{escape(note)}</p>' if note else ""
+    return f"<section>\n<h2>{escape(title)}</h2>{shown}\n{content}\n</section>"
+
+
+def _table(table: TableOf) -> str:
+    head = "".join(
+        f'<th scope="col"{_name(place, table)}>{escape(heading)}</th>' for place, heading in enumerate(table.headings)
+    )
+    rows = []
+    for place, cells in enumerate(table.cells):
+        first = f'<th scope="row">{escape(cells[0])}</th>'
+        rest = "".join(f"<td{_name(at, table)}>{escape(cell)}</td>" for at, cell in enumerate(cells) if at)
+        mark = ' class="wrong"' if place in table.wrong else ""
+        rows.append(f"<tr{mark}>{first}{rest}</tr>")
+    label = escape(table.title)
+    return f"""<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>
+<thead><tr>{head}</tr></thead>
+<tbody>
+{_joined(rows)}
+</tbody>
+</table></div>"""
+
+
+def _name(place: int, table: TableOf) -> str:
+    return ' class="name"' if place < table.names else ""
+
+
+def _figure(figure: Figure) -> str:
+    key = f"figure-{figure.key}"
+    named = f'<svg role="img" aria-labelledby="{key}-title {key}-alt"'
+    words = f'<title id="{key}-title">{escape(figure.title)}</title><desc id="{key}-alt">{escape(figure.alt)}</desc>'
+    start, end = figure.svg.split(">", 1)
+    svg = f"{start.replace('<svg', named, 1)}>{words}{end}"
+    numbers = f"<details><summary>Numbers</summary>{_table(figure.table)}</details>"
+    return f"""<figure>
+<h3>{escape(figure.title)}</h3>
+{svg}
+<figcaption>{escape(figure.alt)}</figcaption>
+{numbers}
+</figure>"""

@@ -1,0 +1,186 @@
+"""What the steps of a cycle cost on one device: fitted to live cycles, and read by replay for any trees.
+
+Every step is a sum of terms, each a number of a cycle times seconds that are never negative.  Node counts and widths
+lie between knots, so that costs that jump where a kernel changes are followed.
+Axes: M cycles, F terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.typed import read_json, typed
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.schedulers.actions import ActionGrid
+
+STEPS = ("draft", "refresh", "verify", "host")
+SCHEMA = 1
+FILE = "latency.json"
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """Cycles by what their cost depends on; arrays that broadcast, [M]."""
+
+    depth: np.ndarray  # levels drafted
+    top_k: np.ndarray  # beam and children per node
+    nodes: np.ndarray  # verified, root included
+    length: np.ndarray  # position of the root
+    emitted: np.ndarray  # tokens, bonus included
+
+
+def hats(values: np.ndarray, knots: Sequence[int]) -> list[np.ndarray]:
+    """Weights of the knots whose sum is 1 and whose mean is the value, as it lies between two of them."""
+    values = np.clip(values, knots[0], knots[-1]).astype(float)
+    return [np.interp(values, knots, np.eye(len(knots))[place]) for place in range(len(knots))]
+
+
+def terms(step: str, cycles: Cycles, nodes: Sequence[int], top_ks: Sequence[int]) -> dict[str, np.ndarray]:
+    """The terms of a step; nodes, top_ks: knots."""
+    depth, kilo = cycles.depth, cycles.length / 1000.0
+    drafted = (depth > 0).astype(float)
+    if step == "draft":
+        deeper = np.maximum(depth - 1, 0)
+        pool = drafted * (cycles.top_k + deeper * cycles.top_k**2)
+        found = {"call": np.ones_like(kilo), "tree": drafted}
+        found |= {f"level, top_k {k}": deeper * w for k, w in zip(top_ks, hats(cycles.top_k, top_ks), strict=True)}
+        return found | {"level, kilotoken": deeper * kilo, "hundred candidates": pool / 100.0}
+    if step == "refresh":
+        return {"pass": np.ones_like(kilo), "token": cycles.emitted * 1.0, "kilotoken": kilo}
+    if step == "verify":
+        found = {f"{n} nodes": w for n, w in zip(nodes, hats(cycles.nodes, nodes), strict=True)}
+        return found | {"kilotoken": kilo, "node, kilotoken": cycles.nodes * kilo}
+    return {
+        "cycle": np.ones_like(kilo),
+        "node": cycles.nodes * 1.0,
+        "level": depth * 1.0,
+        "token": cycles.emitted * 1.0,
+    }
+
+
+def knot_terms(step: str, nodes: Sequence[int], top_ks: Sequence[int]) -> dict[int, str]:
+    """The terms of a step that belong to knots, by knot; their seconds never fall from one to the next."""
+    if step == "verify":
+        return {n: f"{n} nodes" for n in nodes}
+    return {k: f"level, top_k {k}" for k in top_ks} if step == "draft" else {}
+
+
+@dataclass(frozen=True)
+class LatencyProfile:
+    """Seconds of every term on a device."""
+
+    device: str
+    dtype: str
+    target: str
+    drafter: str
+    nodes: tuple[int, ...]  # knots
+    top_ks: tuple[int, ...]  # knots
+    depth: int  # deepest tree measured
+    seconds: Mapping[str, Mapping[str, float]]  # step -> term -> seconds
+    autoregressive: Mapping[str, float]  # token, kilotoken: seconds of decoding without a drafter
+    errors: Mapping[str, float]  # median absolute error on held-out prompts, as shares; see `calibrate`
+    schema: int = SCHEMA
+
+    def step_s(self, step: str, cycles: Cycles) -> np.ndarray:
+        """Seconds of one step, [M]."""
+        known = self.seconds[step]
+        return sum(known[name] * value for name, value in terms(step, cycles, self.nodes, self.top_ks).items())
+
+    def cycle_s(self, cycles: Cycles) -> np.ndarray:
+        """Seconds of whole cycles, [M]."""
+        return sum(self.step_s(step, cycles) for step in STEPS)
+
+    def token_s(self, length: np.ndarray) -> np.ndarray:
+        """Seconds of one token without a drafter, [M]."""
+        return self.autoregressive["token"] + self.autoregressive["kilotoken"] * np.asarray(length) / 1000.0
+
+    def check(self, grid: ActionGrid, path: Path | str) -> None:
+        """Refuse a grid that reaches beyond what was measured."""
+        if max(grid.num_tokens) > self.nodes[-1] or max(grid.top_ks) > self.top_ks[-1] or max(grid.depths) > self.depth:
+            raise ConfigError(
+                f"{path} measured trees up to {self.nodes[-1]} nodes, {self.depth} levels and top_k {self.top_ks[-1]}, "
+                f"but the grid {grid.name!r} has {grid.summary}; type drafterforge calibrate drafter={self.drafter} "
+                f"grid.num_tokens={_listed(self.nodes, grid.num_tokens)} grid.depths={_listed(grid.depths)} "
+                f"grid.top_ks={_listed(self.top_ks, grid.top_ks)} overwrite=true"
+            )
+
+    def as_json(self) -> dict:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A profile in JSON."""
+
+    device: str
+    dtype: str
+    target: str
+    drafter: str
+    nodes: list[int]
+    top_ks: list[int]
+    depth: int
+    seconds: dict[str, dict[str, float]]
+    autoregressive: dict[str, float]
+    errors: dict[str, float | None]
+    schema: int
+
+
+def read_profile(path: Path | str) -> LatencyProfile:
+    """From a `latency` artifact, or from a profile's JSON file, such as one of another device."""
+    path = Path(path)
+    if path.is_dir():
+        open_artifact(path, "latency")
+        path = path / FILE
+    if not path.exists():
+        raise ArtifactError(f"no latency profile at {path}; type drafterforge calibrate drafter=NAME")
+    try:
+        found = read_json(path)
+        version = found.get("schema") if isinstance(found, dict) else None
+        if version != SCHEMA:
+            raise ArtifactError(f"it has schema {str(version)[:20]}, wanted {SCHEMA}")
+        stored = typed(_Stored, found, "it")
+        _check(stored)
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"{path} is no latency profile: {error}; "
+            "type drafterforge calibrate drafter=NAME overwrite=true on its device"
+        ) from error
+    values = vars(stored) | {"nodes": tuple(stored.nodes), "top_ks": tuple(stored.top_ks)}
+    return LatencyProfile(**values)
+
+
+def _check(stored: _Stored) -> None:
+    """Refuse a profile that cannot price a cycle."""
+    for key, knots in (("nodes", stored.nodes), ("top_ks", stored.top_ks)):
+        if not knots or knots[0] < 1 or any(one >= other for one, other in pairwise(knots)):
+            raise ArtifactError(f"its {key} are {str(knots)[:60]}; wanted rising numbers from 1 on")
+    if stored.depth < 1:
+        raise ArtifactError(f"its depth is {stored.depth}; wanted 1 or more")
+    none = Cycles(*(np.zeros(1) for _ in range(5)))
+    wanted = {step: list(terms(step, none, stored.nodes, stored.top_ks)) for step in STEPS}
+    _same_keys("seconds", stored.seconds, list(STEPS))
+    for step, names in wanted.items():
+        _same_keys(f"seconds.{step}", stored.seconds[step], names)
+    _same_keys("autoregressive", stored.autoregressive, ["token", "kilotoken"])
+    for step, known in (*stored.seconds.items(), ("autoregressive", stored.autoregressive)):
+        for name, value in known.items():
+            if value < 0:
+                raise ArtifactError(f"{step}, {name} takes {value} s; wanted seconds that are not negative")
+
+
+def _same_keys(where: str, found: Mapping, wanted: Sequence[str]) -> None:
+    if odd := sorted({*wanted} ^ {*found}):
+        known = "lacks" if odd[0] in wanted else "has the unknown key"
+        raise ArtifactError(f"its {where} {known} {odd[0][:60]!r}")
+
+
+def _listed(*numbers: Sequence[int]) -> str:
+    """As one types a list."""
+    return f"[{','.join(map(str, sorted(set().union(*numbers))))}]"

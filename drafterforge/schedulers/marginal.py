@@ -1,0 +1,76 @@
+"""Trees that grow as long as the next level, and the next node, are worth what they cost.
+
+A drafter's log-probabilities say how likely each node is to be reached.  A node is verified if the tokens that it is
+expected to add outweigh its seconds at the rate at which tokens are earned; a level is drafted if its parents are
+likely enough to be reached.  Two numbers, found by replay; no network runs.
+Axes: B rows, S candidates of a level, P candidates of all levels, V sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drafterforge.errors import ConfigError
+from drafterforge.kernels import native, native_trees
+from drafterforge.schedulers.actions import MOST, ActionGrid
+from drafterforge.schedulers.growing import GrowingPolicy
+from drafterforge.schedulers.latency import Cycles, LatencyProfile
+from drafterforge.schedulers.spec import PolicySpec
+
+FINE, COARSE = 32, 64  # nodes up to which every count is tried, and every second one
+
+
+class MarginalPolicy(GrowingPolicy):
+    """Ends a tree where it no longer pays.
+
+    numbers of the spec: `reach`, the probability that parents of a level must hold together, and `rate`, tokens that a
+    second of verifying has to add.
+    """
+
+    def __init__(self, spec: PolicySpec, seconds: Tensor) -> None:
+        """seconds: [V] of verifying each size."""
+        super().__init__(spec)
+        if seconds.shape != (len(self.sizes),) or not bool(seconds.isfinite().all()):
+            raise ValueError(f"wanted finite seconds of {len(self.sizes)} sizes, got {list(seconds.shape)}")
+        if set(spec.numbers) != {"reach", "rate"} or min(spec.numbers.values()) < 0:
+            raise ValueError(f"wanted reach and rate, neither negative; got {str(spec.numbers)[:80]}")
+        self.seconds, self.reach = seconds.double(), spec.numbers["reach"]
+        self.prices = spec.numbers["rate"] * self.seconds  # in tokens
+        self.count = torch.tensor(self.sizes, device=seconds.device)
+
+    def go_on(self, level: int, scores: Tensor, lengths: Tensor) -> Tensor:
+        """See `GrowingPolicy`."""
+        width = min(self.spec.top_k, scores.shape[1])
+        if native.takes(scores):
+            return native_trees.reach(scores.contiguous(), width) >= self.reach
+        return scores.half().float().topk(width, dim=1).values.exp().double().cumsum(dim=1)[:, -1].float() >= self.reach
+
+    def nodes(self, depths: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """See `GrowingPolicy`; at least 2."""
+        if native.takes(scores):
+            return native_trees.worth(scores.contiguous(), self.count, self.prices)
+        best = scores.half().float().topk(min(self.sizes[-1] - 1, scores.shape[1]), dim=1).values
+        expected = best.exp().double().cumsum(dim=1)
+        filled = (self.count - 2).clamp(max=expected.shape[1] - 1)  # sizes that no pool fills add no tokens
+        return self.count[(expected[:, filled] - self.prices).argmax(dim=1)]
+
+
+def marginal_grid(grid: ActionGrid, told: int, max_depth: int) -> ActionGrid:
+    """What a `MarginalPolicy` can choose: one width, every depth, sizes up to 128 in finer steps than the grid's."""
+    if told not in grid.top_ks:
+        raise ConfigError(f"traces tell the scores of top_k={told}, which the grid {grid.name!r} has not")
+    largest, depth = max(grid.num_tokens), min(max_depth, max(grid.depths))
+    steps = [*range(2, FINE + 1), *range(FINE + 2, COARSE + 1, 2), *range(COARSE + 4, largest + 1, 4)]
+    sizes = tuple(count for count in steps if count <= largest)
+    return ActionGrid(f"{grid.name}, marginal", sizes[: MOST - 1], tuple(range(1, depth + 1)), (told,))
+
+
+def verify_s(profile: LatencyProfile, sizes: Sequence[int], length: float) -> np.ndarray:
+    """Seconds of verifying trees of some sizes below a root at this position, [V], with what else grows with them."""
+    count = np.array(sizes)
+    cycles = Cycles(np.ones_like(count), np.ones_like(count), count, np.full(len(count), length), np.ones_like(count))
+    return profile.step_s("verify", cycles) + profile.step_s("host", cycles)

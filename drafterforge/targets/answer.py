@@ -1,0 +1,184 @@
+"""The target answers many prompts: continuous batching over a fixed number of rows, prompts sorted by length.
+
+Axes: B rows, T tokens, S cache slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drafterforge.kernels.attention import additive
+from drafterforge.kernels.best import argmax
+from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.targets.capture import Capture
+from drafterforge.targets.load import Target
+
+PREFILL_TOKENS = 4096  # padded tokens in one prefill pass
+
+
+@dataclass
+class _Row:
+    """One prompt being answered."""
+
+    index: int
+    length: int  # tokens whose keys are stored
+    last: int  # token to be fed next
+    answer: list[int] = field(default_factory=list)
+    done: bool = False  # a place that waits for the next prompt
+    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # features and states, if they are kept
+    best: list[int] = field(default_factory=list)  # the target's most probable id before each answer token
+
+
+Keep = Callable[[list[int], int, Capture], None]
+
+
+class BatchAnswerer:
+    """Decodes answers of a target, `batch_size` rows at a time; a finished row's place goes to the next prompt."""
+
+    def __init__(
+        self,
+        target: Target,
+        batch_size: int,
+        temperature: float = 0.0,
+        progress: Callable[[int, int], None] | None = None,
+        keep: Keep | None = None,
+    ) -> None:
+        """progress(new tokens, new answers) after every pass; keep(ids, prompt tokens, capture) for every answer.
+
+        A kept capture is what a teacher-forced pass would give, as far as training reads it: the last position, whose
+        token was never fed, and the argmax inside the prompt are zero.
+        """
+        self.target, self.batch_size, self.temperature, self.keep = target, batch_size, temperature, keep
+        self.progress = progress or (lambda tokens, answers: None)  # called with what is new
+
+    @torch.inference_mode()
+    def __call__(self, prompts: list[list[int]], max_new_tokens: int, seed: int) -> list[list[int]]:
+        """Answers, in the order of `prompts`; each ends with its end token unless it reached the limit.
+
+        With temperature > 0, prompt i draws from a stream keyed by (seed, i): the batch size changes nothing.
+        """
+        self.noise = [np.random.Generator(np.random.Philox(key=[seed, i])) for i in range(len(prompts))]
+        waiting = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
+        answers: list[list[int]] = [[] for _ in prompts]
+        cache, rows = self.target.new_cache(0), []
+        while waiting or rows:
+            idle = [i for i, row in enumerate(rows) if row.done]
+            room = self.batch_size - len(rows) + len(idle)
+            if waiting and room >= max(1, self.batch_size // 8):
+                fresh = self._prefill(cache, rows, idle, self._admit(waiting, prompts, room), prompts)
+            elif not waiting and 2 * len(idle) >= len(rows):
+                rows = self._drop(cache, rows)
+                continue
+            else:
+                self._step(cache, rows)
+                fresh = [row for row in rows if not row.done]
+            finished = [row for row in fresh if row.last in self.target.eos_ids or len(row.answer) >= max_new_tokens]
+            for row in finished:
+                row.done = True
+                answers[row.index] = row.answer
+                if self.keep is not None:
+                    self._hand_over(prompts[row.index], row)
+            self.progress(len(fresh), len(finished))
+        return answers
+
+    def _hand_over(self, prompt: list[int], row: _Row) -> None:
+        """Give the capture of a finished row away."""
+        features, states = (F.pad(torch.cat(parts), (0, 0, 0, 1)) for parts in zip(*row.seen, strict=True))
+        argmax = torch.tensor([0] * (len(prompt) - 1) + row.best + [0])
+        self.keep(prompt + row.answer, len(prompt), Capture(features, states, argmax))
+        row.seen = []
+
+    def _see(self, rows: list[_Row], states: Tensor, features: Tensor) -> None:
+        """Remember features [B, T, 3H] and states [B, T, H] of the tokens just read, in half precision."""
+        if self.keep is None:
+            return
+        half = torch.bfloat16 if features.dtype in (torch.float32, torch.float64) else features.dtype
+        features, states = features.to(half), states.to(half)
+        for place, row in enumerate(rows):
+            if not row.done:
+                count = row.length if not row.seen else 1
+                row.seen.append((features[place, :count].clone(), states[place, :count].clone()))
+
+    def _drop(self, cache: KeyValueCache, rows: list[_Row]) -> list[_Row]:
+        """Shrink the batch to the rows that are still being answered."""
+        kept = [i for i, row in enumerate(rows) if not row.done]
+        cache.keep_rows(torch.tensor(kept, dtype=torch.long, device=self.target.device))
+        return [rows[i] for i in kept]
+
+    def _admit(self, waiting: list[int], prompts: list[list[int]], room: int) -> list[int]:
+        """Take prompts of similar length off the queue, at most PREFILL_TOKENS of them when padded."""
+        longest = len(prompts[waiting[0]])
+        count = max(1, min(room, PREFILL_TOKENS // longest))
+        taken = waiting[:count]
+        del waiting[:count]
+        return taken
+
+    def _sample(self, logits: Tensor, rows: list[_Row]) -> Tensor:
+        """Next token of each row, [B], from logits [B, V] by inverse CDF."""
+        cdf = torch.softmax(logits.double() / self.temperature, dim=-1).cumsum(dim=-1)
+        noise = torch.tensor(
+            [self.noise[row.index].random() for row in rows],
+            dtype=torch.float64,
+            device=logits.device,
+        )
+        picked = torch.searchsorted(cdf, noise[:, None] * cdf[:, -1:], right=True)[:, 0]
+        return picked.clamp_(max=logits.shape[-1] - 1)
+
+    def _take(self, logits: Tensor, rows: list[_Row]) -> None:
+        best = argmax(logits)
+        picked = best if self.temperature == 0.0 else self._sample(logits, rows)
+        for row, token, likely in zip(rows, picked.tolist(), best.tolist(), strict=True):
+            if not row.done:
+                row.last = token
+                row.answer.append(token)
+                row.best.append(likely)
+
+    def _prefill(
+        self,
+        cache: KeyValueCache,
+        rows: list[_Row],
+        idle: list[int],
+        admitted: list[int],
+        prompts: list[list[int]],
+    ) -> list[_Row]:
+        """Read the admitted prompts into idle places and new rows; returns their rows."""
+        device = self.target.device
+        lengths = [len(prompts[i]) for i in admitted]
+        longest = max(lengths)
+        padded = torch.zeros(len(admitted), longest, dtype=torch.long)
+        for row, i in enumerate(admitted):
+            padded[row, : lengths[row]] = torch.tensor(prompts[i])
+        fresh = self.target.new_cache(len(admitted))
+        fresh.place(0, longest)
+        positions = torch.arange(longest, device=device).expand(len(admitted), -1)
+        states, features = self.target.forward(padded.to(device), positions, fresh)
+        last = states[torch.arange(len(admitted)), torch.tensor(lengths) - 1]
+        new = [_Row(index=i, length=length, last=-1) for i, length in zip(admitted, lengths, strict=True)]
+        self._take(self.target.logits(last), new)
+        self._see(new, states, features)
+        idle = idle[: len(new)]
+        for place, row in zip(idle, new, strict=False):
+            rows[place] = row
+        rows.extend(new[len(idle) :])
+        cache.put_rows(fresh, idle)
+        return new
+
+    def _step(self, cache: KeyValueCache, rows: list[_Row]) -> None:
+        """Decode one token for every row."""
+        device = self.target.device
+        tokens = torch.tensor([[row.last] for row in rows], device=device)
+        lengths = torch.tensor([[row.length] for row in rows], device=device)
+        used = max(row.length for row in rows) + 1
+        cache.place_ragged(lengths, used)
+        allowed = torch.arange(used, device=device)[None, None] <= lengths[:, :, None]
+        states, features = self.target.forward(tokens, lengths, cache, additive(allowed, self.target.compute_dtype))
+        self._see(rows, states, features)
+        for row in rows:
+            row.length += not row.done
+        self._take(self.target.logits(states[:, 0]), rows)

@@ -1,0 +1,183 @@
+"""A lean forward pass for the Llama, Mistral, Qwen2 and Qwen3 families: fused projections, preallocated cache.
+
+The same numbers as `transformers` in float32 (a test compares them), with a third of its operations.
+Axes: B batch, T tokens, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from drafterforge.kernels import native
+from drafterforge.kernels.attention import fold_mask, folded_attention, grouped_attention, native_attention_takes
+from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.kernels.gate import swiglu
+from drafterforge.kernels.linear import FrozenLinear
+from drafterforge.kernels.norm import rms_norm
+from drafterforge.kernels.rope import RopeTable, apply_rope, beside_values
+from drafterforge.targets.taps import taps_of
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def lean_obstacle(config: object) -> str | None:
+    """Why this model must run through its own modules, or None if the lean path covers it."""
+    if config.model_type not in FAMILIES:
+        return f"no lean path for model type {config.model_type!r}"
+    if config.hidden_act != "silu":
+        return f"hidden_act={config.hidden_act!r}"
+    rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope_type not in ("default", "linear", "llama3", "yarn"):
+        return f"rope type {rope_type!r} depends on the sequence length"
+    layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
+    sliding = getattr(config, "sliding_window", None) if config.model_type == "mistral" else None
+    if layer_types != {"full_attention"} or (sliding is not None and sliding < config.max_position_embeddings):
+        return "sliding-window attention"
+    return None
+
+
+@dataclass
+class LeanLayer:
+    """Weights of one decoder layer."""
+
+    input_norm: Tensor
+    qkv: FrozenLinear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: FrozenLinear
+    post_norm: Tensor
+    gate_up: FrozenLinear
+    down: FrozenLinear
+
+
+def _fused(parts: list[torch.nn.Linear]) -> FrozenLinear:
+    bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
+    return FrozenLinear(torch.cat([part.weight for part in parts]), bias)
+
+
+class LeanBackbone:
+    """Decoder of a causal LM, from token ids to features, final states and logits."""
+
+    def __init__(self, model: PreTrainedModel, tapped: bool = True, taps: Sequence[int] = ()) -> None:
+        """tapped: whether features are asked for; without, they are 0 wide.  taps: layers; empty: the usual ones."""
+        config, decoder = model.config, model.model
+        self.num_layers = config.num_hidden_layers
+        self.taps = taps_of(self.num_layers, tapped, taps)
+        self.num_heads, self.num_key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.width = getattr(config, "head_dim", None) or config.hidden_size // self.num_heads
+        self.eps = config.rms_norm_eps
+        self.embedding = decoder.embed_tokens.weight.detach()
+        self.norm = decoder.norm.weight.detach()
+        head = model.get_output_embeddings()
+        self.head = FrozenLinear(head.weight, head.bias)
+        self.rope = RopeTable(decoder.rotary_emb.inv_freq, decoder.rotary_emb.attention_scaling)
+        self.layers = [self._layer(layer) for layer in decoder.layers]
+
+    @staticmethod
+    def _layer(layer: torch.nn.Module) -> LeanLayer:
+        attention, mlp = layer.self_attn, layer.mlp
+        q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        return LeanLayer(
+            input_norm=layer.input_layernorm.weight.detach(),
+            qkv=_fused([attention.q_proj, attention.k_proj, attention.v_proj]),
+            q_norm=None if q_norm is None else q_norm.weight.detach(),
+            k_norm=None if k_norm is None else k_norm.weight.detach(),
+            out=FrozenLinear(attention.o_proj.weight, attention.o_proj.bias),
+            post_norm=layer.post_attention_layernorm.weight.detach(),
+            gate_up=_fused([mlp.gate_proj, mlp.up_proj]),
+            down=FrozenLinear(mlp.down_proj.weight, mlp.down_proj.bias),
+        )
+
+    @property
+    def head_weight(self) -> Tensor:
+        """Rows of the output head, [V, H]."""
+        return self.head.weight
+
+    def new_cache(self, batch: int) -> KeyValueCache:
+        """An empty cache for `batch` sequences."""
+        weight = self.embedding
+        return KeyValueCache(self.num_layers, batch, self.num_key_heads, self.width, weight.dtype, weight.device)
+
+    @torch.inference_mode()
+    def __call__(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: KeyValueCache | None,
+        mask: Tensor | None,
+        invariant: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Final normed states [B, T, H] and features low|mid|high [B, T, 3H] of tokens [B, T].
+
+        positions: [B, T].  cache: where keys go and come from (None: attend within `tokens` only).
+        mask: additive [B or 1, T, S], or None for causal attention of a sequence that starts at slot 0.
+        invariant: a token's numbers do not depend on what else is in the pass, bit for bit.
+        """
+        batch, length = tokens.shape
+        x = F.embedding(tokens, self.embedding).view(batch * length, -1)
+        attend = self._attention(x, positions, cache, mask, invariant)
+        num_rotated = self.num_heads + self.num_key_heads
+        tapped = {}
+        for index, layer in enumerate(self.layers):
+            if index in self.taps:
+                tapped[index] = x
+            qkv = layer.qkv(rms_norm(x, layer.input_norm, self.eps), invariant)
+            qkv = qkv.view(batch * length, num_rotated + self.num_key_heads, self.width)
+            if layer.q_norm is not None:
+                q = rms_norm(qkv[:, : self.num_heads], layer.q_norm, self.eps)
+                k = rms_norm(qkv[:, self.num_heads : num_rotated], layer.k_norm, self.eps)
+                qkv = torch.cat((q, k, qkv[:, num_rotated:]), dim=1)
+            x = layer.out(attend(index, qkv), invariant, added=x)
+            gated = swiglu(layer.gate_up(rms_norm(x, layer.post_norm, self.eps), invariant))
+            x = layer.down(gated, invariant, added=x)
+        final = rms_norm(x, self.norm, self.eps)
+        features = torch.cat([tapped[index] for index in self.taps], dim=-1) if self.taps else final[:, :0]
+        return final.view(batch, length, -1), features.view(batch, length, -1)
+
+    def _attention(
+        self, x: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Tensor | None, invariant: bool
+    ) -> Callable[[int, Tensor], Tensor]:
+        """attend(layer's index, its qkv [B*T, heads, D]) -> [B*T, Hq*D], which also writes the cache of that layer."""
+        batch, length = positions.shape
+        cos, sin = self.rope(positions.reshape(-1), x.dtype)
+        if cache is not None and native_attention_takes(x, length, self.width, mask):
+            cos, sin = cos.flatten(1), sin[:, 0, 1].contiguous()  # [B*T, D/2] each
+            slots = None if cache.slots is None else cache.slots.reshape(-1).contiguous()
+
+            def attend_natively(index: int, qkv: Tensor) -> Tensor:
+                stored = cache.data[index]
+                native.rotate_and_store(qkv, cos, sin, length, self.num_heads, stored, slots, cache.start)
+                q = qkv.view(batch, length, -1, self.width)[:, :, : self.num_heads]
+                return native.attention(q, stored[0], stored[1], mask, cache.used).view(batch * length, -1)
+
+            return attend_natively
+        # values pass through the rotation unchanged, so that keys and values lie side by side for the cache
+        rotation = beside_values(cos, sin, self.num_heads + self.num_key_heads, self.num_key_heads)
+        folded = None if mask is None else fold_mask(mask, self.num_heads // self.num_key_heads)
+
+        def attend(index: int, qkv: Tensor) -> Tensor:
+            qkv = apply_rope(qkv, *rotation).view(batch, length, -1, self.width)
+            q = qkv[:, :, : self.num_heads]
+            keys_values = qkv[:, :, self.num_heads :].unflatten(2, (2, self.num_key_heads))
+            if cache is None:
+                keys, values = keys_values.permute(2, 0, 3, 1, 4)
+            else:
+                keys, values = cache.write_both(index, keys_values)
+            if folded is None and length > 1:
+                attended = grouped_attention(q, keys, values, None, invariant)
+            else:
+                attended = folded_attention(q, keys, values, folded, invariant)
+            return attended.reshape(batch * length, -1)
+
+        return attend
+
+    def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
+        """Vocabulary logits [..., V] of final normed states [..., H]."""
+        with torch.inference_mode():
+            return self.head(states, invariant)

@@ -1,0 +1,123 @@
+"""Any causal LM of `transformers` through its own modules, behind the interface of the lean path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+
+from drafterforge.errors import ConfigError
+from drafterforge.kernels.attention import additive
+from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.targets.taps import taps_of
+
+
+class _SlotLayer(CacheLayerMixin):
+    """One layer of a `KeyValueCache`, as transformers' attention modules expect it."""
+
+    is_sliding = False
+
+    def __init__(self, cache: KeyValueCache, index: int) -> None:
+        super().__init__()
+        self.cache, self.index, self.is_initialized = cache, index, True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the storage exists."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Store [B, H, T, D] and return everything used so far."""
+        return self.cache.write(self.index, key_states.transpose(1, 2), value_states.transpose(1, 2))
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Used slots and offset; not consulted, since masks come ready-made."""
+        return self.cache.used, 0
+
+    def get_seq_length(self) -> int:
+        """Slots before the tokens of this pass."""
+        return self.cache.start
+
+    def get_max_length(self) -> int:
+        """No maximum."""
+        return -1
+
+
+class ModulesBackbone:
+    """Decoder of any causal LM, from token ids to features, final states and logits."""
+
+    def __init__(self, model: PreTrainedModel, tapped: bool = True, taps: Sequence[int] = ()) -> None:
+        """tapped: whether features are asked for; without, they are 0 wide.  taps: layers; empty: the usual ones."""
+        self.model = model
+        self.decoder = model.get_decoder()
+        config = model.config.get_text_config()
+        layers = getattr(self.decoder, "layers", None)
+        if not isinstance(layers, nn.ModuleList):
+            raise ConfigError(
+                f"cannot find the decoder layers of a {config.model_type!r} model; wanted a list `layers`"
+            )
+        if set(getattr(config, "layer_types", None) or ["full_attention"]) - {
+            "full_attention",
+            "sliding_attention",
+        }:
+            raise ConfigError(
+                f"a {config.model_type!r} model has layers that are not attention; they cannot verify a tree"
+            )
+        self.num_layers = len(layers)
+        self.taps = taps_of(self.num_layers, tapped, taps)
+        self.num_key_heads = config.num_key_value_heads
+        self.width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.embedding = model.get_input_embeddings().weight.detach()
+        self._tapped: dict[int, Tensor] = {}
+        for index in set(self.taps):
+            layers[index].register_forward_pre_hook(self._tap(index), with_kwargs=True)
+
+    def _tap(self, index: int):
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            self._tapped[index] = args[0] if args else kwargs["hidden_states"]
+
+        return hook
+
+    @property
+    def head_weight(self) -> Tensor:
+        """Rows of the output head, [V, H]."""
+        return self.model.get_output_embeddings().weight.detach()
+
+    def new_cache(self, batch: int) -> KeyValueCache:
+        """An empty cache for `batch` sequences."""
+        weight = self.embedding
+        return KeyValueCache(self.num_layers, batch, self.num_key_heads, self.width, weight.dtype, weight.device)
+
+    @torch.inference_mode()
+    def __call__(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: KeyValueCache | None,
+        mask: Tensor | None,
+        invariant: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """As `LeanBackbone.__call__`, but never invariant: the model's own operations are what they are."""
+        length = tokens.shape[1]
+        if mask is None:
+            causal = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
+            mask = additive(causal, self.embedding.dtype)[None]
+        past = None if cache is None else Cache(layers=[_SlotLayer(cache, index) for index in range(self.num_layers)])
+        states = self.decoder(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=mask[:, None].expand(tokens.shape[0], -1, -1, -1),
+            past_key_values=past,
+            use_cache=past is not None,
+        ).last_hidden_state
+        features = torch.cat([self._tapped[index] for index in self.taps], dim=-1) if self.taps else states[..., :0]
+        self._tapped.clear()
+        return states, features
+
+    def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
+        """Vocabulary logits [..., V] of final normed states [..., H]."""
+        with torch.inference_mode():
+            return self.model.get_output_embeddings()(states)

@@ -1,0 +1,149 @@
+"""Environments play what replay plays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from drafterforge.errors import ConfigError
+from drafterforge.replay.choices import depths_of, levels_of, ltd_actions, nodes_of, observations_of, sizes_of
+from drafterforge.replay.episodes import (
+    DepthEnvironment,
+    ShapeEnvironment,
+    SizeEnvironment,
+    depth_observations,
+    ltd_index,
+    size_observations,
+)
+from drafterforge.replay.replay import build_table, play, play_static
+from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid
+from drafterforge.schedulers.growing import LTDPolicy
+from drafterforge.schedulers.nets import ActorCritic
+from drafterforge.schedulers.spec import PolicySpec
+from tests.schedulers.made import GRID, profile, table, traces
+
+LTD = ActionGrid("ltd", (1, 2, 4, 8), (1, 2, 3), (2,))
+
+
+def undecided(observations: np.ndarray, actions: int) -> ActorCritic:
+    """A random network that chooses now this, now that."""
+    seen = torch.from_numpy(observations)
+    net = ActorCritic(seen.shape[1], actions, (8,), (8,))
+    net.normalise_by(seen)
+    with torch.no_grad():
+        net.actor[-1].bias -= net.logits(seen).mean(dim=0)
+    return net
+
+
+def test_a_grid_has_every_shape_its_pool_can_fill_and_no_drafting():
+    paper = ActionGrid("paper", (32, 48, 64, 80, 96, 128), tuple(range(4, 10)), (8, 12, 16, 20, 32))
+    assert len(paper) == 181 and paper.shapes[0] == NO_DRAFT
+    assert all(shape.num_tokens <= shape.pool_size + 1 for shape in GRID.shapes)
+    assert len(set(GRID.shapes)) == len(GRID.shapes)
+    assert [GRID.index(shape) for shape in GRID.shapes] == list(range(len(GRID)))
+    with pytest.raises(ConfigError, match=r"asks for nodes 1,2,4,8, levels 1,2,3, top_k 1,2: .* holds top_k \[1\]"):
+        GRID.check((1,), 3, "the trace")
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_shapes_played_in_an_environment_cost_what_they_cost_in_replay(every):
+    one = table(lengths=(20, 20, 20))
+    env = ShapeEnvironment(one, np.zeros((one.num_roots, 2), np.float32), num_envs=5, every=every)
+    for action in (0, 3):
+        env.reset()
+        begun = one.answer_of[env.rows]
+        seconds, over = np.zeros(5), np.zeros(5, dtype=bool)
+        while not over.all():
+            step = env.step(np.full(5, action))
+            seconds += np.where(over, 0.0, step.seconds)
+            over |= step.dones
+        assert seconds == pytest.approx(play_static(one)[begun, action])
+
+
+def test_rewards_are_the_mean_of_the_cycles_throughputs():
+    one = table(lengths=(30,))
+    env = ShapeEnvironment(one, np.zeros((30, 1), np.float32), num_envs=1, every=3)
+    env.reset()
+    row, ratios = int(env.rows[0]), []
+    for _ in range(3):
+        ratios.append(one.tokens[row, 2] / one.seconds[row, 2] * 0.01)
+        row += int(one.tokens[row, 2])
+    step = env.step(np.array([2]))
+    assert step.rewards[0] == pytest.approx(np.mean(ratios), rel=1e-5) and step.cycles[0] == 3
+
+
+def test_depths_decided_one_by_one_are_those_that_replay_looks_up():
+    told = traces(lengths=(40, 40))
+    one = build_table(told, LTD, 0, profile())
+    torch.manual_seed(3)
+    first = np.ones(told.num_roots, dtype=np.int64)
+    net = undecided(depth_observations(told.rows["scores"][0], first, told.positions, 2), 2)
+    depths = depths_of(net, told, 0, 3)
+    assert len(set(depths.tolist())) > 1
+    sizes = np.full((one.num_roots, 3), 1)
+    env = DepthEnvironment(one, told, 0, sizes, num_envs=4, seed=1)
+    seen, masks = env.reset()
+    for _ in range(60):
+        rows = env.rows.copy()
+        actions = net.logits(torch.from_numpy(seen), torch.from_numpy(masks)).argmax(dim=1).numpy()
+        levels = env.levels + ((actions == 1) & masks[:, 1])
+        step = env.step(actions)
+        for place in np.flatnonzero(step.cycles):
+            assert levels[place] == depths[rows[place]]
+            assert step.seconds[place] == one.seconds[rows[place], ltd_index(one)[levels[place] - 1, 1]]
+        seen, masks = step.observations, step.masks
+
+
+def test_sizes_chosen_in_the_environment_are_those_that_replay_looks_up():
+    told = traces(lengths=(40, 40))
+    one = build_table(told, LTD, 0, profile())
+    torch.manual_seed(3)
+    depths = depths_of(None, told, 0, 3)
+    net = undecided(size_observations(told.rows["scores"][0], depths, told.positions, 2, 3), 3)
+    sizes = sizes_of(net, told, 0, one, depths)
+    env = SizeEnvironment(one, told, 0, depths, num_envs=4, seed=1)
+    seen, masks = env.reset()
+    for _ in range(40):
+        rows = env.rows.copy()
+        actions = net.logits(torch.from_numpy(seen), torch.from_numpy(masks)).argmax(dim=1).numpy()
+        assert actions.tolist() == sizes[rows].tolist()
+        seen, masks = (step := env.step(actions)).observations, step.masks
+        assert (step.dones).all()
+    actions = ltd_actions(None, net, told, 0, one)
+    assert play(one, lambda at: actions[at]).tokens.sum() == one.num_roots
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_sizes_are_decided_live_as_in_training(sized):
+    """Pools of 2, 6 and 10 candidates: the next larger size is never the rest of a pool."""
+    told = traces(lengths=(40, 40))
+    grid = ActionGrid("ltd", (1, 2, 4, 8, 16), (1, 2, 3), (2,))
+    one = build_table(told, grid, 0, profile())
+    torch.manual_seed(3)
+    depths = 1 + np.arange(told.num_roots) % np.clip(told.levels, 1, 3)
+    net = undecided(size_observations(told.rows["scores"][0], depths, told.positions, 2, 3), 4) if sized else None
+    policy = LTDPolicy(PolicySpec("ltd", "ltd", "", "a", "", "cpu", grid.as_dict(), top_k=2), None, net)
+    nodes = nodes_of(policy, told, 0, depths)
+    actions = ltd_index(one)[depths - 1, sizes_of(net, told, 0, one, depths)]
+    assert nodes.tolist() == grid.table[actions, 0].tolist() and len({*nodes.tolist()}) > 1
+
+
+def test_depths_are_decided_live_as_in_training():
+    told = traces(lengths=(40, 40))
+    grid = ActionGrid("ltd", (1, 2, 4), (1, 2, 3), (2,))
+    torch.manual_seed(4)
+    net = undecided(depth_observations(told.rows["scores"][0], np.ones(told.num_roots, int), told.positions, 2), 2)
+    policy = LTDPolicy(PolicySpec("ltd", "ltd", "", "a", "", "cpu", grid.as_dict(), top_k=2), net, None)
+    found = levels_of(policy, told, 0)
+    assert found.tolist() == depths_of(net, told, 0, 3).tolist() and set(found.tolist()) == {1, 2, 3}
+
+
+def test_observations_hold_the_parts_that_were_asked_for():
+    told = traces()
+    assert observations_of(told, 0, ["features"]).shape == (told.num_roots, 6)
+    seen = observations_of(told, 0, ["children", "length"])
+    assert seen.shape == (told.num_roots, 22) and np.isfinite(seen).all()
+    assert seen[:, 10:20] == pytest.approx(np.exp(seen[:, :10]))
+    with pytest.raises(ConfigError, match="reward must be one of"):
+        ShapeEnvironment(table(), seen, reward="speed")

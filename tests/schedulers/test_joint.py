@@ -1,0 +1,87 @@
+"""Arms of drafter and tree: what they cost alone is what static play costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from drafterforge.replay.joint import Arm, JointContest, portfolio
+from drafterforge.replay.replay import build_table, play_static
+from drafterforge.replay.trace import Traces
+from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.tree.grow import TreeShape
+from drafterforge.tree.union import MISSING
+from tests.schedulers.made import profile, traces
+
+GRID = ActionGrid("made", (1, 2, 4), (1, 2, 3), (1, 2))
+
+
+def test_an_arm_alone_takes_the_seconds_of_its_static_tree():
+    told = traces(lengths=(20, 30))
+    arms = [Arm("a", shape) for shape in GRID.shapes]
+    alone = JointContest.of(told, GRID, profile(), arms).alone()
+    assert alone == pytest.approx(play_static(build_table(told, GRID, 0, profile())), rel=1e-5)
+
+
+def test_a_portfolio_begins_with_the_best_arm_and_never_gets_slower():
+    told = traces(lengths=(20, 30, 25, 18))
+    arms = portfolio(told, GRID, profile(), 5)
+    alone = JointContest.of(told, GRID, profile(), arms).alone()
+    assert alone[:, 0].sum() == pytest.approx(
+        play_static(build_table(told, GRID, 0, profile())).sum(axis=0).min(), rel=1e-5
+    )
+    best = [alone[:, : count + 1].min(axis=1).sum() for count in range(len(arms))]
+    assert (np.diff(best) <= 1e-6).all()
+
+
+@pytest.mark.parametrize("name", ["hedgespec", "ucb1", "random"])
+def test_selectors_play_whole_answers(name):
+    told = traces(lengths=(20, 30))
+    contest = JointContest.of(told, GRID, profile(), portfolio(told, GRID, profile(), 4))
+    seconds = contest.play(contest.maker(name))
+    assert seconds.shape == (2,) and (seconds > 0).all()
+    assert contest.num_tokens == told.num_roots
+
+
+def favouring(depths: list[int], lengths: int = 400) -> Traces:
+    """Answers of which the drafter knows so many levels at each root, in turn."""
+    told = traces(lengths=(lengths, lengths))
+    ranks = told.rows["ranks"].copy()
+    ranks[:] = MISSING
+    for row in range(ranks.shape[1]):
+        for deep in range(1, 4):
+            for level in range(1, min(deep, depths[row % len(depths)]) + 1):
+                ranks[0, row, :, deep * (deep - 1) // 2 + level - 1] = level
+    return replace(told, rows={**told.rows, "ranks": ranks})
+
+
+SMALL, LARGE = Arm("a", TreeShape(2, 3, 1)), Arm("a", TreeShape(4, 3, 1))
+
+
+@pytest.mark.parametrize("name", ["hedgespec", "normalhedge", "ftl"])
+@pytest.mark.parametrize(("known", "better"), [([3], 1), ([1], 0), ([0, 0, 0, 1], 0)])
+def test_the_better_of_two_trees_of_one_drafter_wins(name, known, better):
+    """Both trees' first levels accept alike: what tells them apart is what whole cycles emit, and their seconds."""
+    contest = JointContest.of(favouring(known), GRID, profile(), [SMALL, LARGE])
+    alone, seconds = contest.alone(), contest.play(contest.maker(name))
+    assert alone.sum(axis=0).argmin() == better
+    assert seconds.sum() < 0.1 * alone[:, 1 - better].sum() + 0.9 * alone[:, better].sum()
+
+
+def test_a_learner_over_trees_is_told_what_cycles_from_each_position_emit_per_second():
+    told = traces(lengths=(20, 30))
+    contest = JointContest.of(told, GRID, profile(), [SMALL, LARGE])
+    heard, make = [], contest.maker("normalhedge")
+
+    def recording():
+        chooser = make()
+        learn = chooser.learner.update
+        chooser.learner.update = lambda losses, **rest: (heard.append(losses), learn(losses, **rest))
+        return chooser
+
+    contest.play(recording)
+    story, seconds = contest.stories[0], contest.seconds[0]
+    paces = story.trees[0].accept_length[:, story.begin] / seconds[:, story.begin]
+    assert (1 - heard[0]) / (1 - heard[0]).sum() == pytest.approx(paces / paces.sum())

@@ -1,0 +1,272 @@
+"""A target on disk: what it is told apart by, how it is opened, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from drafterforge.config.schema import TargetConfig
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.kernels import native
+from drafterforge.targets.device import choose_device, choose_dtype, describe_device
+from drafterforge.targets.fingerprint import fingerprint
+from drafterforge.targets.lean import LeanBackbone
+from drafterforge.targets.load import load_target, locate_target
+from drafterforge.targets.modules import ModulesBackbone
+from tests.tiny import build_tokenizer, save_tiny_target
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return save_tiny_target(tmp_path_factory.mktemp("target") / "Tiny-Llama")
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    """A copy to be changed."""
+    return shutil.copytree(saved, tmp_path / "Tiny-Llama")
+
+
+def config_of(folder, **changes) -> TargetConfig:
+    return TargetConfig(**{"name": "", "source": "hf", "model": str(folder), "dtype": "float32", **changes})
+
+
+def edit_config(folder, **changes) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+# Opening.
+
+
+def test_a_folder_becomes_a_target(saved):
+    target = load_target(config_of(saved))
+    assert (target.name, target.folder, target.dtype) == ("tiny-llama", saved, torch.float32)
+    assert target.fingerprint == fingerprint(saved) and len(target.fingerprint) == 32
+    assert target.eos_ids == {build_tokenizer().eos_token_id}
+    assert target.max_positions == 2048 and target.head_weight.shape == (target.config.vocab_size, 32)
+    assert isinstance(target.backbone, LeanBackbone)
+    assert not any(p.requires_grad for p in (target.head_weight, target.backbone.embedding))
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3"])
+def test_every_family_opens(tmp_path, family):
+    target = load_target(config_of(save_tiny_target(tmp_path / family, family)))
+    assert isinstance(target.backbone, LeanBackbone) and target.name == family
+
+
+def test_the_name_and_the_way_through_can_be_chosen(saved):
+    target = load_target(config_of(saved, name="mine", forward="modules", dtype="bfloat16"))
+    assert target.name == "mine" and isinstance(target.backbone, ModulesBackbone)
+    assert target.dtype == torch.bfloat16 and target.backbone.embedding.dtype == torch.bfloat16
+
+
+def test_weights_in_several_files_are_the_same_model(saved, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained(saved).save_pretrained(tmp_path / "many", max_shard_size="20KB")
+    build_tokenizer().save_pretrained(tmp_path / "many")
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 1
+    one, many = load_target(config_of(saved)), load_target(config_of(tmp_path / "many"))
+    tokens, positions = torch.tensor([[3, 4, 5]]), torch.arange(3)[None]
+    assert torch.equal(one.forward(tokens, positions, None)[0], many.forward(tokens, positions, None)[0])
+
+
+def test_opening_prints_nothing(saved, capfd):
+    load_target(config_of(saved))
+    assert capfd.readouterr() == ("", "")
+
+
+# What is said when it cannot be opened: one line, and which folder.
+
+
+def refused(config: TargetConfig) -> str:
+    with pytest.raises((ArtifactError, ConfigError)) as caught:
+        load_target(config)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_missing_folder(tmp_path):
+    assert "nowhere is no folder; wanted one with config.json" in refused(config_of(tmp_path / "nowhere"))
+    assert "./nowhere is no folder" in refused(config_of("./nowhere"))
+
+
+def test_no_model_given():
+    assert "type target.model=HUB_ID or target.model=FOLDER" in refused(config_of(""))
+
+
+def test_a_hub_id_that_is_not_to_be_had(monkeypatch):
+    import huggingface_hub
+
+    def down(*args, **kwargs):
+        raise OSError("no route\nto the hub")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", down)
+    line = refused(config_of("someone/model"))
+    assert line == "could not get target.model=someone/model from the hub (no route); a local folder works too"
+
+
+def test_a_hub_id_is_fetched_at_its_revision_without_pickles(monkeypatch, saved):
+    import huggingface_hub
+
+    asked = {}
+
+    def snapshot(model, **options):
+        asked.update(model=model, **options)
+        return str(saved)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    name, folder = locate_target(config_of("someone/Model", revision="v1"))
+    assert (name, folder, asked["model"], asked["revision"]) == ("model", saved, "someone/Model", "v1")
+    assert not any(pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in asked["allow_patterns"])
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("config.json", "config.json"), ("model.safetensors", "*.safetensors")])
+def test_a_missing_file(folder, name, wanted):
+    (folder / name).unlink()
+    assert f"{folder} holds no {wanted}" in refused(config_of(folder))
+
+
+@pytest.mark.parametrize("kept", [0, 7, 200, 0.5, -1])
+def test_truncated_weights(folder, kept):
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content)) if isinstance(kept, float) else kept])
+    assert f"{folder} cannot be loaded as a causal language model" in refused(config_of(folder))
+
+
+def test_a_tensor_that_is_missing_is_not_replaced_by_random_values(folder, capfd):
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.norm.weight"], tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "lacks model.layers.1.mlp.up_proj.weight and 1 more tensors" in refused(config_of(folder))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_tensor_of_another_shape(folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"] = torch.zeros(7)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "cannot be loaded" in refused(config_of(folder))
+
+
+def test_too_few_layers(tmp_path):
+    folder = save_tiny_target(tmp_path / "short", num_hidden_layers=3)
+    assert "the target has 3 layers; EAGLE-3 features need at least 4" in refused(config_of(folder))
+
+
+def test_a_lean_path_that_does_not_exist(tmp_path):
+    folder = save_tiny_target(tmp_path / "gelu", hidden_act="gelu")
+    line = refused(config_of(folder, forward="lean"))
+    assert "target.forward=lean cannot run gelu: hidden_act='gelu'; type target.forward=auto" in line
+    assert isinstance(load_target(config_of(folder)).backbone, ModulesBackbone)
+
+
+# Fingerprints.
+
+
+def test_a_fingerprint_is_a_function_of_the_files(saved, folder):
+    assert fingerprint(folder) == fingerprint(saved)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"dtype": "float16"}, {"torch_dtype": "float16"}, {"use_cache": False}, {"transformers_version": "9"}]
+)
+def test_a_fingerprint_does_not_depend_on_how_the_model_was_saved(saved, folder, changes):
+    edit_config(folder, **changes)
+    assert fingerprint(folder) == fingerprint(saved)
+
+
+@pytest.mark.parametrize("changes", [{"rms_norm_eps": 1e-3}, {"max_position_embeddings": 99}])
+def test_a_fingerprint_depends_on_the_config(saved, folder, changes):
+    edit_config(folder, **changes)
+    assert fingerprint(folder) != fingerprint(saved)
+
+
+def test_a_fingerprint_depends_on_the_tokenizer(saved, folder):
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text() + " ")
+    assert fingerprint(folder) != fingerprint(saved)
+
+
+@pytest.mark.parametrize("place", [0, 0.25, 0.999])
+def test_a_fingerprint_depends_on_the_weights(saved, folder, place):
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1
+    path.write_bytes(content)
+    assert fingerprint(folder) != fingerprint(saved)
+
+
+def test_large_weights_are_sampled_over_their_whole_length(tmp_path):
+    for name, seed in (("one", 0), ("other", 1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        torch.manual_seed(seed)
+        head, tail = torch.zeros(1 << 20), torch.randn(1 << 18)
+        save_file({"a": head, "b": tail}, tmp_path / name / "model.safetensors")
+    assert fingerprint(tmp_path / "one") != fingerprint(tmp_path / "other")
+
+
+# Device and dtype.
+
+
+def test_device_and_dtype_are_chosen_for_the_machine():
+    device = choose_device("auto")
+    assert device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert choose_device("cpu") == torch.device("cpu")
+    assert choose_dtype("float64", device) == torch.float64
+    assert "threads" in describe_device(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("has", [True, False])
+def test_automatic_dtype_follows_the_hardware_and_the_kernels(monkeypatch, has, compiled):
+    monkeypatch.setattr("drafterforge.targets.device.computes_bfloat16", lambda kind: has)
+    monkeypatch.setattr("drafterforge.targets.device.has_matrix_unit", lambda kind: False)
+    monkeypatch.setattr(native, "library", lambda: object() if compiled else None)
+    cpu = torch.device("cpu")
+    assert choose_dtype("auto", cpu) == (torch.bfloat16 if has or compiled else torch.float32)
+    assert ("compiled kernels" in describe_device(cpu)) is compiled
+
+
+def test_a_device_that_is_none_or_not_here(monkeypatch):
+    with pytest.raises(ConfigError, match=r"target\.device='abacus' is no device"):
+        choose_device("abacus")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="sees no GPU; type cpu"):
+        choose_device("cuda:1")
+
+
+# Taps.
+
+
+@pytest.mark.parametrize("forward", ["lean", "modules"])
+def test_features_are_of_the_layers_that_are_named(saved, forward):
+    model = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32)
+    tokens = torch.tensor([[5, 7, 11, 13]])
+    with torch.no_grad():
+        states = model(tokens, output_hidden_states=True).hidden_states
+    target = load_target(config_of(saved, forward=forward, taps=[0, 1, 3]))
+    features = target.forward(tokens, torch.arange(4)[None], None)[1]
+    torch.testing.assert_close(features, torch.cat([states[0], states[1], states[3]], dim=-1))
+    assert target.features_fingerprint == f"{target.fingerprint}@0,1,3"
+
+
+def test_the_usual_layers_need_no_name(saved):
+    usual = load_target(config_of(saved))
+    named = load_target(config_of(saved, taps=list(usual.backbone.taps)))
+    assert named.features_fingerprint == usual.features_fingerprint == usual.fingerprint
+
+
+def test_layers_that_are_not_there_are_refused(saved):
+    with pytest.raises(ConfigError, match=r"target.taps=\[1, 2, 99\] names layer 99, but the target has layers 0 to"):
+        load_target(config_of(saved, taps=[1, 2, 99]))
+    with pytest.raises(ConfigError, match=r"target.taps must name three layers, low, mid and high, got \[1,2\]"):
+        config_of(saved, taps=[1, 2])
