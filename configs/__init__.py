@@ -1,1 +1,1 @@
-"""Hydra groups and one file per command; a YAML holds only what differs from config.schema."""
+"""Hydra groups and one file per command; a YAML holds only what differs from the classes in drafterforge.config."""

@@ -9,21 +9,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from drafterforge import __version__
-from drafterforge.config import catalogue, schema
+from drafterforge.config import bundle, catalogue, commands, serving
 from drafterforge.config.compose import load_config
 from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError
 
 
 @dataclass(frozen=True)
 class Command:
-    """A row of the table: the module with `run(cfg)`, its class in `schema`, and one line."""
+    """A row of the table: the module with `run(cfg)`, its config class, and one line."""
 
     module: str
-    config: str
+    config: type
     summary: str
     resumes: bool = False  # typed again after an interruption, it goes on where it was
     yaml: str = ""  # name of its file in `configs/`; empty: the module's
@@ -37,68 +36,68 @@ class Command:
 COMMANDS = {
     "prepare-data": Command(
         "drafterforge.pipelines.prepare_data",
-        "PrepareDataConfig",
+        commands.PrepareDataConfig,
         "let the target answer prompts of a domain",
         resumes=True,
     ),
     "train-drafter": Command(
         "drafterforge.pipelines.train_drafter",
-        "TrainDrafterConfig",
+        commands.TrainDrafterConfig,
         "distil a drafter from the answers, and measure it on held-out prompts",
         resumes=True,
     ),
     "train-policy": Command(
         "drafterforge.pipelines.train_policy",
-        "TrainPolicyConfig",
+        commands.TrainPolicyConfig,
         "record traces, train a tree scheduler or a router on them, and measure it",
         resumes=True,
     ),
     "calibrate": Command(
         "drafterforge.pipelines.calibrate",
-        "CalibrateConfig",
+        commands.CalibrateConfig,
         "measure what every step of a cycle costs on this device",
     ),
     "eval": Command(
         "drafterforge.pipelines.eval",
-        "EvaluateConfig",
+        commands.EvaluateConfig,
         "decode a stream of requests with the pool, and compare selectors",
         resumes=True,
     ),
     "generate": Command(
         "drafterforge.pipelines.generate",
-        "GenerateConfig",
+        serving.GenerateConfig,
         "answer one prompt, with or without a drafter",
     ),
     "export": Command(
         "drafterforge.pipelines.export",
-        "ExportConfig",
+        bundle.ExportConfig,
         "pack drafters and policies into a bundle, or for SGLang and vLLM",
     ),
     "serve": Command(
         "drafterforge.pipelines.serve",
-        "ServeConfig",
+        serving.ServeConfig,
         "answer HTTP requests of OpenAI's clients, several at once",
     ),
     "import": Command(
         "drafterforge.pipelines.import_drafter",
-        "ImportConfig",
+        bundle.ImportConfig,
         "turn a published EAGLE-3 head into a drafter",
         yaml="import",  # no name for a module
     ),
     "quickstart": Command(
         "drafterforge.pipelines.quickstart",
-        "QuickstartConfig",
+        commands.QuickstartConfig,
         "show the shipped pool's speed, tune its expert on a few prompts, bundle it, measure it",
         resumes=True,
     ),
     "doctor": Command(
         "drafterforge.pipelines.doctor",
-        "DoctorConfig",
+        commands.DoctorConfig,
         "show device, dtype, target and caches, and what is wrong with them",
     ),
     "inspect": Command(
         "drafterforge.pipelines.inspect",
-        "InspectConfig",
+        commands.InspectConfig,
         "show what an artifact's folder holds, and check its hashes",
     ),
 }
@@ -152,7 +151,7 @@ def _config(typed: str, command: Command, overrides: list[str]) -> Any:
         if len(given) > 1:
             raise ConfigError(f"inspect takes one folder, got {len(given)}: {given}")
         overrides = [o if o.startswith(("path=", "runs_dir=")) else f"path={o}" for o in overrides]
-    return load_config(command.name, getattr(schema, command.config), overrides)
+    return load_config(command.name, command.config, overrides)
 
 
 # Exceptions.
@@ -213,7 +212,7 @@ def _drop_stdout() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - stays open until the process ends
 
 
-# Help: read from the schema's source and the YAML, so that nothing heavy is imported.
+# Help: read from the config classes and the YAML, so that nothing heavy is imported.
 
 
 def _help() -> str:
@@ -232,7 +231,6 @@ def _help() -> str:
 
 
 def _command_help(typed: str, command: Command) -> str:
-    config_class = getattr(schema, command.config)
     usage = "PATH" if typed == "inspect" else "[group=choice ...] [key=value ...]"
     lines = [f"drafterforge {typed} {usage}", "", f"{command.summary}.", ""]
     groups = catalogue.command_groups(command.name)
@@ -243,38 +241,13 @@ def _command_help(typed: str, command: Command) -> str:
             lines.append(f"  {group:<12}{shown:<15}{' | '.join(catalogue.group_choices(group))}")
         lines.append("")
     lines.append("Keys, with their default:")
-    meanings = _meanings()
-    values = catalogue.default_values(command.name, config_class)
-    for key, owner in _owners(config_class).items():
+    values = catalogue.default_values(command.name, command.config)
+    for key, text in catalogue.help_texts(command.config).items():
         value = f"{key}={_shown(values[key])}"
-        lines.append(f"  {value:<38} {meanings.get((owner, key.rpartition('.')[2]), '')}".rstrip())
+        lines.append(f"  {value:<38} {text}")
     if "data.path" in values:
         lines += ["", "path=, dataset= and column= are short for data.path= and so on."]
     return "\n".join(lines)
-
-
-def _owners(config_class: type, prefix: str = "") -> dict[str, str]:
-    """Every dotted key with the name of the class that declares it."""
-    owners: dict[str, str] = {}
-    for name, hint in catalogue.field_types(config_class).items():
-        if hasattr(hint, "__dataclass_fields__"):
-            owners |= _owners(hint, f"{prefix}{name}.")
-        else:
-            declaring = [c for c in config_class.__mro__ if name in vars(c).get("__annotations__", {})]
-            owners[prefix + name] = declaring[0].__name__
-    return owners
-
-
-def _meanings() -> dict[tuple[str, str], str]:
-    """The comment beside each key of schema.py, by class and key."""
-    meanings: dict[tuple[str, str], str] = {}
-    owner = ""
-    for line in Path(schema.__file__).read_text(encoding="utf-8").splitlines():
-        if found := re.match(r"class (\w+)", line):
-            owner = found[1]
-        elif found := re.match(r"    (\w+): .+?  # (.+)", line):
-            meanings[owner, found[1]] = found[2]
-    return meanings
 
 
 def _shown(value: Any) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.bundle.record import BUNDLE
-from drafterforge.config.schema import ExportConfig, GenerateConfig, ServeConfig
+from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.serving import GenerateConfig, ServeConfig
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import target_name
 

@@ -12,9 +12,9 @@ from rich.table import Table
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.config.commands import CalibrateConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.progress import bar, table_console
-from drafterforge.config.schema import CalibrateConfig
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.pool import open_pool

@@ -9,8 +9,9 @@ from typing import Any
 
 from drafterforge.assembly.open_bundle import open_bundle
 from drafterforge.bundle.record import read_record
+from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.names import JOINT, domain_of, halves
-from drafterforge.config.schema import EvaluateConfig, PoolConfig
+from drafterforge.config.pool import PoolConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.hybrid.model import Merged
 from drafterforge.drafters.retrieval.model import Retrieval

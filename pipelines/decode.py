@@ -14,10 +14,12 @@ from drafterforge.artifacts.locate import find_artifact
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.drafters import RETRIEVAL, Source, check_taps, open_named, small_lm
 from drafterforge.config import catalogue
+from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
+from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.names import halves
 from drafterforge.config.progress import bar, say
-from drafterforge.config.schema import DataConfig, DomainConfig, GenerateConfig, ServeConfig, TrainDrafterConfig
+from drafterforge.config.serving import GenerateConfig, ServeConfig
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts

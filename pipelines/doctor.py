@@ -12,7 +12,7 @@ from rich.table import Table
 
 from drafterforge import __version__
 from drafterforge.artifacts.locate import list_artifacts
-from drafterforge.config.schema import DoctorConfig
+from drafterforge.config.commands import DoctorConfig
 from drafterforge.kernels import native
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
 from drafterforge.targets.fingerprint import fingerprint

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from drafterforge.assembly.open_bundle import locate, open_bundle
 from drafterforge.bundle.record import read_record
-from drafterforge.config.schema import GenerateConfig, PoolConfig, ServeConfig
+from drafterforge.config.pool import PoolConfig
+from drafterforge.config.serving import GenerateConfig, ServeConfig
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.bundles import find_bundle
 from drafterforge.pipelines.decode import load_any_drafter

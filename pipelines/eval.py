@@ -11,10 +11,10 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.names import domain_of, parts_of
 from drafterforge.config.progress import bar, say
-from drafterforge.config.schema import EvaluateConfig
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.lossless import compare

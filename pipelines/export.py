@@ -18,9 +18,9 @@ from drafterforge.bundle.archive import pack
 from drafterforge.bundle.hub import is_hub_id, push
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
+from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.names import halves
 from drafterforge.config.progress import say
-from drafterforge.config.schema import ExportConfig
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines.bundles import is_name, named_bundle
 from drafterforge.pipelines.decode import source_of

@@ -13,7 +13,7 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.drafters import Source
 from drafterforge.assembly.open_bundle import check_bundle, locate, source_of, which_target
 from drafterforge.bundle.record import BUNDLE
-from drafterforge.config.schema import ExportConfig
+from drafterforge.config.bundle import ExportConfig
 from drafterforge.drafters.eagle3.checkpoint import generalist_of, load_full
 from drafterforge.drafters.eagle3.lora import ADAPTER, load_adapter, merge
 from drafterforge.drafters.eagle3.model import Eagle3Drafter

@@ -6,7 +6,7 @@ import sys
 from itertools import groupby
 
 from drafterforge.config.progress import console
-from drafterforge.config.schema import GenerateConfig
+from drafterforge.config.serving import GenerateConfig
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.engines import open_engine
 from drafterforge.runtime.batch import Generation

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.config.bundle import ImportConfig
 from drafterforge.config.progress import same_target, say
-from drafterforge.config.schema import ImportConfig
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.errors import ConfigError
 from drafterforge.interop.layout import lossless_dtype, read_target

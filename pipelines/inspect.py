@@ -14,8 +14,8 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.open_bundle import check_bundle, locate
 from drafterforge.bundle.card import summary
 from drafterforge.bundle.record import BUNDLE, BundleRecord
+from drafterforge.config.commands import InspectConfig
 from drafterforge.config.progress import table_console
-from drafterforge.config.schema import InspectConfig
 from drafterforge.errors import ConfigError
 
 Config = InspectConfig

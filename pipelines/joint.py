@@ -9,9 +9,9 @@ import numpy as np
 from rich.table import Table
 
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.progress import bar, table_console
-from drafterforge.config.schema import TrainPolicyConfig
 from drafterforge.pipelines.reports import write_report
 from drafterforge.replay.joint import JointContest, portfolio
 from drafterforge.replay.trace import Traces

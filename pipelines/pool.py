@@ -10,8 +10,9 @@ from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.drafters import RETRIEVAL, open_named
 from drafterforge.config.names import parts_of
+from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
-from drafterforge.config.schema import PoolConfig, RuntimeConfig
+from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import ADAPTER
 from drafterforge.drafters.retrieval.model import is_datastore

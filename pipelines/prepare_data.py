@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.compose import to_dict
+from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.progress import bar, same_target, say
-from drafterforge.config.schema import DataConfig, DomainConfig, PrepareDataConfig, TrainDrafterConfig
 from drafterforge.data.answering import prepare_answers
 from drafterforge.data.answers import SPLITS, AnswerSet
 from drafterforge.data.features import FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features

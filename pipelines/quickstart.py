@@ -17,10 +17,13 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.artifacts.typed import read_json
 from drafterforge.bundle.record import BUNDLE, read_record
+from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.commands import EvaluateConfig, QuickstartConfig
 from drafterforge.config.compose import to_dict
+from drafterforge.config.evaluation import SuiteConfig
 from drafterforge.config.names import JOINT, parts_of
+from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import same_target, say, table_console
-from drafterforge.config.schema import EvaluateConfig, ExportConfig, PoolConfig, QuickstartConfig, SuiteConfig
 from drafterforge.data.answering import user_turns
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers, JoinedRows

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.progress import bar
-from drafterforge.config.schema import EvaluateConfig
 from drafterforge.evaluation.contents import ALL
 from drafterforge.evaluation.ledger import Asked, Entry
 from drafterforge.evaluation.requests import Request

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.progress import say
-from drafterforge.config.schema import EvaluateConfig
 from drafterforge.data.chat import Message, prompt_ids
 from drafterforge.evaluation.ledger import Entry
 from drafterforge.evaluation.requests import Request

@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from drafterforge.config.progress import say
-from drafterforge.config.schema import ServeConfig
+from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.engines import open_engine
 

@@ -6,8 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from drafterforge.config.commands import EvaluateConfig
+from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.progress import bar, say
-from drafterforge.config.schema import DataConfig, DomainConfig, EvaluateConfig
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt, interleave, load_prompts
 from drafterforge.data.questions import Question, load_questions, turn_messages

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.progress import bar
-from drafterforge.config.schema import EvaluateConfig
 from drafterforge.evaluation.ledger import Asked, Entry
 from drafterforge.evaluation.lossless import compare
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, decode, rotated, samplings, warm_up

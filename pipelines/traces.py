@@ -11,8 +11,9 @@ from drafterforge.artifacts.folder import is_whole, open_artifact, reuse_artifac
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.config.compose import to_dict
+from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.progress import bar, say
-from drafterforge.config.schema import DataConfig, DomainConfig, GridConfig, TracesConfig
+from drafterforge.config.replay import GridConfig, TracesConfig
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import interleave, load_prompts
 from drafterforge.pipelines.decode import open_drafter

@@ -15,9 +15,10 @@ from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.assembly.drafters import check_taps
+from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
+from drafterforge.config.drafter import DrafterConfig, LoraConfig
 from drafterforge.config.progress import same_target, say, table_console
-from drafterforge.config.schema import DrafterConfig, LoraConfig, TrainDrafterConfig
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafters.eagle3.checkpoint import generalist_of, load_drafter, load_expert, save_drafter

@@ -14,9 +14,10 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact, reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.config.commands import CalibrateConfig, TrainPolicyConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.progress import bar, table_console
-from drafterforge.config.schema import KNOTS, CalibrateConfig, TrainPolicyConfig
+from drafterforge.config.replay import KNOTS
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.lossless import compare, counted
 from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure

@@ -14,9 +14,9 @@ from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.progress import say
-from drafterforge.config.schema import TrainDrafterConfig
 from drafterforge.data.joined import JoinedAnswers, JoinedRows
 from drafterforge.drafters.causal_lm.model import (
     CausalLMDrafter,

@@ -12,8 +12,9 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.artifacts.manifest import Manifest, canonical_json
 from drafterforge.artifacts.typed import read_json, typed
+from drafterforge.config.commands import TrainPolicyConfig
+from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import bar
-from drafterforge.config.schema import PoolConfig, TrainPolicyConfig
 from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt

@@ -27,7 +27,8 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.config.schema import POOL_DOMAINS, TargetConfig
+from drafterforge.config.data import POOL_DOMAINS
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.hybrid.model import Merged
 from drafterforge.drafters.retrieval.model import Retrieval

@@ -23,7 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.config.schema import LORA_TARGETS, POOL_DOMAINS, TargetConfig
+from drafterforge.config.data import POOL_DOMAINS
+from drafterforge.config.drafter import LORA_TARGETS
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.init import scratch_init
 from drafterforge.drafters.eagle3.lora import LowRank

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import load_config
 from drafterforge.config.progress import bar
-from drafterforge.config.schema import TrainPolicyConfig
 from drafterforge.evaluation.lossless import top2_margin
 from drafterforge.pipelines.calibrate import action_grid
 from drafterforge.pipelines.pool import open_pool

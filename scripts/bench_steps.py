@@ -25,7 +25,7 @@ from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.config.schema import LORA_TARGETS
+from drafterforge.config.drafter import LORA_TARGETS
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.init import scratch_init
 from drafterforge.drafters.eagle3.lora import LowRank

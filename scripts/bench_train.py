@@ -29,7 +29,7 @@ from rich.table import Table
 from torch import Tensor
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.config.schema import TrainerConfig
+from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.eagle3.init import scratch_init
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec

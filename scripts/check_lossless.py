@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.config.schema import POOL_DOMAINS, TargetConfig
+from drafterforge.config.data import POOL_DOMAINS
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.hybrid.model import Merged
 from drafterforge.drafters.retrieval.model import Datastore, Retrieval
 from drafterforge.evaluation.lossless import compare, counted

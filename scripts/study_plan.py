@@ -11,8 +11,8 @@ from pathlib import Path
 import yaml
 
 from drafterforge.artifacts.typed import typed
+from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import load_config, to_dict
-from drafterforge.config.schema import TrainDrafterConfig
 from drafterforge.errors import ConfigError
 
 PLAN = Path(__file__).with_name("study_distillation.yaml")

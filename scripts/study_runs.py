@@ -17,8 +17,8 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.typed import read_json
+from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.progress import say
-from drafterforge.config.schema import TrainDrafterConfig
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.memory import peak

@@ -13,7 +13,7 @@ import pytest
 
 from drafterforge import __version__
 from drafterforge.cli import COMMANDS, main
-from drafterforge.config import schema
+from drafterforge.config import commands, serving
 from drafterforge.errors import ArtifactError
 
 
@@ -109,18 +109,18 @@ def test_table_names_the_pipeline_and_its_config(command):
     assert row.name == command.replace("-", "_")
     assert find_spec(row.module) is not None
     module = import_module(row.module)
-    assert module.Config is getattr(schema, row.config) and callable(module.run)
+    assert module.Config is row.config and callable(module.run)
 
 
 @pytest.mark.parametrize(
     ("arguments", "config"),
     [
-        (["prepare-data", "domain=sql"], schema.PrepareDataConfig),
-        (["train-drafter", "domain=sql"], schema.TrainDrafterConfig),
-        (["generate", "prompt=hello"], schema.GenerateConfig),
-        (["quickstart"], schema.QuickstartConfig),
-        (["doctor"], schema.DoctorConfig),
-        (["inspect", "runs/x"], schema.InspectConfig),
+        (["prepare-data", "domain=sql"], commands.PrepareDataConfig),
+        (["train-drafter", "domain=sql"], commands.TrainDrafterConfig),
+        (["generate", "prompt=hello"], serving.GenerateConfig),
+        (["quickstart"], commands.QuickstartConfig),
+        (["doctor"], commands.DoctorConfig),
+        (["inspect", "runs/x"], commands.InspectConfig),
     ],
 )
 def test_command_runs_its_pipeline_with_its_config(pipeline, arguments, config):

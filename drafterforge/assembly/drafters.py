@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drafterforge.config.names import JOINT, halves, parts_of, typed_taps
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_full
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import ADAPTER, load_adapter

@@ -15,7 +15,8 @@ from drafterforge.bundle.files import check_files, folder_of, stamps
 from drafterforge.bundle.hub import downloaded, is_hub_id
 from drafterforge.bundle.record import BUNDLE, BundleRecord, TargetReference, read_record
 from drafterforge.config.names import parts_of
-from drafterforge.config.schema import RuntimeConfig, TargetConfig
+from drafterforge.config.runtime import RuntimeConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.lora import ADAPTER
 from drafterforge.errors import ArtifactError, DrafterforgeError
 from drafterforge.router.router import Router

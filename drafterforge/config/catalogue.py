@@ -26,7 +26,7 @@ def command_groups(name: str) -> dict[str, str | None]:
 
 
 def config_keys(config_class: type, prefix: str = "") -> dict[str, Any]:
-    """Every dotted key of a config class with its type, in the order of the schema."""
+    """Every dotted key of a config class with its type, in the order of its fields."""
     keys: dict[str, Any] = {}
     for name, hint in field_types(config_class).items():
         nested = dataclasses.is_dataclass(hint)
@@ -35,14 +35,25 @@ def config_keys(config_class: type, prefix: str = "") -> dict[str, Any]:
 
 
 def default_values(name: str, config_class: type) -> dict[str, Any]:
-    """Value of every key when nothing is typed: the schema's, under those of the default YAML."""
-    values = _schema_defaults(config_class)
+    """Value of every key when nothing is typed: its class's, under those of the default YAML."""
+    values = _class_defaults(config_class)
     for group, choice in command_groups(name).items():
         if choice not in (None, "???"):
             values |= flat(_yaml(f"{group}/{choice}.yaml"), f"{group}.", values)
     own = {key: value for key, value in _yaml(f"{name}.yaml").items() if key != "defaults"}
     values |= flat(own, "", values)
     return {key: values.get(value[2:-1], value) if _refers(value) else value for key, value in values.items()}
+
+
+def help_texts(config_class: type, prefix: str = "") -> dict[str, str]:
+    """What every dotted key means, in the order of the classes."""
+    hints = field_types(config_class)
+    texts: dict[str, str] = {}
+    for field in dataclasses.fields(config_class):
+        hint = hints[field.name]
+        nested = dataclasses.is_dataclass(hint)
+        texts |= help_texts(hint, f"{prefix}{field.name}.") if nested else {prefix + field.name: field.metadata["help"]}
+    return texts
 
 
 def did_you_mean(word: str, known: Mapping[str, str] | Iterable[str]) -> str:
@@ -73,12 +84,12 @@ def _yaml(path: str) -> dict[str, Any]:
     return yaml.safe_load(text) or {}
 
 
-def _schema_defaults(config_class: type, prefix: str = "") -> dict[str, Any]:
+def _class_defaults(config_class: type, prefix: str = "") -> dict[str, Any]:
     hints = field_types(config_class)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(config_class):
         if dataclasses.is_dataclass(hints[field.name]):
-            values |= _schema_defaults(hints[field.name], f"{prefix}{field.name}.")
+            values |= _class_defaults(hints[field.name], f"{prefix}{field.name}.")
         elif field.default is not dataclasses.MISSING:
             values[prefix + field.name] = field.default
         else:

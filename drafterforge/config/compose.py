@@ -35,7 +35,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def to_yaml(config: Any) -> str:
-    """Return the resolved configuration as YAML, in the order of the schema."""
+    """Return the resolved configuration as YAML, in the order of its fields."""
     return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
 
 

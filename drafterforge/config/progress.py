@@ -18,8 +18,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from drafterforge.config.bundle import ImportConfig
+from drafterforge.config.commands import PrepareDataConfig
 from drafterforge.config.names import typed_taps
-from drafterforge.config.schema import ImportConfig, PrepareDataConfig
 
 TABLE_WIDTH = 120  # of tables in a file or a pipe, where rich would assume 80 columns and cut
 QUIET_S = 20.0  # what ends sooner needs no lines

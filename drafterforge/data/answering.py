@@ -23,7 +23,7 @@ from drafterforge.artifacts.atomic import (
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.manifest import Manifest, canonical_json
 from drafterforge.artifacts.staging import drop_staging, open_staging
-from drafterforge.config.schema import DataConfig
+from drafterforge.config.data import DataConfig
 from drafterforge.data.answers import SPLITS, Answer, AnswerSet, answer_stats, encode_shard
 from drafterforge.data.chat import Message, conversation_ids, extend_turn, prompt_ids
 from drafterforge.data.prompts import Prompt

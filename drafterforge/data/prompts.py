@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from drafterforge.config.schema import DataConfig, DomainConfig
+from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.data.grammars import base
 from drafterforge.data.sources import Row, hf_rows, jsonl_rows
 from drafterforge.errors import ArtifactError, ConfigError

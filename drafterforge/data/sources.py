@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from drafterforge.config.schema import DataConfig, DomainConfig
+from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.errors import ArtifactError, ConfigError
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from drafterforge import __version__
 from drafterforge.artifacts.folder import write_folder
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from drafterforge.config.schema import RuntimeConfig
+from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.tree.grow import TreeShape
 

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
-from drafterforge.config.schema import ServeConfig
+from drafterforge.config.serving import ServeConfig
 from drafterforge.runtime.engine import Engine
 from drafterforge.server.failures import ApiError, engine_failed, plain_error
 from drafterforge.server.protocol import ChatRequest, CompletionRequest

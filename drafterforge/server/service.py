@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
-from drafterforge.config.schema import ServeConfig
+from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
 from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.server.exchange import Exchange, Wanted, while_connected

@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.utils import logging as logging_of_transformers
 
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.targets.device import choose_device, choose_dtype, widens

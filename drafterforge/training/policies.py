@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from drafterforge.config.schema import PolicyConfig
+from drafterforge.config.policy import PolicyConfig
 from drafterforge.errors import ConfigError
 from drafterforge.replay.choices import depths_of, grown_actions, observations_of, sizes_of
 from drafterforge.replay.episodes import DepthEnvironment, ShapeEnvironment, SizeEnvironment

@@ -12,7 +12,7 @@ from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
 
-from drafterforge.config.schema import TrainerConfig
+from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.training.batches import PackedData

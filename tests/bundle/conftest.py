@@ -17,7 +17,7 @@ from drafterforge.artifacts.manifest import Manifest, canonical_json
 from drafterforge.assembly.open_bundle import tokenizer_sha256
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.drafters.eagle3.lora import ADAPTER, CONFIG, WEIGHTS
 from drafterforge.drafters.retrieval.model import Datastore

@@ -9,7 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from drafterforge.artifacts.folder import write_artifact
-from drafterforge.config.schema import ExportConfig, LoraConfig, TargetConfig
+from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.drafter import LoraConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.drafters.eagle3.init import scratch_init
 from drafterforge.drafters.eagle3.lora import ADAPTER

@@ -23,7 +23,7 @@ from drafterforge.bundle.archive import pack
 from drafterforge.bundle.card import model_card
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.bundle.write import write_bundle
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_full
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import load_adapter, merge

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
-from drafterforge.config.schema import ExportConfig
+from drafterforge.config.bundle import ExportConfig
 from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll

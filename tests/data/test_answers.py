@@ -12,7 +12,7 @@ import pytest
 
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, staging_folder
-from drafterforge.config.schema import DataConfig
+from drafterforge.config.data import DataConfig
 from drafterforge.data.answering import marked_spans, prepare_answers, user_turns
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.chat import conversation_ids, prompt_ids

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from drafterforge.artifacts.staging import drop_staging, staging_folder
-from drafterforge.config.schema import DataConfig
+from drafterforge.config.data import DataConfig
 from drafterforge.data import features
 from drafterforge.data.answering import prepare_answers
 from drafterforge.data.answers import AnswerSet

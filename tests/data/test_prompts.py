@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from drafterforge.config.schema import DataConfig, DomainConfig
+from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.data.grammars import base
 from drafterforge.data.grammars.base import Draw
 from drafterforge.data.prompts import SPLITS, load_prompts, prompt_text, shares, shares_of

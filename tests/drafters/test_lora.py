@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from drafterforge.config.schema import LoraConfig
+from drafterforge.config.drafter import LoraConfig
 from drafterforge.drafters.eagle3.lora import load_adapter, merge
 from drafterforge.drafters.eagle3.train.lora import add_adapter, effective_weight, save_adapter, take_additions
 from drafterforge.errors import ArtifactError

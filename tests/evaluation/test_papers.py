@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from drafterforge.config.commands import EvaluateConfig, TrainPolicyConfig
 from drafterforge.config.compose import load_config
-from drafterforge.config.schema import EvaluateConfig, TrainPolicyConfig
 from drafterforge.errors import ArtifactError
 from drafterforge.pipelines.eval import check_selectors
 from drafterforge.reporting.forms import FIGURES, FORMS

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation import rivals
 from drafterforge.evaluation.rivals import FlashSpec, OpenVINO, Transformers, open_model, require_openvino

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from drafterforge.config.schema import POOL_DOMAINS, ExportConfig, TargetConfig
+from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.data import POOL_DOMAINS
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.init import size_norms
 from drafterforge.drafters.eagle3.model import Eagle3Drafter

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from drafterforge.artifacts.locate import SHIPPED
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.interop.layout import read_target
 from tests.external.conftest import Client

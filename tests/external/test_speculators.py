@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from drafterforge.artifacts.locate import SHIPPED
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
 from drafterforge.interop.layout import read_target

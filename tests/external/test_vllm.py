@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from drafterforge.artifacts.locate import SHIPPED
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.interop.layout import read_target

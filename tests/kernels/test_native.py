@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.fused import AdaptedLinear
 from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.errors import ConfigError

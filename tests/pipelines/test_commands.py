@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.errors import ArtifactError

@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 from drafterforge.artifacts import locate
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.cli import main
-from drafterforge.config.schema import PoolConfig, RuntimeConfig, TargetConfig
+from drafterforge.config.pool import PoolConfig
+from drafterforge.config.runtime import RuntimeConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.drafters.eagle3 import checkpoint

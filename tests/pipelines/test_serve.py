@@ -13,7 +13,10 @@ from functools import partial
 import pytest
 from openai import OpenAI
 
-from drafterforge.config.schema import PoolConfig, RuntimeConfig, ServeConfig, TargetConfig
+from drafterforge.config.pool import PoolConfig
+from drafterforge.config.runtime import RuntimeConfig
+from drafterforge.config.serving import ServeConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines import serve
 from drafterforge.pipelines.engines import open_engine

@@ -10,8 +10,9 @@ import pytest
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, list_artifacts
 from drafterforge.config.compose import load_config
+from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.names import parts_of
-from drafterforge.config.schema import POOL_DOMAINS, GenerateConfig
+from drafterforge.config.serving import GenerateConfig
 from drafterforge.drafters.eagle3.checkpoint import generalist_of
 from drafterforge.drafters.retrieval.model import SEPARATOR, Datastore, is_datastore
 from drafterforge.router.router import Router

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import drafterforge
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.cli import main
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.drafters.causal_lm import model as causal_lm
 from drafterforge.drafters.eagle3.fused import FusedDrafter

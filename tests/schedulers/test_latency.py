@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from drafterforge.config.schema import CalibrateConfig
+from drafterforge.config.commands import CalibrateConfig
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines.calibrate import Beside, Measured, errors_on, fitted
 from drafterforge.replay.trace import load_shards, save_shard

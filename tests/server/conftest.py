@@ -17,7 +17,7 @@ import torch
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
-from drafterforge.config.schema import ServeConfig
+from drafterforge.config.serving import ServeConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.runtime.batch import Batch

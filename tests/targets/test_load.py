@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.kernels import native
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device

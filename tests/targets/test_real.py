@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from drafterforge.config.schema import TargetConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.data.chat import prompt_ids
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.init import TargetWeights, warm_init

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from drafterforge.config.schema import TrainerConfig
+from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.targets.capture import FeatureCapture
 from drafterforge.training import keeper as keeper_module

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from lightning.pytorch.loggers import CSVLogger
 
-from drafterforge.config.schema import TrainerConfig
+from drafterforge.config.trainer import TrainerConfig
 from drafterforge.errors import ConfigError
 from drafterforge.training import loggers
 from drafterforge.training.loggers import build_loggers, keep_logs, require_loggers
@@ -116,7 +116,7 @@ def test_packages_that_are_not_asked_for_are_not_imported(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from drafterforge.config.schema import TrainerConfig
+from drafterforge.config.trainer import TrainerConfig
 from drafterforge.training.loggers import build_loggers
 build_loggers(TrainerConfig(), Path(sys.argv[1]), 0)
 print(sorted({"wandb", "mlflow"} & sys.modules.keys()))
@@ -136,7 +136,7 @@ def spy(host, *rest, **options):
     return look_up(host, *rest, **options)
 socket.getaddrinfo = spy
 from pathlib import Path
-from drafterforge.config.schema import TrainerConfig
+from drafterforge.config.trainer import TrainerConfig
 from drafterforge.training.loggers import build_loggers
 (logger,) = build_loggers(TrainerConfig(loggers=[sys.argv[2]]), Path(sys.argv[1]), 0)
 logger.log_metrics({"a": 1.0}, step=1)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import load_config
-from drafterforge.config.schema import PolicyConfig, TrainPolicyConfig
+from drafterforge.config.policy import PolicyConfig
 from drafterforge.errors import ConfigError
 from drafterforge.replay.choices import grown_actions
 from drafterforge.replay.replay import build_table, play

@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from drafterforge.config.schema import CausalLMConfig, TrainerConfig
+from drafterforge.config.drafter import CausalLMConfig
+from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.causal_lm.model import (
     CausalLMDrafter,
     new_model,

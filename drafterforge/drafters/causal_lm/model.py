@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from drafterforge.config.schema import CausalLMConfig
+from drafterforge.config.drafter import CausalLMConfig
 from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.errors import ConfigError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from drafterforge.config.schema import TrainerConfig
+from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.causal_lm.model import CausalLMDrafter
 from drafterforge.drafters.eagle3.train.loss import StepCounts, Teacher, chain_counts, next_token_loss
 from drafterforge.drafters.eagle3.train.module import DistillModule

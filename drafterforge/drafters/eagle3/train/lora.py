@@ -10,7 +10,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from drafterforge.config.schema import LoraConfig
+from drafterforge.config.drafter import LoraConfig
 from drafterforge.drafters.eagle3.lora import WEIGHTS
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 

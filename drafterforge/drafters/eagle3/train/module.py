@@ -8,7 +8,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from drafterforge.config.schema import TrainerConfig
+from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.train.lora import effective_weight
 from drafterforge.drafters.eagle3.train.loss import StepCounts, Teacher, ttt_loss

@@ -1,0 +1,81 @@
+"""Traffic: domains, and where prompts and answers come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drafterforge.config.checks import require, require_at_least, require_choice, require_counts
+from drafterforge.config.fields import setting
+
+POOL_DOMAINS = (  # of the shipped pool's experts: what is measured by default
+    "sql",
+    "python",
+    "math",
+    "chat",
+    "science",
+    "medical",
+    "summarization",
+    "translation",
+)
+
+
+@dataclass(frozen=True)
+class DomainConfig:
+    """A kind of traffic: its prompt grammar, its mixture, and the papers' data set for it."""
+
+    name: str = setting("sql", "folder name of its answers and drafters")
+    grammar: bool = setting(True, "whether the package has a prompt grammar of its own for it")
+    weights: dict[str, float] = setting({}, "general only: share of each domain; 0 leaves it out")
+    dataset: str = setting("", "hub id used by data=hf when dataset= is not given")
+    dataset_config: str | None = setting(None, "its configuration on the hub")
+    dataset_split: str = setting("train", "its split that prompts are taken from")
+    column: str = setting("", "its prompt column")
+
+    @property
+    def alone(self) -> str:
+        """The domain that answers are picked by: its name; of a mixture nothing, which takes all."""
+        return "" if any(weight > 0 for weight in self.weights.values()) else self.name
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where prompts come from and how the target answers them."""
+
+    source: str = setting("grammar", "grammar | jsonl | hf")
+    path: str = setting("", 'data=jsonl: a file with one {"messages": [...]} a line, or a folder of such files')
+    licences: list[str] = setting([], "data=jsonl: lines whose licence begins so; empty: all lines")
+    domain_names: dict[str, str] = setting({}, "data=jsonl: what domains of its lines are called here")
+    dataset: str = setting("", "data=hf: hub id or local folder; empty: the domain's own")
+    dataset_config: str | None = setting(None, "data=hf: configuration of that data set")
+    dataset_split: str = setting("", "data=hf: its split; empty: the domain's own, or train")
+    column: str = setting("", "data=hf: a column of prompt strings, or of message lists")
+    streaming: bool = setting(True, "data=hf: read rows as they arrive, without downloading the whole set")
+    num_train: int = setting(2000, "prompts answered for training")
+    num_val: int = setting(48, "prompts that choose the checkpoint")
+    num_test: int = setting(100, "held-out prompts for decoding")
+    answers: str = setting("target", "target: the target answers | given: keep the assistant turns")
+    max_prompt_tokens: int = setting(1024, "longer prompts are left out and counted")
+    max_new_tokens: int = setting(192, "length limit of one answer")
+    temperature: float = setting(0.0, "0: greedy")
+    batch_size: int = setting(64, "answers decoded together")
+    shard_size: int = setting(256, "answers per resumable shard")
+    features: str = setting("cached", "cached: features and teacher on disk | online: recomputed")
+
+    def __post_init__(self) -> None:
+        """Check ranges, and that a source has what it needs."""
+        require_choice("data.source", self.source, ("grammar", "jsonl", "hf"))
+        require_choice("data.answers", self.answers, ("target", "given"))
+        require_choice("data.features", self.features, ("cached", "online"))
+        if self.source == "jsonl":
+            require(bool(self.path), "data=jsonl needs a file: type path=FILE.jsonl")
+        else:
+            require(not self.path, f"path= is read by data=jsonl only, not by data={self.source}")
+            for key in ("licences", "domain_names"):
+                found = f"data.{key}= is read by data=jsonl only, not by data={self.source}"
+                require(not getattr(self, key), f"{found}; type data=jsonl path=FILE.jsonl")
+        for key in ("dataset", "dataset_config", "dataset_split", "column"):
+            given = getattr(self, key) and self.source != "hf"
+            require(not given, f"{key}= is read by data=hf only, not by data={self.source}")
+        require_counts(self, "data", "num_train num_val num_test batch_size shard_size")
+        require_counts(self, "data", "max_prompt_tokens max_new_tokens")
+        require_at_least("data.temperature", self.temperature, 0.0)
