@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 from drafterforge import __version__
 from drafterforge.config import bundle, catalogue, commands, serving
 from drafterforge.config.compose import load_config
+from drafterforge.config.overrides import choices_typed
+from drafterforge.config.variants import variants_of
 from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError
 
 
@@ -119,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             command = _command(arguments[0])
             if HELP & set(arguments[1:]):
-                print(_command_help(arguments[0], command))
+                print(_command_help(arguments[0], command, arguments[1:]))
             else:
                 config = _config(arguments[0], command, arguments[1:])
                 writing = getattr(config, "runs_dir", None)
@@ -230,7 +232,7 @@ def _help() -> str:
     )
 
 
-def _command_help(typed: str, command: Command) -> str:
+def _command_help(typed: str, command: Command, overrides: Sequence[str]) -> str:
     usage = "PATH" if typed == "inspect" else "[group=choice ...] [key=value ...]"
     lines = [f"drafterforge {typed} {usage}", "", f"{command.summary}.", ""]
     groups = catalogue.command_groups(command.name)
@@ -241,13 +243,30 @@ def _command_help(typed: str, command: Command) -> str:
             lines.append(f"  {group:<12}{shown:<15}{' | '.join(catalogue.group_choices(group))}")
         lines.append("")
     lines.append("Keys, with their default:")
-    values = catalogue.default_values(command.name, command.config)
-    for key, text in catalogue.help_texts(command.config).items():
-        value = f"{key}={_shown(values[key])}"
-        lines.append(f"  {value:<38} {text}")
+    choices = choices_typed(command.name, overrides)
+    values, texts = _keys(command, choices)
+    lines += _rows(values, texts)
+    for group, variants in variants_of(command.config).items():
+        for variant in variants.classes if group not in choices else ():
+            choice, *others = catalogue.choices_for(group, variants, variant)
+            further_values, further = _keys(command, {group: choice})
+            further = {key: text for key, text in further.items() if key not in texts}
+            if further:
+                lines += ["", f"Further keys of {group}={', '.join((choice, *others))}:"]
+                lines += _rows(further_values, further)
     if "data.path" in values:
         lines += ["", "path=, dataset= and column= are short for data.path= and so on."]
     return "\n".join(lines)
+
+
+def _keys(command: Command, choices: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values and texts of the keys that a command with these choices reads."""
+    config_class = catalogue.narrowed(command.name, command.config, choices)
+    return catalogue.default_values(command.name, config_class, choices), catalogue.help_texts(config_class)
+
+
+def _rows(values: Mapping[str, Any], texts: Mapping[str, str]) -> list[str]:
+    return [f"  {f'{key}={_shown(values[key])}':<38} {text}" for key, text in texts.items()]
 
 
 def _shown(value: Any) -> str:

@@ -14,8 +14,10 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact, reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.config.catalogue import field_types
 from drafterforge.config.commands import CalibrateConfig, TrainPolicyConfig
 from drafterforge.config.compose import to_dict
+from drafterforge.config.policy import POLICIES, PlannerPolicyConfig
 from drafterforge.config.progress import bar, table_console
 from drafterforge.config.replay import KNOTS
 from drafterforge.errors import ConfigError
@@ -51,6 +53,7 @@ from drafterforge.training.policies import (
     Curve,
     Lesson,
     ltd_grid,
+    observed_settings,
     part_of,
     train_ltd,
     train_marginal,
@@ -171,7 +174,18 @@ def refuse_other_settings(cfg: Config, target: Target, path: Path) -> None:
     if cfg.overwrite or not path.exists():
         return
     own = {"target": target.name, "target_fingerprint": target.fingerprint}
-    reuse_artifact(path, "policies", config=open_artifact(path, "policies", **own).config | asked_of(cfg), **own)
+    asked = asked_of(cfg)
+    asked["policy"] = former_keys(cfg, path) | asked["policy"]
+    reuse_artifact(path, "policies", config=open_artifact(path, "policies", **own).config | asked, **own)
+
+
+def former_keys(cfg: Config, path: Path) -> dict[str, Any]:
+    """What a policy of an earlier version recorded of other methods' keys, which its own method does not read."""
+    if cfg.overwrite or not path.exists():
+        return {}
+    recorded = open_artifact(path, "policies").config.get("policy", {})
+    foreign = {key for entry in POLICIES.values() for key in field_types(entry)} - field_types(type(cfg.policy)).keys()
+    return {key: value for key, value in recorded.items() if key in foreign}
 
 
 def trained(
@@ -192,7 +206,8 @@ def trained(
         "drafter": parent.as_parent(),
     }
     whole = {"target": target.name, "target_fingerprint": target.fingerprint, "config": settings}
-    if reuse_artifact(path, "policies", **whole, overwrite=cfg.overwrite) is not None:
+    before = whole | {"config": settings | {"policy": former_keys(cfg, path) | settings["policy"]}}
+    if reuse_artifact(path, "policies", **before, overwrite=cfg.overwrite) is not None:
         return
     staging = open_staging(path, settings)
     lesson = Lesson(traces.split("train"), traces.drafter(cfg.drafter), profile, grid, staging, cfg.seed)
@@ -206,9 +221,7 @@ def trained(
         drafter_sha256=fingerprint_of(parent),
         device=profile.device,
         grid=(grids[method](grid, told, cfg.policy.max_depth) if method in grids else grid).as_dict(),
-        parts=list(cfg.policy.parts),
-        every=cfg.policy.every,
-        temperature=cfg.policy.temperature,
+        **observed_settings(cfg.policy),
         top_k=told if method in grids else 0,
     )
     if method == "ltd":
@@ -218,7 +231,8 @@ def trained(
             policy, curves = train_marginal(spec, lesson, lambda shown: progress.advance(shown=shown))
         spec, seconds, nets = policy.spec, policy.seconds, {}
     else:
-        with bar(f"training {method}", cfg.policy.planner_rounds) as progress:
+        rounds = cfg.policy.planner_rounds if isinstance(cfg.policy, PlannerPolicyConfig) else 1
+        with bar(f"training {method}", rounds) as progress:
             nets, curves = train_shapes(cfg.policy, lesson, lambda shown: progress.advance(shown=shown))
     spec = replace(spec, hidden={name: list(part_of(cfg.policy, name).actor) for name in nets})
     parents = [parent, open_artifact(sources[0], "traces")]

@@ -17,8 +17,8 @@ from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
-from drafterforge.config.policy import RouterConfig
 from drafterforge.config.progress import bar, say, table_console
+from drafterforge.config.router import RouterConfig
 from drafterforge.data.answering import DATE, user_turns
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt, load_prompts

@@ -89,6 +89,15 @@ def test_command_help_shows_choices_defaults_and_meanings(flag, capsys):
     assert "trainer.ttt_steps=7" in shown and "draft positions unrolled during training" in shown
 
 
+def test_help_shows_the_keys_of_every_method_or_of_the_one_that_is_typed(capsys):
+    assert main(["train-policy", "--help"]) == 0
+    every = capsys.readouterr().out
+    assert "Further keys of policy=ltd:\n" in every and "policy.size_actor=[1024,256]" in every
+    assert main(["train-policy", "policy=ltd", "--help"]) == 0
+    typed = capsys.readouterr().out
+    assert "Further keys" not in typed and "policy.size_actor=[1024,256]" in typed and "policy.arms" not in typed
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"drafterforge {__version__}\n"
@@ -181,6 +190,22 @@ MISTAKES = {
     "empty value": ([*TRAIN, "trainer.lr="], "trainer.lr must be a number, got ''"),
     "range": ([*TRAIN, "trainer.max_steps=0"], "trainer.max_steps must be >= 1, got 0"),
     "not one of": ([*TRAIN, "target.dtype=int8"], "target.dtype must be one of"),
+    "key of another method": (
+        ["train-policy", "policy.decides=depth"],
+        "policy=marginal has no key policy.decides; policy=ltd has",
+    ),
+    "key of other methods": (
+        ["train-policy", "policy=joint", "policy.max_depth=3"],
+        "policy=joint has no key policy.max_depth; policy=ltd, policy=marginal have",
+    ),
+    "method without its group": (
+        ["train-policy", "policy.method=ltd"],
+        "policy.method is set by policy=; type policy=ltd",
+    ),
+    "router for a scheduler": (
+        ["train-policy", "router.hidden=1"],
+        "read by policy=router only, not by policy=marginal",
+    ),
     "missing value": ([*TRAIN, "seed=???"], "seed needs a value"),
     "missing file": ([*TRAIN, "data=jsonl"], "data=jsonl needs a file: type path=FILE.jsonl"),
     "file without jsonl": ([*TRAIN, "path=x.jsonl"], "path= is read by data=jsonl only"),

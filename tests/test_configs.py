@@ -16,6 +16,7 @@ from drafterforge.cli import COMMANDS
 from drafterforge.config import catalogue
 from drafterforge.config.compose import load_config, to_dict, to_yaml
 from drafterforge.config.data import POOL_DOMAINS, DomainConfig
+from drafterforge.config.variants import narrow, variants_of
 from drafterforge.data.grammars import GRAMMARS
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.prepare_data import _content, _mixed
@@ -128,16 +129,45 @@ def test_every_yaml_belongs_to_a_command():
 def test_help_shows_the_values_that_would_be_composed(command):
     row = COMMANDS[command]
     composed = catalogue.flat(to_dict(_compose(command)), "", dict.fromkeys(LEAVES))
-    shown = catalogue.default_values(row.name, row.config)
+    shown = catalogue.default_values(row.name, catalogue.narrowed(row.name, row.config, {}))
     differing = {key for key in shown if shown[key] != composed[key]}
     assert all(key.startswith("domain.") or key == "path" for key in differing)
 
 
+def _variants():
+    return [
+        (row, section, variants) for row in COMMANDS.values() for section, variants in variants_of(row.config).items()
+    ]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_key_has_a_help_text(command):
-    texts = catalogue.help_texts(COMMANDS[command].config)
-    assert texts.keys() == catalogue.config_keys(COMMANDS[command].config).keys()
-    assert [key for key, text in texts.items() if not text.strip() or "\n" in text] == []
+    row = COMMANDS[command]
+    narrowed = [narrow(row.config, {s: name}) for r, s, v in _variants() if r == row for name in v.classes]
+    for config_class in [row.config, *narrowed]:
+        texts = catalogue.help_texts(config_class)
+        assert texts.keys() == catalogue.config_keys(config_class).keys()
+        assert [key for key, text in texts.items() if not text.strip() or "\n" in text] == []
+
+
+def test_every_choice_sets_only_keys_that_its_variant_reads():
+    for _, section, variants in _variants():
+        for choice in catalogue.group_choices(section):
+            name = catalogue.variant_name(section, variants, choice)
+            assert catalogue.group_values(section, choice).keys() <= variants.keys_of(name), choice
+
+
+def test_every_variant_can_be_typed_and_is_what_the_config_holds():
+    for row, section, variants in _variants():
+        for name, wanted in variants.classes.items():
+            choice = catalogue.choices_for(section, variants, name)[0]
+            config = getattr(_compose(row.name.replace("_", "-"), f"{section}={choice}"), section)
+            assert type(config) is wanted and getattr(config, variants.key) == name
+
+
+def test_an_experiment_may_speak_of_keys_that_the_chosen_method_does_not_read():
+    assert _compose("train-policy", "policy=joint", "experiment=smoke").policy.arms == 8
+    assert _compose("train-policy", "policy=ltd", "experiment=smoke").policy.rounds == 1
 
 
 def test_experiment_sets_only_what_it_names_and_what_is_typed_wins():

@@ -7,16 +7,55 @@ import difflib
 import typing
 from collections.abc import Iterable, Mapping
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 
+from drafterforge.config.variants import Variants, narrow, variants_of
+
+GLOBAL = "experiment"  # the group whose files speak of keys of any other
+
+
+ADDED: dict[str, dict[str, dict[str, Any]]] = {}  # group -> choice -> values: choices that have no YAML file
+
+
+def add_choice(group: str, choice: str, values: Mapping[str, Any]) -> None:
+    """Let `group=choice` be typed, for these values of the group's keys; a YAML file of that name comes first."""
+    if choice not in _files(group):
+        ADDED.setdefault(group, {})[choice] = dict(values)
+
 
 def group_choices(group: str) -> list[str]:
     """Names one can type after `group=`."""
-    folder = resources.files("drafterforge.configs") / group
-    files = folder.iterdir() if folder.is_dir() else ()
-    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+    return sorted({*_files(group), *ADDED.get(group, {})})
+
+
+def group_values(group: str, choice: str) -> dict[str, Any]:
+    """What a choice sets of its group's keys."""
+    return ADDED.get(group, {}).get(choice) or _yaml(f"{group}/{choice}.yaml")
+
+
+def choices_for(group: str, variants: Variants, name: str) -> list[str]:
+    """The choices of a group that have this variant, the one of its name first."""
+    choices = [choice for choice in group_choices(group) if variant_name(group, variants, choice) == name]
+    return sorted(choices, key=lambda choice: (choice != name, choice))
+
+
+def variant_name(group: str, variants: Variants, choice: str) -> str:
+    """Which variant of its section a choice has: what it sets, or the default."""
+    return group_values(group, choice).get(variants.key, variants.default)
+
+
+def narrowed(name: str, config_class: type, choices: Mapping[str, str]) -> type:
+    """The config class of a command with these choices: with the keys that they read, and no others."""
+    defaults = command_groups(name)
+    chosen: dict[str, str] = {}
+    for section, variants in variants_of(config_class).items():
+        choice = choices.get(section) or defaults.get(section)
+        known = choice in group_choices(section)
+        chosen[section] = variant_name(section, variants, choice) if known else variants.default
+    return narrow(config_class, chosen)
 
 
 def command_groups(name: str) -> dict[str, str | None]:
@@ -34,12 +73,13 @@ def config_keys(config_class: type, prefix: str = "") -> dict[str, Any]:
     return keys
 
 
-def default_values(name: str, config_class: type) -> dict[str, Any]:
-    """Value of every key when nothing is typed: its class's, under those of the default YAML."""
+def default_values(name: str, config_class: type, choices: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Value of every key when nothing but choices of groups is typed: its class's, under those of the default YAML."""
     values = _class_defaults(config_class)
-    for group, choice in command_groups(name).items():
+    for group, default in command_groups(name).items():
+        choice = choices.get(group, default)
         if choice not in (None, "???"):
-            values |= flat(_yaml(f"{group}/{choice}.yaml"), f"{group}.", values)
+            values |= flat(group_values(group, choice), "" if group == GLOBAL else f"{group}.", values)
     own = {key: value for key, value in _yaml(f"{name}.yaml").items() if key != "defaults"}
     values |= flat(own, "", values)
     return {key: values.get(value[2:-1], value) if _refers(value) else value for key, value in values.items()}
@@ -77,6 +117,12 @@ def sections(config_class: type) -> set[str]:
 def _refers(value: Any) -> bool:
     """Whether a value is that of another key, as in `${domain.name}`."""
     return isinstance(value, str) and value.startswith("${")
+
+
+def _files(group: str) -> list[str]:
+    folder = resources.files("drafterforge.configs") / group
+    files = folder.iterdir() if folder.is_dir() else ()
+    return [file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")]
 
 
 def _yaml(path: str) -> dict[str, Any]:

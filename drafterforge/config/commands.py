@@ -9,12 +9,14 @@ from drafterforge.config.data import POOL_DOMAINS, DataConfig, DomainConfig
 from drafterforge.config.drafter import DrafterConfig
 from drafterforge.config.evaluation import EvalConfig, SuiteConfig
 from drafterforge.config.fields import section, setting
-from drafterforge.config.policy import PolicyConfig, RouterConfig
+from drafterforge.config.policy import POLICIES, PolicyConfig
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.replay import KNOTS, GridConfig, LatencyConfig, LiveConfig, TracesConfig
+from drafterforge.config.router import RouterConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.config.trainer import TrainerConfig
+from drafterforge.config.variants import variant
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class TrainPolicyConfig:
     """`drafterforge train-policy`."""
 
     target: TargetConfig = section(TargetConfig)
-    policy: PolicyConfig = section(PolicyConfig)
+    policy: PolicyConfig = variant(POLICIES, "marginal", key="method")
     grid: GridConfig = section(GridConfig)
     traces: TracesConfig = section(TracesConfig)
     latency: LatencyConfig = section(LatencyConfig)
@@ -125,8 +127,12 @@ class TrainPolicyConfig:
     overwrite: bool = setting(False, "replace an artifact that was made with other settings")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check ranges, and that keys of the router are for one."""
         require_seed(self.seed)
+        require(
+            self.policy.method == "router" or self.router == RouterConfig(),
+            f"keys of router. are read by policy=router only, not by policy={self.policy.method}",
+        )
 
 
 @dataclass(frozen=True)

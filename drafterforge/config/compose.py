@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import yaml
 
 from drafterforge.config.catalogue import (
+    ADDED,
     command_groups,
     config_keys,
     did_you_mean,
@@ -17,7 +18,8 @@ from drafterforge.config.catalogue import (
     group_choices,
     sections,
 )
-from drafterforge.config.overrides import read_overrides
+from drafterforge.config.overrides import narrowed_by, read_overrides
+from drafterforge.config.variants import variants_of
 from drafterforge.errors import ConfigError
 
 Config = TypeVar("Config")
@@ -25,8 +27,10 @@ Config = TypeVar("Config")
 
 def load_config(name: str, config_class: type[Config], overrides: Sequence[str]) -> Config:
     """Compose `configs/<name>.yaml` with what the user typed into a checked `config_class`."""
-    choices, texts, values = read_overrides(name, config_class, overrides)
-    return _typed(config_class, _compose(name, config_class, choices), texts, values)
+    narrowed = narrowed_by(name, config_class, overrides)
+    choices, texts, values = read_overrides(name, narrowed, overrides)
+    tree = _tree(narrowed, _compose(name, narrowed, choices), texts, values)
+    return _build(narrowed, tree, config_class)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -41,9 +45,13 @@ def to_yaml(config: Any) -> str:
 
 def _compose(name: str, config_class: type, choices: Mapping[str, str]) -> dict[str, Any]:
     from hydra import compose, initialize_config_module
+    from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
+    for group, added in ADDED.items():
+        for choice, values in added.items():
+            ConfigStore.instance().store(name=choice, node=values, group=group)
     try:
         with initialize_config_module("drafterforge.configs", version_base="1.3"):
             composed = compose(name, [f"{group}={choice}" for group, choice in choices.items()])
@@ -57,17 +65,20 @@ def _compose(name: str, config_class: type, choices: Mapping[str, str]) -> dict[
                 ) from error
         raise ConfigError(str(error).splitlines()[0]) from error
     tree = OmegaConf.to_container(composed)
-    # An experiment speaks to several commands: groups that this one does not have are left out.
-    foreign = [key for key in tree if group_choices(key) and key not in sections(config_class)]
+    # An experiment speaks to several commands and choices: groups and keys that others have are left out.
+    for section, variants in variants_of(config_class).items():
+        foreign = variants.keys - field_types(field_types(config_class)[section]).keys()
+        tree[section] = {key: value for key, value in tree.get(section, {}).items() if key not in foreign}
+    foreign = {key for key in tree if group_choices(key) and key not in sections(config_class)}
     return {k: v for k, v in tree.items() if k not in foreign or not isinstance(v, dict)}
 
 
-def _typed(
-    config_class: type[Config],
+def _tree(
+    config_class: type,
     composed: Mapping[str, Any],
     texts: Mapping[str, str | None],
     values: Mapping[str, Any],
-) -> Config:
+) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -92,7 +103,7 @@ def _typed(
         for section in sections:
             branch = branch[section]
         branch[leaf] = text
-    return _build(config_class, tree)
+    return tree
 
 
 def _nested(key: str, value: Any) -> Any:
@@ -101,11 +112,12 @@ def _nested(key: str, value: Any) -> Any:
     return value
 
 
-def _build(config_class: type[Config], tree: Mapping[str, Any]) -> Config:
+def _build(config_class: type, tree: Mapping[str, Any], made: type[Config]) -> Config:
+    """A value of class `made`, whose sections are those of `config_class`, which narrows it."""
     hints = field_types(config_class)
-    return config_class(
+    return made(
         **{
-            name: _build(hint, tree[name]) if dataclasses.is_dataclass(hint) else tree[name]
+            name: _build(hint, tree[name], hint) if dataclasses.is_dataclass(hint) else tree[name]
             for name, hint in hints.items()
         }
     )

@@ -9,18 +9,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drafterforge.config.catalogue import (
+    choices_for,
     command_groups,
     config_keys,
     did_you_mean,
+    field_types,
     group_choices,
+    narrowed,
     sections,
 )
+from drafterforge.config.variants import variants_of
 from drafterforge.errors import ConfigError
 
 SHORTHANDS = {"path": "data.path", "dataset": "data.dataset", "column": "data.column"}
 VERBATIM = {"prompt"}  # keys whose text is never unquoted
 ONE_OR_MORE = {"answers", "val_answers"}  # lists whose only entry may be typed alone
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def choices_typed(name: str, overrides: Sequence[str]) -> dict[str, str]:
+    """The choices of groups among overrides; others, and mistakes, are left out."""
+    groups = command_groups(name)
+    typed = [(group, choice) for group, _, choice in (override.partition("=") for override in overrides)]
+    return {group: choice for group, choice in typed if group in groups and choice in group_choices(group)}
+
+
+def narrowed_by(name: str, config_class: type, overrides: Sequence[str]) -> type:
+    """The config class with the keys that what is typed reads."""
+    return narrowed(name, config_class, choices_typed(name, overrides))
 
 
 def read_overrides(
@@ -45,7 +61,14 @@ def read_overrides(
             if text or groups[key]:
                 choices[key] = _choice(key, text, groups[key])
         elif hint is None:
-            raise ConfigError(_unknown_key(name, typed_key, text, groups, keys, shorthands))
+            raise ConfigError(
+                _of_another_choice(name, config_class, key, overrides)
+                or _unknown_key(name, typed_key, text, groups, keys, shorthands)
+            )
+        elif chooser := _chooser(config_class, key):
+            if text != chooser:
+                section = key.partition(".")[0]
+                raise ConfigError(f"{key} is set by {section}=; type {section}={_choice(section, text, None)}")
         elif key in ONE_OR_MORE and text[:1] != "[":
             alone = _text(key, text, str)
             values[key] = [alone] if alone else []
@@ -76,6 +99,31 @@ def _choice(group: str, text: str, default: str | None) -> str:
         return text
     spellings = {choice: f"{group}={choice}" for choice in known}
     raise ConfigError(f"no {group} named {text!r}{did_you_mean(text, spellings)} (have: {', '.join(known)})")
+
+
+def _chooser(config_class: type, key: str) -> str:
+    """The variant that is chosen, where the key is the one that names it."""
+    section, _, leaf = key.partition(".")
+    variants = variants_of(config_class).get(section)
+    if variants is None or leaf != variants.key:
+        return ""
+    section_class = field_types(config_class)[section]
+    return next(name for name, known in variants.classes.items() if known is section_class)
+
+
+def _of_another_choice(name: str, config_class: type, key: str, overrides: Sequence[str]) -> str:
+    """What to say of a key that other choices of its group read; empty if none does."""
+    section = key.partition(".")[0]
+    variants = variants_of(config_class).get(section)
+    if variants is None:
+        return ""
+    having = [n for n, c in variants.classes.items() if _hint(key, config_keys(c, f"{section}.")) is not None]
+    choices = [choice for variant in having for choice in choices_for(section, variants, variant)[:1]]
+    if not choices:
+        return ""
+    typed = choices_typed(name, overrides).get(section, command_groups(name).get(section))
+    readers = ", ".join(f"{section}={choice}" for choice in choices)
+    return f"{section}={typed} has no key {key}; {readers} {'has' if len(choices) == 1 else 'have'}"
 
 
 def _unknown_key(

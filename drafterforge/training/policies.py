@@ -8,11 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from drafterforge.config.policy import PolicyConfig
+from drafterforge.config.policy import (
+    LTDPolicyConfig,
+    NetworkPolicyConfig,
+    PlannerPolicyConfig,
+    PolicyConfig,
+    PPOPolicyConfig,
+    ReSpSPolicyConfig,
+    ShapePolicyConfig,
+)
 from drafterforge.errors import ConfigError
 from drafterforge.replay.choices import depths_of, grown_actions, observations_of, sizes_of
 from drafterforge.replay.episodes import DepthEnvironment, ShapeEnvironment, SizeEnvironment
@@ -46,23 +55,26 @@ class Lesson:
     seed: int
 
 
-def train_shapes(config: PolicyConfig, lesson: Lesson, advance: Callable[[str], None]) -> tuple[dict, dict[str, Curve]]:
+def train_shapes(
+    config: ReSpSPolicyConfig | PlannerPolicyConfig, lesson: Lesson, advance: Callable[[str], None]
+) -> tuple[dict, dict[str, Curve]]:
     """Networks and curves of `resps` and `planner`."""
     torch.manual_seed(lesson.seed)
     table = build_table(lesson.traces, lesson.grid, lesson.drafter, lesson.profile)
     seen = observations_of(lesson.traces, lesson.drafter, config.parts)
-    net = ActorCritic(seen.shape[1], len(lesson.grid), config.actor, config.critic)
-    if config.method == "planner":
+    if isinstance(config, PlannerPolicyConfig):
+        net = ActorCritic(seen.shape[1], len(lesson.grid), config.actor, critic=())  # which nothing trains
         planned = PlannerConfig(rounds=config.planner_rounds, weight_decay=config.weight_decay)
         curve = distil_planner(net, seen, table, planned, lesson.seed, advance)
         return {"shapes": net}, {"shapes": curve}
+    net = ActorCritic(seen.shape[1], len(lesson.grid), config.actor, config.critic)
     net.normalise_by(torch.from_numpy(seen))
     environment = ShapeEnvironment(table, seen, config.num_envs, config.train_every, reward_of(config), lesson.seed)
     module = PPOModule(net, environment, ppo_config(config))
     return {"shapes": net}, {"shapes": fit_ppo(module, lesson.folder, lesson.seed)}
 
 
-def train_ltd(config: PolicyConfig, lesson: Lesson) -> tuple[dict, dict[str, Curve]]:
+def train_ltd(config: LTDPolicyConfig, lesson: Lesson) -> tuple[dict, dict[str, Curve]]:
     """Networks and curves of `ltd`: each alone first, then in turn, the other one fixed."""
     grid = ltd_grid(lesson.grid, lesson.traces.recorded.told, config.max_depth)
     table = build_table(lesson.traces, grid, lesson.drafter, lesson.profile)
@@ -132,9 +144,16 @@ def train_marginal(
     return policy_of(*best), {"marginal": curve}
 
 
-def part_of(config: PolicyConfig, name: str) -> PolicyConfig:
+def observed_settings(config: PolicyConfig) -> dict[str, Any]:
+    """What a policy's description says of its observations and how long its choices last."""
+    if not isinstance(config, ShapePolicyConfig):
+        return {}
+    return {"parts": list(config.parts), "every": config.every, "temperature": config.temperature}
+
+
+def part_of(config: NetworkPolicyConfig, name: str) -> NetworkPolicyConfig:
     """What the network of this name is trained with: LTD's size policy is wider and more short-sighted."""
-    if name != "size":
+    if name != "size" or not isinstance(config, LTDPolicyConfig):
         return config
     actor = config.actor if config.size_actor is None else config.size_actor
     return replace(config, actor=actor, gamma=config.gamma if config.size_gamma is None else config.size_gamma)
@@ -161,12 +180,12 @@ def gathered(environment: DepthEnvironment | SizeEnvironment, steps: int = 32) -
     return np.concatenate(found)
 
 
-def reward_of(config: PolicyConfig) -> str:
+def reward_of(config: PPOPolicyConfig) -> str:
     """What environments pay; unread where the objective is the average."""
     return "throughput" if config.objective == "average" else config.objective
 
 
-def ppo_config(config: PolicyConfig) -> PPOConfig:
+def ppo_config(config: PPOPolicyConfig) -> PPOConfig:
     """PPO's own part of the configuration."""
     return PPOConfig(
         total_cycles=config.total_cycles,

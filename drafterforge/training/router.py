@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from drafterforge.config.policy import RouterConfig
+from drafterforge.config.router import RouterConfig
 from drafterforge.errors import ConfigError
 from drafterforge.router.net import RouterNet
 from drafterforge.training.quietly import fit, quiet

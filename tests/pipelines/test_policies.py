@@ -118,7 +118,7 @@ MISTAKES = {
     "or traces.name=OTHER to keep it": ("train-policy", *OWN, "name=new", "traces.num_test=3"),
     "no policies named 'plannerr'": ("train-policy", *OWN, "name=new", "live.policies=[plannerr]"),
     "policy.size_gamma must lie in [0, 1]": ("train-policy", *OWN, "policy=ltd", "policy.size_gamma=1.5"),
-    "policy.size_gamma= is read by policy=ltd only": ("train-policy", *OWN, "policy.size_gamma=0.5"),
+    "policy=marginal has no key policy.size_gamma; policy=ltd has": ("train-policy", *OWN, "policy.size_gamma=0.5"),
     "pool.scheduler=planner needs a drafter; type drafter=NAME": ("generate", "prompt=a", "pool.scheduler=planner"),
     "chooses trees of EAGLE-3 drafters, but retrieval is none; type drafter=sql": (
         "generate",
@@ -129,7 +129,7 @@ MISTAKES = {
     "measured trees up to 4 nodes": ("train-policy", *OWN, "grid.num_tokens=[1,2,4,99]", "grid.depths=[1,2]"),
     "traces tell the scores of top_k=2, which the grid": ("train-policy", *OWN, "policy=ltd", "grid.top_ks=[1]"),
     "no latency profile at": ("train-policy", *OWN, "latency.path=nowhere.json"),
-    "policy.parts must be one of": ("train-policy", *OWN, "policy.parts=[colour]"),
+    "policy.parts must be one of": ("train-policy", *OWN, "policy=planner", "policy.parts=[colour]"),
     "grid.depths must be rising numbers": ("train-policy", *OWN, "grid.depths=[2,1]"),
     "no policy named 'planer'; did you mean": ("train-policy", *OWN, "policy=planer"),
     "but traces and profiles are kept under a drafter's name": ("train-policy", "drafter=runs/tiny/drafters/sql"),

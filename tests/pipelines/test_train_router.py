@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.config.policy import RouterConfig
+from drafterforge.config.router import RouterConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids

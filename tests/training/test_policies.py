@@ -9,7 +9,7 @@ import torch
 
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import load_config
-from drafterforge.config.policy import PolicyConfig
+from drafterforge.config.policy import LTDPolicyConfig
 from drafterforge.errors import ConfigError
 from drafterforge.replay.choices import grown_actions
 from drafterforge.replay.replay import build_table, play
@@ -77,7 +77,7 @@ def test_marginal_finds_numbers_that_no_others_beat(tmp_path):
 
 
 def test_a_size_policy_without_settings_of_its_own_has_the_others():
-    config = PolicyConfig(method="ltd", actor=[8], gamma=0.5)
+    config = LTDPolicyConfig(actor=[8], gamma=0.5)
     assert policies.part_of(config, "size") == policies.part_of(config, "depth") == config
     own = replace(config, size_actor=[4, 2], size_gamma=0.25)
     assert (policies.part_of(own, "size").actor, policies.part_of(own, "size").gamma) == ([4, 2], 0.25)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from drafterforge.config.policy import RouterConfig
+from drafterforge.config.router import RouterConfig
 from drafterforge.errors import ConfigError
 from drafterforge.router.net import RouterNet
 from drafterforge.training.router import (
