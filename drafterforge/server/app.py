@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -17,6 +14,7 @@ from starlette.exceptions import HTTPException
 from drafterforge.config.serving import ServeConfig
 from drafterforge.runtime.engine import Engine
 from drafterforge.server.failures import ApiError, engine_failed, plain_error
+from drafterforge.server.guard import build_guard
 from drafterforge.server.protocol import ChatRequest, CompletionRequest
 from drafterforge.server.service import Service
 
@@ -36,7 +34,7 @@ def build_app(engine: Engine, model: str, cfg: ServeConfig) -> FastAPI:
     app = FastAPI(title="drafterforge", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.service = service
     app.include_router(_open_routes(service))
-    app.include_router(_guarded_routes(service), dependencies=[Depends(_guard(cfg.api_key))])
+    app.include_router(_guarded_routes(service), dependencies=[Depends(build_guard(service))])
 
     def failure(request: Request, error: ApiError) -> JSONResponse:
         if request.url.path in (CHAT, COMPLETIONS):
@@ -56,22 +54,6 @@ def build_app(engine: Engine, model: str, cfg: ServeConfig) -> FastAPI:
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(Exception, bug)
     return app
-
-
-def _guard(api_key: str) -> Any:
-    """Who may ask: those with the key, if there is one, and no web page that was loaded from elsewhere."""
-
-    async def guard(request: Request) -> None:
-        origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-            raise ApiError(403, "this server does not answer web pages of other hosts", code="forbidden_origin")
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        same = hmac.compare_digest(given.strip().encode("latin-1"), api_key.encode())
-        if api_key and (scheme.lower() != "bearer" or not same):
-            wanted = "wanted the header `Authorization: Bearer KEY` with this server's key"
-            raise ApiError(401, wanted, code="invalid_api_key")
-
-    return guard
 
 
 def _open_routes(service: Service) -> APIRouter:

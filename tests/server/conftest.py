@@ -57,6 +57,7 @@ class Serving:
     """A server that is up."""
 
     url: str
+    address: tuple[str, int]
     server: Server
     service: Service
     thread: threading.Thread
@@ -91,12 +92,12 @@ def serving(engine: Engine, **changes: Any) -> Iterator[Serving]:
     """The engine behind HTTP until the block ends."""
     cfg, up, sock = ServeConfig(**changes), threading.Event(), listen("127.0.0.1", 0)
     server = Server(build_app(engine, MODEL, cfg), cfg.grace_s, ready=up.set)
-    url = address_of(sock)
+    url, address = address_of(sock), sock.getsockname()
     thread = threading.Thread(target=server.run, args=([sock],))
     thread.start()
     assert up.wait(WAIT_S)
     try:
-        yield Serving(url, server, server.config.app.state.service, thread)
+        yield Serving(url, address, server, server.config.app.state.service, thread)
     finally:
         server.should_exit = True
         thread.join(WAIT_S + cfg.grace_s)

@@ -28,7 +28,7 @@ from tests.server.conftest import HTTP, MODEL, SHAPE, WAIT_S, eventually, pool_o
 pytestmark = pytest.mark.slow  # many short ones
 
 ASK = {"model": MODEL, "prompt": "ask", "temperature": 0, "max_tokens": 30}
-HEAD = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n"
+HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n"
 
 
 @pytest.fixture
