@@ -30,8 +30,11 @@ def run(cfg: Config) -> None:
             say(f"warning: host={cfg.host} lets everyone who can reach this machine ask, without a key; set {KEY}=...")
         engine, model = open_engine(cfg, cfg.max_batch)
         url = address_of(sock)
+        app = build_app(engine, model, cfg)
+        if (limit := app.state.service.connections.limit) < cfg.max_connections:
+            say(f"warning: the limit of open files leaves {limit} connections; raise it by ulimit -n")
         server = Server(
-            build_app(engine, model, cfg),
+            app,
             cfg.grace_s,
             ready=lambda: say(f"{model} answers at {url}/v1, figures at {url}/metrics; Ctrl-C ends"),
         )

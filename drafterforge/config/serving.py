@@ -61,18 +61,21 @@ class ServeConfig:
     max_choices: int = setting(8, "answers that one request may ask for, by n= or by several prompts")
     max_body_bytes: int = setting(4194304, "of a request")
     max_new_tokens: int = setting(1024, "most tokens of an answer, and how many where a request does not say")
+    max_connections: int = setting(512, "open at once; fewer where the limit of open files (ulimit -n) is low")
+    read_timeout_s: float = setting(20.0, "for a request's header, and from one part of its body to the next")
     timeout_s: float = setting(300.0, "from a request's arrival to the end of its answer")
     grace_s: float = setting(10.0, "that answers under way may go on after Ctrl-C or SIGTERM")
     runs_dir: str = setting("runs", "where the drafter is looked up")
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for key in ("max_batch", "max_choices", "max_body_bytes", "max_new_tokens"):
+        for key in ("max_batch", "max_choices", "max_body_bytes", "max_new_tokens", "max_connections"):
             require_at_least(key, getattr(self, key), 1)
         for key in ("max_waiting", "grace_s"):
             require_at_least(key, getattr(self, key), 0)
         require(0 <= self.port < 2**16, f"port must lie in [0, 65535], got {self.port}")
-        require(self.timeout_s > 0, f"timeout_s must be > 0, got {self.timeout_s}")
+        for key in ("timeout_s", "read_timeout_s"):
+            require(getattr(self, key) > 0, f"{key} must be > 0, got {getattr(self, key)}")
         most = self.max_batch + self.max_waiting
         require(
             self.max_choices <= most,

@@ -34,24 +34,29 @@ class Exchange:
         self.jobs: list[Job] = []
         self.choices: list[Choice] = []
 
-    async def read_body(self, request: Request, most: int) -> bytes:
-        """The body, of at most so many bytes, whatever its headers say."""
+    async def read_body(self, request: Request, most: int, pause_s: float) -> bytes:
+        """The body, of at most `most` bytes whatever its headers say, with at most `pause_s` between its parts."""
         parts, size = [], 0
         try:
-            async with asyncio.timeout_at(self.deadline):
+            async with asyncio.timeout_at(self._next_limit(pause_s)) as limit:
                 async for part in request.stream():
+                    limit.reschedule(self._next_limit(pause_s))
                     size += len(part)
                     if size <= most:
                         parts.append(part)
                     elif size > DRAINED * most:
                         break
         except TimeoutError:
-            raise ApiError(408, f"the body did not arrive within {self.timeout_s:g} s", code="timeout") from None
+            wanted = f"more of it within {pause_s:g} s, all of it within {self.timeout_s:g} s"
+            raise ApiError(408, f"the body came too slowly; wanted {wanted}", code="timeout") from None
         except ClientDisconnect:
             raise HungUpError from None
         if size > most:
             raise ApiError(413, f"the body has more than {most} bytes, the most this server reads", code="too_large")
         return b"".join(parts)
+
+    def _next_limit(self, pause_s: float) -> float:
+        return min(self.deadline, self.loop.time() + pause_s)
 
     def submit(self, wanted: Sequence[Wanted]) -> None:
         """Ask the worker for answers."""

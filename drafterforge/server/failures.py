@@ -50,6 +50,11 @@ def shutting_down() -> ApiError:
     return ApiError(503, "the server is shutting down", code="shutting_down")
 
 
+def overloaded() -> ApiError:
+    """More requests than there may be connections."""
+    return ApiError(503, "too many requests are being answered; try again later", code="overloaded")
+
+
 def timed_out(seconds: float) -> ApiError:
     """No whole answer in the time that a request has."""
     wanted = "ask for fewer tokens, or start the server with a larger timeout_s"

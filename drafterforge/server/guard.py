@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 
-from drafterforge.server.failures import ApiError
+from drafterforge.server.failures import ApiError, overloaded
 from drafterforge.server.service import Service
 
 
@@ -18,6 +18,8 @@ def build_guard(service: Service) -> Callable[[Request], Awaitable[None]]:
     api_key = service.cfg.api_key
 
     async def guard(request: Request) -> None:
+        if service.connections.overloaded:
+            raise overloaded()
         host, origin = request.headers.get("host"), request.headers.get("origin")
         if origin is not None and not _same_host(origin, host):
             raise ApiError(403, "this server does not answer web pages of other hosts", code="forbidden_origin")

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
 from drafterforge.runtime.engine import Engine, kind_of_drafter
+from drafterforge.server.connections import Connections
 from drafterforge.server.exchange import Exchange, Wanted, while_connected
 from drafterforge.server.failures import ApiError
 from drafterforge.server.metrics import Metrics
@@ -27,6 +28,7 @@ class Service:
         """model: the name that clients ask for."""
         self.engine, self.model, self.cfg = engine, model, cfg
         self.metrics = Metrics("none" if engine.drafter is None else kind_of_drafter(engine.drafter))
+        self.connections = Connections(cfg.max_connections, cfg.read_timeout_s)
         self.worker = Worker(engine, self.metrics, cfg.max_waiting)
         self.reader = ThreadPoolExecutor(1, "drafterforge-reader")  # long prompts should not hold up the streams
         target = engine.target
@@ -45,7 +47,7 @@ class Service:
     async def respond(self, request: Request, kind: type[AnswerRequest]) -> Response:
         """The answers to a request, whole or as a stream."""
         exchange = Exchange(self.worker, self.cfg.timeout_s)
-        body = await exchange.read_body(request, self.cfg.max_body_bytes)
+        body = await exchange.read_body(request, self.cfg.max_body_bytes, self.cfg.read_timeout_s)
         loop = asyncio.get_running_loop()
         asked, wanted = await loop.run_in_executor(self.reader, self._read, kind, body)
         num_prompt_tokens = sum(len(tokens) for tokens, _, _ in wanted[:: asked.n])

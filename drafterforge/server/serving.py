@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from drafterforge.errors import ConfigError
+from drafterforge.server.connections import Connection, Listener
 
 CLOSING_S = 5  # for connections whose answers have ended
 IDLE_S = 30  # that a connection is kept for another request
@@ -51,18 +52,25 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: FastAPI, grace_s: float, ready: Callable[[], None] = lambda: None) -> None:
         """grace_s: that answers may go on after a signal.  ready: called when requests are answered."""
-        quiet = {"log_level": "warning", "access_log": False, "server_header": False}
+        # Malformed requests are warnings of uvicorn: strangers could fill the log with them.
+        quiet = {"log_level": "error", "access_log": False, "server_header": False}
         times = {"timeout_graceful_shutdown": CLOSING_S, "timeout_keep_alive": IDLE_S}
-        super().__init__(uvicorn.Config(app, lifespan="on", ws="none", **quiet, **times))
-        self.worker, self.grace_s, self.ready = app.state.service.worker, grace_s, ready
+        super().__init__(uvicorn.Config(app, lifespan="on", http="h11", ws="none", **quiet, **times))
+        self.worker, self.connections = app.state.service.worker, app.state.service.connections
+        self.grace_s, self.ready = grace_s, ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say so."""
+        await super().startup([])
         try:
-            await super().startup(sockets)
+            self.servers = [Listener(sock, self._connect) for sock in sockets or []]
         except OSError as error:  # somebody else took the address while the target was loading
             raise _unusable(" ".join(map(address_of, sockets or [])), error) from error
         self.ready()
+
+    def _connect(self) -> Connection:
+        shared = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        return Connection(self.connections, **shared)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Ask for the end; the second time, at once."""

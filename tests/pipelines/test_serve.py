@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from openai import OpenAI
 
@@ -33,6 +40,8 @@ pytestmark = pytest.mark.slow  # whole programs
         ("port=70000", "port must lie in [0, 65535], got 70000"),
         ("max_batch=0", "max_batch must be >= 1, got 0"),
         ("timeout_s=0", "timeout_s must be > 0, got 0"),
+        ("read_timeout_s=0", "read_timeout_s must be > 0, got 0"),
+        ("max_connections=0", "max_connections must be >= 1, got 0"),
         ("max_choices=99", "type max_choices=72"),
         ("host=no.such.host.invalid", "cannot serve at host=no.such.host.invalid port=8000"),
         ("bundle=mine", "no bundle named 'mine' for target"),
@@ -111,6 +120,40 @@ def test_a_bundle_is_served_under_its_name_with_what_is_asked_of_it(trained):
     assert (model, engine.drafter.choose, engine.shape.num_tokens) == ("house", "ucb1", 5)
     with pytest.raises(ConfigError, match=r"a bundle fixes pool\.drafters"):
         open_engine(ServeConfig(**common, pool=PoolConfig(drafters=["sql"])))
+
+
+@contextmanager
+def program(target: Path, *typed: str, **more: Any) -> Iterator[subprocess.Popen]:
+    """`drafterforge serve` in a process of its own."""
+    command = [sys.executable, "-m", "drafterforge", "serve", "target=hf", f"target.model={target}"]
+    pipes = {"stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, "target.name=tiny", "port=0", *typed], **pipes, **more) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_more_silent_clients_than_files_leave_the_server_up_and_its_log_short(bench, tmp_path):
+    limits = {"preexec_fn": partial(resource.setrlimit, resource.RLIMIT_NOFILE, (256, 256))}
+    log = tmp_path / "log"
+    with log.open("w") as stderr, program(bench.target, "target.dtype=float32", stderr=stderr, **limits) as process:
+        deadline = time.monotonic() + 60
+        while not (address := re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())):
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        with ExitStack() as stack:
+            for _ in range(300):
+                stack.enter_context(socket.create_connection(("127.0.0.1", int(address[1])), timeout=10))
+            for _ in range(3):
+                assert httpx.get(f"{address[0]}/health", timeout=10).status_code == 200
+                asked = {"model": "tiny", "prompt": "ask", "max_tokens": 4}
+                assert httpx.post(f"{address[0]}/v1/completions", json=asked, timeout=10).status_code == 200
+                time.sleep(0.5)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+    assert "warning: the limit of open files leaves 192 connections" in log.read_text()
+    assert len(log.read_text()) < 2_000 and "Traceback" not in log.read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from drafterforge.config.serving import ServeConfig
 from drafterforge.runtime.engine import Engine
-from drafterforge.schema import ServeConfig
 from drafterforge.server.guard import _is_local
 from tests.server.conftest import HTTP, serving
 

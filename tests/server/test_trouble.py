@@ -91,7 +91,7 @@ def test_a_client_that_hangs_up_leaves_the_batch_and_the_others_go_on(speaking, 
 def test_a_client_that_hangs_up_before_its_answer_leaves_too(speaking, gate, stream):
     with serving(Engine(speaking, max_batch=1)) as up, open_stream(up):
         body = json.dumps(ASK | {"stream": stream}).encode()
-        with socket.create_connection(up.server.servers[0].sockets[0].getsockname()) as sock:
+        with socket.create_connection(up.address) as sock:
             sock.sendall(HEAD.format(len(body)).encode() + body)
             eventually(lambda: len(up.service.worker.waiting) == 1)
         eventually(lambda: up.figure("requests_total", status="499") == 1)
@@ -103,7 +103,7 @@ def test_a_client_that_hangs_up_before_its_answer_leaves_too(speaking, gate, str
 
 def test_a_client_that_hangs_up_inside_its_body_leaves_nothing(shared):
     before = shared.figure("requests_total", status="499")
-    with socket.create_connection(shared.server.servers[0].sockets[0].getsockname()) as sock:
+    with socket.create_connection(shared.address) as sock:
         sock.sendall(HEAD.format(100).encode() + b"{")
     eventually(lambda: shared.figure("requests_total", status="499") == before + 1)
     assert shared.ask().status_code == 200
