@@ -13,7 +13,7 @@ from drafterforge.errors import DrafterforgeError, PromptTooLongError
 from drafterforge.runtime.engine import Engine, kind_of_drafter
 from drafterforge.server.connections import Connections
 from drafterforge.server.exchange import Exchange, Wanted, while_connected
-from drafterforge.server.failures import ApiError
+from drafterforge.server.failures import ApiError, shutting_down
 from drafterforge.server.metrics import Metrics
 from drafterforge.server.protocol import AnswerRequest, ChatRequest, read_request
 from drafterforge.server.streaming import AnswerStream
@@ -46,6 +46,12 @@ class Service:
 
     async def respond(self, request: Request, kind: type[AnswerRequest]) -> Response:
         """The answers to a request, whole or as a stream."""
+        try:
+            return await self._answer(request, kind)
+        except asyncio.CancelledError:  # only a server that ends at once cancels a request
+            raise shutting_down() from None
+
+    async def _answer(self, request: Request, kind: type[AnswerRequest]) -> Response:
         exchange = Exchange(self.worker, self.cfg.timeout_s)
         body = await exchange.read_body(request, self.cfg.max_body_bytes, self.cfg.read_timeout_s)
         loop = asyncio.get_running_loop()

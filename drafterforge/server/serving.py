@@ -16,6 +16,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.server.connections import Connection, Listener
 
 CLOSING_S = 5  # for connections whose answers have ended
+REFUSAL_S = 1  # for the refusal of what is under way when a second signal comes
 IDLE_S = 30  # that a connection is kept for another request
 TICK_S = 0.05
 
@@ -82,6 +83,19 @@ class Server(uvicorn.Server):
         limit = time.monotonic() + self.grace_s + CLOSING_S
         while self.worker.alive and not self.force_exit and time.monotonic() < limit:
             await asyncio.sleep(TICK_S)
+        if self.force_exit:
+            await self._refuse()
         await super().shutdown(sockets)
         if self.force_exit:
             await self.lifespan.shutdown()  # else uvicorn complains about a task that was cut off
+
+    async def _refuse(self) -> None:
+        """Tell clients whose requests are under way that they will not be answered."""
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=REFUSAL_S)
+        for connection in list(self.connections.open):
+            if not connection.waits_for_client:
+                connection.drop()

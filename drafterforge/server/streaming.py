@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from drafterforge.server.exchange import Exchange
-from drafterforge.server.failures import ApiError, HungUpError
+from drafterforge.server.failures import ApiError, HungUpError, shutting_down
 from drafterforge.server.wire import DONE, CompletionWire, event, usage
 from drafterforge.server.worker import Update
 
@@ -46,6 +46,12 @@ class AnswerStream(StreamingResponse):
                 await super().__call__(scope, receive, send)
         except TimeoutError:
             log.warning("a client did not read its answer within %g s", self.exchange.timeout_s + LINGER_S)
+        except asyncio.CancelledError:  # the server ends at once
+            if self.ended:
+                raise
+            self._end(shutting_down().status)
+            content = event(shutting_down().body) + DONE
+            await send({"type": "http.response.body", "body": content.encode(), "more_body": False})
         finally:
             self.exchange.close()
             if not self.ended:
@@ -69,9 +75,12 @@ class AnswerStream(StreamingResponse):
         except ApiError as error:  # the status line is out already
             status = error.status
             yield event(error.body)
+        self._end(status)
+        yield DONE
+
+    def _end(self, status: int) -> None:
         self.ended = True
         self.count(status)
-        yield DONE
 
     def _event(self, content: dict[str, Any]) -> str:
         return event(content | {"usage": None} if self.with_usage else content)

@@ -284,8 +284,26 @@ def test_a_second_signal_does_not_wait(speaking, gate):
         up.server.handle_exit(15, None)
         up.thread.join(WAIT_S / 2)
         assert not up.thread.is_alive()
-        with pytest.raises(httpx.RemoteProtocolError):
-            list(lines)
+        assert events(lines)[-1]["error"]["code"] == "shutting_down"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_second_signal_refuses_the_requests_that_wait(speaking, gate, stream, caplog):
+    with serving(Engine(speaking, max_batch=1), grace_s=60) as up, ThreadPoolExecutor(2) as pool, open_stream(up):
+        waiting = pool.submit(up.ask, stream=stream)
+        eventually(lambda: up.service.worker.under_way == 2)
+        with socket.create_connection(up.address) as half:
+            half.sendall(HEAD.format(100).encode() + b"{")
+            eventually(lambda: len(up.server.server_state.tasks) == 3)
+            for _ in range(2):
+                up.server.handle_exit(15, None)
+            refused = waiting.result(WAIT_S / 2)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+            half.settimeout(WAIT_S)
+            assert half.recv(4096).startswith(b"HTTP/1.1 503 ")
+        up.thread.join(WAIT_S / 2)
+        assert not up.thread.is_alive()
+    assert "Traceback" not in caplog.text
 
 
 def test_a_client_that_stops_reading_is_cut_off_some_time_after_its_request(speaking, monkeypatch):
