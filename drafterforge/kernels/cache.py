@@ -33,8 +33,14 @@ class KeyValueCache:
         have = self.data.shape[4]
         if slots <= have:
             return
-        wanted = -(-max(slots, have + have // 2) // BLOCK) * BLOCK
-        grown = self.data.new_zeros(*self.data.shape[:4], wanted, self.data.shape[5])
+        self.grow(-(-max(slots, have + have // 2) // BLOCK) * BLOCK)
+
+    def grow(self, slots: int) -> None:
+        """Make room for exactly `slots` slots, at least as many as there are, keeping what is stored."""
+        have = self.data.shape[4]
+        if slots == have:
+            return
+        grown = self.data.new_zeros(*self.data.shape[:4], slots, self.data.shape[5])
         grown[:, :, :, :, :have] = self.data
         self.data = grown
 
@@ -79,8 +85,8 @@ class KeyValueCache:
     def put_rows(self, other: KeyValueCache, places: list[int]) -> None:
         """Take over the rows of another cache: the first into the given places, the rest as new rows."""
         slots = max(self.data.shape[4], other.data.shape[4])
-        self.reserve(slots)
-        other.reserve(slots)
+        self.grow(slots)
+        other.grow(slots)
         if places:
             self.data[:, :, places] = other.data[:, :, : len(places)]
         if len(places) < other.data.shape[2]:

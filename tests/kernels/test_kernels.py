@@ -179,6 +179,15 @@ def test_rows_are_put_into_free_places_and_behind(places, slots):
         assert torch.equal(cache.data[:, :, row, :, : wanted.shape[3]], wanted), row
 
 
+def test_rows_may_come_from_a_cache_that_grew_to_another_size():
+    cache, other = filled(1, 2 * BLOCK + 1), filled(1, 3 * BLOCK + 1)  # three blocks, which grow by half, and four
+    before = cache.data.clone(), other.data.clone()
+    cache.put_rows(other, [])
+    for row, data in enumerate(before):
+        slots = data.shape[4]
+        torch.testing.assert_close(cache.data[:, :, row : row + 1, :, :slots], data)
+
+
 def test_rows_put_into_an_empty_cache_are_its_rows():
     cache, other = KeyValueCache(2, 0, 3, 4, torch.float32, "cpu"), filled(2, 6)
     cache.put_rows(other, [])

@@ -259,8 +259,8 @@ def _behind(parts: Sequence[tuple[Tensor, Tensor]], done: int) -> tuple[Tensor, 
 def _beside(cache: KeyValueCache, other: KeyValueCache, count: int) -> KeyValueCache:
     """The rows of both caches, drafter by drafter."""
     slots = max(cache.data.shape[4], other.data.shape[4])
-    cache.reserve(slots)
-    other.reserve(slots)
+    cache.grow(slots)
+    other.grow(slots)
     parts = [one.data.unflatten(2, (count, -1)) for one in (cache, other)]
     cache.data = torch.cat(parts, dim=3).flatten(2, 3)
     return cache
