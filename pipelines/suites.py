@@ -12,9 +12,9 @@ from drafterforge.config.progress import bar, say
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt, interleave, load_prompts
 from drafterforge.data.questions import Question, load_questions, turn_messages
-from drafterforge.data.rephrase import kinds, rephrased
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.shelf import Shelf
+from drafterforge.prompts.rephrase import kinds, rephrased
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.load import Target

@@ -22,9 +22,9 @@ from drafterforge.config.router import RouterConfig
 from drafterforge.data.answering import DATE, user_turns
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt, load_prompts
-from drafterforge.data.rephrase import kinds, partly_rephrased, rephrased
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.yardstick import Measured, Yardstick
+from drafterforge.prompts.rephrase import kinds, partly_rephrased, rephrased
 from drafterforge.router.features import TextEncoder, prompt_features, request_text
 from drafterforge.router.router import Router
 from drafterforge.targets.device import describe_device

@@ -17,10 +17,10 @@ from drafterforge.config import catalogue
 from drafterforge.config.compose import load_config, to_dict, to_yaml
 from drafterforge.config.data import POOL_DOMAINS, DomainConfig
 from drafterforge.config.variants import narrow, variants_of
-from drafterforge.data.grammars import GRAMMARS
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.prepare_data import _content, _mixed
 from drafterforge.pipelines.train_drafter import recorded
+from drafterforge.prompts.domains import domains
 from drafterforge.training.loggers import settings_of
 
 NEEDED = {  # what a user has to type along with a choice
@@ -179,10 +179,10 @@ def test_experiment_sets_only_what_it_names_and_what_is_typed_wins():
 
 
 @pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("domain", GRAMMARS)
+@pytest.mark.parametrize("domain", domains())
 def test_every_grammar_has_a_domain_and_a_share_of_the_mixture(domain):
     assert _compose("train-drafter", f"domain={domain}").domain.grammar
-    assert _compose("train-drafter", "domain=general").domain.weights.keys() == GRAMMARS.keys()
+    assert _compose("train-drafter", "domain=general").domain.weights.keys() == set(domains())
 
 
 def test_the_pool_learns_from_the_domains_of_its_experts():
@@ -190,7 +190,7 @@ def test_the_pool_learns_from_the_domains_of_its_experts():
     recorded = DomainConfig(name="general", weights=dict.fromkeys(POOL_DOMAINS, 1.0))
     assert _mixed(config.domain) == recorded  # what the shipped generalist's answers were made with
     recipe = (Path(__file__).parents[1] / "scripts" / "train_pool").read_text()
-    assert f"for domain in {' '.join(POOL_DOMAINS)}; do" in recipe
+    assert "from drafterforge.prompts.domains import domains; print(*domains())" in recipe
 
 
 def test_the_shipped_generalist_is_found_by_its_recipe():
@@ -268,7 +268,7 @@ def test_values_arrive_typed():
         "overwrite=true",
         "target.revision=null",
     )
-    assert config.domain.weights == dict.fromkeys(GRAMMARS, 1.0) | {"sql": 2.0}
+    assert config.domain.weights == dict.fromkeys(domains(), 1.0) | {"sql": 2.0}
     assert isinstance(config.trainer.lr, float) and config.trainer.loggers == ["csv"]
     assert config.trainer.min_lr_ratio == config.trainer.warmup_ratio
     assert (config.runtime.depth, config.runtime.top_k) == (4, None)

@@ -5,29 +5,19 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 
 from drafterforge.config.data import DataConfig, DomainConfig
-from drafterforge.data.grammars import base
 from drafterforge.data.sources import Row, hf_rows, jsonl_rows
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.prompts import grammar
+from drafterforge.prompts.prompt import Prompt
 
 log = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
 _REFILL = 0.05  # share of the prompts that an empty split is given
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What the target is asked; assistant messages among them are the source's own answers."""
-
-    id: str
-    domain: str
-    task: str  # the unit of the split, '' where the source names none
-    messages: tuple[dict[str, str], ...]  # {"role", "content"}
-    source: str
 
 
 def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str, list[Prompt]]:
@@ -67,18 +57,21 @@ def _from_grammars(
     if data.answers == "given":
         raise ConfigError("a grammar has no answers; type data=jsonl path=FILE.jsonl, or data.answers=target")
     weights = _positive(domain.weights)
+    if weights and data.path:
+        raise ConfigError(f"path={data.path} is the grammar of one domain; domain={domain.name} mixes several")
     if not weights and not domain.grammar:
         raise ConfigError(f"domain={domain.name} has no prompt grammar; type data=jsonl path=FILE.jsonl or data=hf")
     weights = weights or {domain.name: 1.0}
     prompts: dict[str, list[Prompt]] = {}
     seen: set[str] = set()
     for split in ("test", "val", "train"):  # a text drawn twice stays where it is held out
-        drawn = [_drawn(name, split, count, seed) for name, count in shares(weights, limits[split]).items() if count]
+        counts = shares(weights, limits[split])
+        drawn = [_drawn(name, split, count, seed, data.path) for name, count in counts.items() if count]
         prompts[split] = [p for p in interleave(drawn) if not _repeated(prompt_text(p), seen)]
     return {split: prompts[split] for split in SPLITS}
 
 
-def _drawn(domain: str, split: str, count: int, seed: int) -> list[Prompt]:
+def _drawn(domain: str, split: str, count: int, seed: int, path: str) -> list[Prompt]:
     return [
         Prompt(
             id=f"{domain}-{split}-{number:05d}",
@@ -87,7 +80,7 @@ def _drawn(domain: str, split: str, count: int, seed: int) -> list[Prompt]:
             messages=({"role": "user", "content": draw.text},),
             source="grammar",
         )
-        for number, draw in enumerate(base.draw_prompts(domain, split, count, seed))
+        for number, draw in enumerate(grammar.draw_prompts(domain, split, count, seed, path))
     ]
 
 
@@ -170,7 +163,7 @@ def _split_rows(rows: Iterable[Row], domain: str, limits: dict[str, int], where:
         if _repeated(text, seen):
             repeated += 1
             continue
-        split = row.split or base.split_of(row.task or text)
+        split = row.split or grammar.split_of(row.task or text)
         if len(splits[split]) < limits[split]:
             splits[split].append(_prompt(row, domain, ids))
         elif all(len(splits[name]) >= limits[name] for name in SPLITS):

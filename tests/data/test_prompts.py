@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from drafterforge.config.data import DataConfig, DomainConfig
-from drafterforge.data.grammars import base
-from drafterforge.data.grammars.base import Draw
 from drafterforge.data.prompts import SPLITS, load_prompts, prompt_text, shares, shares_of
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.prompts import grammar as grammar_module
+from drafterforge.prompts.grammar import Draw
 
 SQL = DomainConfig(name="sql")
 
@@ -36,10 +36,10 @@ def texts(prompts) -> dict[str, list[str]]:
 
 @pytest.fixture
 def grammar(monkeypatch):
-    def draw(domain: str, split: str, count: int, seed: int) -> list[Draw]:
+    def draw(domain: str, split: str, count: int, seed: int, path: str) -> list[Draw]:
         return [Draw(f"{split} {i % 7}", f"{domain} {split} {seed} {i}") for i in range(count)]
 
-    monkeypatch.setattr(base, "draw_prompts", draw)
+    monkeypatch.setattr(grammar_module, "draw_prompts", draw)
 
 
 def test_grammar_prompts_fill_every_split_and_repeat_exactly(grammar):
@@ -70,9 +70,9 @@ def test_shares_add_up_and_differ_from_the_exact_ones_by_less_than_one():
 
 def test_a_text_drawn_in_two_splits_stays_in_the_held_out_one(monkeypatch):
     monkeypatch.setattr(
-        base,
+        grammar_module,
         "draw_prompts",
-        lambda _, split, count, seed: [Draw(split, f"ask  {i}") for i in range(count)],
+        lambda _, split, count, seed, path: [Draw(split, f"ask  {i}") for i in range(count)],
     )
     found = texts(load_prompts(DataConfig(num_train=9, num_val=5, num_test=3), SQL, 0))
     assert found == {

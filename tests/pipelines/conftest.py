@@ -15,13 +15,13 @@ import torch
 
 from drafterforge.artifacts.staging import drop_staging
 from drafterforge.cli import main
-from drafterforge.data.grammars import GRAMMARS
 from drafterforge.drafters.eagle3.train.loss import StepCounts
+from drafterforge.prompts.domains import domains
 from tests.tiny import save_tiny_target
 
 SMOKE = ("experiment=smoke", "eval.num_prompts=1", "eval.max_new_tokens=4", "eval.chain=false")
 LEFT_OUT = [  # as few prompts need few domains
-    f"domain.weights.{name}=0" for name in GRAMMARS if name not in ("sql", "python", "math", "chat")
+    f"domain.weights.{name}=0" for name in domains() if name not in ("sql", "python", "math", "chat")
 ]
 GENERAL = ("train-drafter", "domain=general", *LEFT_OUT, *SMOKE)
 EXPERT = ("train-drafter", "answers=general", "drafter=lora", "drafter.lora.rank=4", *SMOKE)

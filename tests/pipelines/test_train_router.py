@@ -16,7 +16,6 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt
-from drafterforge.data.rephrase import kinds
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines import train_router as pipeline
@@ -30,6 +29,7 @@ from drafterforge.pipelines.train_router import (
     train_router,
 )
 from drafterforge.pipelines.yardstick import Measured, Yardstick
+from drafterforge.prompts.rephrase import kinds
 from drafterforge.router.features import prompt_features
 from drafterforge.router.router import Router
 from drafterforge.runtime.engine import Engine

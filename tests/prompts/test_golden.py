@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from drafterforge.data.grammars import draw_prompts
+from drafterforge.prompts.grammar import draw_prompts
 
 # sha256 of the first 1,000 prompts and their tasks at seed 0, of each split.
 GOLDEN = {

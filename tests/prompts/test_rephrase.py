@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from drafterforge.data.prompts import Prompt
-from drafterforge.data.rephrase import (
+from drafterforge.errors import ConfigError
+from drafterforge.prompts.prompt import Prompt
+from drafterforge.prompts.rephrase import (
     LANGUAGE,
     LANGUAGES,
     OPENINGS,
@@ -16,14 +17,12 @@ from drafterforge.data.rephrase import (
     ROLES,
     SPLITS,
     TWO_ANSWERS,
-    WITH_TEXT,
     kinds,
     partly_rephrased,
     rephrase,
     rephrased,
     translated,
 )
-from drafterforge.errors import ConfigError
 
 WORDINGS = {"two_answers": TWO_ANSWERS, "role": ROLE, "language": LANGUAGE}
 TEXT = (
@@ -58,7 +57,7 @@ def test_in_another_language_code_and_all_but_the_first_words_of_sentences_stay(
         assert "Write a" not in found and any(f"{text} a function" in found for text in opening)
 
 
-@pytest.mark.parametrize("domain", WITH_TEXT)
+@pytest.mark.parametrize("domain", ["summarization", "translation"])
 def test_a_request_that_carries_a_text_stays_whole_in_every_rephrasing(domain):
     messages = ({"role": "user", "content": "Translate into Dutch.\n\nPlease wait. What is that?"},)
     for kind in kinds():
@@ -84,7 +83,7 @@ def test_training_and_test_share_no_wording(kind):
 
 
 def test_the_test_has_languages_that_training_never_sees():
-    used = {split: {one.split("|")[0] for one in LANGUAGE[split]} for split in SPLITS}
+    used = {split: {one.split(" | ")[0] for one in LANGUAGE[split]} for split in SPLITS}
     assert used["test"] - used["train"] - used["val"] and set.union(*used.values()) == set(LANGUAGES)
 
 

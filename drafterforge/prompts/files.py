@@ -1,0 +1,223 @@
+"""Grammar files: word lists and families of tasks in YAML, read into tasks and their writers.
+
+`prompts/README.md` describes the format.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from drafterforge.errors import ConfigError
+from drafterforge.prompts.expressions import Expression, compiled
+from drafterforge.prompts.functions import cells, is_range, options
+from drafterforge.prompts.templates import fill
+
+Writer = Callable[[random.Random], str]  # phrases one task as a user message
+Values = dict[str, Any]
+Step = Callable[[Values, random.Random | None], None]  # sets one slot, or several
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the safe loader, in C where there is one
+_REPEATED = re.compile(r"(\d+)x(?: (.*))?")
+_FILE_KEYS = {"order", "carries_text", "shared", "lists", "tasks"}
+_MISTAKES = (ConfigError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+_BODY_KEYS = {"when", "first", "before", "asks", "after", "draw", "cases", "last", "text"}
+_FAMILY_KEYS = _BODY_KEYS - {"when"} | {"task", "for", "let", "nested"}
+
+
+@cache
+def read_yaml(path: str | Path) -> Any:
+    """The content of a YAML file, its blocks as lists of lines."""
+    try:
+        return _listed(yaml.load(Path(path).expanduser().read_text(encoding="utf-8"), Loader=_LOADER))
+    except OSError as error:
+        raise ConfigError(f"cannot read the grammar {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the grammar {path} is no YAML: {' '.join(str(error).split())}") from error
+
+
+def read_grammar(path: str | Path) -> dict[str, Any]:
+    """The content of a grammar file."""
+    content = read_yaml(path)
+    if not isinstance(content, dict) or not isinstance(content.get("tasks"), list):
+        raise ConfigError(f"the grammar {path} has no tasks; give it a list `tasks:` as prompts/README.md shows")
+    _require_known(content, _FILE_KEYS, f"the grammar {path}")
+    return content
+
+
+def read_tasks(path: str | Path) -> Iterator[tuple[str, Writer]]:
+    """Every task of a grammar file with its writer, in the order of the file."""
+    content = read_grammar(path)
+    for number, family in enumerate(content["tasks"], start=1):
+        try:
+            yield from _family(family, content.get("lists") or {})
+        except _MISTAKES as error:
+            name = family.get("task", "without a name") if isinstance(family, dict) else family
+            raise ConfigError(f"{path}, family {number} of tasks ({name}): {_reason(error)}") from error
+
+
+def lines(block: str) -> list[str]:
+    """The entries of a block, one a line: backslash and n is a line break, `3x TEXT` counts three times."""
+    entries: list[str] = []
+    for line in block.splitlines():
+        if match := _REPEATED.fullmatch(line.rstrip()):
+            entries += [(match[2] or "").replace("\\n", "\n")] * int(match[1])
+        elif line.strip():
+            entries.append(line.strip().replace("\\n", "\n"))
+    return entries
+
+
+def _listed(content: Any) -> Any:
+    """The content with blocks (texts of whole lines) as lists of their lines."""
+    if isinstance(content, dict):
+        return {key: _listed(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_listed(value) for value in content]
+    block = isinstance(content, str) and content.endswith("\n") and not content.isspace()
+    return lines(content) if block else content
+
+
+def _family(family: Mapping[str, Any], lists: Mapping[str, Any]) -> Iterator[tuple[str, Writer]]:
+    _require_known(family, _FAMILY_KEYS, "a family of tasks")
+    asks, loops = family.get("asks"), family.get("for") or {}
+    lists = {**lists, "asks": asks}
+    let = _steps(family.get("let"), lists, draws=False)
+    columns = [name for header in loops for name in cells(header)]
+    offers = [name.removesuffix("#") for name in columns if name.endswith("#")]
+    bodies: dict[str | None, _Body] = {}
+    for row in _rows(loops, lists, {}):
+        values = dict(row)
+        for step in let:
+            step(values, None)
+        kind = values["kind"] if isinstance(asks, dict) else None
+        if kind not in bodies:
+            chosen = family if kind is None else {**family, "asks": asks[kind]}
+            bodies[kind] = _Body(chosen, lists, offers)
+        nested = [name for name, value in row.items() if "{" in str(value)] if family.get("nested") else []
+        task = fill(family["task"], values)
+        yield task, partial(_write, task, bodies[kind], values, nested)
+
+
+def _write(task: str, body: _Body, values: Values, nested: Sequence[str], rng: random.Random) -> str:
+    try:
+        return body.write(values.copy(), rng, nested)
+    except _MISTAKES as error:
+        raise ConfigError(f"the task {task!r} of a grammar cannot be written: {_reason(error)}") from error
+
+
+def _rows(loops: Mapping[str, Any], lists: Mapping[str, Any], bound: Values) -> Iterator[Values]:
+    """The slots of every row of the lists that a family goes through; those of the last list vary fastest."""
+    if not loops:
+        yield bound
+        return
+    (header, source), *others = loops.items()
+    names = [name.removesuffix("#") for name in cells(header)]
+    items = _source(source, lists)(bound, None)
+    for item in items.items() if isinstance(items, dict) and len(names) > 1 else items:
+        row = item if isinstance(item, dict) else dict(zip(names, _cells(item, names), strict=True))
+        yield from _rows(dict(others), lists, {**bound, **row})
+
+
+def _cells(item: Any, names: Sequence[str]) -> Sequence[Any]:
+    row = [item] if len(names) == 1 else cells(item) if isinstance(item, str) else item
+    if len(row) != len(names):
+        raise ConfigError(f"the row {item!r} has {len(row)} cells, wanted {len(names)}: {', '.join(names)}")
+    return row
+
+
+class _Body:
+    """What a writer draws: first, before, an ask, after, offers, draw, the kind's slots, a case, last."""
+
+    def __init__(self, spec: Mapping[str, Any], lists: Mapping[str, Any], offers: Sequence[str] = ()) -> None:
+        asks, slots = spec.get("asks"), {}
+        if isinstance(asks, dict):  # a kind with slots of its own
+            slots = {name: value for name, value in asks.items() if name != "ask"}
+            asks = asks["ask"]
+        phrase = (spec.get("before"), asks, spec.get("after"))
+        self.first = _steps(spec.get("first"), lists)
+        self.phrase = [_source(part, lists) for part in phrase if part is not None]
+        self.offers = offers
+        self.draw = _steps(spec.get("draw"), lists) + _steps(slots, lists)
+        self.cases = [_case(case, lists) for case in spec.get("cases", ())]
+        self.last = _steps(spec.get("last"), lists)
+        self.text = _value(spec["text"], lists) if "text" in spec else None
+
+    def write(self, values: Values, rng: random.Random, nested: Sequence[str] = ()) -> str:
+        """One prompt; what is drawn is added to the values of the task."""
+        for step in self.first:
+            step(values, rng)
+        for _ in range(2 if nested else 0):  # a cell may speak of another, which may hold a number
+            values |= {name: fill(values[name], values) for name in nested}
+        templates = [rng.choice(part(values, rng)) for part in self.phrase]
+        for name in self.offers:
+            values[name] = rng.choice(options(values[name]))
+        for step in self.draw:
+            step(values, rng)
+        prompt = fill(" ".join(template for template in templates if template), values)
+        for when, case in self.cases:
+            if when(values, rng):
+                prompt = case.write(values, rng)
+                break
+        values["prompt"] = prompt
+        for step in self.last:
+            step(values, rng)
+        return prompt if self.text is None else self.text(values, rng)
+
+
+def _case(case: Mapping[str, Any], lists: Mapping[str, Any]) -> tuple[Expression, _Body]:
+    _require_known(case, _BODY_KEYS, "a case")
+    return _source(case.get("when", "True"), lists), _Body(case, lists)
+
+
+def _steps(slots: Any, lists: Mapping[str, Any], draws: bool = True) -> list[Step]:
+    if isinstance(slots, list):
+        return [step for part in slots for step in _steps(part, lists, draws)]
+    return [
+        _step(cells(names.replace(", ", " | ")), _value(value, lists, draws)) for names, value in (slots or {}).items()
+    ]
+
+
+def _step(names: list[str], value: Expression) -> Step:
+    def set_slots(values: Values, rng: random.Random | None) -> None:
+        if len(names) == 1:
+            values[names[0]] = value(values, rng)
+        else:
+            values.update(zip(names, value(values, rng), strict=True))
+
+    return set_slots
+
+
+def _value(value: Any, lists: Mapping[str, Any], draws: bool = True) -> Expression:
+    """A slot's value: a list or range to draw from, an expression behind `=`, a template, or a constant."""
+    if isinstance(value, str) and value.startswith("="):
+        return compiled(value[1:], lists)
+    if isinstance(value, str) and is_range(value):
+        value = options(value)
+    if isinstance(value, list | range) and draws:
+        return lambda values, rng: rng.choice(value)
+    if isinstance(value, str):
+        return lambda values, rng: fill(value, values)
+    return lambda values, rng: value
+
+
+def _source(part: Any, lists: Mapping[str, Any]) -> Expression:
+    """A list, or the expression that gives one."""
+    if isinstance(part, str):
+        return compiled(part.removeprefix("="), lists)
+    return lambda values, rng: part
+
+
+def _require_known(keys: Mapping[str, Any], known: set[str], what: str) -> None:
+    for key in keys:
+        if key not in known:
+            raise ConfigError(f"{what} has no key {key!r}; there are {', '.join(sorted(known))}")
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,110 @@
+"""A domain's tasks, the writers that phrase them, and the seeded order of the draws."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+
+from drafterforge.errors import ConfigError
+from drafterforge.prompts.domains import domains, grammar_path
+from drafterforge.prompts.files import Writer, read_grammar, read_tasks
+
+SPLITS = ("train", "val", "test")
+ATTEMPTS = 12  # phrasings tried before a task counts as used up
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One prompt and the task behind it."""
+
+    task: str  # what is asked, without phrasing, names or numbers: the unit of the split
+    text: str  # the user message
+
+
+class Grammar:
+    """A domain's tasks, each with a writer that phrases it in many ways."""
+
+    def __init__(self, domain: str, tasks: Callable[[], Iterable[tuple[str, Writer]]]) -> None:
+        self.domain = domain
+        self._tasks = tasks
+
+    @classmethod
+    def open(cls, domain: str, path: str | Path) -> Grammar:
+        """The grammar of a data file."""
+        return cls(domain, lambda: read_tasks(path))
+
+    @cached_property
+    def writers(self) -> dict[str, Writer]:
+        """Every task of the domain with its writer, in the order of the word lists."""
+        writers: dict[str, Writer] = {}
+        for task, writer in self._tasks():
+            if task in writers:
+                raise ConfigError(f"the {self.domain} grammar writes the task {task!r} twice")
+            writers[task] = writer
+        return writers
+
+    @cached_property
+    def tasks(self) -> dict[str, list[str]]:
+        """The tasks of each split."""
+        tasks: dict[str, list[str]] = {split: [] for split in SPLITS}
+        for task in self.writers:
+            tasks[split_of(task)].append(task)
+        return tasks
+
+    def draws(self, split: str, seed: int) -> Iterator[Draw]:
+        """Every distinct prompt of a split: one phrasing of each task, then a second, and so on."""
+        rng = random.Random(f"{self.domain}/{split}/{seed}")
+        tasks = self.tasks[split].copy()
+        rng.shuffle(tasks)
+        seen: set[str] = set()
+        while tasks:
+            unused = []
+            for task in tasks:
+                text = self._unseen(task, seen, rng)
+                if text is not None:
+                    seen.add(text)
+                    unused.append(task)
+                    yield Draw(task, text)
+            tasks = unused
+
+    def _unseen(self, task: str, seen: set[str], rng: random.Random) -> str | None:
+        texts = (self.writers[task](rng) for _ in range(ATTEMPTS))
+        return next((text for text in texts if text not in seen), None)
+
+
+def split_of(task: str) -> str:
+    """Split of a task, a pure function of its text: 90 % train, 5 % val, 5 % test."""
+    share = int.from_bytes(sha256(task.encode()).digest()[:8], "big") % 100
+    return "train" if share < 90 else "val" if share < 95 else "test"
+
+
+@cache
+def grammar(domain: str, path: str = "") -> Grammar:
+    """The grammar of a domain, from its file in the package or from another file."""
+    if not path and domain not in domains():
+        raise ConfigError(f"no grammar for domain={domain}; type one of {', '.join(domains())}, or path=FILE.yaml")
+    return Grammar.open(domain, path or grammar_path(domain))
+
+
+def carries_text(domain: str) -> bool:
+    """Whether the domain's requests carry a text, to summarize or translate, that must stay as it is."""
+    return domain in domains() and bool(read_grammar(grammar_path(domain)).get("carries_text"))
+
+
+def draw_prompts(domain: str, split: str, count: int, seed: int, path: str = "") -> list[Draw]:
+    """The first `count` distinct prompts of a split in the order of `seed`."""
+    drawn_from = grammar(domain, path)
+    if split not in SPLITS:
+        raise ConfigError(f"no split {split!r}; type one of {', '.join(SPLITS)}")
+    draws = list(islice(drawn_from.draws(split, seed), count))
+    if len(draws) < count:
+        raise ConfigError(
+            f"the {domain} grammar has only {len(draws)} distinct {split} prompts, "
+            f"{count} were asked; type data.num_{split}={len(draws)}"
+        )
+    return draws
