@@ -208,7 +208,7 @@ MISTAKES = {
     ),
     "missing value": ([*TRAIN, "seed=???"], "seed needs a value"),
     "missing file": ([*TRAIN, "data=jsonl"], "data=jsonl needs a file: type path=FILE.jsonl"),
-    "file without jsonl": ([*TRAIN, "path=x.jsonl"], "path= is read by data=jsonl only"),
+    "file without jsonl": ([*TRAIN, "path=x.jsonl"], "for prompts type data=jsonl path=FILE.jsonl"),
     "syntax": ([*TRAIN, "trainer.betas=[0.9"], "trainer.betas=[0.9 cannot be read"),
     "sweep": ([*TRAIN, "trainer.lr=1,2"], "trainer.lr takes one value"),
     "interpolation": ([*TRAIN, "trainer.lr=${nothing}"], "trainer.lr: Interpolation key"),

@@ -21,6 +21,7 @@ from drafterforge.config.catalogue import (
 from drafterforge.config.overrides import narrowed_by, read_overrides
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import ConfigError
+from drafterforge.prompts.domains import domains
 
 Config = TypeVar("Config")
 
@@ -65,6 +66,8 @@ def _compose(name: str, config_class: type, choices: Mapping[str, str]) -> dict[
                 ) from error
         raise ConfigError(str(error).splitlines()[0]) from error
     tree = OmegaConf.to_container(composed)
+    if tree.get("domain", {}).get("weights") == "equal":
+        tree["domain"]["weights"] = dict.fromkeys(domains(), 1.0)
     # An experiment speaks to several commands and choices: groups and keys that others have are left out.
     for section, variants in variants_of(config_class).items():
         foreign = variants.keys - field_types(field_types(config_class)[section]).keys()

@@ -6,17 +6,9 @@ from dataclasses import dataclass
 
 from drafterforge.config.checks import require, require_at_least, require_choice, require_counts
 from drafterforge.config.fields import setting
+from drafterforge.prompts.domains import domains
 
-POOL_DOMAINS = (  # of the shipped pool's experts: what is measured by default
-    "sql",
-    "python",
-    "math",
-    "chat",
-    "science",
-    "medical",
-    "summarization",
-    "translation",
-)
+POOL_DOMAINS = domains()  # all with a grammar: the shipped pool's experts, and what is measured by default
 
 
 @dataclass(frozen=True)
@@ -42,7 +34,7 @@ class DataConfig:
     """Where prompts come from and how the target answers them."""
 
     source: str = setting("grammar", "grammar | jsonl | hf")
-    path: str = setting("", 'data=jsonl: a file with one {"messages": [...]} a line, or a folder of such files')
+    path: str = setting("", 'data=jsonl: a file of {"messages": [...]} lines, or a folder; data=grammar: a grammar')
     licences: list[str] = setting([], "data=jsonl: lines whose licence begins so; empty: all lines")
     domain_names: dict[str, str] = setting({}, "data=jsonl: what domains of its lines are called here")
     dataset: str = setting("", "data=hf: hub id or local folder; empty: the domain's own")
@@ -69,7 +61,9 @@ class DataConfig:
         if self.source == "jsonl":
             require(bool(self.path), "data=jsonl needs a file: type path=FILE.jsonl")
         else:
-            require(not self.path, f"path= is read by data=jsonl only, not by data={self.source}")
+            require(not self.path or self.source == "grammar", f"path= is not read by data={self.source}")
+            grammar = "path= of data=grammar is a grammar, FILE.yaml; for prompts type data=jsonl path=FILE.jsonl"
+            require(not self.path or self.path.endswith((".yaml", ".yml")), grammar)
             for key in ("licences", "domain_names"):
                 found = f"data.{key}= is read by data=jsonl only, not by data={self.source}"
                 require(not getattr(self, key), f"{found}; type data=jsonl path=FILE.jsonl")

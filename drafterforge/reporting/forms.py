@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.reporting.measured import BEST_STATIC, EXPERT, NONE, STATIC
 
 FIGURES = {  # key -> heading, form, unit
@@ -53,7 +54,7 @@ DEFAULT = Line("EAGLE-3 (default tree)", drafter=ONE)
 BEST_TREE = Line("EAGLE-3 (best static tree)", drafter=ONE, schedule=BEST_STATIC)
 RETRIEVAL = Line("retrieval (as PLD)", drafter="retrieval")
 HINDSIGHT = Line("best in hindsight", "oracle", figures=("mat",))
-DOMAINS = _same("sql", "python", "math", "science", "medical", "summarization", "translation", "chat")
+DOMAINS = _same(*POOL_DOMAINS)
 RESPS_COLUMNS = {
     "MT-bench": ("mt_bench",),
     "HumanEval": ("humaneval",),
