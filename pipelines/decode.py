@@ -27,10 +27,11 @@ from drafterforge.drafters.eagle3.checkpoint import generalist_of, load_drafter
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.retrieval.model import Datastore, Retrieval
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.lossless import compare, counted
-from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
-from drafterforge.evaluation.report import build_row
-from drafterforge.pipelines.reports import write_report
+from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
+from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
+from drafterforge.evaluation.rows import build_row
+from drafterforge.evaluation.timing import generate_in_turns
+from drafterforge.reporting.artifact import write_report
 from drafterforge.runtime.engine import Drafter, Engine, kind_of_drafter
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.shapes import choose_shape
@@ -174,7 +175,7 @@ def _measure(
             )
         )
     with bar(f"decoding in {dtype}", len(prompts) * len(methods)) as progress:
-        found = measure(methods, prompts, cfg.eval.max_new_tokens, progress.advance)
+        found = generate_in_turns(methods, prompts, cfg.eval.max_new_tokens, progress.advance)
 
     @cache
     def exact_target() -> Target:
@@ -189,7 +190,7 @@ def _measure(
             def exact(method: Method = method) -> tuple[Engine, Engine]:
                 return engine_for(drafter, exact_target(), method.engine.shape), Engine(exact_target())
 
-        mismatches = compare(method.name, target, found[method.name], found[text], exact)
+        mismatches = find_mismatches(method.name, target, found[method.name], found[text], exact)
         details += [{"dtype": dtype, **one.as_dict()} for one in mismatches]
         rows.append(
             build_row(
@@ -197,7 +198,7 @@ def _measure(
                 found[method.name],
                 found[AUTOREGRESSIVE],
                 domain=cfg.domain.name,
-                mismatches=counted(mismatches),
+                mismatches=count_mismatches(mismatches),
                 dtype=dtype,
                 numerics=method.engine.numerics,
             )

@@ -12,9 +12,9 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.progress import bar, table_console
-from drafterforge.pipelines.reports import write_report
 from drafterforge.replay.joint import JointContest, portfolio
 from drafterforge.replay.trace import Traces
+from drafterforge.reporting.artifact import write_report
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.targets.load import Target

@@ -29,28 +29,28 @@ from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers, JoinedRows
 from drafterforge.data.prompts import Prompt, load_prompts
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.evaluation.ledger import Entry
-from drafterforge.evaluation.report import print_table
+from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.requests import Request
-from drafterforge.evaluation.rows import timed_rows
-from drafterforge.evaluation.shelf import Shelf
+from drafterforge.evaluation.resume_cache import ResumeCache
+from drafterforge.evaluation.rows import per_request, timed_rows
+from drafterforge.evaluation.timing import TimingRun, time_methods
 from drafterforge.pipelines.bundles import is_name, named_bundle
-from drafterforge.pipelines.contenders import BUNDLE as THE_BUNDLE
-from drafterforge.pipelines.contenders import DEFAULT, Contenders
 from drafterforge.pipelines.decode import open_drafter
-from drafterforge.pipelines.eval import per_request
 from drafterforge.pipelines.export import make_bundle
+from drafterforge.pipelines.method_factory import BUNDLE as THE_BUNDLE
+from drafterforge.pipelines.method_factory import DEFAULT, MethodFactory
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector, pool_names, retrieval_of
 from drafterforge.pipelines.prepare_data import find_answers
-from drafterforge.pipelines.reports import require_lossless, write_report
-from drafterforge.pipelines.timing import settled, timed
+from drafterforge.pipelines.settling import settle_mismatches
 from drafterforge.pipelines.train_drafter import parents_of, train
+from drafterforge.reporting.artifact import require_lossless, write_report
+from drafterforge.reporting.console import print_table
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target, target_name
 from drafterforge.training.loggers import require_loggers, settings_of
 
 Config = QuickstartConfig
-Measured = tuple[list[dict[str, Any]], list[dict[str, Any]], list[Entry]]  # rows, mismatches, ledger
+Measured = tuple[list[dict[str, Any]], list[dict[str, Any]], list[Measurement]]  # rows, mismatches, ledger
 STEPS = ("open", "tune", "export", "evaluate")
 FIRST = ("method", "num_prompts", "num_tokens", "mat", "tokens_per_s", "speedup", "speedup_ci95", "mismatches")
 
@@ -101,7 +101,7 @@ def run(cfg: Config) -> Path:
         },
         config=config_of(cfg) | {"drafter": to_dict(cfg.drafter), "trainer": settings_of(cfg.trainer)},
         parents=[*manifests(cfg, target, alone), *answers.manifests],
-        entries=entries,
+        measurements=entries,
     )
     copy = Path(cfg.runs_dir) / "quickstart" / "report.json"
     copy.parent.mkdir(parents=True, exist_ok=True)
@@ -254,8 +254,8 @@ def last_look(
 ) -> Measured:
     """Plain decoding, each of these drafters and the bundle, on the same prompts."""
     asking = evaluated(cfg, PoolConfig(drafters=alone), [*alone, THE_BUNDLE], cfg.eval.max_new_tokens)
-    shelf = shelves / f"last-{read_record(bundle).digest[:16]}"
-    return measured(asking, target, requests[: cfg.eval.num_prompts], shelf, bundle)
+    cache = shelves / f"last-{read_record(bundle).digest[:16]}"
+    return measured(asking, target, requests[: cfg.eval.num_prompts], cache, bundle)
 
 
 def evaluated(cfg: Config, pool: PoolConfig, methods: list[str], max_new_tokens: int) -> EvaluateConfig:
@@ -276,7 +276,9 @@ def measured(
     """What the methods made of the requests, taking turns; parts that are in the folder are not made again."""
     folder.mkdir(exist_ok=True)
     pool, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target, cfg.seed)
-    contenders = Contenders(cfg, target, pool, shape, bundle)
-    live = timed(cfg, contenders.build(cfg.suite.methods), requests, range(len(requests)), Shelf(folder))
-    mismatches = settled(cfg, contenders, requests, live)
-    return timed_rows(live, mismatches, {}, each=False), mismatches, live
+    factory = MethodFactory(cfg, target, pool, shape, bundle)
+    timing = TimingRun(cfg.suite.max_new_tokens, cfg.seed)
+    methods = factory.build(cfg.suite.methods)
+    live = time_methods(timing, methods, requests, range(len(requests)), ResumeCache(folder))
+    mismatches = settle_mismatches(cfg, factory, requests, live)
+    return timed_rows(live, mismatches, {}, by_domain=False), mismatches, live

@@ -1,99 +1,92 @@
-"""The suite `scaling`: the same requests with other temperatures, batches, contexts and pools, against the clock."""
+"""The suite `scaling`: times the same requests at other temperatures, batch sizes, context lengths and pool sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.progress import say
 from drafterforge.data.chat import Message, prompt_ids
-from drafterforge.evaluation.ledger import Entry
+from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.requests import Request
-from drafterforge.evaluation.shelf import Shelf
-from drafterforge.pipelines.contenders import Contenders
-from drafterforge.pipelines.suites import answered, test_prompts
-from drafterforge.pipelines.timing import POOL_SIZE, timed
+from drafterforge.evaluation.suites import Suite
+from drafterforge.evaluation.timing import TimingRun, time_methods
+from drafterforge.pipelines.method_factory import MethodFactory
 
-TEMPERATURE, BATCH_SIZE, CONTEXT = "temperature", "batch size", "context length"
-MOST_TURNS = 64  # put before a request to make it long
+TEMPERATURE, BATCH_SIZE, CONTEXT, POOL_SIZE = "temperature", "batch size", "context length", "pool size"
+MOST_TURNS = 64  # of other conversations put before a request to make it long
 FIGURES = ("speedup", "mat", "tokens_per_s")
 
 
-def scaled(
-    cfg: EvaluateConfig,
-    contenders: Contenders,
-    requests: Sequence[Request],
-    places: Sequence[int],
-    shelf: Shelf,
-) -> tuple[list[Entry], list[Request]]:
-    """What was measured along every axis, and the requests with those that were made for it behind them."""
-    own = [name for name in cfg.suite.methods if not name.startswith("hf_")]  # others' noise and batches are not ours
-    methods = contenders.build(own)
-    every, found = list(requests), []
+def time_along_axes(
+    suite: Suite, factory: MethodFactory, requests: Sequence[Request], indices: Sequence[int]
+) -> tuple[list[Measurement], list[Request]]:
+    """What was measured along every axis; and all requests, with the longer ones made for it at the end."""
+    cfg = suite.cfg
+    methods = factory.build([name for name in cfg.suite.methods if not name.startswith("hf_")])  # ours alone
+    all_requests, measurements = list(requests), []
 
-    def measure(axis: str, at: float, methods: Sequence[Any], places: Sequence[int], **more: Any) -> None:
-        found.extend(timed(cfg, methods, every, places, shelf, axis=axis, at=at, **more))
+    def measure(axis: str, at: float, indices: Sequence[int], methods: Sequence[Any] = methods, **more: Any) -> None:
+        run = TimingRun(cfg.suite.max_new_tokens, cfg.seed, axis=axis, at=at, **more)
+        measurements.extend(time_methods(run, methods, all_requests, indices, suite.cache))
 
     for temperature in cfg.suite.temperatures:
-        measure(TEMPERATURE, temperature, methods, places, temperature=temperature)
+        measure(TEMPERATURE, temperature, indices, temperature=temperature)
     for size in cfg.suite.batch_sizes:
-        enough = [*places, *(place for place in range(len(requests)) if place not in places)]
-        count = max(size, len(places) // size * size)
+        filled = [*indices, *(index for index in range(len(requests)) if index not in indices)]
+        count = max(size, len(indices) // size * size)
         if count > len(requests):
             say(f"left out a batch of {size}: the suite has {len(requests)} requests; type suite.num_prompts={size}")
             continue
         for method in methods:
             for engine in (method.engine, *method.experts.values()):
                 engine.max_batch = max(engine.max_batch, size)
-        measure(BATCH_SIZE, size, methods, enough[:count], batch_size=size)
+        measure(BATCH_SIZE, size, filled[:count], batch_size=size)
     for length in cfg.suite.context_lengths:
-        longer = lengthened(cfg, contenders, [requests[place] for place in places], length, shelf)
-        every += longer
+        longer = lengthen(suite, [requests[index] for index in indices], length)
+        all_requests += longer
         if longer:
-            measure(CONTEXT, length, methods, range(len(every) - len(longer), len(every)))
+            measure(CONTEXT, length, range(len(all_requests) - len(longer), len(all_requests)))
     for size in cfg.suite.pool_sizes:
-        if size <= len(contenders.pool.names):
-            measure(POOL_SIZE, size, contenders.of_size(size).build(["default"]), places)
-    return found, every
+        if size <= len(factory.pool.names):
+            measure(POOL_SIZE, size, indices, factory.with_pool_size(size).build(["default"]))
+    return measurements, all_requests
 
 
-def lengthened(
-    cfg: EvaluateConfig, contenders: Contenders, requests: Sequence[Request], length: int, shelf: Shelf
-) -> list[Request]:
+def lengthen(suite: Suite, requests: Sequence[Request], length: int) -> list[Request]:
     """The requests behind other held-out prompts and the target's answers, as many as fit into `length` tokens."""
-    target = contenders.target
+    cfg, target = suite.cfg, suite.target
     room = target.max_positions - cfg.suite.max_new_tokens
     if length > room:
         say(f"left out a context of {length} tokens: this target reads {room} before an answer of this length")
         return []
-    drawn = [prompt for found in test_prompts(cfg, MOST_TURNS, cfg.seed + 2).values() for prompt in found[:MOST_TURNS]][
-        :MOST_TURNS
+    by_domain = suite.prompts(MOST_TURNS, cfg.seed + 2)
+    prompts = [prompt for drawn in by_domain.values() for prompt in drawn[:MOST_TURNS]][:MOST_TURNS]
+    asked = [Request(prompt_ids(target.tokenizer, prompt.messages), prompt.domain) for prompt in prompts]
+    replies = suite.answers(asked, "answering earlier turns", "before")
+    turns = [
+        [*prompt.messages, {"role": "assistant", "content": reply.text}]
+        for prompt, reply in zip(prompts, replies, strict=True)
     ]
-    asked = [Request(prompt_ids(target.tokenizer, prompt.messages), prompt.domain) for prompt in drawn]
-    replies = answered(cfg, target, asked, "answering what stands before", shelf, "before")
-    turns = []
-    for prompt, reply in zip(drawn, replies, strict=True):
-        turns.append([*prompt.messages, {"role": "assistant", "content": reply.text}])
-    found = []
+    longer = []
     for request in requests:
         tokens: list[int] = request.tokens
-        kept: list[Message] = []
+        context: list[Message] = []
         for turn in turns:
-            longer = prompt_ids(target.tokenizer, [*kept, *turn, *request.messages])
-            if len(longer) <= length:
-                tokens, kept = longer, [*kept, *turn]
-        found.append(Request(tokens, request.domain, expert=request.expert))
-    return found
+            extended = prompt_ids(target.tokenizer, [*context, *turn, *request.messages])
+            if len(extended) <= length:
+                tokens, context = extended, [*context, *turn]
+        longer.append(Request(tokens, request.domain, expert=request.expert))
+    return longer
 
 
 def scaling_curves(
     rows: Sequence[Mapping[str, Any]], replayed: Mapping[str, list[dict[str, Any]]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """What the report draws: figures of every method along every axis, behind those that were replayed."""
-    found = {axis: list(points) for axis, points in replayed.items()}
+    """Figures of every method along every axis, as the report draws them, behind those that were replayed."""
+    curves = {axis: list(points) for axis, points in replayed.items()}
     for row in rows:
         if row.get("axis") and not str(row["method"]).startswith("autoregressive"):
             point = {"method": row["method"], "at": row["at"]} | {key: row[key] for key in FIGURES}
-            found.setdefault(row["axis"], []).append(point)
-    return found
+            curves.setdefault(row["axis"], []).append(point)
+    return curves

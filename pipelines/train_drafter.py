@@ -30,10 +30,10 @@ from drafterforge.drafters.eagle3.train.lora import add_adapter, save_adapter, t
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.drafters.eagle3.vocab import coverage, draft_token_ids
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.evaluation.report import print_table
 from drafterforge.pipelines.decode import command_for, decode_held_out, open_drafter
 from drafterforge.pipelines.prepare_data import find_answers, open_features, packed
 from drafterforge.pipelines.train_specialist import Parent, build_retrieval, train_causal_lm
+from drafterforge.reporting.console import print_table
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
 from drafterforge.training.trainer import distil

@@ -21,14 +21,14 @@ from drafterforge.config.policy import POLICIES, PlannerPolicyConfig
 from drafterforge.config.progress import bar, table_console
 from drafterforge.config.replay import KNOTS
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation.lossless import compare, counted
-from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
-from drafterforge.evaluation.report import build_row
+from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
+from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
+from drafterforge.evaluation.rows import build_row
+from drafterforge.evaluation.timing import generate_in_turns
 from drafterforge.pipelines import calibrate
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.joint import select_jointly
 from drafterforge.pipelines.pool import fingerprint_of, open_pool
-from drafterforge.pipelines.reports import write_report
 from drafterforge.pipelines.traces import traces_of
 from drafterforge.pipelines.train_router import train_router
 from drafterforge.pipelines.yardstick import yardstick_of
@@ -36,6 +36,7 @@ from drafterforge.replay.planner import best_static
 from drafterforge.replay.replay import build_table
 from drafterforge.replay.schedules import Schedule, bounds_of, faster_p, replayed, schedule_of
 from drafterforge.replay.trace import Traces
+from drafterforge.reporting.artifact import write_report
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
@@ -301,17 +302,17 @@ def live(cfg: Config, target: Target, test: Traces, schedules: dict[str, Schedul
             engine = Engine(target, pool, choose_shape(cfg.runtime, target.device, target.dtype), 1, numerics)
         methods.append(Method(one.name, engine, "static", "static" if one.shape else one.policy.name, [cfg.drafter]))
     with bar("decoding held-out answers", count * len(methods)) as progress:
-        found = measure(methods, prompts, cfg.traces.max_new_tokens, progress.advance)
+        found = generate_in_turns(methods, prompts, cfg.traces.max_new_tokens, progress.advance)
     static = schedules["best static"].name
     rows = []
     for method in methods:
-        mismatches = compare(method.name, target, found[method.name], found[AUTOREGRESSIVE])
+        mismatches = find_mismatches(method.name, target, found[method.name], found[AUTOREGRESSIVE])
         row = build_row(
             method,
             found[method.name],
             found[AUTOREGRESSIVE],
             domain="mixed",
-            mismatches=counted(mismatches),
+            mismatches=count_mismatches(mismatches),
             dtype=str(target.dtype).removeprefix("torch."),
             numerics=method.engine.numerics,
         )

@@ -32,11 +32,11 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.hybrid.model import Merged
 from drafterforge.drafters.retrieval.model import Retrieval
-from drafterforge.evaluation.rivals import (
+from drafterforge.evaluation.other_engines import (
     FLASHSPEC_TOKENS,
     FlashSpec,
     OpenVINO,
-    Rival,
+    OtherEngine,
     open_model,
     open_pipeline,
     require_openvino,
@@ -107,7 +107,7 @@ def transformers_generate(target: Target, **options: Any) -> Callable[[list[int]
     return decode
 
 
-def rival(method: Rival) -> Callable[[list[int], int], Result]:
+def rival(method: OtherEngine) -> Callable[[list[int], int], Result]:
     """Another program as a contestant."""
 
     def decode(prompt: list[int], count: int) -> Result:

@@ -26,7 +26,7 @@ from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.hybrid.model import Merged
 from drafterforge.drafters.retrieval.model import Datastore, Retrieval
-from drafterforge.evaluation.lossless import compare, counted
+from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
 from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.numerics import choose_numerics
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
             else None
         )
         console.print(f"{name or 'autoregressive'}: {len(prompts)} prompts in {seconds:.0f} s")
-        different = compare(name or "autoregressive", target, answers, wanted, again)
+        different = find_mismatches(name or "autoregressive", target, answers, wanted, again)
         for one in different:
             near = ", the same in float64" if one.rerun else ""
             console.print(f"  prompt {one.prompt} differs at token {one.position}, margin {one.margin:.1e}{near}")
@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "mat": sum(cycle.accept_length for cycle in cycles) / len(cycles),
                 "seconds": seconds,
                 "different": len(different),
-                "mismatches": counted(different),
+                "mismatches": count_mismatches(different),
             }
         )
     show(rows, f"{target.name} in {args.dtype}, numerics={numerics}")

@@ -15,9 +15,9 @@ from pathlib import Path
 from drafterforge.artifacts.atomic import write_bytes_atomic
 from drafterforge.config.progress import table_console
 from drafterforge.errors import DrafterforgeError
-from drafterforge.evaluation.contents import read_report
-from drafterforge.reporting.measured import GENERALIST
-from drafterforge.reporting.papers import paper_tables, print_papers, render_papers
+from drafterforge.reporting.paper_evidence import GENERALIST
+from drafterforge.reporting.paper_tables import paper_tables, print_papers, render_papers
+from drafterforge.reporting.reader import read_report
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from readme_rows import SOURCES
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.typed import read_json
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.contents import curves_of, read_report, whole_rows
+from drafterforge.reporting.reader import curves_of, read_report, whole_rows
 
 MOST_BYTES = 150_000
 CURVES = ("live", "mat_by_domain", "mismatches", "profile", "quickstart", "replayed")  # that README's tables may read

@@ -13,7 +13,7 @@ from readme_rows import SOURCES, Source
 
 from drafterforge.artifacts.typed import read_json
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.contents import curves_of, whole_rows
+from drafterforge.reporting.reader import curves_of, whole_rows
 
 STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")  # a key or a place, or what stands in brackets
 HEADINGS = ("command", "what", "figure", "measured")

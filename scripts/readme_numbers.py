@@ -26,7 +26,7 @@ from readme_rows import SOURCES
 
 from drafterforge.artifacts.typed import read_json
 from drafterforge.errors import ConfigError, DrafterforgeError
-from drafterforge.evaluation.contents import curves_of, is_baseline, is_live, mapping, rows_of, whole_rows
+from drafterforge.reporting.reader import curves_of, is_baseline, is_live, mapping, rows_of, whole_rows
 from drafterforge.reporting.tables import range_of, shown
 
 MEASURED = re.compile(r"<!-- measured -->\n.*?<!-- end of measured -->", re.DOTALL)

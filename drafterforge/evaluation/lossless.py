@@ -48,32 +48,32 @@ def top2_margin(target: Target, tokens: Sequence[int]) -> float:
     return float(best[0] - best[1])
 
 
-def compare(
+def find_mismatches(
     method: str,
     target: Target,
-    found: Sequence[Generation],
-    wanted: Sequence[Generation],
+    answers: Sequence[Generation],
+    references: Sequence[Generation],
     exact: Callable[[], tuple[Engine, Engine]] | None = None,
 ) -> list[Mismatch]:
-    """Every prompt whose tokens differ from autoregressive decoding.
+    """Every prompt whose tokens differ from the reference, autoregressive decoding.
 
     exact() gives the method's and the autoregressive engine in float64, asked for only when a float32 difference stands
     at a near tie.
     """
     mismatches = []
-    for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        position = first_difference(one.tokens, other.tokens)
+    for index, (answer, reference) in enumerate(zip(answers, references, strict=True)):
+        position = first_difference(answer.tokens, reference.tokens)
         if position is None:
             continue
-        margin = top2_margin(target, [*other.prompt, *other.tokens[:position]])
+        margin = top2_margin(target, [*reference.prompt, *reference.tokens[:position]])
         rerun = False
         if exact is not None and margin < NEAR_TIE:
-            fast, plain = (engine.generate([other.prompt], len(other.tokens))[0] for engine in exact())
+            fast, plain = (engine.generate([reference.prompt], len(reference.tokens))[0] for engine in exact())
             rerun = fast.tokens == plain.tokens
         mismatches.append(Mismatch(method, index, position, margin, rerun))
     return mismatches
 
 
-def counted(mismatches: Sequence[Mismatch]) -> int:
-    """Mismatches that stand."""
-    return sum(not one.rerun for one in mismatches)
+def count_mismatches(mismatches: Sequence[Mismatch]) -> int:
+    """Mismatches that stand: those that float64 did not settle."""
+    return sum(not mismatch.rerun for mismatch in mismatches)

@@ -20,17 +20,17 @@ class Request:
     messages: list[Message] = field(default_factory=list, repr=False)  # that the tokens are of, where they are kept
 
     @property
-    def own_expert(self) -> str:
+    def expert_name(self) -> str:
         """Name of the drafter that was trained for this."""
         return self.expert or self.domain
 
 
-def spread(requests: list[Request], count: int) -> list[int]:
-    """Places of `count` requests, the domains taking turns in the order in which they appear; all if fewer."""
+def spread_over_domains(requests: list[Request], count: int) -> list[int]:
+    """Indices of `count` requests, the domains taking turns in the order in which they appear; all if fewer."""
     queues: dict[str, list[int]] = {}
-    for place, request in enumerate(requests):
-        queues.setdefault(request.domain, []).append(place)
-    found: list[int] = []
+    for index, request in enumerate(requests):
+        queues.setdefault(request.domain, []).append(index)
+    indices: list[int] = []
     for turn in range(max(map(len, queues.values()), default=0)):
-        found += [queue[turn] for queue in queues.values() if turn < len(queue)]
-    return sorted(found[:count])
+        indices += [queue[turn] for queue in queues.values() if turn < len(queue)]
+    return sorted(indices[:count])

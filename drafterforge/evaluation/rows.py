@@ -1,121 +1,215 @@
-"""Rows of a report from its ledger: every method over all requests, and by domain."""
+"""Rows of `report.json`: what each method made of all requests, and of those of each domain.
+
+Other tools read the keys of a row (DESIGN 6), so they stay.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.stats import wilcoxon
 
-from drafterforge.evaluation.contents import ALL
-from drafterforge.evaluation.ledger import Entry
-from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method
-from drafterforge.evaluation.report import build_row
-from drafterforge.evaluation.statistics import bootstrap_macro_ratio, holm, macro_ratio
+from drafterforge.evaluation.measurements import Measurement
+from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
+from drafterforge.evaluation.statistics import bootstrap_macro_ratio, bootstrap_ratio, holm, macro_ratio
 from drafterforge.runtime.batch import Generation
 
+ALL = "all"  # domain of rows over several domains
+STEPS = ("prefill", "draft", "verify", "select", "schedule", "host", "total")
 MEGABYTE = 1e6
+LEAST_PAIRS = 6  # prompts below which a paired test says nothing
+
+
+def tokens_per_s(generations: Sequence[Generation]) -> float:
+    """All tokens over all seconds, prefill included."""
+    return sum(len(one.tokens) for one in generations) / sum(one.time_s["total"] for one in generations)
+
+
+def speedup_interval(generations: Sequence[Generation], baseline: Sequence[Generation]) -> list[float]:
+    """95 % bootstrap interval of the ratio of totals, prompts resampled in pairs."""
+    return [round(bound, 4) for bound in bootstrap_ratio(timed_pairs(generations, baseline))]
+
+
+def timed_pairs(
+    generations: Sequence[Generation], baseline: Sequence[Generation]
+) -> list[tuple[float, float, float, float]]:
+    """Tokens and seconds of each prompt, of the method and of the baseline."""
+    return [
+        (len(one.tokens), one.time_s["total"], len(base.tokens), base.time_s["total"])
+        for one, base in zip(generations, baseline, strict=True)
+    ]
+
+
+def paired_p(generations: Sequence[Generation], baseline: Sequence[Generation]) -> float | None:
+    """Wilcoxon signed-rank p of per-prompt tokens/s, two-sided; None for fewer than six prompts."""
+    ours, theirs = ([len(one.tokens) / one.time_s["total"] for one in many] for many in (generations, baseline))
+    if len(ours) < LEAST_PAIRS or ours == theirs:
+        return None
+    return float(wilcoxon(ours, theirs).pvalue)
+
+
+def build_row(
+    method: Method,
+    generations: Sequence[Generation],
+    baseline: Sequence[Generation],
+    *,
+    domain: str,
+    mismatches: int,
+    dtype: str,
+    numerics: str = "fast",
+) -> dict[str, Any]:
+    """One row: a method on a domain.  `baseline`: autoregressive decoding of the same prompts."""
+    cycles = [cycle for one in generations for cycle in one.cycles]
+    emitted = sum(cycle.accept_length for cycle in cycles)
+    drafted = sum(cycle.depth for cycle in cycles)
+    is_baseline = method.name == AUTOREGRESSIVE
+    static = method.selector == "static"
+    rate = tokens_per_s(generations)
+    return {
+        "method": method.name,
+        "selector": method.selector,
+        "scheduler": method.scheduler,
+        "drafters": method.drafters,
+        "domain": domain,
+        "temperature": 0.0,
+        "batch_size": 1,
+        "num_prompts": len(generations),
+        "num_tokens": sum(len(one.tokens) for one in generations),
+        "num_cycles": len(cycles),
+        "mat": round(emitted / len(cycles), 4) if cycles else 1.0,
+        "accept_rate": round((emitted - len(cycles)) / drafted, 4) if drafted else None,
+        "tokens_per_s": round(rate, 3),
+        "speedup": round(rate / tokens_per_s(baseline), 4),
+        "speedup_ci95": None if is_baseline else speedup_interval(generations, baseline),
+        "wilcoxon_p": None if is_baseline else paired_p(generations, baseline),
+        "mismatches": mismatches,
+        "dtype": dtype,
+        "numerics": numerics,
+        "regret_cycles": 0.0 if static else None,  # one static drafter is the best static drafter in hindsight
+        "regret_tokens": 0.0 if static else None,
+        "time_s": {step: round(sum(one.time_s.get(step, 0.0) for one in generations), 4) for step in STEPS},
+    }
 
 
 def timed_rows(
-    entries: Sequence[Entry], mismatches: Sequence[Mapping[str, Any]], best: Mapping[int, int], each: bool = True
+    measurements: Sequence[Measurement],
+    mismatches: Sequence[Mapping[str, Any]],
+    best_cycles: Mapping[int, int],
+    by_domain: bool = True,
 ) -> list[dict[str, Any]]:
-    """Rows of all that was decoded against a clock.
+    """Rows of all that was timed.
 
-    mismatches: as the report lists them.  best: cycles of each request with its best static drafter, where known.
-    each: also a row for every domain.
+    mismatches: as the report lists them.  best_cycles: of each request with its best static drafter, where known.
+    by_domain: also a row for every domain.
     """
     rows: list[dict[str, Any]] = []
-    for part in sections(entry for entry in entries if entry.source == "live"):
-        domains = sorted({entry.domain for entry in part})
-        rows += _rows(part, mismatches, best, ALL if len(domains) > 1 else domains[0], part)
-        for domain in domains if each and len(domains) > 1 else ():
-            rows += _rows([entry for entry in part if entry.domain == domain], mismatches, best, domain, part)
+    for section in sections(one for one in measurements if one.source == "live"):
+        domains = sorted({one.domain for one in section})
+        rows += _rows(section, mismatches, best_cycles, ALL if len(domains) > 1 else domains[0], section)
+        for domain in domains if by_domain and len(domains) > 1 else ():
+            rows += _rows([one for one in section if one.domain == domain], mismatches, best_cycles, domain, section)
     corrected = holm([row["wilcoxon_p"] for row in rows])
     return [row | {"wilcoxon_p_holm": p} for row, p in zip(rows, corrected, strict=True)]
 
 
-def sections(entries: Iterator[Entry]) -> list[list[Entry]]:
-    """Entries that were measured side by side: of one temperature, batch size and place on an axis."""
-    found: dict[tuple, list[Entry]] = {}
-    for entry in entries:
-        found.setdefault((entry.axis, entry.at, entry.temperature, _batch_size(entry)), []).append(entry)
-    return list(found.values())
+def per_request(measurements: Sequence[Measurement]) -> dict[str, list[list[float]]]:
+    """Tokens, cycles and seconds of every timed request, by method, as the report's curve `per_request` has them."""
+    by_method: dict[str, list[list[float]]] = {}
+    for one in sorted((one for one in measurements if not one.axis), key=lambda one: one.group):
+        by_method.setdefault(one.method, []).append([one.num_tokens, len(one.cycles), round(one.seconds, 6)])
+    return by_method
 
 
-def _batch_size(entry: Entry) -> int:
-    return 1 if not entry.axis else len(entry.answers)
+def sections(measurements: Iterable[Measurement]) -> list[list[Measurement]]:
+    """Measurements that were made side by side: of one temperature, batch size and value on an axis."""
+    by_key: dict[tuple, list[Measurement]] = {}
+    for one in measurements:
+        by_key.setdefault((one.axis, one.at, one.temperature, _batch_size(one)), []).append(one)
+    return list(by_key.values())
+
+
+def _batch_size(measurement: Measurement) -> int:
+    return 1 if not measurement.axis else len(measurement.answers)
 
 
 def _rows(
-    entries: Sequence[Entry],
+    measurements: Sequence[Measurement],
     mismatches: Sequence[Mapping[str, Any]],
-    best: Mapping[int, int],
+    best_cycles: Mapping[int, int],
     domain: str,
-    section: Sequence[Entry],
+    section: Sequence[Measurement],
 ) -> Iterator[dict[str, Any]]:
     """A row for every method, in the order of the section."""
-    of: dict[str, list[Entry]] = {entry.method: [] for entry in section}
-    for entry in sorted(entries, key=lambda one: one.group):
-        of[entry.method].append(entry)
-    baseline = [merged(entry) for entry in of[AUTOREGRESSIVE]]
-    for name, own in of.items():
-        first, asked = own[0], {one.request for entry in own for one in entry.asked}
-        wrong = [one for one in mismatches if one["method"] == name and one["prompt"] in asked and same(one, first)]
+    by_method: dict[str, list[Measurement]] = {one.method: [] for one in section}
+    for one in sorted(measurements, key=lambda one: one.group):
+        by_method[one.method].append(one)
+    baseline = [as_one_answer(one) for one in by_method[AUTOREGRESSIVE]]
+    for name, parts in by_method.items():
+        first, answers = parts[0], [as_one_answer(one) for one in parts]
+        requests = {request.request for one in parts for request in one.requests}
+        wrong = [
+            mismatch
+            for mismatch in mismatches
+            if mismatch["method"] == name and mismatch["prompt"] in requests and is_of_section(mismatch, first)
+        ]
         row = build_row(
             Method(name, None, first.selector, first.scheduler, first.drafters),
-            [merged(entry) for entry in own],
+            answers,
             baseline,
             domain=domain,
-            mismatches=sum(not one["rerun"] for one in wrong),
+            mismatches=sum(not mismatch["rerun"] for mismatch in wrong),
             dtype=first.dtype,
             numerics=first.numerics,
         )
         row |= {"temperature": first.temperature, "batch_size": _batch_size(first), "source": "live"}
-        row |= {"num_prompts": sum(len(entry.answers) for entry in own), **regret(own, best)}
+        row |= {"num_prompts": sum(len(one.answers) for one in parts), **regret(parts, best_cycles)}
         row |= {"axis": first.axis, "at": first.at} if first.axis else {}
-        held = [entry.peak_bytes for entry in own if entry.peak_bytes is not None]
-        row["peak_mb"] = round(max(held) / MEGABYTE, 2) if held else None
-        row |= macro([merged(entry) for entry in own], baseline if row["speedup_ci95"] else None)
-        if first.external:  # another program's text is its own
+        peaks = [one.peak_bytes for one in parts if one.peak_bytes is not None]
+        row["peak_mb"] = round(max(peaks) / MEGABYTE, 2) if peaks else None
+        row |= macro_speedup(answers, baseline if row["speedup_ci95"] else None)
+        if first.external:  # another program's text may differ from ours
             row |= {"mismatches": None, "other_text": len(wrong), "external": True}
         yield row
 
 
-def macro(found: Sequence[Generation], baseline: Sequence[Generation] | None) -> dict[str, Any]:
-    """The mean of the prompts' own speed-ups, in which a long answer weighs no more than a short one."""
+def macro_speedup(generations: Sequence[Generation], baseline: Sequence[Generation] | None) -> dict[str, Any]:
+    """The mean of each prompt's speed-up, in which a long answer weighs no more than a short one."""
     if baseline is None:
         return {"speedup_macro": None, "speedup_macro_ci95": None}
-    pairs = [
-        (len(one.tokens), one.time_s["total"], len(base.tokens), base.time_s["total"])
-        for one, base in zip(found, baseline, strict=True)
-    ]
+    pairs = timed_pairs(generations, baseline)
     bounds = [round(bound, 4) for bound in bootstrap_macro_ratio(pairs)]
     return {"speedup_macro": round(macro_ratio(pairs), 4), "speedup_macro_ci95": bounds}
 
 
-def same(mismatch: Mapping[str, Any], entry: Entry) -> bool:
-    """Whether a mismatch was found in the entry's section."""
-    own = entry.axis, entry.at, entry.temperature
-    return (mismatch.get("axis", ""), mismatch.get("at", 0.0), mismatch.get("temperature", 0.0)) == own
+def is_of_section(mismatch: Mapping[str, Any], measurement: Measurement) -> bool:
+    """Whether a mismatch was found in the measurement's section."""
+    section = measurement.axis, measurement.at, measurement.temperature
+    return (mismatch.get("axis", ""), mismatch.get("at", 0.0), mismatch.get("temperature", 0.0)) == section
 
 
-def merged(entry: Entry) -> Generation:
+def as_one_answer(measurement: Measurement) -> Generation:
     """Requests decoded together as one answer, whose time is the clock's."""
-    longest = max(entry.answers, key=lambda one: one.time_s.get("total", 0.0))
-    tokens = [token for one in entry.answers for token in one.tokens]
-    times = longest.time_s | {"total": entry.seconds}
-    return Generation([], tokens, cycles=entry.cycles, stop_reason=longest.stop_reason, time_s=times)
+    longest = max(measurement.answers, key=lambda one: one.time_s.get("total", 0.0))
+    tokens = [token for one in measurement.answers for token in one.tokens]
+    times = longest.time_s | {"total": measurement.seconds}
+    return Generation([], tokens, cycles=measurement.cycles, stop_reason=longest.stop_reason, time_s=times)
 
 
-def regret(entries: Sequence[Entry], best: Mapping[int, int]) -> dict[str, float | None]:
+def regret(measurements: Sequence[Measurement], best_cycles: Mapping[int, int]) -> dict[str, float | None]:
     """Cycles a request, and tokens, that the best static drafter of each would have saved; None where unknown."""
-    told = [(one.request, answer) for entry in entries for one, answer in zip(entry.asked, entry.answers, strict=True)]
-    known = [(best[place], answer) for place, answer in told if place in best and answer.cycles]
-    if not known or entries[0].external or entries[0].axis or entries[0].selector == "none":
+    answered = [
+        (request.request, answer)
+        for one in measurements
+        for request, answer in zip(one.requests, one.answers, strict=True)
+    ]
+    known = [(best_cycles[index], answer) for index, answer in answered if index in best_cycles and answer.cycles]
+    first = measurements[0]
+    if not known or first.external or first.axis or first.selector == "none":
         return {"regret_cycles": None, "regret_tokens": None}
     cycles = np.array([len(answer.cycles) for _, answer in known])
-    least = np.array([one for one, _ in known])
+    least = np.array([count for count, _ in known])
     tokens = np.array([len(answer.tokens) - 1 for _, answer in known])
     lost = cycles - least
     return {

@@ -1,4 +1,4 @@
-"""What the figures of a report are drawn from, of what was replayed; `contents.CURVES` says what each key holds.
+"""What the figures of a report are drawn from, of what was replayed; see `CURVES` in `reporting.reader`.
 
 Axes: Q answers, N drafters.
 """

@@ -12,7 +12,7 @@ from rich.table import Table
 from scipy.stats import wilcoxon
 
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.contents import (
+from drafterforge.reporting.reader import (
     count,
     curves_of,
     interval,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from drafterforge.evaluation.contents import (
+from drafterforge.reporting import charts
+from drafterforge.reporting.reader import (
     ALL,
     count,
     curves_of,
@@ -21,7 +22,6 @@ from drafterforge.evaluation.contents import (
     text,
     whole_rows,
 )
-from drafterforge.reporting import charts
 from drafterforge.reporting.tables import TableOf
 
 Report = Mapping[str, Any]

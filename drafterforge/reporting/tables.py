@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from drafterforge.evaluation.contents import (
+from drafterforge.reporting.reader import (
     count,
     curves_of,
     interval,

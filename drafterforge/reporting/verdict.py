@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drafterforge.evaluation.contents import (
+from drafterforge.evaluation.lossless import NEAR_TIE
+from drafterforge.reporting.reader import (
     count,
     curves_of,
     interval,
@@ -19,7 +20,6 @@ from drafterforge.evaluation.contents import (
     text,
     whole_rows,
 )
-from drafterforge.evaluation.lossless import NEAR_TIE
 
 Row = Mapping[str, Any]
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from drafterforge.evaluation.contents import CURVES
 from drafterforge.replay.curves import actions, per_request, pool_scaling, regret_curves, weights
 from drafterforge.replay.plays import Story, Trees
 from drafterforge.replay.selection import Contest, accept_rate
 from drafterforge.reporting.figures import figures_of
+from drafterforge.reporting.reader import CURVES
 
 END = 42
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from drafterforge.cli import main
-from drafterforge.evaluation.ledger import FILE, load_entries
+from drafterforge.evaluation import timing
+from drafterforge.evaluation.measurements import FILE, load_measurements
 from drafterforge.evaluation.rows import timed_rows
-from drafterforge.pipelines import contenders, timing
+from drafterforge.pipelines import method_factory
 from tests.pipelines.conftest import PLAIN, Bench
 
 pytestmark = pytest.mark.slow  # whole programs
@@ -84,11 +85,11 @@ def test_in_half_precision_texts_are_those_of_its_own_numerics(pool):
 
 def test_every_figure_can_be_made_again_from_the_ledger(measured):
     report = report_of(measured)
-    entries = load_entries(measured.artifact("reports", "domains") / FILE)
+    entries = load_measurements(measured.artifact("reports", "domains") / FILE)
     alone = [e for e in entries if e.source == "replay" and e.selector == "static"]
     best: dict[int, int] = {}
     for entry in alone:
-        place = entry.asked[0].request
+        place = entry.requests[0].request
         best[place] = min(best.get(place, 1 << 30), len(entry.cycles))
     assert timed_rows(entries, report["curves"]["mismatches"], best) == [
         row for row in report["rows"] if row["source"] == "live"
@@ -110,7 +111,7 @@ def test_the_same_seed_gives_the_same_tokens_and_figures(measured):
     tokens = [
         [
             (e.method, e.group, [one.tokens for one in e.answers])
-            for e in load_entries(measured.artifact("reports", n) / FILE)
+            for e in load_measurements(measured.artifact("reports", n) / FILE)
         ]
         for n in ("domains", "again")
     ]
@@ -150,7 +151,7 @@ def test_retrieval_is_timed_beside_a_pool_without_it_and_nothing_is_opened_where
         "autoregressive", "retrieval alone", "general+retrieval", "sql+retrieval", "the domain's expert+retrieval",
     ]  # fmt: skip
     assert [row["mismatches"] for row in live] == [0] * 5
-    monkeypatch.setattr(contenders, "open_model", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr(method_factory, "open_model", lambda *_: pytest.fail("opened"))
     assert pool("eval", "suite=ood", "experiment=smoke", *FEW, "suite.timed_prompts=0", "limit=1").code == 0
 
 
@@ -200,11 +201,11 @@ def test_questions_of_two_turns_are_played_in_order(pool):
     done = pool("eval", "suite=papers", f"suite.questions={folder}", "experiment=smoke", *FEW, "suite.num_prompts=4")
     assert done.code == 0, done.err
     assert "left out turn 1 of" in done.err
-    entries = [e for e in load_entries(pool.artifact("reports", "papers") / FILE) if e.method == "autoregressive"]
-    asked = [(one.domain, one.question, one.turn) for entry in entries for one in entry.asked]
+    entries = [e for e in load_measurements(pool.artifact("reports", "papers") / FILE) if e.method == "autoregressive"]
+    asked = [(one.domain, one.question, one.turn) for entry in entries for one in entry.requests]
     assert sorted(asked) == [("gsm8k", "gsm8k-7", 0), ("mt_bench", "mt_bench-1", 0), ("mt_bench", "mt_bench-1", 1)]
     first, second = (entry for entry in entries if entry.domain == "mt_bench")
-    assert second.asked[0].prompt_tokens > first.asked[0].prompt_tokens + len(first.answers[0].tokens)
+    assert second.requests[0].prompt_tokens > first.requests[0].prompt_tokens + len(first.answers[0].tokens)
     rows = report_of(pool, "papers")["rows"]
     assert {row["domain"] for row in rows if row["source"] == "live"} == {"all", "gsm8k", "mt_bench"}
 
@@ -226,7 +227,7 @@ def test_every_selector_is_replayed_with_every_scheduler_and_timed_with_some(poo
         "sql alone with planner",
     ]
     assert all(row["mismatches"] == 0 for row in live)
-    entries = load_entries(pool.artifact("reports", "domains") / FILE)
+    entries = load_measurements(pool.artifact("reports", "domains") / FILE)
     played = {
         (entry.method, entry.group): [
             (one.drafter, one.accept_length, one.depth, one.num_nodes) for one in entry.cycles
@@ -236,7 +237,7 @@ def test_every_selector_is_replayed_with_every_scheduler_and_timed_with_some(poo
     }
     for entry in entries:  # a drafter alone with a policy: the replay's cycles are the live ones
         if entry.method == "sql alone with planner" and entry.source == "live":
-            cycles = played[entry.method, entry.asked[0].request]
+            cycles = played[entry.method, entry.requests[0].request]
             assert [(one.accept_length, one.depth, one.num_nodes) for one in entry.cycles] == [
                 one[1:] for one in cycles
             ]
@@ -269,10 +270,10 @@ def test_scaling_times_every_axis_and_stays_lossless(pool):
     assert len(live) > 20 and all(row["mismatches"] == 0 for row in live)
     assert {row["temperature"] for row in live} == {0.0, 1.0} and {row["batch_size"] for row in live} == {1, 2}
     assert report["curves"]["scaling"].keys() == {"temperature", "batch size", "context length", "pool size"}
-    entries = load_entries(pool.artifact("reports", "scaling") / FILE)
+    entries = load_measurements(pool.artifact("reports", "scaling") / FILE)
     plain = [entry for entry in entries if entry.method == "autoregressive"]
     short, long = (
-        [one.prompt_tokens for entry in plain if entry.axis == axis for one in entry.asked]
+        [one.prompt_tokens for entry in plain if entry.axis == axis for one in entry.requests]
         for axis in ("temperature", "context length")
     )
     assert max(short) < max(long) <= 450

@@ -20,8 +20,9 @@ from drafterforge.data.answers import AnswerSet
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.drafters.eagle3 import checkpoint
 from drafterforge.drafters.eagle3.fused import AdaptedLinear
-from drafterforge.evaluation.measure import decode
-from drafterforge.pipelines import engines, timing, train_drafter
+from drafterforge.evaluation import timing
+from drafterforge.evaluation.timing import decode
+from drafterforge.pipelines import engines, train_drafter
 from drafterforge.pipelines import eval as evaluate
 from drafterforge.pipelines import pool as pool_module
 from drafterforge.pipelines.pool import build_pool, open_pool

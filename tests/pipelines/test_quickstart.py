@@ -13,7 +13,7 @@ import drafterforge
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.bundle.record import read_record
 from drafterforge.cli import main
-from drafterforge.pipelines import timing
+from drafterforge.evaluation import timing
 from tests.pipelines.conftest import PLAIN, Bench, ever_better
 
 pytestmark = pytest.mark.slow  # whole programs

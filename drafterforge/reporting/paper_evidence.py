@@ -9,7 +9,7 @@ from typing import Any
 
 from drafterforge.data.questions import SPEC_BENCH
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.contents import count, curves_of, is_live, mapping, number, records, rows_of, text
+from drafterforge.reporting.reader import count, curves_of, is_live, mapping, number, records, rows_of, text
 
 STATIC, NONE = "static", "none"
 GENERALIST = "general"

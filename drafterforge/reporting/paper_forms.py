@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drafterforge.config.data import POOL_DOMAINS
-from drafterforge.reporting.measured import BEST_STATIC, EXPERT, NONE, STATIC
+from drafterforge.reporting.paper_evidence import BEST_STATIC, EXPERT, NONE, STATIC
 
 FIGURES = {  # key -> heading, form, unit
     "mat": ("MAT", ".2f", ""),

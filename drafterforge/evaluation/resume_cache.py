@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save
 
 from drafterforge.artifacts.atomic import save_json_atomic, write_bytes_atomic
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.ledger import Entry, load_entries, save_entries
+from drafterforge.evaluation.measurements import Measurement, load_measurements, save_measurements
 from drafterforge.replay.plays import Story, Trees
 from drafterforge.runtime.batch import Generation
 
@@ -27,8 +27,8 @@ WORDS = ("names", "depths", "begin", "end", "every")
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """A folder of parts; what is there is not made again."""
+class ResumeCache:
+    """A folder of finished parts; each is made only if it is not there."""
 
     folder: Path
 
@@ -37,10 +37,12 @@ class Shelf:
         path = self.folder / f"{name}.json"
         if (known := _json(path)) is not None:
             return [Generation(**one) for one in known]
-        found = [Generation(one.prompt, one.tokens, one.text, stop_reason=one.stop_reason) for one in make()]
-        kept = [{key: value for key, value in asdict(one).items() if key not in ("cycles", "time_s")} for one in found]
-        save_json_atomic(path, kept)
-        return found
+        answers = [Generation(one.prompt, one.tokens, one.text, stop_reason=one.stop_reason) for one in make()]
+        plain = [
+            {key: value for key, value in asdict(one).items() if key not in ("cycles", "time_s")} for one in answers
+        ]
+        save_json_atomic(path, plain)
+        return answers
 
     def stories(self, name: str, make: Callable[[], Mapping[str, Story]]) -> dict[str, Story]:
         """Stories of one answer, by scheduler."""
@@ -56,15 +58,15 @@ class Shelf:
         write_bytes_atomic(path, save(arrays, metadata={"stories": json.dumps(words)}))
         return stories
 
-    def entries(self, name: str, make: Callable[[], Sequence[Entry]]) -> list[Entry]:
-        """What was measured."""
+    def measurements(self, name: str, make: Callable[[], Sequence[Measurement]]) -> list[Measurement]:
+        """Timed answers, with their cycles and seconds."""
         path = self.folder / f"{name}.parquet"
         try:
-            return load_entries(path)
+            return load_measurements(path)
         except ArtifactError:  # not there, or damaged
-            found = list(make())
-            save_entries(path, found)
-            return found
+            measurements = list(make())
+            save_measurements(path, measurements)
+            return measurements
 
 
 def _json(path: Path) -> list[dict[str, Any]] | None:

@@ -1,4 +1,4 @@
-"""`cycles.parquet`: every answer and every cycle that a report is made of, so that each figure can be made again.
+"""`cycles.parquet`: every answer and every cycle that a report is made of, so that each figure can be recomputed.
 
 One table; a line is an answer (`kind` answer) or a cycle of one (`kind` cycle).  Requests decoded together share a
 `group`, and its `seconds` stand at each of their answers.
@@ -17,31 +17,32 @@ from pyarrow import parquet
 
 from drafterforge.artifacts.atomic import write_bytes_atomic
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.measure import Answered, Method
 from drafterforge.evaluation.requests import Request
 from drafterforge.runtime.batch import STEPS, Cycle, Generation
 
 FILE = "cycles.parquet"
 CYCLE = [one.name for one in fields(Cycle)]
 WORDS = ("kind", "source", "method", "selector", "scheduler", "numerics", "dtype", "axis")
-ASKED = ("domain", "before", "question")
+REQUEST = ("domain", "before", "question")
 INTEGERS = ("group", "request", "turn", "prompt_tokens", "num_tokens", "batch_size", "peak_bytes", "cycle")
 COUNTED = ("depth", "num_nodes", "accept_length", "accepted", "top_k")
 SCHEMA = pyarrow.schema(
-    [(name, pyarrow.string()) for name in (*WORDS, *ASKED, "drafter", "stop_reason", "options")]
+    [(name, pyarrow.string()) for name in (*WORDS, *REQUEST, "drafter", "stop_reason", "options")]
     + [("drafters", pyarrow.list_(pyarrow.string())), ("tokens", pyarrow.list_(pyarrow.int32()))]
     + [(name, pyarrow.int64()) for name in (*INTEGERS, *COUNTED)]
     + [(name, pyarrow.float64()) for name in ("temperature", "at", "seconds")]
     + [(f"{step}_s", pyarrow.float64()) for step in STEPS]
     + [("refresh_s", pyarrow.float64()), ("external", pyarrow.bool_())]
+    + [("other_cores", pyarrow.float64()), ("session", pyarrow.int64())]
 )
+LATER = ("other_cores", "session")  # columns that files of earlier versions do not have
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request as the ledger knows it."""
+class RequestInfo:
+    """What is recorded of a request, besides its answer."""
 
-    request: int  # place in the suite
+    request: int  # index in the suite
     domain: str
     before: str = ""
     question: str = ""
@@ -49,17 +50,17 @@ class Asked:
     prompt_tokens: int = 0
 
     @staticmethod
-    def of(place: int, request: Request) -> Asked:
+    def of(index: int, request: Request) -> RequestInfo:
         """Of a request of the suite."""
-        return Asked(place, request.domain, request.before, request.question, request.turn, len(request.tokens))
+        return RequestInfo(index, request.domain, request.before, request.question, request.turn, len(request.tokens))
 
 
 @dataclass
-class Entry:
+class Measurement:
     """What one method made of requests that were decoded together, live or replayed."""
 
     method: str
-    asked: list[Asked]
+    requests: list[RequestInfo]
     answers: list[Generation]  # of a replay: cycles without seconds
     seconds: float = 0.0  # of all together; 0: replayed
     source: str = "live"  # live | replay
@@ -75,30 +76,14 @@ class Entry:
     axis: str = ""  # what was varied, in a scaling suite
     at: float = 0.0  # its value
     peak_bytes: int | None = None
-
-    @staticmethod
-    def of(method: Method, asked: Sequence[Asked], answered: Answered, dtype: str, **more: Any) -> Entry:
-        """Of a live measurement."""
-        return Entry(
-            method.name,
-            list(asked),
-            answered.answers,
-            answered.seconds,
-            selector=method.selector,
-            scheduler=method.scheduler,
-            drafters=list(method.drafters),
-            numerics=method.engine.numerics,
-            dtype=dtype,
-            external=method.external,
-            peak_bytes=answered.peak_bytes,
-            **more,
-        )
+    other_cores: float | None = None  # processor cores that other programs used meanwhile
+    session: int = 0  # when the process that measured it began, in Unix seconds
 
     @property
     def domain(self) -> str:
         """Of its requests, if they agree."""
-        found = {one.domain for one in self.asked}
-        return found.pop() if len(found) == 1 else "mixed"
+        domains = {request.domain for request in self.requests}
+        return domains.pop() if len(domains) == 1 else "mixed"
 
     @property
     def num_tokens(self) -> int:
@@ -111,64 +96,59 @@ class Entry:
         return [cycle for one in self.answers for cycle in one.cycles]
 
 
-def save_entries(path: Path, entries: Sequence[Entry]) -> None:
-    """Write entries; a kill leaves the whole file or none.  The same entries give the same bytes."""
-    lines = [line for entry in entries for line in _lines(entry)]
+def save_measurements(path: Path, measurements: Sequence[Measurement]) -> None:
+    """Write measurements; a kill leaves the whole file or none.  The same measurements give the same bytes."""
+    lines = [line for measurement in measurements for line in _lines(measurement)]
     file = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_pylist(lines, schema=SCHEMA), file, compression="zstd")
     write_bytes_atomic(path, file.getvalue())
 
 
-def load_entries(path: Path) -> list[Entry]:
-    """Read what `save_entries` wrote."""
+def load_measurements(path: Path) -> list[Measurement]:
+    """Read what `save_measurements` wrote."""
     try:
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
-        raise ArtifactError(f"{path} is no ledger of cycles ({error}); type overwrite=true to measure anew") from error
-    if missing := sorted(set(SCHEMA.names) - set(table.column_names)):
+        raise ArtifactError(f"{path} is no table of cycles ({error}); type overwrite=true to measure again") from error
+    if missing := sorted(set(SCHEMA.names) - set(LATER) - set(table.column_names)):
         raise ArtifactError(f"{path} has no column {missing[0]}; wanted a cycles.parquet that eval wrote")
-    found: list[Entry] = []
+    measurements: list[Measurement] = []
     key = None
     for line in table.to_pylist():
         if line["kind"] == "cycle":
-            found[-1].answers[-1].cycles.append(_cycle(line))
+            measurements[-1].answers[-1].cycles.append(Cycle(**{name: line[name] for name in CYCLE}))
             continue
-        own = tuple(line[name] for name in ("source", "method", "axis", "at", "temperature", "group"))
-        if own != key or line["batch_size"] == 1:
-            found.append(_entry(line))
-            key = own
-        found[-1].asked.append(Asked(**{one.name: line[one.name] for one in fields(Asked)}))
+        group = tuple(line[name] for name in ("source", "method", "axis", "at", "temperature", "group"))
+        if group != key or line["batch_size"] == 1:
+            measurements.append(_measurement(line))
+            key = group
+        measurements[-1].requests.append(RequestInfo(**{info.name: line[info.name] for info in fields(RequestInfo)}))
         times = {step: line[f"{step}_s"] or 0.0 for step in STEPS}
-        found[-1].answers.append(Generation([], line["tokens"], stop_reason=line["stop_reason"], time_s=times))
-    return found
+        answer = Generation([], line["tokens"], stop_reason=line["stop_reason"], time_s=times)
+        measurements[-1].answers.append(answer)
+    return measurements
 
 
-def _lines(entry: Entry) -> Iterator[dict[str, Any]]:
-    shared = {name: getattr(entry, name) for name in ("source", "method", "selector", "scheduler", "numerics", "dtype")}
-    shared |= {name: getattr(entry, name) for name in ("axis", "at", "temperature", "group", "external")}
-    shared |= {"batch_size": len(entry.answers), "drafters": entry.drafters, "options": entry.options}
-    for asked, answer in zip(entry.asked, entry.answers, strict=True):
-        place = {one.name: getattr(asked, one.name) for one in fields(Asked)}
+def _lines(measurement: Measurement) -> Iterator[dict[str, Any]]:
+    copied = ("source", "method", "selector", "scheduler", "numerics", "dtype", "axis", "at", "temperature", "group")
+    copied += ("external", "drafters", "options", "other_cores", "session")
+    shared = {name: getattr(measurement, name) for name in copied} | {"batch_size": len(measurement.answers)}
+    for request, answer in zip(measurement.requests, measurement.answers, strict=True):
+        shared |= {info.name: getattr(request, info.name) for info in fields(RequestInfo)}
         yield {
             **shared,
-            **place,
             "kind": "answer",
             "num_tokens": len(answer.tokens),
             "tokens": answer.tokens,
             "stop_reason": answer.stop_reason,
-            "seconds": entry.seconds,
-            "peak_bytes": entry.peak_bytes,
+            "seconds": measurement.seconds,
+            "peak_bytes": measurement.peak_bytes,
             **{f"{step}_s": answer.time_s.get(step, 0.0) for step in STEPS},
         }
         for number, cycle in enumerate(answer.cycles):
-            own = {name: getattr(cycle, name) for name in CYCLE}
-            yield {**shared, **place, "kind": "cycle", "cycle": number, **own}
+            yield {**shared, "kind": "cycle", "cycle": number, **{name: getattr(cycle, name) for name in CYCLE}}
 
 
-def _cycle(line: dict[str, Any]) -> Cycle:
-    return Cycle(**{name: line[name] for name in CYCLE})
-
-
-def _entry(line: dict[str, Any]) -> Entry:
-    own = {one.name: line[one.name] for one in fields(Entry) if one.name in line and one.name not in ("tokens",)}
-    return Entry(asked=[], answers=[], **{name: value for name, value in own.items() if name not in ("asked",)})
+def _measurement(line: dict[str, Any]) -> Measurement:
+    names = {one.name for one in fields(Measurement)} - {"requests", "answers"}
+    return Measurement(requests=[], answers=[], **{name: line[name] for name in names if line.get(name) is not None})

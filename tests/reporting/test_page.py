@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.contents import CURVES, read_report, text
 from drafterforge.reporting import page as page_module
 from drafterforge.reporting.figures import Figure, figures_of
 from drafterforge.reporting.markdown import plain, render_markdown
 from drafterforge.reporting.page import DARK, LIGHT, render_page
+from drafterforge.reporting.reader import CURVES, read_report, text
 from drafterforge.reporting.tables import tables_of
 from drafterforge.reporting.verdict import failed, summarize
-from tests.evaluation.made import FIGURES, live_row, made, replay_row
+from tests.reporting.made import FIGURES, live_row, made, replay_row
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 EVIL = "<script>alert(1)</script>\"'> $x_{ @all ]]> --> \u202e\ud800\x00 {0} #010203"

@@ -9,10 +9,10 @@ import pytest
 from pyarrow import parquet
 
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.contents import ALL
-from drafterforge.evaluation.ledger import SCHEMA, Asked, Entry, load_entries, save_entries
-from drafterforge.evaluation.measure import AUTOREGRESSIVE
+from drafterforge.evaluation.measurements import SCHEMA, Measurement, RequestInfo, load_measurements, save_measurements
+from drafterforge.evaluation.methods import AUTOREGRESSIVE
 from drafterforge.evaluation.rows import timed_rows
+from drafterforge.reporting.reader import ALL
 from drafterforge.runtime.batch import STEPS, Cycle, Generation
 
 
@@ -22,12 +22,14 @@ def answer(tokens: int, accepts: list[int], seconds: float) -> Generation:
     return Generation([], list(range(tokens)), cycles=cycles, stop_reason="eos", time_s=times)
 
 
-def entry(method: str, group: int, domain: str, tokens: int, accepts: list[int], seconds: float, **more) -> Entry:
-    asked = [Asked(group, domain, "", f"question {group}", 1, 7)]
+def measurement(
+    method: str, group: int, domain: str, tokens: int, accepts: list[int], seconds: float, **more
+) -> Measurement:
+    requests = [RequestInfo(group, domain, "", f"question {group}", 1, 7)]
     static = {"selector": "static", "scheduler": "static", "drafters": ["sql"]}
-    return Entry(
+    return Measurement(
         method,
-        asked,
+        requests,
         [answer(tokens, accepts, seconds)],
         seconds,
         **({} if method == AUTOREGRESSIVE else static),
@@ -39,46 +41,53 @@ def entry(method: str, group: int, domain: str, tokens: int, accepts: list[int],
     )
 
 
-ENTRIES = [
-    entry(AUTOREGRESSIVE, 0, "sql", 9, [1] * 8, 4.0),
-    entry("sql alone", 0, "sql", 9, [4, 4], 1.0),
-    entry(AUTOREGRESSIVE, 1, "math", 7, [1] * 6, 3.0),
-    entry("sql alone", 1, "math", 7, [2, 2, 2], 2.0),
+MEASUREMENTS = [
+    measurement(AUTOREGRESSIVE, 0, "sql", 9, [1] * 8, 4.0),
+    measurement("sql alone", 0, "sql", 9, [4, 4], 1.0),
+    measurement(AUTOREGRESSIVE, 1, "math", 7, [1] * 6, 3.0),
+    measurement("sql alone", 1, "math", 7, [2, 2, 2], 2.0),
 ]
 
 
-def batch() -> Entry:
+def batch() -> Measurement:
     """Two requests decoded together."""
-    asked = [Asked(0, "sql"), Asked(1, "math")]
+    requests = [RequestInfo(0, "sql"), RequestInfo(1, "math")]
     answers = [answer(5, [4], 2.5), answer(3, [1, 1], 2.0)]
-    return Entry("pool", asked, answers, 2.75, axis="batch size", at=2.0, dtype="float32", numerics="fast")
+    return Measurement("pool", requests, answers, 2.75, axis="batch size", at=2.0, dtype="float32", numerics="fast")
 
 
 def test_what_was_written_is_read_again(tmp_path):
-    replay = Entry("ucb1", [Asked(3, "chat")], [answer(4, [3], 0.0)], source="replay", options='{"c": 0.5}')
-    entries = [*ENTRIES, batch(), replay, entry("HF generate", 2, "sql", 4, [], 1.0, external=True)]
-    save_entries(tmp_path / "a.parquet", entries)
-    assert load_entries(tmp_path / "a.parquet") == entries
-    save_entries(tmp_path / "b.parquet", load_entries(tmp_path / "a.parquet"))
+    replay = Measurement("ucb1", [RequestInfo(3, "chat")], [answer(4, [3], 0.0)], source="replay", options='{"c": 0.5}')
+    measurements = [*MEASUREMENTS, batch(), replay, measurement("HF generate", 2, "sql", 4, [], 1.0, external=True)]
+    save_measurements(tmp_path / "a.parquet", measurements)
+    assert load_measurements(tmp_path / "a.parquet") == measurements
+    save_measurements(tmp_path / "b.parquet", load_measurements(tmp_path / "a.parquet"))
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_files_without_the_machine_load_are_read(tmp_path):
+    save_measurements(tmp_path / "a.parquet", [dataclasses.replace(MEASUREMENTS[0], other_cores=1.5, session=7)])
+    table = parquet.read_table(tmp_path / "a.parquet")
+    parquet.write_table(table.drop_columns(["other_cores", "session"]), tmp_path / "b.parquet")
+    assert load_measurements(tmp_path / "b.parquet") == [MEASUREMENTS[0]]
 
 
 def test_every_field_of_a_cycle_is_kept():
     assert {field.name for field in dataclasses.fields(Cycle)} <= set(SCHEMA.names)
 
 
-def test_a_damaged_ledger_is_told_in_one_line(tmp_path):
+def test_a_damaged_file_is_reported_in_one_line(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
-    with pytest.raises(ArtifactError, match="is no ledger of cycles"):
-        load_entries(tmp_path / "a.parquet")
+    with pytest.raises(ArtifactError, match="is no table of cycles"):
+        load_measurements(tmp_path / "a.parquet")
     parquet.write_table(pyarrow.table({"kind": ["answer"]}), tmp_path / "b.parquet")
     with pytest.raises(ArtifactError, match="has no column accept_length"):
-        load_entries(tmp_path / "b.parquet")
+        load_measurements(tmp_path / "b.parquet")
 
 
 def test_rows_are_those_by_hand():
     wrong = {"method": "sql alone", "prompt": 1, "position": 2, "margin": 0.5, "rerun": False}
-    rows = {(row["method"], row["domain"]): row for row in timed_rows(ENTRIES, [wrong], {0: 1, 1: 2})}
+    rows = {(row["method"], row["domain"]): row for row in timed_rows(MEASUREMENTS, [wrong], {0: 1, 1: 2})}
     whole = rows["sql alone", ALL]
     assert whole["speedup"] == round(16 / 3 / (16 / 7), 4) and whole["mat"] == round(14 / 5, 4)
     assert (whole["num_prompts"], whole["mismatches"], whole["peak_mb"]) == (2, 1, 3.0)
@@ -86,7 +95,7 @@ def test_rows_are_those_by_hand():
     assert rows[AUTOREGRESSIVE, ALL]["regret_cycles"] is None
     assert rows["sql alone", "sql"]["speedup"] == 4.0 and rows["sql alone", "sql"]["mismatches"] == 0
     assert rows["sql alone", "math"]["speedup"] == 1.5 and rows["sql alone", "math"]["mismatches"] == 1
-    assert len(rows) == 6 and len(timed_rows(ENTRIES, [], {}, each=False)) == 2
+    assert len(rows) == 6 and len(timed_rows(MEASUREMENTS, [], {}, by_domain=False)) == 2
 
 
 def test_requests_decoded_together_share_one_clock():
@@ -98,8 +107,8 @@ def test_requests_decoded_together_share_one_clock():
 
 
 def test_what_was_measured_apart_is_not_put_together():
-    hot = [dataclasses.replace(one, temperature=1.0, seconds=2 * one.seconds) for one in ENTRIES]
-    rows = timed_rows([*ENTRIES, *hot], [], {}, each=False)
+    hot = [dataclasses.replace(one, temperature=1.0, seconds=2 * one.seconds) for one in MEASUREMENTS]
+    rows = timed_rows([*MEASUREMENTS, *hot], [], {}, by_domain=False)
     assert [row["temperature"] for row in rows] == [0.0, 0.0, 1.0, 1.0]
     assert rows[0]["tokens_per_s"] == pytest.approx(2 * rows[2]["tokens_per_s"], rel=1e-3)
     assert rows[1]["speedup"] == rows[3]["speedup"]
@@ -108,9 +117,9 @@ def test_what_was_measured_apart_is_not_put_together():
 def test_the_text_of_another_program_is_its_own():
     external = [
         dataclasses.replace(one, method="HF generate", selector="none", external=True)
-        for one in ENTRIES
+        for one in MEASUREMENTS
         if one.method == AUTOREGRESSIVE
     ]
     wrong = {"method": "HF generate", "prompt": 0, "position": 2, "margin": 0.5, "rerun": False}
-    row = timed_rows([*ENTRIES, *external], [wrong], {0: 1, 1: 2}, each=False)[-1]
+    row = timed_rows([*MEASUREMENTS, *external], [wrong], {0: 1, 1: 2}, by_domain=False)[-1]
     assert (row["method"], row["mismatches"], row["other_text"], row["regret_cycles"]) == ("HF generate", None, 1, None)

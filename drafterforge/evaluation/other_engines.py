@@ -22,7 +22,7 @@ LOOKUP_TOKENS = 10  # that prompt lookup drafts, as its documentation suggests
 FLASHSPEC_TOKENS = 4  # that FlashSpec's drafts, by its own default
 
 
-class Rival:
+class OtherEngine:
     """Another program that decodes greedily, one prompt at a time; as a method it looks like an engine."""
 
     program = ""  # its name in errors
@@ -44,7 +44,7 @@ class Rival:
         raise NotImplementedError
 
 
-class Transformers(Rival):
+class Transformers(OtherEngine):
     """`generate` of transformers on a target's folder, in its dtype, with its end tokens.
 
     What a pass accepted is told by the cache of the next one.
@@ -106,7 +106,7 @@ def open_model(target: Target) -> Any:
     return AutoModelForCausalLM.from_pretrained(target.folder, dtype=target.dtype).to(target.device).eval()
 
 
-class FlashSpec(Rival):
+class FlashSpec(OtherEngine):
     """FlashSpec with its prompt lookup, which needs no second model; its loop runs the model of transformers.
 
     Its passes are not told: it counts them otherwise.
@@ -140,7 +140,7 @@ class FlashSpec(Rival):
         return answer
 
 
-class OpenVINO(Rival):
+class OpenVINO(OtherEngine):
     """`LLMPipeline` of OpenVINO GenAI on the CPU, autoregressive, on its own files of the target."""
 
     program = "OpenVINO GenAI"

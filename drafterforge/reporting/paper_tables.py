@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from drafterforge.reporting.forms import BEST, FIGURES, FORMS, ONE, RESPS_COLUMNS, Form, Line
 from drafterforge.reporting.markdown import markdown_table, plain
-from drafterforge.reporting.measured import GENERALIST, STATIC, Evidence, Measured, Report, gather
+from drafterforge.reporting.paper_evidence import GENERALIST, STATIC, Evidence, Measured, Report, gather
+from drafterforge.reporting.paper_forms import BEST, FIGURES, FORMS, ONE, RESPS_COLUMNS, Form, Line
 from drafterforge.reporting.published import PublishedTable, published
 from drafterforge.reporting.tables import TableOf, shown
 

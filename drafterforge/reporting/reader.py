@@ -1,4 +1,4 @@
-"""What a report holds, read leniently: reports of any age, and every key of `curves` in one place."""
+"""Reads reports of any version leniently; lists every key of `curves`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from drafterforge.artifacts.typed import read_json
 from drafterforge.errors import ArtifactError
+from drafterforge.evaluation.rows import ALL
 
 CURVES = {
     "mat_by_domain": "{domain: {drafter: MAT}}, each drafter alone",
@@ -24,7 +25,6 @@ CURVES = {
     "quickstart": "{seconds: {step: s}, total_s, first: [row], train_prompts, answer_tokens, training_steps}",
     "actions": "[{depth, num_tokens, share}] of trees that a policy chose",
 }
-ALL = "all"  # domain of rows over several
 NAMES = ("report.json", "schedules.json")  # the second is what reports on schedules were called
 MOST_TEXT = 80  # characters of a name
 STRICT_DTYPES = ("float32", "float64")

@@ -1,31 +1,60 @@
-"""A `reports` artifact: `report.json` with the keys that other tools read, a page and Markdown; two side by side."""
+"""Writes a `reports` artifact: `report.json` with the keys that other tools read, a page, Markdown and the cycles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from drafterforge import __version__
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.config.progress import table_console
 from drafterforge.errors import CheckFailedError
-from drafterforge.evaluation.contents import read_report
-from drafterforge.evaluation.ledger import FILE as LEDGER
-from drafterforge.evaluation.ledger import Entry, save_entries
-from drafterforge.evaluation.report import build_report
+from drafterforge.evaluation.measurements import FILE as CYCLES
+from drafterforge.evaluation.measurements import Measurement, save_measurements
 from drafterforge.reporting.compare import compare_reports, print_comparison
 from drafterforge.reporting.markdown import render_markdown
 from drafterforge.reporting.page import render_page
+from drafterforge.reporting.reader import read_report
 from drafterforge.reporting.verdict import failed
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target
 
+SCHEMA = 1
 REPORT = "report.json"
 PAGE, MARKDOWN = "report.html", "report.md"
+
+
+def build_report(
+    rows: list[dict[str, Any]],
+    *,
+    target: dict[str, Any],
+    device: str,
+    dtype: str,
+    numerics: str,
+    seed: int,
+    suite: str,
+    curves: dict[str, Any],
+) -> dict[str, Any]:
+    """The whole `report.json`."""
+    return {
+        "schema": SCHEMA,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "drafterforge_version": __version__,
+        "target": target,
+        "device": device,
+        "dtype": dtype,
+        "numerics": numerics,
+        "seed": seed,
+        "suite": suite,
+        "rows": rows,
+        "curves": curves,
+    }
 
 
 def write_report(
@@ -40,12 +69,12 @@ def write_report(
     curves: dict[str, Any],
     config: Mapping[str, Any],
     parents: Sequence[Manifest],
-    entries: Sequence[Entry] = (),
+    measurements: Sequence[Measurement] = (),
 ) -> tuple[dict[str, Any], Path]:
     """Write the report `name` of a target, in place of an earlier one; returns it and its file.
 
     suite: what was run.  numerics: as configured.  rows: as `build_row` makes them.  curves: everything else.
-    entries: what they are made of, for the report's ledger.
+    measurements: what the rows are made of, for `cycles.parquet`.
     """
     report = build_report(
         rows,
@@ -58,11 +87,11 @@ def write_report(
         curves=curves,
     )
     path = artifact_dir(runs_dir, target.name, "reports", name)
-    whole = {"target": target.name, "target_fingerprint": target.fingerprint, "config": config}
-    with write_artifact(path, kind="reports", name=name, **whole, parents=parents, replace=True) as folder:
+    checked = {"target": target.name, "target_fingerprint": target.fingerprint, "config": config}
+    with write_artifact(path, kind="reports", name=name, **checked, parents=parents, replace=True) as folder:
         save_json_atomic(folder / REPORT, report)
-        if entries:
-            save_entries(folder / LEDGER, entries)
+        if measurements:
+            save_measurements(folder / CYCLES, measurements)
         (folder / PAGE).write_text(render_page(report), encoding="utf-8")
         (folder / MARKDOWN).write_text(render_markdown(report), encoding="utf-8")
     return report, path / REPORT

@@ -10,16 +10,12 @@ import torch
 from rich.console import Console
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.evaluation.lossless import compare, counted, first_difference, top2_margin
-from drafterforge.evaluation.measure import AUTOREGRESSIVE, Method, measure
-from drafterforge.evaluation.report import (
-    build_report,
-    build_row,
-    paired_p,
-    print_table,
-    speedup_interval,
-    tokens_per_s,
-)
+from drafterforge.evaluation.lossless import count_mismatches, find_mismatches, first_difference, top2_margin
+from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
+from drafterforge.evaluation.rows import build_row, paired_p, speedup_interval, tokens_per_s
+from drafterforge.evaluation.timing import generate_in_turns
+from drafterforge.reporting.artifact import build_report
+from drafterforge.reporting.console import print_table
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.tree.grow import TreeShape
@@ -57,7 +53,7 @@ def measured() -> tuple[list[Method], dict[str, list[Generation]], object]:
         Method("chain", Engine(target, drafter, TreeShape(4, 3, 1)), "static", "static", ["sql"]),
         Method("tree", Engine(target, drafter, TreeShape(9, 3, 3)), "static", "static", ["sql"]),
     ]
-    return methods, measure(methods, PROMPTS, 12), target
+    return methods, generate_in_turns(methods, PROMPTS, 12), target
 
 
 def report_of(measured) -> dict:
@@ -148,11 +144,11 @@ def test_methods_take_turns_at_being_first():
 
     log: list[str] = []
     methods = [Method(name, Recorder(name, log)) for name in "abc"]
-    found = measure(methods, [[1]] * 4, 5)
+    found = generate_in_turns(methods, [[1]] * 4, 5)
     assert log[:3] == list("abc")  # warming up
     assert log[3:] == list("abc" + "bca" + "cab" + "abc")
     assert all(len(found[name]) == 4 for name in "abc")
-    assert measure(methods, [], 5) == {"a": [], "b": [], "c": []}
+    assert generate_in_turns(methods, [], 5) == {"a": [], "b": [], "c": []}
 
 
 def test_the_table_shows_every_row(measured):
@@ -175,7 +171,7 @@ def test_first_differences():
 def test_lossless_methods_have_no_mismatches(measured):
     _, found, target = measured
     for name in ("chain", "tree"):
-        assert compare(name, target, found[name], found[AUTOREGRESSIVE]) == []
+        assert find_mismatches(name, target, found[name], found[AUTOREGRESSIVE]) == []
 
 
 def changed(wanted: list[Generation], prompt: int, position: int) -> list[Generation]:
@@ -188,7 +184,7 @@ def changed(wanted: list[Generation], prompt: int, position: int) -> list[Genera
 def test_a_mismatch_is_found_with_its_place_and_margin(measured):
     _, result, target = measured
     wanted = result[AUTOREGRESSIVE]
-    (found,) = compare("tree", target, changed(wanted, 3, 4), wanted, lambda: pytest.fail("no near tie"))
+    (found,) = find_mismatches("tree", target, changed(wanted, 3, 4), wanted, lambda: pytest.fail("no near tie"))
     ids = torch.tensor([[*wanted[3].prompt, *wanted[3].tokens[:4]]])
     logits = target.logits(target.forward(ids, torch.arange(ids.shape[1])[None], None)[0])[0, -1]
     best = logits.topk(2)
@@ -197,7 +193,7 @@ def test_a_mismatch_is_found_with_its_place_and_margin(measured):
     assert found.as_dict() == {
         "method": "tree", "prompt": 3, "position": 4, "margin": pytest.approx(margin, rel=1e-4), "rerun": False,
     }  # fmt: skip
-    assert counted([found]) == 1
+    assert count_mismatches([found]) == 1
 
 
 class Answers:
@@ -217,8 +213,8 @@ def test_a_near_tie_is_run_again_in_float64_and_counts_if_it_stays(measured, mon
     monkeypatch.setattr("drafterforge.evaluation.lossless.top2_margin", lambda *args: 5e-5)
     wanted = result[AUTOREGRESSIVE]
     fast, plain = Answers([1] * 99), Answers([1 if equal else 2] * 99)
-    found = compare("tree", target, changed(wanted, 2, 1), wanted, lambda: (fast, plain))
-    assert [one.rerun for one in found] == [equal] and counted(found) == counts
+    found = find_mismatches("tree", target, changed(wanted, 2, 1), wanted, lambda: (fast, plain))
+    assert [one.rerun for one in found] == [equal] and count_mismatches(found) == counts
     assert fast.asked == plain.asked == [(wanted[2].prompt, len(wanted[2].tokens))]
 
 
@@ -226,7 +222,7 @@ def test_a_near_tie_without_float64_counts(measured, monkeypatch):
     _, result, target = measured
     monkeypatch.setattr("drafterforge.evaluation.lossless.top2_margin", lambda *args: 0.0)
     wanted = result[AUTOREGRESSIVE]
-    assert counted(compare("tree", target, changed(wanted, 0, 0), wanted)) == 1
+    assert count_mismatches(find_mismatches("tree", target, changed(wanted, 0, 0), wanted)) == 1
 
 
 def test_the_margin_of_tied_logits_is_zero():

@@ -10,7 +10,7 @@ from rich.console import Console
 from drafterforge.cli import main
 from drafterforge.errors import ArtifactError
 from drafterforge.reporting.compare import RULE, compare_reports, print_comparison
-from tests.evaluation.made import live_row, made
+from tests.reporting.made import live_row, made
 
 
 def changed(place: int, **values) -> dict:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from drafterforge.reporting.page import render_page
-from tests.evaluation.chromium import Page
-from tests.evaluation.made import FIGURES, live_row, made
+from tests.reporting.chromium import Page
+from tests.reporting.made import FIGURES, live_row, made
 
 pytestmark = pytest.mark.slow
 LONG = "a-drafter-with-a-name-that-does-not-end-" * 3

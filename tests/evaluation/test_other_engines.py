@@ -12,8 +12,8 @@ import torch
 
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation import rivals
-from drafterforge.evaluation.rivals import FlashSpec, OpenVINO, Transformers, open_model, require_openvino
+from drafterforge.evaluation import other_engines
+from drafterforge.evaluation.other_engines import FlashSpec, OpenVINO, Transformers, open_model, require_openvino
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.targets.load import load_target
@@ -77,10 +77,10 @@ def test_openvino_is_asked_for_what_it_needs(target, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"has no openvino_model\.xml; type"):
         require_openvino(str(tmp_path))
     (tmp_path / "openvino_model.xml").touch()
-    monkeypatch.setattr(rivals, "find_spec", lambda name: None)
+    monkeypatch.setattr(other_engines, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"type pip install .drafterforge\[openvino\]."):
         require_openvino(str(tmp_path))
-    monkeypatch.setattr(rivals, "find_spec", lambda name: name)
+    monkeypatch.setattr(other_engines, "find_spec", lambda name: name)
     assert require_openvino(str(tmp_path)) == tmp_path
 
 

@@ -1,4 +1,4 @@
-"""The tables of `eval` that a reader wants first."""
+"""The tables that commands print when they end."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.config.progress import say, table_console
-from drafterforge.evaluation.contents import ALL, whole_rows
+from drafterforge.evaluation.rows import ALL
+from drafterforge.reporting.reader import whole_rows
 
 
-def show(report: dict[str, Any], own: str) -> None:
-    """Print them; own: the pool's selector."""
+def print_report(report: dict[str, Any], pool_selector: str) -> None:
+    """The tables of `eval`."""
     console = table_console()
     _matrix(report, console)
-    _selectors(report, own, console)
+    _selectors(report, pool_selector, console)
     _live(report, console)
     _beside_replay(report)
 
@@ -35,14 +36,14 @@ def _matrix(report: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _selectors(report: dict[str, Any], own: str, console: Console) -> None:
+def _selectors(report: dict[str, Any], pool_selector: str, console: Console) -> None:
     rows = sorted((row for row in whole_rows(report) if row["source"] == "replay"), key=lambda row: -row["mat"])
     if not rows:
         return
-    told_p = (
-        f"p: one-sided Wilcoxon over requests, small where {own}'s MAT is higher than the row's by more than chance"
+    caption = (
+        f"p: one-sided Wilcoxon over requests, small where {pool_selector} has a significantly higher MAT than the row"
     )
-    table = Table(title="selectors, replayed on the same answers", caption=told_p, title_justify="left")
+    table = Table(title="selectors, replayed on the same answers", caption=caption, title_justify="left")
     headings = ("method", "MAT", "of hindsight", "regret, cycles", "on the best", "switches", "p", "constants")
     for heading in headings:
         table.add_column(heading, justify="left" if heading in ("method", "constants") else "right")
@@ -120,3 +121,33 @@ def _beside_replay(report: dict[str, Any]) -> None:
     differing = sum(one["requests_with_other_cycles"] for one in found)
     at = f" (at margins {margins})" if other else ""
     say(f"live runs: {len(other)} texts{at} and {differing} cycle counts differ from the replay")
+
+
+def print_table(report: dict[str, Any], console: Console) -> None:
+    """The rows a reader wants first."""
+    title = f"{report['suite']}: {report['target']['name']} on {report['device']}"
+    table = Table(title=title, title_justify="left")
+    for heading in (
+        "method",
+        "dtype",
+        "prompts",
+        "MAT",
+        "tokens/s",
+        "speed-up",
+        "95 %",
+        "mismatches",
+    ):
+        table.add_column(heading, justify="left" if heading in ("method", "dtype") else "right")
+    for row in report["rows"]:
+        interval = row["speedup_ci95"]
+        table.add_row(
+            row["method"],
+            row["dtype"],
+            str(row["num_prompts"]),
+            f"{row['mat']:.2f}",
+            f"{row['tokens_per_s']:.1f}",
+            f"{row['speedup']:.2f}x",
+            f"{interval[0]:.2f}-{interval[1]:.2f}" if interval else "",
+            str(row["mismatches"]),
+        )
+    console.print(table)

@@ -13,13 +13,13 @@ import pytest
 from drafterforge.config.commands import EvaluateConfig, TrainPolicyConfig
 from drafterforge.config.compose import load_config
 from drafterforge.errors import ArtifactError
-from drafterforge.pipelines.eval import check_selectors
-from drafterforge.reporting.forms import FIGURES, FORMS
-from drafterforge.reporting.measured import gather
-from drafterforge.reporting.papers import PaperTable, paper_tables, render_papers
+from drafterforge.pipelines.eval import check_names
+from drafterforge.reporting.paper_evidence import gather
+from drafterforge.reporting.paper_forms import FIGURES, FORMS
+from drafterforge.reporting.paper_tables import PaperTable, paper_tables, render_papers
 from drafterforge.reporting.published import published
 from drafterforge.selectors import names as selector_names
-from tests.evaluation.made import live_row, made, replay_row
+from tests.reporting.made import live_row, made, replay_row
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "papers_tables.py"
 POOL = ["general", "sql", "retrieval"]
@@ -121,7 +121,7 @@ def test_what_a_table_says_to_type_is_a_command_that_exists():
     measuring = [keys for program, command, *keys in typed if (program, command) == ("drafterforge", "eval")]
     assert len(training) + len(measuring) == len(typed)
     for keys in measuring:
-        check_selectors(load_config("eval", EvaluateConfig, list(keys)))
+        check_names(load_config("eval", EvaluateConfig, list(keys)))
 
 
 # --- ours ----------------------------------------------------------------------------------------

@@ -1,0 +1,150 @@
+"""Times methods side by side: they take turns request by request, so that a drifting machine hits all alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from drafterforge.config.progress import bar
+from drafterforge.evaluation.machine_load import MachineLoad
+from drafterforge.evaluation.measurements import Measurement, RequestInfo
+from drafterforge.evaluation.memory import peak
+from drafterforge.evaluation.methods import Method, rotate
+from drafterforge.evaluation.requests import Request
+from drafterforge.evaluation.resume_cache import ResumeCache
+from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.sampling import GREEDY, Sampling
+
+WARM_UP = 8  # tokens
+
+
+@dataclass
+class Decoded:
+    """What a method made of requests that were decoded together."""
+
+    answers: list[Generation]
+    seconds: float  # by the clock, from the first prompt to the last token
+    other_cores: float | None  # that other programs used meanwhile
+    peak_bytes: int | None  # held beyond what was held before
+
+
+@dataclass(frozen=True)
+class TimingRun:
+    """How requests are timed: as greedy single requests, or along an axis of the scaling suite."""
+
+    max_new_tokens: int
+    seed: int
+    batch_size: int = 1
+    temperature: float = 0.0
+    axis: str = ""  # what is varied
+    at: float = 0.0  # its value
+
+    @property
+    def part(self) -> str:
+        """Name of its parts in the resume cache."""
+        return f"timed-{self.axis.replace(' ', '-')}-{self.at:g}" if self.axis else "timed"
+
+    @property
+    def title(self) -> str:
+        """What the progress bar says."""
+        return f"timing, {self.axis} {self.at:g}" if self.axis else "timing"
+
+
+def generate_in_turns(
+    methods: Sequence[Method],
+    prompts: Sequence[list[int]],
+    max_new_tokens: int,
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, list[Generation]]:
+    """Generations of every method, in the order of `prompts`; each method is warmed up on the first prompt."""
+    for method in methods if prompts else ():
+        method.engine.generate([prompts[0]], min(max_new_tokens, WARM_UP))
+    generations: dict[str, list[Generation]] = {method.name: [] for method in methods}
+    for index, prompt in enumerate(prompts):
+        for method in rotate(methods, index):
+            generations[method.name] += method.engine.generate([prompt], max_new_tokens)
+            progress()
+    return generations
+
+
+def time_methods(
+    run: TimingRun, methods: Sequence[Method], requests: Sequence[Request], indices: Sequence[int], cache: ResumeCache
+) -> list[Measurement]:
+    """What every method made of the requests at `indices`, in groups of the run's batch size.
+
+    A group is cached when all methods have had their turn at it, so that an interrupted run compares like with like.
+    """
+    groups = [indices[start : start + run.batch_size] for start in range(0, len(indices), run.batch_size)]
+    measurements: list[Measurement] = []
+    session, warm = int(time.time()), False
+
+    def measure_group(number: int, group: Sequence[int]) -> list[Measurement]:
+        nonlocal warm
+        here = [requests[index] for index in group]
+        if not warm:
+            warm_up(methods, here, samplings(run.temperature, run.seed, len(here)))
+            warm = True
+        draws = [samplings(run.temperature, run.seed + index, 1)[0] for index in group]
+        infos = [RequestInfo.of(index, request) for index, request in zip(group, here, strict=True)]
+        by_name = {}
+        for method in rotate(methods, number):
+            decoded = decode(method, here, run.max_new_tokens, draws)
+            by_name[method.name] = _measurement(run, method, infos, decoded, number, session)
+        return [by_name[method.name] for method in methods]
+
+    with bar(run.title, len(groups)) as progress:
+        for number, group in enumerate(groups):
+            measurements += cache.measurements(
+                f"{run.part}-{number:05d}", lambda n=number, g=group: measure_group(n, g)
+            )
+            progress.advance()
+    return measurements
+
+
+def _measurement(
+    run: TimingRun, method: Method, infos: list[RequestInfo], decoded: Decoded, group: int, session: int
+) -> Measurement:
+    return Measurement(
+        method.name,
+        infos,
+        decoded.answers,
+        decoded.seconds,
+        selector=method.selector,
+        scheduler=method.scheduler,
+        drafters=list(method.drafters),
+        numerics=method.engine.numerics,
+        dtype=str(method.engine.target.dtype).removeprefix("torch."),
+        external=method.external,
+        group=group,
+        temperature=run.temperature,
+        axis=run.axis,
+        at=run.at,
+        peak_bytes=decoded.peak_bytes,
+        other_cores=decoded.other_cores,
+        session=session,
+    )
+
+
+def warm_up(methods: Sequence[Method], group: Sequence[Request], sampling: Sequence[Sampling]) -> None:
+    """A few tokens with every method, experts included."""
+    for method in methods:
+        for engine in dict.fromkeys((method.engine, *method.experts.values())):
+            engine.generate([request.tokens for request in group], WARM_UP, list(sampling))
+
+
+def decode(method: Method, group: Sequence[Request], max_new_tokens: int, sampling: Sequence[Sampling]) -> Decoded:
+    """One method on requests that are decoded together."""
+    engine = method.engine_of(group[0])
+    with peak(engine.target.device) as held:
+        load, began = MachineLoad(), time.perf_counter()
+        answers = engine.generate([request.tokens for request in group], max_new_tokens, list(sampling))
+        seconds, other_cores = time.perf_counter() - began, load.other_cores()
+    return Decoded(answers, seconds, other_cores, held.num_bytes)
+
+
+def samplings(temperature: float, seed: int, count: int) -> list[Sampling]:
+    """How each of `count` requests draws."""
+    if temperature == 0:
+        return [GREEDY] * count
+    return [Sampling(temperature=temperature, seed=seed + index) for index in range(count)]

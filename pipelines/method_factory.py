@@ -1,0 +1,243 @@
+"""The methods that a suite times: ours with every drafter, selector and policy, and other programs'."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from drafterforge.assembly.open_bundle import open_bundle
+from drafterforge.bundle.record import read_record
+from drafterforge.config.commands import EvaluateConfig
+from drafterforge.config.names import JOINT, domain_of, halves
+from drafterforge.config.pool import PoolConfig
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.retrieval.model import Retrieval
+from drafterforge.errors import ConfigError
+from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
+from drafterforge.evaluation.other_engines import (
+    LOOKUP_TOKENS,
+    OpenVINO,
+    Transformers,
+    open_model,
+    open_pipeline,
+    require_openvino,
+)
+from drafterforge.pipelines.pool import RETRIEVAL, build_pool, open_scheduler
+from drafterforge.runtime.engine import Engine, kind_of_drafter
+from drafterforge.runtime.numerics import choose_numerics
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.shapes import choose_shape
+from drafterforge.schedulers.base import Scheduler
+from drafterforge.selectors import names as selector_names
+from drafterforge.targets.load import Target
+from drafterforge.tree.grow import TreeShape
+
+INVARIANT = f"{AUTOREGRESSIVE}, invariant"
+GENERALIST, EXPERT, DEFAULT, BUNDLE = "generalist", "expert", "default", "the bundle"
+GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"
+EXTERNAL = {GENERATE: "HF generate", LOOKUP: f"HF prompt lookup ({LOOKUP_TOKENS})", OPENVINO: "OpenVINO GenAI"}
+STATIC = "static"
+
+
+class MethodFactory:
+    """Builds methods by name; what several share, such as a policy or another program's model, is opened once."""
+
+    def __init__(
+        self, cfg: EvaluateConfig, target: Target, pool: Pool, shape: TreeShape, bundle: Path | None = None
+    ) -> None:
+        """bundle: folder that the method `the bundle` decodes with."""
+        self.cfg, self.target, self.pool, self.shape, self.bundle = cfg, target, pool, shape, bundle
+        self.numerics = choose_numerics(cfg.runtime.numerics, target)
+        self.policies: dict[str, Scheduler | None] = {"": pool.scheduler, STATIC: None}
+        self.model: Any = None
+
+    def build(self, names: Sequence[str]) -> list[Method]:
+        """The methods, plain decoding first; with invariant numerics also plain decoding in those."""
+        methods = {AUTOREGRESSIVE: Method(AUTOREGRESSIVE, Engine(self.target, numerics="fast"))}
+        if self.numerics == "invariant":
+            methods[INVARIANT] = Method(INVARIANT, Engine(self.target, numerics=self.numerics))
+        for name in names:
+            if name != AUTOREGRESSIVE:
+                method = self.method(name)
+                methods.setdefault(method.name, method)
+        return list(methods.values())
+
+    def reference_of(self, method: str, external: bool = False) -> str:
+        """The method whose tokens this one has to give: plain decoding in its numerics."""
+        fast = external or method == AUTOREGRESSIVE or self.numerics == "fast"
+        return AUTOREGRESSIVE if fast else INVARIANT
+
+    def for_target(self, target: Target) -> MethodFactory:
+        """The same on another copy of the target."""
+        pool, shape = build_pool(self.cfg.pool, self.cfg.runtime, self.cfg.runs_dir, target, self.cfg.seed)
+        return MethodFactory(self.cfg, target, pool, shape, self.bundle)
+
+    def with_pool_size(self, count: int) -> MethodFactory:
+        """With the first `count` drafters of the pool alone."""
+        names, options = self.pool.names[:count], dict(self.pool.options)
+        if options.get("costs") is not None:
+            options["costs"] = options["costs"][:count]
+        pool = Pool(
+            {name: self.pool.drafters[name] for name in names},
+            self.cfg.pool.selector,
+            every=self.pool.every,
+            shapes={name: shape for name, shape in self.pool.shapes.items() if name in names},
+            scheduler=self.pool.scheduler,
+            router=self.pool.router,
+            **options,
+        )
+        return MethodFactory(self.cfg, self.target, pool, self.shape)
+
+    def method(self, name: str) -> Method:
+        """One method; `A/POLICY` is A with the trees of that policy."""
+        if name in EXTERNAL:
+            return self.external(name)
+        if name == BUNDLE:
+            return self.bundle_method()
+        what, _, policy = name.partition("/")
+        if what == GENERALIST:
+            return self.single(self.pool.names[0], policy)
+        if what == EXPERT:
+            return self.expert(policy)
+        if what in (*self.pool.names, RETRIEVAL):
+            return self.single(what, policy)
+        if pair := halves(what):
+            drafter, retrieval = pair
+            if drafter == EXPERT:
+                return self.expert(retrieval=retrieval)
+            return self.hybrid(self.pool.names[0] if drafter == GENERALIST else drafter, retrieval)
+        return self.selection(self.cfg.pool.selector if what == DEFAULT else what, policy)
+
+    def single(self, drafter: str, policy: str = "") -> Method:
+        """One drafter of the pool."""
+        engine = self.engine(drafter, policy)
+        return Method(f"{drafter} alone{_with(policy)}", engine, "static", policy or STATIC, [drafter])
+
+    def engine(self, name: str, policy: str = "") -> Engine:
+        """Decodes with one drafter of the pool."""
+        scheduler = self.scheduler(policy) if policy else None
+        if name == RETRIEVAL and name not in self.pool.drafters and scheduler is None:
+            shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, RETRIEVAL)
+            return Engine(self.target, Retrieval(), shape, numerics=self.numerics)
+        drafter: Any = self.pool.drafters.get(name)
+        if scheduler is not None:
+            if not isinstance(drafter, FusedDrafter):
+                raise ConfigError(f"{name}/{policy}: a policy chooses trees of EAGLE-3 drafters; type {name}")
+            drafter = Pool({name: drafter}, "static", scheduler=scheduler)
+        return Engine(self.target, drafter, self.pool.shape_of(name, self.shape), numerics=self.numerics)
+
+    def hybrid(self, drafter: str, retrieval: str) -> Method:
+        """A drafter of the pool with retrieval in its trees, built if the pool does not have it."""
+        if self.is_hybrid(drafter, retrieval):
+            return self.single(drafter)
+        neural, lookup = self.pool.drafters.get(drafter), self.retrieval_drafter(retrieval)
+        if not isinstance(neural, FusedDrafter) or lookup is None:
+            raise ConfigError(
+                f"suite.methods has {drafter}{JOINT}{retrieval}; wanted an EAGLE-3 drafter of the pool, + and a "
+                f"retrieval drafter of it, as {domain_of(self.pool.names[0])}{JOINT}{RETRIEVAL}"
+            )
+        joint = Merged(neural, lookup)
+        shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, kind_of_drafter(joint))
+        engine = Engine(self.target, joint, shape, numerics=self.numerics)
+        return Method(f"{drafter}{JOINT}{retrieval}", engine, "static", "worth", [drafter, retrieval])
+
+    def is_hybrid(self, drafter: str, retrieval: str) -> bool:
+        """Whether a drafter of the pool has this retrieval drafter in its trees."""
+        return isinstance(self.pool.drafters.get(drafter), Merged) and (halves(drafter) or ("", ""))[1] == retrieval
+
+    def retrieval_drafter(self, name: str) -> Retrieval | None:
+        """The retrieval drafter of this name; the one without a datastore need not be in the pool."""
+        drafter = self.pool.drafters.get(name, Retrieval() if name == RETRIEVAL else None)
+        return drafter if isinstance(drafter, Retrieval) else None
+
+    def expert(self, policy: str = "", retrieval: str = "") -> Method:
+        """For each request the drafter of its domain, or the generalist.  retrieval: what is in their trees."""
+        if retrieval and self.retrieval_drafter(retrieval) is None:
+            raise ConfigError(
+                f"suite.methods has {EXPERT}{JOINT}{retrieval}, but {retrieval} is no retrieval drafter of the pool; "
+                f"type {EXPERT}{JOINT}{RETRIEVAL}"
+            )
+
+        def engine(name: str) -> Engine:
+            return self.hybrid(name, retrieval).engine if retrieval else self.engine(name, policy)
+
+        generalist = self.pool.names[0]
+        names = [name for name in self.pool.names if name not in (RETRIEVAL, generalist)]
+        if retrieval:
+            drafters = self.pool.drafters
+            names = [n for n in names if isinstance(drafters[n], FusedDrafter) or self.is_hybrid(n, retrieval)]
+        by_domain = {domain_of(name): name for name in reversed(names)} | {name: name for name in names}
+        return Method(
+            f"the domain's expert{JOINT}{retrieval}" if retrieval else f"the domain's expert{_with(policy)}",
+            engine(generalist),
+            "static",
+            "worth" if retrieval else policy or STATIC,
+            [generalist, *names, *([retrieval] if retrieval else [])],
+            {domain: engine(name) for domain, name in by_domain.items()},
+        )
+
+    def selection(self, selector: str, policy: str = "") -> Method:
+        """A selector over the whole pool; the pool's selector with the pool's options and policy."""
+        is_configured = selector == self.cfg.pool.selector
+        options = self.pool.options if is_configured else {"seed": self.cfg.seed}
+        scheduler = self.scheduler(policy)
+        pool = Pool(
+            self.pool.drafters,
+            selector,
+            every=self.pool.every,
+            shapes=self.pool.shapes,
+            scheduler=scheduler,
+            router=self.pool.router if is_configured or selector == "router" else None,
+            **options,
+        )
+        schedule = policy or self.cfg.pool.scheduler or STATIC
+        name = f"{selector} over the pool{_with(schedule) if scheduler is not None else ''}"
+        engine = Engine(self.target, pool, self.shape, numerics=self.numerics)
+        return Method(name, engine, selector, schedule, self.pool.names)
+
+    def bundle_method(self) -> Method:
+        """The bundle as it opens, by its defaults."""
+        defaults = read_record(self.bundle).defaults
+        engine = open_bundle(self.bundle, target=self.target)
+        return Method(BUNDLE, engine, defaults.selector, defaults.scheduler or STATIC, list(defaults.drafters))
+
+    def scheduler(self, policy: str) -> Scheduler | None:
+        """A policy by name; empty: the pool's."""
+        if policy not in self.policies:
+            cfg = PoolConfig(scheduler=policy)
+            self.policies[policy] = open_scheduler(cfg, self.cfg.runs_dir, self.target, self.pool.drafters)
+        return self.policies[policy]
+
+    def external(self, name: str) -> Method:
+        """Another program's decoding of the same weights."""
+        if name == OPENVINO:
+            files = require_openvino(self.cfg.suite.openvino)
+            return Method(EXTERNAL[name], OpenVINO(open_pipeline(files, self.target), self.target), external=True)
+        self.model = self.model or open_model(self.target)
+        options = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if name == LOOKUP else {}
+        return Method(EXTERNAL[name], Transformers(self.model, self.target, **options), external=True)
+
+
+def _with(policy: str) -> str:
+    return f" with {policy}" if policy else ""
+
+
+def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -> None:
+    """Refuse names that mean nothing.  drafters: the pool's; None: not known yet, so that one of them may be meant."""
+    selectors = [name for name in selector_names() if name not in ("static", "oracle")]
+    known = [AUTOREGRESSIVE, GENERALIST, EXPERT, DEFAULT, RETRIEVAL, *EXTERNAL, *selectors, *(drafters or ())]
+    for name in names:
+        what, slash, policy = name.partition("/")
+        bare = what in (AUTOREGRESSIVE, *EXTERNAL) or halves(what)
+        if slash and (bare or not policy):
+            raise ConfigError(
+                f"suite.methods has {name!r}; a policy goes behind a drafter or selector: general/planner"
+            )
+        if drafters is None or what in known or halves(what):
+            continue
+        close = difflib.get_close_matches(what, known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"suite.methods has {what!r}, which is no drafter of the pool, selector or method{hint}")

@@ -1,0 +1,46 @@
+"""The load of other programs is what is busy beyond this process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from drafterforge.evaluation import machine_load
+from drafterforge.evaluation.machine_load import MachineLoad, busy_seconds
+
+LINE = "cpu  {user} 0 0 1000 50 0 0 0 0 0\n"
+
+
+def test_our_seconds_are_not_those_of_others(tmp_path, monkeypatch):
+    stat, ours, clock = tmp_path / "stat", [5.0], [100.0]
+    monkeypatch.setattr(machine_load, "STAT", stat)
+    monkeypatch.setattr(machine_load, "process_seconds", lambda: ours[0])
+    monkeypatch.setattr(machine_load.os, "sysconf", lambda _: 100)
+    monkeypatch.setattr(machine_load.time, "perf_counter", lambda: clock[0])
+    stat.write_text(LINE.format(user=2000))
+    load = MachineLoad()
+    stat.write_text(LINE.format(user=3000))  # ten busy seconds
+    ours[0], clock[0] = 9.0, 104.0  # four of them ours, in four seconds
+    assert load.other_cores() == pytest.approx(1.5)
+    ours[0] = 99.0  # the machine's clock ticks more coarsely than ours
+    assert load.other_cores() == 0.0
+
+
+def test_a_system_that_does_not_tell_has_no_load(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine_load, "STAT", tmp_path / "absent")
+    assert busy_seconds() is None and MachineLoad().other_cores() is None
+
+
+@pytest.mark.skipif(busy_seconds() is None, reason="no /proc/stat")
+def test_a_busy_program_is_seen():
+    load = MachineLoad()
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        time.sleep(1.0)
+        assert load.other_cores() > 0.1
+    finally:
+        busy.kill()
+        busy.wait()
