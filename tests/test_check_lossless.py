@@ -36,8 +36,10 @@ def test_the_file_has_the_keys_other_tools_read(check_lossless, tmp_path):
 
 
 def test_an_answer_that_differs_is_counted_and_told(check_lossless, monkeypatch, tmp_path):
-    monkeypatch.setattr(check_lossless, "counted", len)
-    monkeypatch.setattr(check_lossless, "compare", lambda name, *_: [] if name == "autoregressive" else [Different])
+    monkeypatch.setattr(check_lossless, "count_mismatches", len)
+    monkeypatch.setattr(
+        check_lossless, "find_mismatches", lambda name, *_: [] if name == "autoregressive" else [Different]
+    )
     path = tmp_path / "lossless.json"
     assert check_lossless.main(["--prompts", "1", "--max-new-tokens", "4", "--json", str(path)]) == 1
     report = json.loads(path.read_text())
