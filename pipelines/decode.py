@@ -12,27 +12,27 @@ import torch
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.assembly.drafters import RETRIEVAL, Source, check_taps, open_named, small_lm
+from drafterforge.assembly.drafters import open_named
 from drafterforge.config import catalogue
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
-from drafterforge.config.names import halves
+from drafterforge.config.names import parse_hybrid
 from drafterforge.config.progress import bar, say
 from drafterforge.config.serving import GenerateConfig, ServeConfig
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
-from drafterforge.drafters.eagle3.checkpoint import generalist_of, load_drafter
-from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.retrieval.model import Datastore, Retrieval
+from drafterforge.drafters.base import Drafter, DrafterSource
+from drafterforge.drafters.causal_lm.small import load_small_lm
+from drafterforge.drafters.registry import DEFAULT, KINDS, kind_named, manifest_kind
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.rows import build_row
 from drafterforge.evaluation.timing import generate_in_turns
 from drafterforge.reporting.artifact import write_report
-from drafterforge.runtime.engine import Drafter, Engine, kind_of_drafter
+from drafterforge.runtime.engine import Engine, kind_name
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.targets.load import Target, load_target
@@ -48,9 +48,9 @@ def load_any_drafter(cfg: GenerateConfig | ServeConfig, target: Target) -> Draft
     """The drafter that `drafter=` names: a trained one, retrieval, or a small language model's folder."""
     if not cfg.drafter:
         return None
-    if cfg.drafter == "retrieval":
-        return Retrieval()
-    if halves(cfg.drafter) is not None and not Path(cfg.drafter).expanduser().exists():
+    if cfg.drafter in KINDS and not KINDS[cfg.drafter].needs_files:
+        return open_named([cfg.drafter], lambda name: source_of(cfg.runs_dir, target, name), target)[cfg.drafter]
+    if parse_hybrid(cfg.drafter) is not None and not Path(cfg.drafter).expanduser().exists():
         return open_named([cfg.drafter], lambda name: source_of(cfg.runs_dir, target, name), target)[cfg.drafter]
     folder = Path(cfg.drafter).expanduser()
     if (folder / "config.json").is_file() and not (folder / MANIFEST).is_file():
@@ -58,22 +58,26 @@ def load_any_drafter(cfg: GenerateConfig | ServeConfig, target: Target) -> Draft
             raise ArtifactError(
                 f"{folder} looks like an EAGLE-3 head of another program; type `drafterforge import path={folder}`"
             )
-        return small_lm(folder, target)
+        return load_small_lm(folder, target)
     folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter, hint=command_for(cfg.drafter))
     return open_any(folder, target)
 
 
-def source_of(runs_dir: Path | str, target: Target, name: str) -> Source:
+def source_of(runs_dir: Path | str, target: Target, name: str) -> DrafterSource:
     """Where a drafter's files are; it and what it adds to are whole, and for this target."""
-    if name == RETRIEVAL:
-        return Source(name, RETRIEVAL, None)
+    if name in KINDS and not KINDS[name].needs_files:
+        return DrafterSource(name, name, None)
     hint = f"drafterforge train-drafter domain=... name={name}"
-    folder = find_artifact(runs_dir, target.name, "drafters", name, hint=hint)
+    return source_in(find_artifact(runs_dir, target.name, "drafters", name, hint=hint), target, name)
+
+
+def source_in(folder: Path, target: Target, name: str) -> DrafterSource:
+    """The `drafters` artifact at `folder`, and what it adds to, whole and for this target."""
     kind = kind_of(open_drafter(folder, target))
-    base = generalist_of(folder) if kind == "eagle3" else None
+    base = kind_named(kind).base_of(folder)
     if base is not None:
         open_drafter(base, target)
-    return Source(name, kind, folder, base)
+    return DrafterSource(name, kind, folder, base)
 
 
 def command_for(drafter: str) -> str:
@@ -81,30 +85,19 @@ def command_for(drafter: str) -> str:
     domain, _, kind = drafter.partition("-")
     if domain not in catalogue.group_choices("domain"):
         return f"drafterforge train-drafter domain=sql name={Path(drafter).name}"
-    kinds = set(catalogue.group_choices("drafter")) - {"eagle3"}
+    kinds = set(catalogue.group_choices("drafter")) - {DEFAULT}
     return f"drafterforge train-drafter domain={domain}" + (f" drafter={kind}" if kind in kinds else "")
 
 
 def kind_of(manifest: Manifest) -> str:
-    """eagle3 | causal_lm | retrieval: the kind of a `drafters` artifact."""
-    return manifest.config.get("drafter", {}).get("kind", "eagle3")
+    """The kind of a `drafters` artifact."""
+    return manifest_kind(manifest.config)
 
 
 def open_any(folder: Path, target: Target) -> Drafter:
     """The drafter of any kind in the `drafters` artifact at `folder`, checked, ready to decode."""
-    kind = kind_of(open_drafter(folder, target))
-    if kind == "retrieval":
-        return Retrieval(datastore=Datastore.open(folder))
-    return small_lm(folder, target) if kind == "causal_lm" else fused_drafter(folder, target)
-
-
-def fused_drafter(folder: Path, target: Target) -> FusedDrafter:
-    """The EAGLE-3 drafter in `folder`, ready to decode; checked to be whole and trained for this target."""
-    open_drafter(folder, target)
-    embedding = target.backbone.embedding
-    drafter = load_drafter(folder, embedding)
-    check_taps(folder, drafter, target)
-    return FusedDrafter(drafter, embedding)
+    source = source_in(folder, target, folder.name)
+    return kind_named(source.kind).load(source, target)
 
 
 def engine_for(folder: Path, target: Target, shape: TreeShape, numerics: str = "fast") -> Engine:
@@ -154,7 +147,7 @@ def _measure(
     """Rows of autoregressive, chain and tree decoding in the target's dtype, and the mismatches found."""
     dtype = str(target.dtype).removeprefix("torch.")
     opened = open_any(drafter, target)
-    kind = kind_of_drafter(opened)
+    kind = kind_name(opened)
     tree = choose_shape(cfg.runtime, target.device, target.dtype, kind)
     chain = TreeShape(num_tokens=tree.depth + 1, depth=tree.depth, top_k=1)
     described = {"chain": chain, "tree": tree} if cfg.eval.chain else {"tree": tree}

@@ -10,7 +10,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.pipelines.bundles import find_bundle
 from drafterforge.pipelines.decode import load_any_drafter
 from drafterforge.pipelines.pool import build_pool, check_alone, check_selector, say_of_reading, scheduled
-from drafterforge.runtime.engine import Engine, kind_of_drafter
+from drafterforge.runtime.engine import Engine, kind_name
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.selectors import check_options
 from drafterforge.targets.load import load_target
@@ -36,7 +36,7 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
         drafter, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)
     else:
         drafter = load_any_drafter(cfg, target)
-        shape = choose_shape(cfg.runtime, target.device, target.dtype, kind_of_drafter(drafter))
+        shape = choose_shape(cfg.runtime, target.device, target.dtype, kind_name(drafter))
         drafter = scheduled(cfg.pool, cfg.runs_dir, target, cfg.drafter, drafter)
     return Engine(target, drafter, shape, max_batch, cfg.runtime.numerics), target.name
 

@@ -12,15 +12,15 @@ from typing import Any
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.assembly.drafters import RETRIEVAL, Source
 from drafterforge.assembly.open_bundle import open_bundle, tokenizer_sha256
 from drafterforge.bundle.archive import pack
 from drafterforge.bundle.hub import is_hub_id, push
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
 from drafterforge.config.bundle import ExportConfig
-from drafterforge.config.names import halves
+from drafterforge.config.names import parse_hybrid
 from drafterforge.config.progress import say
+from drafterforge.drafters.base import DrafterSource
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines.bundles import is_name, named_bundle
 from drafterforge.pipelines.decode import source_of
@@ -84,8 +84,8 @@ def make_bundle(cfg: Config, folder: Path) -> BundleRecord:
     build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target)  # what does not decode is not exported
     parts, names = Parts(), []
     for given in pool_names(cfg.runs_dir, target, cfg.pool.drafters):
-        names.append(given if halves(given) else Path(given).name)  # of a folder's path
-        for part in halves(given) or (given,):
+        names.append(given if parse_hybrid(given) else Path(given).name)  # of a folder's path
+        for part in parse_hybrid(given) or (given,):
             source = source_of(cfg.runs_dir, target, part)
             add_drafter(cfg, target, parts, dataclasses.replace(source, name=Path(part).name))
     for kind, name in (("policy", cfg.pool.scheduler), ("router", cfg.pool.router)):
@@ -164,17 +164,17 @@ def reference_of(cfg: Config, target: Target) -> TargetReference:
     )
 
 
-def add_drafter(cfg: Config, target: Target, parts: Parts, source: Source) -> None:
+def add_drafter(cfg: Config, target: Target, parts: Parts, source: DrafterSource) -> None:
     """A drafter, and first what it adds to."""
     if any(entry.name == source.name for entry in parts.drafters):
         return
     if source.folder is None:
-        parts.drafters.append(DrafterEntry(source.name, RETRIEVAL, "", "", "", "", {}, {}))
+        parts.drafters.append(DrafterEntry(source.name, source.kind, "", "", "", "", {}, {}))
         return
     base = ""
     if source.base is not None:
         base = Manifest.read(source.base).name
-        add_drafter(cfg, target, parts, Source(base, "eagle3", source.base))
+        add_drafter(cfg, target, parts, DrafterSource(base, source.kind, source.base))
     manifest = Manifest.read(source.folder)
     place = f"drafters/{source.name}"
     parts.take(manifest, source.folder, place)

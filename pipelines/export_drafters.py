@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,14 +11,13 @@ import torch
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.assembly.drafters import Source
 from drafterforge.assembly.open_bundle import check_bundle, locate, source_of, which_target
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.config.bundle import ExportConfig
-from drafterforge.drafters.eagle3.checkpoint import generalist_of, load_full
-from drafterforge.drafters.eagle3.lora import ADAPTER, load_adapter, merge
+from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
+from drafterforge.drafters.registry import kind_named
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.interop.layout import TargetFacts, read_target, refuse_export, write_export
 from drafterforge.interop.sglang import write_sglang
@@ -66,7 +66,7 @@ def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> L
     asked = asked_for(cfg)
     found: Loaders = {}
     for entry in [record.drafter(name) for name in asked] or record.drafters:
-        if entry.kind == "eagle3":
+        if cfg.format in kind_named(entry.kind).exports:
             found[entry.name] = loader(source_of(folder, record, entry.name), facts, entry.base)
         elif asked:
             raise no_head(f"drafter {entry.name!r} of {folder}", entry.kind)
@@ -80,12 +80,13 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
     for name in asked or list_artifacts(cfg.runs_dir, facts.name, "drafters"):
         folder = find_artifact(cfg.runs_dir, facts.name, "drafters", name, hint=command_for(name))
         manifest = open_artifact(folder, "drafters", target_fingerprint=facts.fingerprint, target=facts.name)
-        if kind_of(manifest) == "eagle3":
-            base = generalist_of(folder)
+        kind = kind_named(kind_of(manifest))
+        if cfg.format in kind.exports:
+            base = kind.base_of(folder)
             generalist = Manifest.read(base).name if base else ""
-            found[manifest.name] = loader(Source(name, "eagle3", folder, base), facts, generalist)
+            found[manifest.name] = loader(DrafterSource(name, kind.name, folder, base), facts, generalist)
         elif asked:
-            raise no_head(str(folder), kind_of(manifest))
+            raise no_head(str(folder), kind.name)
     return some(found, cfg.runs_dir)
 
 
@@ -108,14 +109,9 @@ def some(found: Loaders, where: str) -> Loaders:
     return found
 
 
-def loader(source: Source, facts: TargetFacts, generalist: str) -> tuple[Callable[[], Eagle3Drafter], str]:
+def loader(source: DrafterSource, facts: TargetFacts, generalist: str) -> tuple[Callable[[], Eagle3Drafter], str]:
     """How to load a drafter, its additions merged, and what it adds to."""
-
-    def load() -> Eagle3Drafter:
-        drafter = load_full(source.base or source.folder, facts.embedding)
-        return merge(drafter, load_adapter(source.folder / ADAPTER, drafter)) if source.base else drafter
-
-    return load, generalist
+    return partial(kind_named(source.kind).export, source, facts.embedding), generalist
 
 
 def exports_dir(cfg: ExportConfig) -> Path:

@@ -10,10 +10,11 @@ from typing import Any
 from drafterforge.assembly.open_bundle import open_bundle
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import EvaluateConfig
-from drafterforge.config.names import JOINT, domain_of, halves
+from drafterforge.config.names import JOINT, domain_of, parse_hybrid
 from drafterforge.config.pool import PoolConfig
-from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.base import Drafter
+from drafterforge.drafters.hybrid.kind import can_join, join
+from drafterforge.drafters.registry import kind_of
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
@@ -26,7 +27,7 @@ from drafterforge.evaluation.other_engines import (
     require_openvino,
 )
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool, open_scheduler
-from drafterforge.runtime.engine import Engine, kind_of_drafter
+from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
@@ -104,7 +105,7 @@ class MethodFactory:
             return self.expert(policy)
         if what in (*self.pool.names, RETRIEVAL):
             return self.single(what, policy)
-        if pair := halves(what):
+        if pair := parse_hybrid(what):
             drafter, retrieval = pair
             if drafter == EXPERT:
                 return self.expert(retrieval=retrieval)
@@ -124,7 +125,7 @@ class MethodFactory:
             return Engine(self.target, Retrieval(), shape, numerics=self.numerics)
         drafter: Any = self.pool.drafters.get(name)
         if scheduler is not None:
-            if not isinstance(drafter, FusedDrafter):
+            if drafter is None or not kind_of(drafter).scheduled:
                 raise ConfigError(f"{name}/{policy}: a policy chooses trees of EAGLE-3 drafters; type {name}")
             drafter = Pool({name: drafter}, "static", scheduler=scheduler)
         return Engine(self.target, drafter, self.pool.shape_of(name, self.shape), numerics=self.numerics)
@@ -133,25 +134,25 @@ class MethodFactory:
         """A drafter of the pool with retrieval in its trees, built if the pool does not have it."""
         if self.is_hybrid(drafter, retrieval):
             return self.single(drafter)
-        neural, lookup = self.pool.drafters.get(drafter), self.retrieval_drafter(retrieval)
-        if not isinstance(neural, FusedDrafter) or lookup is None:
+        parts = self.pool.drafters.get(drafter), self.retrieval_drafter(retrieval)
+        if not can_join(*parts):
             raise ConfigError(
                 f"suite.methods has {drafter}{JOINT}{retrieval}; wanted an EAGLE-3 drafter of the pool, + and a "
                 f"retrieval drafter of it, as {domain_of(self.pool.names[0])}{JOINT}{RETRIEVAL}"
             )
-        joint = Merged(neural, lookup)
-        shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, kind_of_drafter(joint))
+        joint = join(f"{drafter}{JOINT}{retrieval}", *parts)
+        shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, joint.kind)
         engine = Engine(self.target, joint, shape, numerics=self.numerics)
         return Method(f"{drafter}{JOINT}{retrieval}", engine, "static", "worth", [drafter, retrieval])
 
     def is_hybrid(self, drafter: str, retrieval: str) -> bool:
         """Whether a drafter of the pool has this retrieval drafter in its trees."""
-        return isinstance(self.pool.drafters.get(drafter), Merged) and (halves(drafter) or ("", ""))[1] == retrieval
+        return drafter in self.pool.drafters and (parse_hybrid(drafter) or ("", ""))[1] == retrieval
 
-    def retrieval_drafter(self, name: str) -> Retrieval | None:
+    def retrieval_drafter(self, name: str) -> Drafter | None:
         """The retrieval drafter of this name; the one without a datastore need not be in the pool."""
         drafter = self.pool.drafters.get(name, Retrieval() if name == RETRIEVAL else None)
-        return drafter if isinstance(drafter, Retrieval) else None
+        return drafter if drafter is not None and drafter.kind == RETRIEVAL else None
 
     def expert(self, policy: str = "", retrieval: str = "") -> Method:
         """For each request the drafter of its domain, or the generalist.  retrieval: what is in their trees."""
@@ -167,8 +168,8 @@ class MethodFactory:
         generalist = self.pool.names[0]
         names = [name for name in self.pool.names if name not in (RETRIEVAL, generalist)]
         if retrieval:
-            drafters = self.pool.drafters
-            names = [n for n in names if isinstance(drafters[n], FusedDrafter) or self.is_hybrid(n, retrieval)]
+            drafters, lookup = self.pool.drafters, self.retrieval_drafter(retrieval)
+            names = [n for n in names if can_join(drafters[n], lookup) or self.is_hybrid(n, retrieval)]
         by_domain = {domain_of(name): name for name in reversed(names)} | {name: name for name in names}
         return Method(
             f"the domain's expert{JOINT}{retrieval}" if retrieval else f"the domain's expert{_with(policy)}",
@@ -231,12 +232,12 @@ def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -
     known = [AUTOREGRESSIVE, GENERALIST, EXPERT, DEFAULT, RETRIEVAL, *EXTERNAL, *selectors, *(drafters or ())]
     for name in names:
         what, slash, policy = name.partition("/")
-        bare = what in (AUTOREGRESSIVE, *EXTERNAL) or halves(what)
+        bare = what in (AUTOREGRESSIVE, *EXTERNAL) or parse_hybrid(what)
         if slash and (bare or not policy):
             raise ConfigError(
                 f"suite.methods has {name!r}; a policy goes behind a drafter or selector: general/planner"
             )
-        if drafters is None or what in known or halves(what):
+        if drafters is None or what in known or parse_hybrid(what):
             continue
         close = difflib.get_close_matches(what, known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""

@@ -13,15 +13,14 @@ from drafterforge.config.names import parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
 from drafterforge.config.runtime import RuntimeConfig
-from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.lora import ADAPTER
-from drafterforge.drafters.retrieval.model import is_datastore
+from drafterforge.drafters.base import Drafter
+from drafterforge.drafters.registry import kind_named, kind_of, manifest_kind
+from drafterforge.drafters.retrieval.kind import LAST as DATASTORE_RANK
 from drafterforge.errors import ConfigError
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.pipelines.decode import open_drafter, source_of
 from drafterforge.router.router import Router
-from drafterforge.runtime.engine import kind_of_drafter
-from drafterforge.runtime.pool import Drafter, Pool
+from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.schedulers.policy import check_policy, load_policy
@@ -29,7 +28,6 @@ from drafterforge.selectors import advised, check_options
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
-DATASTORE = 2  # rank of a datastore
 GENERAL = "general"  # the mixture of all domains
 
 
@@ -54,14 +52,14 @@ def refuse_repeated(names: Sequence[str]) -> None:
 def rank(runs_dir: Path | str, target: Target, name: str) -> int:
     """Drafters with weights of their own come first in a pool, 0; 1: what adds to another; datastores are last."""
     folder = find_artifact(runs_dir, target.name, "drafters", name)
-    return DATASTORE if is_datastore(folder) else int((folder / ADAPTER).is_dir())
+    return kind_named(manifest_kind(Manifest.read(folder).config)).pool_rank(folder)
 
 
 def retrieval_of(runs_dir: Path | str, target: Target, names: Sequence[str], domain: str) -> str:
     """The datastore of a pool that a domain is served by: its own, one of all domains, or the retrieval without one."""
     of: dict[str, str] = {}
     for name in (name for name in parts_of(names) if name != RETRIEVAL):
-        if rank(runs_dir, target, name) == DATASTORE:
+        if rank(runs_dir, target, name) == DATASTORE_RANK:
             folder = find_artifact(runs_dir, target.name, "drafters", name)
             of.setdefault(open_drafter(folder, target).config["domain"], name)
     return of.get(domain) or of.get(GENERAL) or RETRIEVAL
@@ -105,11 +103,10 @@ def build_pool(
     """The pool that is configured, and the trees of drafters without their own.  seed: of selectors that draw."""
     check_selector(cfg)
     drafters = open_pool(runs_dir, target, pool_names(runs_dir, target, cfg.drafters))
-    kinds = {name: kind_of_drafter(drafter) for name, drafter in drafters.items()}
     shapes = {
-        name: choose_shape(runtime, target.device, target.dtype, kind)  # of drafters whose levels cost nothing, or stop
-        for name, kind in kinds.items()
-        if kind in (RETRIEVAL, "merged")
+        name: choose_shape(runtime, target.device, target.dtype, drafter.kind)
+        for name, drafter in drafters.items()
+        if kind_of(drafter).has_default_shape
     }
     scheduler, router = open_scheduler(cfg, runs_dir, target, drafters), open_router(cfg, runs_dir, target)
     options = {"seed": seed} | cfg.options
@@ -144,7 +141,7 @@ def open_scheduler(
     open_artifact(folder, "policies", target_fingerprint=target.fingerprint, target=target.name)
     policy = load_policy(folder)
     own = policy.spec.drafter
-    served = [name for name, drafter in drafters.items() if isinstance(drafter, FusedDrafter)]
+    served = [name for name, drafter in drafters.items() if kind_of(drafter).scheduled]
     if not served:
         raise ConfigError(
             f"pool.scheduler={cfg.scheduler} chooses trees of EAGLE-3 drafters, but {', '.join(drafters)} is none; "

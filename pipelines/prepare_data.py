@@ -17,6 +17,7 @@ from drafterforge.data.features import FeatureSet, JoinedFeatures, OnlineFeature
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.data.spool import CaptureSpool
+from drafterforge.drafters.registry import trained_kind
 from drafterforge.errors import ConfigError
 from drafterforge.targets.answer import BatchAnswerer
 from drafterforge.targets.capture import FeatureCapture
@@ -43,7 +44,7 @@ def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None =
     if cfg.answers:
         found = [named_answers(cfg, target, name) for name in cfg.answers]
     else:
-        if cfg.drafter.kind == "retrieval":  # which needs no captures
+        if not trained_kind(cfg.drafter.kind).trained_on_features:  # nor needs captures
             cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, features="online"))
         found = [answer_prompts(cfg, target, prompts or load_prompts(cfg.data, cfg.domain, cfg.seed))]
     held_out = [named_answers(cfg, target, name, "val_answers") for name in cfg.val_answers]

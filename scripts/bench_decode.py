@@ -30,7 +30,7 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.evaluation.other_engines import (
     FLASHSPEC_TOKENS,
@@ -43,7 +43,7 @@ from drafterforge.evaluation.other_engines import (
 )
 from drafterforge.evaluation.statistics import bootstrap_ratio
 from drafterforge.kernels.attention import additive
-from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
+from drafterforge.pipelines.decode import held_out_prompts, open_any
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.shapes import default_shape
@@ -157,7 +157,7 @@ def contest(
         chain = TreeShape(tree.depth + 1, tree.depth, 1)
         found.append(method(f"chain {chain.num_tokens}/{chain.depth}/1", drafter, chain))
         found.append(method(f"tree {tree.num_tokens}/{tree.depth}/{tree.top_k}", drafter, tree))
-        found.append(method(MERGED, Merged(drafter, Retrieval()), None))
+        found.append(method(MERGED, HybridDrafter(drafter, Retrieval()), None))
     found.append(method(RETRIEVAL, Retrieval(), retrieval))
     return found
 
@@ -301,7 +301,7 @@ def invariance(
 ) -> dict[str, float]:
     """`invariant` beside `fast` in half precision: seconds for the same method, and mismatches."""
     target = load_target(TargetConfig(dtype="bfloat16"))
-    head = None if drafter is None else fused_drafter(drafter, target)
+    head = None if drafter is None else open_any(drafter, target)
     prompts = held_out_prompts(target, args.invariant_prompts, POOL_DOMAINS)
     fast, exact = (contest(target, head, tree, retrieval, numerics) for numerics in ("fast", "invariant"))
     for contestant in exact:
@@ -356,7 +356,7 @@ def main() -> None:
     folder = None if args.drafter is None else Path(args.drafter.removeprefix("drafter="))
     target = load_target(TargetConfig(dtype=args.dtype))
     dtype = str(target.dtype).removeprefix("torch.")
-    drafter = None if folder is None else fused_drafter(folder, target)
+    drafter = None if folder is None else open_any(folder, target)
     tree = default_shape(target.device, target.dtype)
     retrieval = default_shape(target.device, target.dtype, "retrieval")
     prompts = held_out_prompts(target, args.prompts, POOL_DOMAINS)
@@ -384,7 +384,7 @@ def main() -> None:
     if drafter is not None:
         again = load_target(replace(TargetConfig(), dtype=args.dtype))
         few = 2 if args.quick else 10
-        figures |= forwards_alone(again, fused_drafter(folder, again), tree, prompts[0], few)
+        figures |= forwards_alone(again, open_any(folder, again), tree, prompts[0], few)
     costs = verification_costs(target, 256, 3 if args.quick else 15)
     figures["verify16_over_one"] = costs[16] / costs[1]
     table = Table(title="one target pass by nodes, 256 tokens before", title_justify="left")
@@ -397,7 +397,7 @@ def main() -> None:
         figures["mismatches_fp32"] = mismatches(contestants)
     else:
         exact = load_target(TargetConfig(dtype="float32"))
-        head = None if folder is None else fused_drafter(folder, exact)
+        head = None if folder is None else open_any(folder, exact)
         compared = contest(exact, head, tree, retrieval)
         take_turns(compared, prompts, args.max_new_tokens)
         figures["mismatches_fp32"] = mismatches(compared)

@@ -24,10 +24,10 @@ from rich.table import Table
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
-from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Datastore, Retrieval
 from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
-from drafterforge.pipelines.decode import fused_drafter, held_out_prompts
+from drafterforge.pipelines.decode import held_out_prompts, open_any
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.sampling import Sampling
@@ -69,9 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
         alone: dict[str, tuple[Drafter, str]] = {name: (one, "retrieval") for name, one in found.items()}
         if folder is None:
             return alone
-        drafter = fused_drafter(folder, target)
-        merged = {f"eagle3+{name}": (Merged(drafter, one), "merged") for name, one in found.items()}
-        return {"eagle3": (drafter, "eagle3"), **merged, **alone}
+        drafter = open_any(folder, target)
+        hybrids = {f"eagle3+{name}": (HybridDrafter(drafter, one), "hybrid") for name, one in found.items()}
+        return {"eagle3": (drafter, "eagle3"), **hybrids, **alone}
 
     def engine(target: Target, name: str | None) -> Engine:
         if name is None:

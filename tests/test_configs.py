@@ -17,9 +17,9 @@ from drafterforge.config import catalogue
 from drafterforge.config.compose import load_config, to_dict, to_yaml
 from drafterforge.config.data import POOL_DOMAINS, DomainConfig
 from drafterforge.config.variants import narrow, variants_of
+from drafterforge.drafters.eagle3.train.job import recorded
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.prepare_data import _content, _mixed
-from drafterforge.pipelines.train_drafter import recorded
 from drafterforge.prompts.domains import domains
 from drafterforge.training.loggers import settings_of
 
@@ -29,7 +29,7 @@ NEEDED = {  # what a user has to type along with a choice
     "experiment=pool_smollm2_natural": ["data=jsonl", "path=prompts.jsonl"],
 }
 
-LEAVES = ("domain.weights", "data.domain_names", "pool.options")  # mappings that are values
+LEAVES = ("domain.weights", "data.domain_names", "drafter.settings", "pool.options")  # mappings that are values
 
 
 def _compose(command: str, *overrides: str):

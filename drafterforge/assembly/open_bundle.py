@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from drafterforge.artifacts.folder import restore_interrupted
-from drafterforge.assembly.drafters import RETRIEVAL, Source, open_named
+from drafterforge.assembly.drafters import Source, open_named
 from drafterforge.bundle.archive import is_archive, unpacked
 from drafterforge.bundle.files import check_files, folder_of, stamps
 from drafterforge.bundle.hub import downloaded, is_hub_id
@@ -17,16 +17,18 @@ from drafterforge.bundle.record import BUNDLE, BundleRecord, TargetReference, re
 from drafterforge.config.names import parts_of
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
-from drafterforge.drafters.eagle3.lora import ADAPTER
+from drafterforge.drafters.base import Drafter
+from drafterforge.drafters.registry import kind_named, kind_of
 from drafterforge.errors import ArtifactError, DrafterforgeError
 from drafterforge.router.router import Router
-from drafterforge.runtime.engine import Engine, kind_of_drafter
-from drafterforge.runtime.pool import Drafter, Pool
-from drafterforge.runtime.shapes import choose_shape, default_shape
+from drafterforge.runtime.engine import Engine, kind_name
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.schedulers.policy import check_policy, load_policy
 from drafterforge.selectors import check_options, heeds_advice
 from drafterforge.targets.load import Target, load_target
+from drafterforge.tree.grow import TreeShape
 
 LONGEST = 800  # characters of an error
 
@@ -78,7 +80,7 @@ def open_bundle(
         runtime = merged(runtime or RuntimeConfig(), record)
         if drafter:
             alone = drafters[drafter]
-            shape = choose_shape(runtime, target.device, target.dtype, kind_of_drafter(alone))
+            shape = choose_shape(runtime, target.device, target.dtype, kind_name(alone))
             return Engine(target, alone, shape, max_batch, runtime.numerics)
         own = selector in (None, defaults.selector)
         chosen = defaults.selector if own else selector
@@ -175,13 +177,14 @@ def tokenizer_sha256(folder: Path) -> str:
 def source_of(folder: Path, record: BundleRecord, name: str) -> Source:
     """Where a drafter's files are in the bundle."""
     entry = record.drafter(name)
-    if entry.kind == RETRIEVAL and not entry.path:
+    kind = kind_named(entry.kind)
+    if not kind.needs_files and not entry.path:
         return Source(name, entry.kind, None)
     own = folder_of(folder, entry.path, record)
     if not entry.base:
         return Source(name, entry.kind, own)
-    if not (own / ADAPTER).is_dir():
-        raise ArtifactError(f"{own} has no {ADAPTER}/, though {BUNDLE} says that it adds to {entry.base!r}")
+    if not kind.adds(own):
+        raise ArtifactError(f"{own} has no adapter/, though {BUNDLE} says that it adds to {entry.base!r}")
     return Source(name, entry.kind, own, folder_of(folder, record.drafter(entry.base).path, record))
 
 
@@ -209,7 +212,7 @@ def merged(given: RuntimeConfig, record: BundleRecord) -> RuntimeConfig:
     return RuntimeConfig(numerics=record.defaults.numerics if given.numerics == "auto" else given.numerics, **shape)
 
 
-def own_shape(drafter: Drafter, target: Target) -> object:
-    """Trees of a drafter whose levels cost nothing; None: the engine's."""
-    kind = kind_of_drafter(drafter)
-    return default_shape(target.device, target.dtype, kind) if kind in (RETRIEVAL, "merged") else None
+def own_shape(drafter: Drafter, target: Target) -> TreeShape | None:
+    """Trees of a drafter whose levels cost nothing, or stop by themselves; None: the engine's."""
+    kind = kind_of(drafter)
+    return kind.default_shape(target.device, target.dtype) if kind.has_default_shape else None

@@ -14,13 +14,13 @@ from drafterforge import __version__
 from drafterforge.artifacts.manifest import canonical_json, plain_json
 from drafterforge.artifacts.typed import read_json, typed
 from drafterforge.config.names import parts_of
+from drafterforge.drafters.registry import KINDS
 from drafterforge.errors import ArtifactError
 
 BUNDLE = "bundle.json"
 SCHEMA_VERSION = 1  # raised when a record of this version would be misread by older code
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # version -> content of the next version
 WEIGHTS = ".safetensors"
-KINDS = ("eagle3", "retrieval", "causal_lm")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _CONTROL = re.compile(r"\\u00[01]|[\x7f-\x9f]")  # in JSON: what terminals obey, but for line ends and tabs
 
@@ -48,7 +48,7 @@ class DrafterEntry:
     """One drafter of the pool."""
 
     name: str
-    kind: str  # one of KINDS
+    kind: str  # name of a `DrafterKind` that has files
     path: str  # its folder in the bundle; empty: retrieval from the prompt and the answer alone
     base: str  # the drafter that a LoRA expert adds to; empty: it has weights of its own
     domain: str

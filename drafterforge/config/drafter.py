@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from drafterforge.config.checks import require, require_at_least, require_choice, require_counts
 from drafterforge.config.fields import section, setting
@@ -59,10 +60,10 @@ class DrafterConfig:
     causal_lm: CausalLMConfig = section(CausalLMConfig)
     tuning: str = setting("full", "full: every weight | lora: low-rank additions to the drafter that init names")
     lora: LoraConfig = section(LoraConfig)
+    settings: dict[str, Any] = setting({}, "of a kind that this package does not come with: its own keys")
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        require_choice("drafter.kind", self.kind, ("eagle3", "causal_lm", "retrieval"))
         require_at_least("drafter.draft_vocab_size", self.draft_vocab_size, 2)
         require(bool(self.init), "drafter.init must be warm, scratch, or a drafter's name or folder")
         require_choice("drafter.head", self.head, ("own", "target"))

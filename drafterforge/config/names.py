@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 JOINT = "+"  # between the two
 
 
-def halves(name: str) -> tuple[str, str] | None:
+def parse_hybrid(name: str) -> tuple[str, str] | None:
     """The names of the EAGLE-3 drafter and of retrieval in `general+retrieval`; None for a name of one drafter."""
     first, _, second = name.partition(JOINT)
     return (first, second) if first and second and name.count(JOINT) == 1 else None
@@ -15,12 +15,12 @@ def halves(name: str) -> tuple[str, str] | None:
 
 def domain_of(name: str) -> str:
     """What a drafter is the expert of by its name, with or without retrieval in its trees: `sql` of `sql+retrieval`."""
-    return (halves(name) or (name,))[0]
+    return (parse_hybrid(name) or (name,))[0]
 
 
 def parts_of(names: Iterable[str]) -> list[str]:
     """The drafters that these names are made of, each once."""
-    return list(dict.fromkeys(part for name in names for part in halves(name) or (name,)))
+    return list(dict.fromkeys(part for name in names for part in parse_hybrid(name) or (name,)))
 
 
 def typed_taps(taps: Sequence[int]) -> str:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.propose import level_step
 from drafterforge.drafters.eagle3.stack import StackProposer
 from drafterforge.drafters.judging import Judgement, Truth
+from drafterforge.drafters.registry import kind_of
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.replay.trace import BranchTrace, Trace
@@ -42,7 +42,7 @@ def record(
 
     branches: also the most probable branches, by which block divergences are told.
     """
-    if any(not isinstance(drafter, FusedDrafter) for drafter in pool.drafters.values()):
+    if not all(kind_of(drafter).scheduled for drafter in pool.drafters.values()):
         raise DrafterforgeError("traces are of EAGLE-3 drafters; others draft trees of one shape")
     text = torch.tensor([*prompt, *answer], device=target.device)
     begin, end = len(prompt), text.numel()
@@ -52,8 +52,7 @@ def record(
         best = target.logits(states[begin : end - 1]).float().topk(2).values
         margins = (best[:, 0] - best[:, 1]).cpu().numpy()
         found: dict[str, tuple] = {}
-        for names, stack in pool.stacked():
-            part = StackProposer(stack)
+        for names, part in pool.groups():
             outputs, logits, judgement = read_text(part, text, features, [told] * len(names), details=True)
             for member, name in enumerate(names):
                 newest = outputs[member], logits[member]

@@ -16,20 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.propose import draft_levels
 from drafterforge.drafters.eagle3.stack import StackProposer
-from drafterforge.drafters.hybrid.model import Merged
-from drafterforge.drafters.hybrid.propose import Finder, draft_merged, key_of
+from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Truth
-from drafterforge.drafters.solo import SoloProposer
+from drafterforge.drafters.registry import kind_of
 from drafterforge.errors import DrafterforgeError
 from drafterforge.replay.branches import Branches
 from drafterforge.replay.plays import PlayedCycle, Story, Trees
 from drafterforge.replay.recording import beside_roots, read_text
 from drafterforge.runtime.batch import Generation
-from drafterforge.runtime.pool import Drafter, Pool
-from drafterforge.runtime.pool_proposer import PoolProposer
+from drafterforge.runtime.pool import Pool
 from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 from drafterforge.targets.load import Target
 from drafterforge.tree.accept import accepted_path
@@ -75,11 +74,11 @@ def tell(
     with torch.inference_mode():
         positions = torch.arange(end, device=target.device)[None]
         features = target.forward(text[None], positions, None)[1][0]
-        for names, part in PoolProposer(pool, shape).parts:
+        for names, part in pool.groups():
             shapes = [pool.shape_of(name, shape) for name in names]
             numbers = [pool.names.index(name) for name in names]
             told = Told(trees, numbers, branches)
-            if isinstance(part, StackProposer):
+            if part.parallel:
                 own = [pool.drafters[name] for name in names]
                 hits[numbers] = _stack(part, own, shapes, text, features, begin, room, told)
             else:
@@ -142,7 +141,7 @@ def _stack(
     room: int,
     told: Told,
 ) -> np.ndarray:
-    """Let drafters that read in one pass draft from every root; their hits, [n, T].  own: the pool's, maybe merged."""
+    """Let drafters that read in one pass draft from every root; their hits, [n, T].  own: the pool's, maybe hybrids."""
     end = text.numel()
     outputs, logits, judgement = read_text(part, text, features, [one.top_k for one in shapes])
     hits = np.zeros((len(shapes), end))
@@ -152,8 +151,9 @@ def _stack(
         told.asked(member, shape, begin, room)
         keys = part.cache.data[:, :, member : member + 1, :, : end - 1]
         found: dict[int, Evidence] = {}
-        if isinstance(mine, Merged):
-            key = key_of(mine), shape
+        kind = kind_of(mine)
+        if (indexed := kind.index_key(mine)) is not None:
+            key = indexed, shape
             if key not in looked_up:
                 looked_up[key] = _look_up(mine, shape, text, features, begin, room)
             found, proposed = looked_up[key]
@@ -161,8 +161,8 @@ def _stack(
         for some, asked in _rooms(begin, end, shape, room):
             roots = torch.tensor(some, device=text.device)
             draft = partial(_trees, drafter, keys, outputs[member], logits[member], text, roots, asked)
-            if isinstance(mine, Merged):
-                tree = draft_merged(mine, [found[root] for root in some], text[roots], asked, draft)
+            if indexed is not None:
+                tree = kind.draft_with_index(mine, [found[root] for root in some], text[roots], asked, draft)
             else:
                 tree = draft(range(len(some)))
             told.drafted(member, some, tree, text, asked.depth)
@@ -170,10 +170,10 @@ def _stack(
 
 
 def _look_up(
-    drafter: Merged, shape: TreeShape, text: Tensor, features: Tensor, begin: int, room: int
+    drafter: Drafter, shape: TreeShape, text: Tensor, features: Tensor, begin: int, room: int
 ) -> tuple[dict[int, Evidence], np.ndarray]:
     """What retrieval knows at every root that is drafted from, and its hits, [T]."""
-    part, found = Finder(drafter), {}
+    part, found = kind_of(drafter).index(drafter), {}
     trees = {root: own for some, own in _rooms(begin, text.numel(), shape, room) for root in some}
 
     def at(root: int) -> None:
@@ -204,7 +204,7 @@ def _trees(
 
 
 def _solo(
-    part: SoloProposer,
+    part: DrafterGroup,
     shapes: Sequence[TreeShape],
     text: Tensor,
     features: Tensor,
@@ -226,7 +226,7 @@ def _solo(
 
 
 def _walk(
-    part: SoloProposer, at: Callable[[int], None], top_k: int, text: Tensor, features: Tensor, begin: int
+    part: DrafterGroup, at: Callable[[int], None], top_k: int, text: Tensor, features: Tensor, begin: int
 ) -> np.ndarray:
     """Let a drafter read token by token, calling `at` with every root once it has been read; its hits, [T]."""
     end = text.numel()

@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from drafterforge.drafters.base import Proposer, Verified
+from drafterforge.drafters.proposer import Proposer, Verified
 from drafterforge.kernels.best import argmax
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.sampling import GREEDY, Picker, Sampling

@@ -6,23 +6,19 @@ Autoregressive decoding is the same engine with trees of one node.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from drafterforge.data.chat import prompt_ids
-from drafterforge.drafters.base import Proposer
-from drafterforge.drafters.causal_lm.propose import CausalLMProposer
-from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.propose import Eagle3Proposer
-from drafterforge.drafters.hybrid.model import Merged
-from drafterforge.drafters.retrieval.model import Retrieval
-from drafterforge.drafters.retrieval.propose import RetrievalProposer
+from drafterforge.drafters.base import Drafter
+from drafterforge.drafters.proposer import Proposer
+from drafterforge.drafters.registry import DEFAULT, kind_of
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
 from drafterforge.runtime.batch import Batch, Generation
 from drafterforge.runtime.graphs import StaticBatch
 from drafterforge.runtime.numerics import choose_numerics
-from drafterforge.runtime.pool import Drafter, Pool, check_drafter
+from drafterforge.runtime.pool import Pool, check_drafter
 from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
@@ -32,29 +28,21 @@ from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]  # text as it is, token ids, or messages of a chat
-PROPOSERS: dict[type, Callable[..., Proposer]] = {
-    FusedDrafter: Eagle3Proposer,
-    Retrieval: RetrievalProposer,
-    Target: CausalLMProposer,
-}
 
 
-def kind_of_drafter(drafter: Drafter | None) -> str:
-    """eagle3 | retrieval | causal_lm | merged; without a drafter eagle3, whose defaults serve."""
-    kinds = {Retrieval: "retrieval", Target: "causal_lm", Merged: "merged"}
-    return next((kind for cls, kind in kinds.items() if isinstance(drafter, cls)), "eagle3")
+def kind_name(drafter: Drafter | Pool | None) -> str:
+    """The kind of a drafter; of a pool and without a drafter the one whose default trees serve."""
+    return DEFAULT if drafter is None or isinstance(drafter, Pool) else kind_of(drafter).name
 
 
 def proposer_of(drafter: Drafter | Pool, shape: TreeShape, tokenizer: object = None) -> Proposer:
     """The drafter at work, with no rows yet; shape: the trees it will be asked for; tokenizer: of a text router."""
-    if isinstance(drafter, Merged):
-        drafter = Pool({"merged": drafter}, "static")
-    if isinstance(drafter, Pool):
-        return PoolProposer(drafter, shape, tokenizer)
-    for kind, proposer in PROPOSERS.items():
-        if isinstance(drafter, kind):
-            return proposer(drafter)
-    raise TypeError(f"no way to draft with a {type(drafter).__name__}")
+    if not isinstance(drafter, Pool):
+        proposer = kind_of(drafter).proposer(drafter)
+        if proposer is not None:
+            return proposer
+        drafter = Pool({drafter.kind: drafter}, "static")
+    return PoolProposer(drafter, shape, tokenizer)
 
 
 class Engine:
@@ -79,10 +67,11 @@ class Engine:
             raise DrafterforgeError(f"max_batch must be >= 1, got {max_batch}")
         self.target, self.drafter, self.max_batch = target, drafter, max_batch
         self.numerics = choose_numerics(numerics, target)
-        self.shape = shape or default_shape(target.device, target.dtype, kind_of_drafter(drafter))
+        self.shape = shape or default_shape(target.device, target.dtype, kind_name(drafter))
         if drafter is None:
             self.shape = TreeShape(num_tokens=1, depth=0, top_k=1)
-        self.graphs = isinstance(drafter, FusedDrafter | None) and isinstance(target.backbone, LeanBackbone)
+        fixed_shapes = drafter is None or (not isinstance(drafter, Pool) and kind_of(drafter).fixed_shapes)
+        self.graphs = fixed_shapes and isinstance(target.backbone, LeanBackbone)
         if graphs and not self.graphs:
             raise DrafterforgeError("graphs=True needs an EAGLE-3 drafter or none, and a target on the lean path")
         self.graphs &= target.device.type == "cuda" if graphs is None else graphs

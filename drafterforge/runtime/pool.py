@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.stacked import StackedDrafters, by_family, signature
-from drafterforge.drafters.hybrid.model import Merged
-from drafterforge.drafters.retrieval.model import Retrieval
-from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.drafters.base import Drafter
+from drafterforge.drafters.group import DrafterGroup
+from drafterforge.drafters.registry import kind_of
+from drafterforge.errors import ConfigError
 from drafterforge.router.router import Router
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.selectors import advised
@@ -16,8 +16,6 @@ from drafterforge.selectors import selector as build_selector
 from drafterforge.selectors.base import Selector
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
-
-Drafter = FusedDrafter | Retrieval | Target | Merged
 
 
 class Pool:
@@ -53,11 +51,11 @@ class Pool:
         if unknown := sorted(options.keys() & {"levels", "depth"}):
             raise ConfigError(f"{', '.join(unknown)} of a selector is what the pool's trees say; leave it out")
         for name, drafter in self.drafters.items():
-            check_kind(name, drafter)
+            kind_of(drafter, name)
         self.choose = selector
         self.options = advised(selector, options) if router is not None and isinstance(selector, str) else options
         self.idle: list[Selector] = []  # of finished requests; they may carry what they learned
-        self.stacks: dict[tuple[str, ...], StackedDrafters] = {}
+        self.stacks: dict[tuple[str, ...], Any] = {}  # weights side by side, by the drafters' names
 
     @property
     def names(self) -> list[str]:
@@ -70,7 +68,7 @@ class Pool:
 
     def scheduled(self, name: str) -> bool:
         """Whether the scheduler chooses this drafter's trees."""
-        return self.scheduler is not None and name not in self.shapes and isinstance(self.drafters[name], FusedDrafter)
+        return self.scheduler is not None and name not in self.shapes and kind_of(self.drafters[name]).scheduled
 
     def levels(self, shape: TreeShape) -> list[int]:
         """Levels that each drafter drafts at most."""
@@ -150,52 +148,41 @@ class Pool:
         for name, drafter in self.drafters.items():
             check_drafter(name, drafter, target)
 
-    def stacked(self) -> list[tuple[list[str], StackedDrafters]]:
-        """EAGLE-3 drafters that can read in one pass, with their names."""
+    def groups(self) -> list[tuple[list[str], DrafterGroup]]:
+        """Drafters that read in one pass, with their names, at work with no rows yet."""
+        return [(names, self._group(names)) for names in self.stacked_names()]
+
+    def stacked_names(self) -> list[list[str]]:
+        """Names of drafters that read in one pass, in the order in which they stack."""
         alike: dict[tuple, list[str]] = {}
         for name, drafter in self.drafters.items():
-            if (own := eagle_of(drafter)) is not None:
-                alike.setdefault(signature(own), []).append(name)
+            reader = kind_of(drafter).reader(drafter)
+            key = kind_of(reader).stack_key(reader)
+            alike.setdefault((reader.kind, name if key is None else key, key is None), []).append(name)
         found = []
         for names in alike.values():
-            members = [eagle_of(self.drafters[name]) for name in names]
-            order = by_family(members)
-            key = tuple(names[place] for place in order)
-            if key not in self.stacks:
-                self.stacks[key] = StackedDrafters([members[place] for place in order])
-            found.append((list(key), self.stacks[key]))
+            readers = [self._reader(name) for name in names]
+            found.append([names[place] for place in kind_of(readers[0]).stack_order(readers)])
         return found
 
+    def _reader(self, name: str) -> Drafter:
+        drafter = self.drafters[name]
+        return kind_of(drafter).reader(drafter)
 
-def eagle_of(drafter: Drafter) -> FusedDrafter | None:
-    """The EAGLE-3 drafter that this is, or drafts with; None for other kinds."""
-    if isinstance(drafter, Merged):
-        return drafter.eagle
-    return drafter if isinstance(drafter, FusedDrafter) else None
+    def _group(self, names: Sequence[str]) -> DrafterGroup:
+        key, readers = tuple(names), [self._reader(name) for name in names]
+        kind = kind_of(readers[0])
+        if key not in self.stacks:
+            self.stacks[key] = kind.stack(readers)
+        return kind.group(self.stacks[key])
 
 
-def check_kind(name: str, drafter: object) -> None:
-    """Refuse what drafts nothing."""
-    if not isinstance(drafter, (FusedDrafter, Merged, Retrieval, Target)):
-        raise DrafterforgeError(
-            f"{name!r} is of type {type(drafter).__name__}, not a drafter; wanted a FusedDrafter, Merged, Retrieval or "
-            "small Target, as drafterforge.pipelines.pool.open_pool opens them"
-        )
+def group_alone(drafter: Drafter) -> DrafterGroup:
+    """A drafter at work in a pool by itself, with no rows yet."""
+    reader = kind_of(drafter).reader(drafter)
+    return kind_of(reader).group(kind_of(reader).stack([reader]))
 
 
 def check_drafter(name: str, drafter: Drafter, target: Target) -> None:
     """Refuse what is no drafter, or one of another target or vocabulary."""
-    check_kind(name, drafter)
-    vocab_size, width = target.backbone.embedding.shape
-    if (own := eagle_of(drafter)) is not None:
-        found = own.spec.vocab_size, own.spec.target_hidden_size
-        if found != (vocab_size, width):
-            raise DrafterforgeError(
-                f"drafter {name!r} drafts for a target of vocabulary {found[0]} and width {found[1]}; "
-                f"{target.name} has {vocab_size} and {width}; train a drafter for it"
-            )
-    elif isinstance(drafter, Target) and drafter.config.vocab_size != target.config.vocab_size:
-        raise DrafterforgeError(
-            f"drafter {name!r} has {drafter.config.vocab_size} token ids, {target.name} has "
-            f"{target.config.vocab_size}; a causal LM drafts for a target with the same tokenizer"
-        )
+    kind_of(drafter, name).check(name, drafter, target)

@@ -7,25 +7,19 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from drafterforge.drafters.base import Proposer
-from drafterforge.drafters.causal_lm.propose import CausalLMProposer
-from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.stack import StackProposer
-from drafterforge.drafters.eagle3.stacked import StackedDrafters
-from drafterforge.drafters.hybrid.model import Merged
-from drafterforge.drafters.hybrid.propose import Finder, draft_merged
+from drafterforge.drafters.base import CandidateIndex, Drafter
+from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Judgement, Truth
-from drafterforge.drafters.retrieval.model import Retrieval
-from drafterforge.drafters.retrieval.propose import RetrievalProposer
-from drafterforge.drafters.solo import SoloProposer
-from drafterforge.runtime.pool import Drafter, Pool, eagle_of
+from drafterforge.drafters.proposer import Proposer
+from drafterforge.drafters.registry import kind_of
+from drafterforge.runtime.pool import Pool, group_alone
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.schedulers.observation import CHILDREN, TEXT_WINDOW, Observation, best_children, text_state
 from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
@@ -78,16 +72,11 @@ class PoolProposer(Proposer):
         where a router reads texts.
         """
         self.pool, self.names, self.asked, self.tokenizer = pool, pool.names, shape, tokenizer
-        self.parts: list[tuple[list[str], StackProposer | SoloProposer]] = [
-            (names, StackProposer(stack)) for names, stack in pool.stacked()
-        ]
+        self.groups = pool.groups()
+        self.index_of: dict[str, CandidateIndex] = {}  # of the drafters that have one
+        self.keys: dict[str, Hashable] = {}  # of these indices
         for name, drafter in pool.drafters.items():
-            if eagle_of(drafter) is None:
-                self.parts.append(([name], _solo(drafter)))
-        self.found: dict[str, Finder] = {}  # what looks up the candidates that merged drafters take
-        for name, drafter in pool.drafters.items():
-            if isinstance(drafter, Merged):
-                self.found[name] = self._finder(drafter) or Finder(drafter)
+            self._add_index(name, drafter)
         self.rows: list[PoolRow] = []
         self.since = 0  # cycles since all have read
         self.held: list[Held] = []  # what was committed since then
@@ -105,21 +94,28 @@ class PoolProposer(Proposer):
         return [row.shape for row in self.rows]
 
     @property
-    def finders(self) -> list[Finder]:
-        """Each once: drafters that take from the same retrieval drafter share what reads the text for it."""
-        return list(dict.fromkeys(self.found.values()))
+    def indices(self) -> list[CandidateIndex]:
+        """Each once: drafters with one key share an index."""
+        return list(dict.fromkeys(self.index_of.values()))
 
-    def _finder(self, drafter: Merged) -> Finder | None:
-        """What reads the text for it already."""
-        return next((own for own in self.finders if own.serves(drafter)), None)
+    def _add_index(self, name: str, drafter: Drafter) -> CandidateIndex | None:
+        """Give a drafter its index; returns the index if it is new, and has read nothing."""
+        kind = kind_of(drafter)
+        key = kind.index_key(drafter)
+        if key is None:
+            return None
+        shared = next((self.index_of[other] for other, known in self.keys.items() if known == key), None)
+        self.keys[name] = key
+        self.index_of[name] = kind.index(drafter) if shared is None else shared
+        return self.index_of[name] if shared is None else None
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`, and start its selector."""
         self._catch_up()
-        for _, part in self.parts:
+        for _, part in self.groups:
             part.admit(text, features)
-        for finder in self.finders:
-            finder.admit(text, features)
+        for index in self.indices:
+            index.admit(text, features)
         selector = self.pool.selector(self.asked)
         if self.pool.router is not None:
             selector.advise(self.pool.router.advice(text[:-1].tolist(), features, self.names, self.tokenizer))
@@ -134,7 +130,7 @@ class PoolProposer(Proposer):
                 self.pool.idle.append(row.selector)
         self.rows = [self.rows[place] for place in rows]
         self.held = [one.keep(rows) for one in self.held] if rows else []
-        for part in (*(part for _, part in self.parts), *self.finders):
+        for part in (*(part for _, part in self.groups), *self.indices):
             part.keep(rows)
 
     def plan(self, shape: TreeShape, limits: Sequence[int]) -> TreeShape:
@@ -155,7 +151,7 @@ class PoolProposer(Proposer):
     def _schedule(self) -> None:
         """Ask the scheduler for the trees of rows whose last choice no longer stands."""
         scheduler = self.pool.scheduler
-        for names, part in self.parts:
+        for names, part in self.groups:
             for member, name in enumerate(names):
                 asked = [row for row in self.rows if row.choice == name and row.kept == 0]
                 if not asked or not self.pool.scheduled(name):
@@ -172,7 +168,7 @@ class PoolProposer(Proposer):
     def draft(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees below the roots [B], each by its row's drafter."""
         found = []
-        for names, part in self.parts:
+        for names, part in self.groups:
             for member, name in enumerate(names):
                 mine = [place for place, row in enumerate(self.rows) if row.choice == name]
                 for own in dict.fromkeys(self.rows[place].shape for place in mine):
@@ -180,15 +176,13 @@ class PoolProposer(Proposer):
                     found.append((rows, self._draft(part, member, rows, root[rows], own)))
         return beside(found, len(self.rows))
 
-    def _draft(
-        self, part: StackProposer | SoloProposer, member: int, rows: list[int], root: Tensor, shape: TreeShape
-    ) -> Tree:
+    def _draft(self, part: DrafterGroup, member: int, rows: list[int], root: Tensor, shape: TreeShape) -> Tree:
         """Trees of one drafter and shape; a scheduler may end them early."""
         if shape.depth == 0 or shape.num_tokens == 1:
             return root_only(root)
         chosen = self.rows[rows[0]].choice
-        if chosen in self.found:
-            return self._merge(chosen, part, member, rows, root, shape)
+        if chosen in self.index_of:
+            return self._draft_with_index(chosen, part, member, rows, root, shape)
         growth = None
         if self.pool.scheduled(chosen):
             lengths = torch.tensor([self.rows[place].position - 1 for place in rows], device=root.device)
@@ -202,25 +196,26 @@ class PoolProposer(Proposer):
             self.rows[place].shape = TreeShape(count, depth, shape.top_k)
         return tree
 
-    def _merge(
-        self, name: str, part: StackProposer, member: int, rows: list[int], root: Tensor, shape: TreeShape
+    def _draft_with_index(
+        self, name: str, group: DrafterGroup, member: int, rows: list[int], root: Tensor, shape: TreeShape
     ) -> Tree:
-        """Trees of an EAGLE-3 drafter and of retrieval in one, as deep and large as is worth it."""
+        """Trees of a drafter and its index in one."""
 
-        def draft(some: list[int], growth: Growth, others: Others) -> Tree:
-            return part.draft(member, [rows[place] for place in some], root[some], shape, growth, others)
+        def draft(some: Sequence[int], growth: Growth, others: Others) -> Tree:
+            return group.draft(member, [rows[place] for place in some], root[some], shape, growth, others)
 
-        return draft_merged(self.pool.drafters[name], self.found[name].evidence(rows, shape.depth), root, shape, draft)
+        drafter, evidence = self.pool.drafters[name], self.index_of[name].evidence(rows, shape.depth)
+        return kind_of(drafter).draft_with_index(drafter, evidence, root, shape, draft)
 
     def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
         """Let the drafters read what was committed, and the selectors learn from it; see `Proposer`."""
         began = time.perf_counter()
         tell = any(row.selector.needs.evaluation for row in self.rows)
         self.held.append(Held(tokens, self._laws(tokens.shape[1]) if tell else None, counts, tell))
-        for _, part in self.parts:
+        for _, part in self.groups:
             part.commit(tokens, features, counts, tell)
-        for finder in self.finders:
-            finder.commit(tokens, features, counts, tell)
+        for index in self.indices:
+            index.commit(tokens, features, counts, tell)
         divergences = self._divergences() if any(row.selector.needs.divergence for row in self.rows) else None
         for place, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
             depth, row.feature = row.shape.depth, features[place, count - 1]
@@ -240,35 +235,35 @@ class PoolProposer(Proposer):
     def _read(self) -> None:
         """Let all drafters read; judge them where a selector asks for it.
 
-        Where none does, a drafter reads when it drafts, and merged ones often need not.
+        Where none does, a drafter reads when it drafts, and hybrids often need not.
         """
         truth = self._truth() if all(one.tell for one in self.held) else None
-        top_ks = [[self.pool.shape_of(name, self.asked).top_k for name in names] for names, _ in self.parts]
+        top_ks = [[self.pool.shape_of(name, self.asked).top_k for name in names] for names, _ in self.groups]
         judgements = [
-            part.read(truth, top_k, self.pool.details) for (_, part), top_k in zip(self.parts, top_ks, strict=True)
+            part.read(truth, top_k, self.pool.details) for (_, part), top_k in zip(self.groups, top_ks, strict=True)
         ]
-        found = self._found(truth)
+        indexed = self._read_indices(truth)
         began = time.perf_counter()
         self.since = 0
         evaluations = None
         if truth is not None:
             self.judgement = Judgement.join(judgements)
-            order = [name for names, _ in self.parts for name in names]
-            for names, judged in found:
+            order = [name for names, _ in self.groups for name in names]
+            for names, judged in indexed:
                 self.judgement = self.judgement.or_else([order.index(name) for name in names], judged)
             evaluations = self._evaluations(self.judgement)
         self.held = []
         self._tell(evaluations)
         self.select_s += time.perf_counter() - began
 
-    def _found(self, truth: Truth | None) -> list[tuple[list[str], Judgement | None]]:
-        """Let the finders read too: of each the merged drafters that take from it, and how good it was."""
-        told = []
-        for finder in self.finders:
-            names = [name for name, own in self.found.items() if own is finder]
+    def _read_indices(self, truth: Truth | None) -> list[tuple[list[str], Judgement | None]]:
+        """Let the indices read too: of each the drafters that take from it, and how good it was."""
+        judged = []
+        for index in self.indices:
+            names = [name for name, other in self.index_of.items() if other is index]
             top_k = [self.pool.shape_of(name, self.asked).top_k for name in names]
-            told.append((names, finder.read(truth, top_k, self.pool.details)))
-        return told
+            judged.append((names, index.read(truth, top_k, self.pool.details)))
+        return judged
 
     def _catch_up(self) -> None:
         """Read before the rows change; what the selectors would have learned from it is told as usual."""
@@ -295,7 +290,7 @@ class PoolProposer(Proposer):
 
     def _evaluations(self, judgement: Judgement) -> list[Evaluation]:
         """What the selectors are told of each row: drafters in the pool's order."""
-        order = [name for names, _ in self.parts for name in names]
+        order = [name for names, _ in self.groups for name in names]
         places = [order.index(name) for name in self.names]
         gamma, accepted = torch.stack((judgement.gamma, judgement.accepted))[:, places].cpu().double().numpy()
         found = []
@@ -336,18 +331,12 @@ class PoolProposer(Proposer):
     ) -> None:
         """Add a drafter, which reads each row's text so far; `features` as for `admit`."""
         self._catch_up()
-        own = eagle_of(drafter)
-        part = _solo(drafter) if own is None else StackProposer(StackedDrafters([own]))
-        if isinstance(drafter, Merged):
-            finder = self._finder(drafter)
-            if finder is None:
-                finder = Finder(drafter)
-                for text, feature in zip(texts, features, strict=True):
-                    finder.admit(text, feature)
-            self.found[name] = finder
+        group, index = group_alone(drafter), self._add_index(name, drafter)
         for text, feature in zip(texts, features, strict=True):
-            part.admit(text, feature)
-        self.parts.append(([name], part))
+            group.admit(text, feature)
+            if index is not None:
+                index.admit(text, feature)
+        self.groups.append(([name], group))
         self.names.append(name)
         for row in self.rows:
             row.selector.add_drafter(name, cost, min(self.pool.shape_of(name, self.asked).depth, row.selector.depth))
@@ -369,10 +358,10 @@ class PoolProposer(Proposer):
         for row in self.rows:
             row.selector.remove_drafter(self.names.index(name))
         self.names.remove(name)
-        self.found.pop(name, None)
-        for place, (names, part) in enumerate(self.parts):
+        self.index_of.pop(name, None), self.keys.pop(name, None)
+        for place, (names, part) in enumerate(self.groups):
             if names == [name]:
-                del self.parts[place]
+                del self.groups[place]
                 break
             if name in names:
                 part.remove(names.index(name))
@@ -413,7 +402,3 @@ def seen(guesses: Tensor, rows: Sequence[PoolRow], scheduler: Scheduler, embeddi
 def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
     """The largest of every number."""
     return TreeShape(*(max(getattr(one, key) for one in shapes) for key in ("num_tokens", "depth", "top_k")))
-
-
-def _solo(drafter: Retrieval | FusedDrafter) -> SoloProposer:
-    return SoloProposer(RetrievalProposer(drafter) if isinstance(drafter, Retrieval) else CausalLMProposer(drafter))

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 
 from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
-from drafterforge.runtime.engine import Engine, kind_of_drafter
+from drafterforge.runtime.engine import Engine, kind_name
 from drafterforge.server.connections import Connections
 from drafterforge.server.exchange import Exchange, Wanted, while_connected
 from drafterforge.server.failures import ApiError, shutting_down
@@ -27,7 +27,7 @@ class Service:
     def __init__(self, engine: Engine, model: str, cfg: ServeConfig) -> None:
         """model: the name that clients ask for."""
         self.engine, self.model, self.cfg = engine, model, cfg
-        self.metrics = Metrics("none" if engine.drafter is None else kind_of_drafter(engine.drafter))
+        self.metrics = Metrics("none" if engine.drafter is None else kind_name(engine.drafter))
         self.connections = Connections(cfg.max_connections, cfg.read_timeout_s)
         self.worker = Worker(engine, self.metrics, cfg.max_waiting)
         self.reader = ThreadPoolExecutor(1, "drafterforge-reader")  # long prompts should not hold up the streams

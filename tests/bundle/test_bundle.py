@@ -27,7 +27,7 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_full
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import load_adapter, merge
-from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError, DrafterforgeError
 from drafterforge.runtime.engine import Engine
@@ -56,9 +56,9 @@ def test_one_drafter_and_another_selector_can_be_asked_for(whole_bundle, served)
     alone = open_bundle(whole_bundle, target=served, drafter="sql")
     wanted = Engine(served).generate(ASKED, 12)
     assert [a.tokens for a in alone.generate(ASKED, 12)] == [a.tokens for a in wanted]
-    merged = open_bundle(whole_bundle, target=served, drafter="sql+retrieval")
-    assert isinstance(merged.drafter, Merged)
-    assert [a.tokens for a in merged.generate(ASKED, 12)] == [a.tokens for a in wanted]
+    hybrid = open_bundle(whole_bundle, target=served, drafter="sql+retrieval")
+    assert isinstance(hybrid.drafter, HybridDrafter)
+    assert [a.tokens for a in hybrid.generate(ASKED, 12)] == [a.tokens for a in wanted]
     other = open_bundle(whole_bundle, target=served, selector="ucb1", scheduler="")
     assert other.drafter.choose == "ucb1" and other.drafter.scheduler is None
     with pytest.raises(ArtifactError, match="no drafter 'sq'; it has general, sql"):

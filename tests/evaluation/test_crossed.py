@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
@@ -99,7 +100,7 @@ def everything():
     target = tiny_target(eos_token_id=None)
     answers = Engine(target).generate(PROMPTS, COUNT)
     first, own, second = knowing(target, answers, 14, [2, 3])
-    small = tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24)
+    small = SmallLM(tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24))
     drafters = {"a": first, "own": own, "b": knowing(target, answers, 18, [])[0], "c": second}
     drafters |= {"small": small, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}
     pool = Pool(drafters, shapes={"retrieval": TreeShape(8, 6, 2), "own": TreeShape(16, 2, 8)})

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.causal_lm.small import SmallLM
+from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import DrafterforgeError
 from drafterforge.replay.plays import Story, Trees
@@ -31,7 +32,7 @@ def everything():
     """A target, a pool of every kind with other shapes for some, and the target's answers."""
     target = tiny_target(eos_token_id=None)
     experts = lora_drafters(target, 3)
-    small = tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24)
+    small = SmallLM(tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24))
     drafters = {"a": experts[0], "b": experts[1], "c": full_drafters(target, 1)[0], "d": experts[2], "small": small}
     drafters["retrieval"] = Retrieval(min_probability=1e-3, min_expected=0.0)
     shapes = {"retrieval": TreeShape(8, 6, 2), "c": TreeShape(6, 2, 3)}
@@ -87,7 +88,7 @@ def test_replayed_cycles_equal_live_cycles(everything, contest, selector):
 def test_trees_that_take_what_retrieval_proposes_are_replayed_too(everything, selector, worth):
     target, drafters, _, answers = everything
     retrieval = drafters["retrieval"]
-    both = {name: Merged(drafters[name], retrieval, **worth) for name in "ab"}
+    both = {name: HybridDrafter(drafters[name], retrieval, **worth) for name in "ab"}
     pool = {"a+": both["a"], "d": drafters["d"], "b+": both["b"], "retrieval": retrieval}
     shapes = {name: TreeShape(12, 7, 3) for name in ("a+", "b+")}
     stories = [tell(target, Pool(pool, shapes=shapes), SHAPE, answer, divergences=True) for answer in answers]

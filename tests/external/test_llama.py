@@ -63,7 +63,7 @@ def test_the_converted_file_holds_the_drafter(client, exported, tmp_path, name, 
     assert tensors.keys() == NAMES.keys()
     for theirs, ours in NAMES.items():
         wanted = drafter.state_dict()[f"{ours}.weight"]
-        if ours.endswith(("q_proj", "k_proj")):  # llama.cpp rotates neighbours, not halves
+        if ours.endswith(("q_proj", "k_proj")):  # llama.cpp rotates neighbours, not parse_hybrid
             heads = wanted.shape[0] // drafter.spec.head_dim
             wanted = wanted.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
         assert torch.equal(torch.from_numpy(tensors[theirs]), wanted), theirs

@@ -15,14 +15,15 @@ from drafterforge.cli import main
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.drafters.causal_lm import model as causal_lm
+from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.drafters.retrieval import model as retrieval
+from drafterforge.drafters.retrieval.kind import answer_texts
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.pipelines.decode import open_any
-from drafterforge.pipelines.train_specialist import answer_texts
 from drafterforge.targets.fingerprint import fingerprint
-from drafterforge.targets.load import Target, load_target
+from drafterforge.targets.load import load_target
 from tests.pipelines.conftest import PLAIN, TRAIN, Bench, ever_better
 
 pytestmark = pytest.mark.slow  # many short ones
@@ -77,7 +78,7 @@ def test_both_kinds_learn_from_the_domain_s_answers_and_are_measured(specialists
 def test_any_kind_opens_by_its_manifest(specialists):
     assert isinstance(opened(specialists, "sql"), FusedDrafter)
     model, found = opened(specialists, "sql-causal_lm"), opened(specialists, "sql-retrieval")
-    assert isinstance(model, Target) and model.config.num_hidden_layers == 2
+    assert isinstance(model, SmallLM) and model.model.config.num_hidden_layers == 2
     assert isinstance(found, Retrieval) and found.datastore.num_sequences == 8
 
 
@@ -94,7 +95,7 @@ def test_a_bundle_holds_drafters_of_every_kind(specialists):
     assert done.code == 0, done.err
     engine = drafterforge.open(specialists.artifact("bundles", "all"), dtype="float32")
     kinds = {name: type(drafter) for name, drafter in engine.drafter.drafters.items()}
-    assert kinds == {"sql": FusedDrafter, "sql-causal_lm": Target, "sql-retrieval": Retrieval, "retrieval": Retrieval}
+    assert kinds == {"sql": FusedDrafter, "sql-causal_lm": SmallLM, "sql-retrieval": Retrieval, "retrieval": Retrieval}
     for name in ("", *kinds):
         assert specialists(*ASK, "bundle=all", *([f"drafter={name}"] if name else [])).out == wanted, name
     exported = specialists("export", "bundle=all", "format=sglang")

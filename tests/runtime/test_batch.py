@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
@@ -32,7 +33,7 @@ def eagle3(target) -> FusedDrafter:
 
 def small_model(**changes):
     """Another, smaller language model with the same token ids."""
-    return tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24, **changes)
+    return SmallLM(tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24, **changes))
 
 
 DRAFTERS = {
@@ -87,7 +88,7 @@ def test_a_batch_may_mix_samplings_and_lengths(prompts, shape, drafter, seeds):
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS[:4]])
 def test_a_model_that_drafts_for_itself_is_always_right(prompts):
     target = tiny_target(eos_token_id=None)
-    engine = Engine(target, tiny_target(eos_token_id=None), TreeShape(5, 4, 1), max_batch=3)
+    engine = Engine(target, SmallLM(tiny_target(eos_token_id=None)), TreeShape(5, 4, 1), max_batch=3)
     wanted = Engine(target).generate(prompts, 26)
     for answer, plain in zip(engine.generate(prompts, 26), wanted, strict=True):
         assert answer.tokens == plain.tokens
@@ -129,7 +130,7 @@ def test_a_drafting_model_with_a_shorter_context_stops_drafting_and_the_answer_g
 
 def test_a_drafting_model_with_other_token_ids_is_refused():
     with pytest.raises(DrafterforgeError, match="'tiny-llama' has 40 token ids, tiny-llama has 61"):
-        Engine(tiny_target(), tiny_target(vocab_size=40))
+        Engine(tiny_target(), SmallLM(tiny_target(vocab_size=40)))
 
 
 def test_samplings_must_be_one_for_all_or_one_for_each():

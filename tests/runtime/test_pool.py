@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import LowRank, merge
 from drafterforge.drafters.eagle3.propose import Eagle3Proposer
@@ -145,7 +146,7 @@ def test_an_expert_drafts_as_with_its_additions_merged_into_its_weights(target, 
 def everything(target) -> dict:
     """Drafters of every kind."""
     experts = lora_drafters(target, 3)
-    small = tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24)
+    small = SmallLM(tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24))
     named = {"general": experts[0], "sql": experts[1], "other": full_drafters(target, 1)[0], "chat": experts[2]}
     return {**named, "small": small, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}
 
@@ -288,7 +289,7 @@ def test_a_drafter_that_joins_knows_what_one_knows_that_was_there(target):
         for _ in range(3):
             batch.cycle(SHAPE)
         engine.add_drafter("b", drafters[0])
-        ours, theirs = (part for _, part in batch.proposer.parts)
+        ours, theirs = (part for _, part in batch.proposer.groups)
         torch.testing.assert_close(ours.last, theirs.last, rtol=1e-4, atol=1e-5)
         batch.cycle(SHAPE)
         torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
@@ -497,7 +498,7 @@ def test_a_pool_tells_details_when_asked(target):
 
 
 def test_what_is_no_drafter_and_what_only_the_trees_say_is_refused():
-    with pytest.raises(DrafterforgeError, match="'a' is of type int, not a drafter; wanted a FusedDrafter"):
+    with pytest.raises(DrafterforgeError, match="'a' is of type int, not a drafter; wanted one of kind eagle3"):
         Pool({"a": 3})
     with pytest.raises(ConfigError, match="levels of a selector is what the pool's trees say"):
         Pool({"a": Retrieval()}, "ucb1", levels=[3])

@@ -7,23 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from drafterforge.drafters.base import Proposer
+from drafterforge.drafters.causal_lm.small import SmallLM
+from drafterforge.drafters.judging import Judgement, Truth, draft_id_table, judge
+from drafterforge.drafters.proposer import JudgedProposer
 from drafterforge.kernels.attention import additive
-from drafterforge.targets.load import Target
 from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.masks import level_mask
 
 
-class CausalLMProposer(Proposer):
+class CausalLMProposer(JudgedProposer):
     """A causal LM with the target's tokenizer; the cache holds [text | this cycle's levels]."""
 
-    def __init__(self, model: Target) -> None:
-        self.model = model
+    reads_features = False
+
+    def __init__(self, drafter: SmallLM) -> None:
+        self.drafter, self.model = drafter, drafter.model
+        model = drafter.model
         self.cache = model.new_cache(0)
         self.stable: list[int] = []
         self.logits = torch.empty(
@@ -32,7 +38,7 @@ class CausalLMProposer(Proposer):
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`; features are not read."""
-        fresh = CausalLMProposer(self.model)
+        fresh = CausalLMProposer(self.drafter)
         fresh.cache, fresh.stable = self.model.new_cache(1), [0]
         fresh.refresh(text[None], features, [text.numel()])
         if self.stable:
@@ -53,12 +59,25 @@ class CausalLMProposer(Proposer):
         """Read the committed tokens, roots included; features are not read."""
         self._newest(self.read(tokens, counts), counts)
 
-    def refresh_and_tell(self, tokens: Tensor, counts: list[int]) -> Tensor:
+    def refresh_with_guesses(self, tokens: Tensor, features: Tensor, counts: list[int]) -> Tensor:
         """As `refresh`; returns the logits that the committed tokens were guessed with, [B, A, V]."""
         before = self.logits[:, None]
         states = self.read(tokens, counts)
         self._newest(states, counts)
         return torch.cat((before, self.model.logits(states[:, :-1])), dim=1)
+
+    def judge(
+        self, guesses: list[list[Tensor]], truth: Truth, top_k: Sequence[int], details: bool = False
+    ) -> Judgement:
+        """Judge logits [V] of every token."""
+        logits = pad_sequence([torch.stack(row) for row in guesses], batch_first=True)[None]
+        return judge(logits, *self._vocabulary, truth, top_k, details)
+
+    @cached_property
+    def _vocabulary(self) -> tuple[Tensor, Tensor]:
+        """Token and draft ids, [1, V], of a model that proposes every token."""
+        token_ids = torch.arange(self.model.config.vocab_size, device=self.model.device)[None]
+        return token_ids, draft_id_table(token_ids, token_ids.shape[1])
 
     def _newest(self, states: Tensor, counts: list[int]) -> None:
         last = torch.tensor(counts, device=states.device) - 1
@@ -87,7 +106,7 @@ class CausalLMProposer(Proposer):
     def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
         """As `draft`, for some rows, whose roots are [B']."""
         if len(rows) < len(self.stable):
-            some = CausalLMProposer(self.model)
+            some = CausalLMProposer(self.drafter)
             some.cache, some.stable, some.logits = copy(self.cache), list(self.stable), self.logits
             some.keep(list(rows))
             return some.draft(root, shape)

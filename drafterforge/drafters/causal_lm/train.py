@@ -1,15 +1,33 @@
-"""The Lightning module that distils a small causal LM: one step of prediction, from the text alone."""
+"""Training a small causal LM: one step of prediction, from the text alone."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from drafterforge.config.trainer import TrainerConfig
-from drafterforge.drafters.causal_lm.model import CausalLMDrafter
+from drafterforge.drafters.base import TrainedDrafter, TrainingJob
+from drafterforge.drafters.causal_lm.model import (
+    CausalLMDrafter,
+    new_model,
+    open_model,
+    small_config,
+    take_embeddings,
+    warm_layers,
+)
+from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.drafters.eagle3.train.loss import StepCounts, Teacher, chain_counts, next_token_loss
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out
+from drafterforge.drafters.registry import manifest_kind
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.targets.lean import lean_obstacle
+
+KIND = "causal_lm"
 
 
 class SpecialistModule(DistillModule):
@@ -33,3 +51,52 @@ class SpecialistModule(DistillModule):
             states = states.to(torch.get_autocast_dtype(states.device.type))
         loss, correct = next_token_loss(states, drafter.head_weight, teacher, drafter.token_ids, config.loss_chunk)
         return loss, chain_counts(loss.detach(), correct, layout.slots)
+
+
+def recorded_settings(job: TrainingJob) -> dict[str, Any]:
+    """What decides the drafter, see `DrafterKind`."""
+    drafter = {"kind": KIND, "init": job.config.init, "causal_lm": asdict(job.config.causal_lm)}
+    drafter["parent"] = job.parent.manifest.digest if job.parent else None
+    return {"drafter": drafter, "domain": job.domain, "answers": job.answers.digest, **job.recorded}
+
+
+def train(job: TrainingJob) -> TrainedDrafter:
+    """The small LM of a job, distilled."""
+    drafter = start_drafter(job)
+    distilled = job.distil(SpecialistModule(drafter.to(job.target.device), job.target.head_weight, job.trainer))
+    metrics = {
+        "val_accept_length": distilled.best_score,
+        "best_step": distilled.best_step,
+        "steps": distilled.curve[-1]["step"],
+    }
+
+    def save(folder: Path) -> None:
+        drafter.save(folder, job.target.tokenizer)
+
+    return TrainedDrafter(save, distilled.outcome(job.trainer.validated_steps), metrics, distilled.curve)
+
+
+def start_drafter(job: TrainingJob) -> CausalLMDrafter:
+    """A small LM to train, fp32: the parent, or a new one with the target's embeddings if it is as wide."""
+    init, size, target, config = job.config.init, job.config.causal_lm, job.target, job.target.config
+    if job.parent is not None:
+        if (kind := manifest_kind(job.parent.manifest.config)) != KIND:
+            raise ArtifactError(
+                f"drafter.init={init} names a drafter of kind {kind}, but drafter=causal_lm starts from a causal_lm; "
+                "type drafter.init=warm"
+            )
+        model = open_model(job.parent.folder)
+        return CausalLMDrafter(model, size.train_embeddings or model.config.hidden_size != config.hidden_size)
+    if obstacle := lean_obstacle(config):
+        raise ConfigError(f"drafter=causal_lm makes a smaller model of the target's family, but {obstacle}")
+    torch.manual_seed(job.seed)
+    model = new_model(small_config(config, size))
+    if init == "warm":
+        warm_layers(model, TargetWeights(target.folder), config)
+    shared = take_embeddings(model, target.backbone.embedding, target.head_weight)
+    if not shared and size.train_embeddings is False:
+        raise ConfigError(
+            f"drafter.causal_lm.train_embeddings=false keeps the target's embeddings, which are {config.hidden_size} "
+            f"wide, not {size.hidden_size}; type drafter.causal_lm.train_embeddings=true"
+        )
+    return CausalLMDrafter(model, bool(size.train_embeddings) or not shared)

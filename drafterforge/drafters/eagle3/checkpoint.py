@@ -16,10 +16,12 @@ from torch import Tensor
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.artifacts.typed import read_json
+from drafterforge.config.names import typed_taps
 from drafterforge.drafters.eagle3.lora import ADAPTER, Adapter, load_adapter, merge
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec, check_spec
 from drafterforge.errors import ArtifactError
+from drafterforge.targets.load import Target
 
 HEAD = "lm_head.weight"
 TIED = "head_rows"  # key of a config whose drafter has no head of its own
@@ -138,3 +140,12 @@ def check_vocabulary(d2t: Tensor, t2d: Tensor, source: str) -> None:
         raise ArtifactError(f"{source}: d2t does not map draft ids to distinct target ids below {t2d.numel()}")
     if not torch.equal(t2d.bool().nonzero()[:, 0], ids.sort().values):
         raise ArtifactError(f"{source}: t2d and d2t name different tokens")
+
+
+def check_taps(folder: Path, drafter: Eagle3Drafter, target: Target) -> None:
+    """Refuse a drafter that reads other layers of the target."""
+    if drafter.spec.tap_layers != target.backbone.taps:
+        raise ArtifactError(
+            f"{folder} reads the inputs of layers {drafter.spec.tap_layers}; this target is tapped at "
+            f"{target.backbone.taps}; type {typed_taps(drafter.spec.tap_layers)}, or train a drafter for it"
+        )

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.eagle3.lora import Adapter, LowRank, joined
 from drafterforge.drafters.eagle3.model import Attend, Eagle3Drafter
 from drafterforge.kernels import native
@@ -46,8 +47,10 @@ class AdaptedLinear:
         return self.base(x) + F.linear(F.linear(x, self.low.down), self.low.up)
 
 
-class FusedDrafter:
+class FusedDrafter(Drafter):
     """Same numbers as the module, for inference only.  Axes: N rows, H hidden, W draft vocabulary."""
+
+    kind = "eagle3"
 
     def __init__(self, drafter: Eagle3Drafter, embedding: Tensor) -> None:
         """embedding: the target's [V, H], in the dtype and on the device to decode with."""

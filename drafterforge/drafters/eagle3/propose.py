@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from drafterforge.drafters.base import Proposer
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.model import Attend
+from drafterforge.drafters.proposer import Proposer
 from drafterforge.kernels.attention import additive, grouped_attention
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.tree.expand import Growth, Step, expand

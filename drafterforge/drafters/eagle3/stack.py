@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_levels, new_draft_cache
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
+from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Judgement, Truth, draft_id_table, judge
 from drafterforge.kernels.attention import additive, grouped_attention
 from drafterforge.kernels.cache import KeyValueCache
@@ -33,8 +34,10 @@ class Ahead:
     logits: Tensor  # of these, [B, W]
 
 
-class StackProposer:
+class StackProposer(DrafterGroup):
     """State of N drafters for every row."""
+
+    parallel = True
 
     def __init__(self, drafters: StackedDrafters) -> None:
         self.cache = new_draft_cache(drafters.members[0], 0)

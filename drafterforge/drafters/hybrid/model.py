@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Merged:
+class HybridDrafter(Drafter):
     """The two drafters, how much each counts, and what a level and a node must be worth.
 
     Defaults were among the fastest of some hundred tried by replaying held-out answers, with the kernels of native.c
     and a target of 135 million parameters; where nodes cost less, as on a GPU, a smaller `min_probability` pays.
     """
 
-    eagle: FusedDrafter
+    kind = "hybrid"
+
+    neural: FusedDrafter
     retrieval: Retrieval
     trust: float = 8.0  # the EAGLE-3 drafter's law weighs as much as so many of retrieval's doubts
     enough: float = 0.8  # nothing is drafted where retrieval alone is expected to add as many tokens

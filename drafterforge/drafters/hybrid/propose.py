@@ -5,32 +5,28 @@ Axes: B rows, S candidates of a level.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from drafterforge.drafters.hybrid.model import Merged
+from drafterforge.drafters.base import CandidateIndex, DraftRows
+from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.propose import RetrievalProposer
-from drafterforge.drafters.solo import SoloProposer
 from drafterforge.tree.evidence import Evidence
-from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import Others, as_tree, beside, likeliest
 
 TINY = 1e-9  # probability; no candidate is less likely
 
-# draft(rows, growth, others) -> the EAGLE-3 drafter's trees below the roots of some rows
-Draft = Callable[[list[int], Growth, Others], Tree]
 
+class RetrievalIndex(CandidateIndex):
+    """Looks up what hybrids take from retrieval; judged by what they take without any guess of their neural drafter."""
 
-class Finder(SoloProposer):
-    """Looks up what merged drafters take from retrieval; judged by what they take without any guess of the drafter."""
-
-    def __init__(self, drafter: Merged) -> None:
+    def __init__(self, drafter: HybridDrafter) -> None:
         """drafter: whose retrieval drafter it serves."""
-        self.key, self.source = key_of(drafter), drafter.retrieval  # held, as the key has its address
+        self.retrieval = drafter.retrieval  # held, as `index_key` has its address
         spec = drafter.retrieval.spec
         taken = replace(
             drafter.retrieval,
@@ -41,22 +37,20 @@ class Finder(SoloProposer):
         self.doubt = spec.doubt
         super().__init__(RetrievalProposer(taken))
 
-    def serves(self, drafter: Merged) -> bool:
-        """Whether it proposes what this drafter takes."""
-        return self.key == key_of(drafter)
-
     def evidence(self, rows: Sequence[int], depth: int) -> list[Evidence]:
         """What followed where the texts of some rows stood before, `depth` tokens at most."""
-        self._flush()
+        self.catch_up()
         return [self.proposer.evidence(row, depth)._replace(doubt=self.doubt) for row in rows]
 
 
-def key_of(drafter: Merged) -> tuple[int, float, float]:
-    """What decides what is taken from retrieval: where this is equal, one `Finder` is enough."""
+def index_key(drafter: HybridDrafter) -> tuple[int, float, float]:
+    """What decides what is taken from retrieval: where this is equal, one `RetrievalIndex` is enough."""
     return id(drafter.retrieval), drafter.trust, drafter.min_probability
 
 
-def draft_merged(drafter: Merged, evidence: Sequence[Evidence], root: Tensor, shape: TreeShape, draft: Draft) -> Tree:
+def draft_hybrid(
+    drafter: HybridDrafter, evidence: Sequence[Evidence], root: Tensor, shape: TreeShape, draft: DraftRows
+) -> Tree:
     """Trees below the roots [B], by retrieval alone where that promises enough."""
     others = Others(evidence, drafter.trust, drafter.min_probability, shape.top_k)
     alone = [likeliest(one, shape.num_tokens, shape.top_k, others.least) for one in evidence]

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from drafterforge.artifacts.typed import read_json
+from drafterforge.drafters.base import Drafter
 from drafterforge.errors import ArtifactError
 from drafterforge.tree.evidence import SEPARATOR, Evidence
 
@@ -204,18 +205,15 @@ class Datastore:
 
 
 @dataclass(frozen=True)
-class Retrieval:
+class Retrieval(Drafter):
     """What drafts by lookup: the text so far and, optionally, answers of a domain."""
+
+    kind = KIND
 
     spec: RetrievalSpec = field(default_factory=RetrievalSpec)
     datastore: Datastore | None = None
     min_probability: float = 0.06  # candidates less likely than this are not verified
     min_expected: float = 0.3  # nor is a tree of which fewer tokens than this are expected to be confirmed
-
-
-def is_datastore(folder: Path) -> bool:
-    """Whether a drafter's folder is a datastore's."""
-    return (folder / FILE).is_file()
 
 
 def reading_back(text: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from drafterforge.drafters.base import Proposer
+from drafterforge.drafters.proposer import JudgedProposer
 from drafterforge.drafters.retrieval.model import ContextIndex, Retrieval, evidence_of
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape, root_only
@@ -18,8 +18,10 @@ from drafterforge.tree.merge import Nodes, as_tree, likeliest
 MOST = 16  # proposals for one token that are told, best first
 
 
-class RetrievalProposer(Proposer):
+class RetrievalProposer(JudgedProposer):
     """One index of the text for each row; the datastore, if any, is shared."""
+
+    reads_features = False
 
     def __init__(self, drafter: Retrieval) -> None:
         self.drafter = drafter
@@ -40,7 +42,7 @@ class RetrievalProposer(Proposer):
         for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
             index.append(committed[:count])
 
-    def refresh_and_tell(self, tokens: Tensor, counts: list[int]) -> list[list[dict[int, float]]]:
+    def refresh_with_guesses(self, tokens: Tensor, features: Tensor, counts: list[int]) -> list[list[dict[int, float]]]:
         """As `refresh`; returns what would have been proposed for each committed token, with probabilities."""
         one = TreeShape(num_tokens=MOST + 1, depth=1, top_k=MOST)
         told = []

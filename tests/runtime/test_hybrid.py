@@ -9,15 +9,15 @@ import torch
 
 from drafterforge.assembly import drafters as room
 from drafterforge.assembly.drafters import RETRIEVAL, Source, open_named
-from drafterforge.config.names import halves
+from drafterforge.config.names import parse_hybrid
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.stack import StackProposer
-from drafterforge.drafters.hybrid.model import Merged
-from drafterforge.drafters.hybrid.propose import WorthReading, draft_merged
+from drafterforge.drafters.hybrid.model import HybridDrafter
+from drafterforge.drafters.hybrid.propose import WorthReading, draft_hybrid
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.batch import Batch
-from drafterforge.runtime.engine import Engine, kind_of_drafter
+from drafterforge.runtime.engine import Engine, kind_name
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
@@ -49,24 +49,24 @@ def eagle(target) -> FusedDrafter:
 @pytest.mark.parametrize("max_batch", [1, 3])
 def test_the_text_is_the_target_s(target, eagle, max_batch, worth, sampling):
     wanted = [Engine(target).generate([prompt], 20, sampling)[0].tokens for prompt in PROMPTS]
-    merged = Merged(eagle, Retrieval(), **worth)
-    for drafter in (merged, Pool({"eagle": eagle, "both": merged, "retrieval": Retrieval()}, "thompson")):
+    hybrid = HybridDrafter(eagle, Retrieval(), **worth)
+    for drafter in (hybrid, Pool({"eagle": eagle, "both": hybrid, "retrieval": Retrieval()}, "thompson")):
         answers = Engine(target, drafter, TreeShape(12, 6, 3), max_batch).generate(PROMPTS, 20, sampling)
         assert [answer.tokens for answer in answers] == wanted
 
 
 def test_retrieval_s_deep_chains_are_in_the_tree_though_little_is_drafted(target, eagle):
-    merged = Merged(eagle, Retrieval(), min_reach=0.99, min_probability=0.0)
+    hybrid = HybridDrafter(eagle, Retrieval(), min_reach=0.99, min_probability=0.0)
     prompt = [5, 9, 13, 2 + 9, 30, 31, 32, 33] * 4
-    cycles = Engine(target, merged, TreeShape(30, 9, 2)).generate([prompt], 12)[0].cycles
+    cycles = Engine(target, hybrid, TreeShape(30, 9, 2)).generate([prompt], 12)[0].cycles
     assert max(cycle.accepted for cycle in cycles) > 3  # a random drafter is never so sure
     assert all(cycle.depth <= 9 and cycle.num_nodes <= 30 for cycle in cycles)
 
 
 def test_unlikely_nodes_are_not_verified(target, eagle):
     def nodes(worth: float) -> float:
-        merged = Merged(eagle, Retrieval(), min_reach=0.0, min_probability=worth)
-        answers = Engine(target, merged, TreeShape(40, 4, 3)).generate(PROMPTS, 16)
+        hybrid = HybridDrafter(eagle, Retrieval(), min_reach=0.0, min_probability=worth)
+        answers = Engine(target, hybrid, TreeShape(40, 4, 3)).generate(PROMPTS, 16)
         return sum(cycle.num_nodes for answer in answers for cycle in answer.cycles)
 
     assert nodes(0.0) > nodes(0.1) > nodes(0.9)
@@ -86,7 +86,7 @@ def test_it_is_judged_by_what_either_proposes(target, eagle, every, sampling, mo
     shapes = {"both": TreeShape(12, 6, 3), "retrieval": TreeShape(12, 6, 3)}
     spec = replace(Retrieval().spec, doubt=Retrieval().spec.doubt * 0.5)
     found = Retrieval(spec, min_probability=0.08, min_expected=0.0)  # what is taken, and no more
-    drafters = {"eagle": eagle, "both": Merged(eagle, Retrieval(), trust=0.5), "retrieval": found}
+    drafters = {"eagle": eagle, "both": HybridDrafter(eagle, Retrieval(), trust=0.5), "retrieval": found}
     pool = Pool(drafters, "hedgespec", shapes=shapes, every=every)
     judged, evaluations = [], PoolProposer._evaluations
 
@@ -95,7 +95,7 @@ def test_it_is_judged_by_what_either_proposes(target, eagle, every, sampling, mo
         return evaluations(proposer, judgement)
 
     monkeypatch.setattr(PoolProposer, "_evaluations", watching)
-    order = [name for names, _ in PoolProposer(pool, TreeShape(12, 6, 3)).parts for name in names]
+    order = [name for names, _ in PoolProposer(pool, TreeShape(12, 6, 3)).groups for name in names]
     Engine(target, pool, TreeShape(12, 6, 3)).generate(PROMPTS, 20, sampling)
     more = 0
     for one in judged:
@@ -108,13 +108,15 @@ def test_it_is_judged_by_what_either_proposes(target, eagle, every, sampling, mo
 
 def test_drafters_share_what_reads_the_text_for_them(target, eagle):
     shared, other = Retrieval(), Retrieval()
-    proposer = PoolProposer(Pool({"a": Merged(eagle, shared), "b": Merged(eagle, shared)}), TreeShape(8, 3, 2))
-    assert len(proposer.finders) == 1
-    proposer.join("c", Merged(eagle, shared), [], [])
-    proposer.join("d", Merged(eagle, other), [], [])
-    assert len(proposer.finders) == 2
+    proposer = PoolProposer(
+        Pool({"a": HybridDrafter(eagle, shared), "b": HybridDrafter(eagle, shared)}), TreeShape(8, 3, 2)
+    )
+    assert len(proposer.indices) == 1
+    proposer.join("c", HybridDrafter(eagle, shared), [], [])
+    proposer.join("d", HybridDrafter(eagle, other), [], [])
+    assert len(proposer.indices) == 2
     proposer.leave("a"), proposer.leave("d")
-    assert len(proposer.finders) == 1 and set(proposer.found) == {"b", "c"}
+    assert len(proposer.indices) == 1 and set(proposer.index_of) == {"b", "c"}
 
 
 def test_it_joins_and_leaves_a_running_pool(target, eagle):
@@ -122,7 +124,7 @@ def test_it_joins_and_leaves_a_running_pool(target, eagle):
     engine = Engine(target, Pool({"eagle": eagle}, "random"), TreeShape(8, 3, 2))
     stream = engine.stream(PROMPTS[0], 24)
     next(stream), next(stream)
-    engine.add_drafter("both", Merged(eagle, Retrieval()))
+    engine.add_drafter("both", HybridDrafter(eagle, Retrieval()))
     next(stream), next(stream), next(stream)
     engine.remove_drafter("both")
     *_, last = stream
@@ -137,7 +139,7 @@ def test_a_cycle_in_which_nothing_was_worth_verifying_teaches_a_bandit_too(targe
         return observe(bandit, feedback)
 
     monkeypatch.setattr(Bandit, "observe", watching)
-    idle = Merged(eagle, Retrieval(), min_reach=0.99, min_probability=0.999)
+    idle = HybridDrafter(eagle, Retrieval(), min_reach=0.99, min_probability=0.999)
     pool = Pool({"idle": idle, "eagle": eagle}, "ucb1", shapes={"idle": TreeShape(12, 6, 3)})
     Engine(target, pool, TreeShape(6, 2, 2)).generate([PROMPTS[1]], 24)
     never = [one for one in seen if one.drafter == 0]
@@ -161,7 +163,7 @@ def test_a_tree_does_not_depend_on_the_rows_beside_it(target, eagle, worth, monk
                 yield int(token), int(parent), int(level)
 
     monkeypatch.setattr(Batch, "verify", watching)
-    engine = Engine(target, Merged(eagle, Retrieval(), **worth), TreeShape(12, 5, 3))
+    engine = Engine(target, HybridDrafter(eagle, Retrieval(), **worth), TreeShape(12, 5, 3))
     engine.generate(PROMPTS, 20)
     together, alone = {}, {}
     for one in trees:
@@ -175,12 +177,12 @@ def test_a_tree_does_not_depend_on_the_rows_beside_it(target, eagle, worth, monk
 
 
 def test_its_trees_are_bounded_for_the_device_and_other_targets_drafters_are_refused(target, eagle):
-    merged = Merged(eagle, Retrieval())
-    assert kind_of_drafter(merged) == "merged"
-    assert Engine(target, merged).shape == default_shape(target.device, target.dtype, "merged")
+    hybrid = HybridDrafter(eagle, Retrieval())
+    assert kind_name(hybrid) == "hybrid"
+    assert Engine(target, hybrid).shape == default_shape(target.device, target.dtype, "hybrid")
     other = tiny_target(vocab_size=70)
     with pytest.raises(DrafterforgeError, match="drafts for a target of vocabulary 61"):
-        Engine(other, merged)
+        Engine(other, hybrid)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,7 @@ def test_its_trees_are_bounded_for_the_device_and_other_targets_drafters_are_ref
 )
 def test_what_counts_and_what_a_node_must_be_worth_lie_within_bounds(eagle, name, value, words):
     with pytest.raises(ConfigError, match=f"{name} {words}"):
-        Merged(eagle, Retrieval(), **{name: value})
+        HybridDrafter(eagle, Retrieval(), **{name: value})
 
 
 def test_the_drafter_is_asked_for_rows_of_which_retrieval_does_not_promise_enough(eagle):
@@ -204,13 +206,13 @@ def test_the_drafter_is_asked_for_rows_of_which_retrieval_does_not_promise_enoug
         asked.append((rows, growth.ignorance.tolist(), len(others.evidence)))
         return as_tree(torch.tensor([7] * len(rows)), [Nodes([], [], [], [])] * len(rows))
 
-    merged, known = Merged(eagle, Retrieval(), enough=0.5), Evidence([(90.0, [1, 2])], 4.0, 2.0)
+    hybrid, known = HybridDrafter(eagle, Retrieval(), enough=0.5), Evidence([(90.0, [1, 2])], 4.0, 2.0)
     evidence = [Evidence([], 4.0, 2.0), known, Evidence([(1.0, [1, 2])], 4.0, 2.0)]
-    tree = draft_merged(merged, evidence, torch.tensor([7, 8, 7]), TreeShape(9, 2, 2), draft)
+    tree = draft_hybrid(hybrid, evidence, torch.tensor([7, 8, 7]), TreeShape(9, 2, 2), draft)
     assert asked == [([0, 2], pytest.approx([1.0, 32 / 33]), 2)]
     assert tree.tokens.tolist() == [[7, 0, 0], [8, 1, 2], [7, 0, 0]]
     asked.clear()
-    draft_merged(merged, [known], torch.tensor([8]), TreeShape(9, 2, 2), draft)
+    draft_hybrid(hybrid, [known], torch.tensor([8]), TreeShape(9, 2, 2), draft)
     assert not asked
 
 
@@ -219,7 +221,7 @@ def test_a_merged_drafter_that_is_alone_reads_when_it_drafts(target, eagle, monk
 
     def watching(proposer, *committed):
         refresh(proposer, *committed)
-        unread.append(max(len(row) for row in proposer.parts[0][1].unread))
+        unread.append(max(len(row) for row in proposer.groups[0][1].unread))
 
     def drawing(proposer, root, shape):
         tree = draft(proposer, root, shape)
@@ -228,13 +230,13 @@ def test_a_merged_drafter_that_is_alone_reads_when_it_drafts(target, eagle, monk
 
     monkeypatch.setattr(PoolProposer, "refresh", watching)
     monkeypatch.setattr(PoolProposer, "draft", drawing)
-    merged = Merged(eagle, Retrieval(), enough=0.3)
-    lazy = Engine(target, merged, TreeShape(12, 5, 3), max_batch=1).generate(PROMPTS, 24)
+    hybrid = HybridDrafter(eagle, Retrieval(), enough=0.3)
+    lazy = Engine(target, hybrid, TreeShape(12, 5, 3), max_batch=1).generate(PROMPTS, 24)
     assert max(unread) > 1 and min(unread) > 0  # cycles in a row do without the drafter
     trees = drafted.copy()
     unread.clear(), drafted.clear()
     monkeypatch.setattr(StackProposer, "commit", eager)
-    again = Engine(target, merged, TreeShape(12, 5, 3), max_batch=1).generate(PROMPTS, 24)
+    again = Engine(target, hybrid, TreeShape(12, 5, 3), max_batch=1).generate(PROMPTS, 24)
     assert [answer.tokens for answer in again] == [answer.tokens for answer in lazy]
     assert drafted == trees and set(unread) == {0}
 
@@ -251,7 +253,9 @@ def eager(part, *committed) -> None:
 @pytest.mark.parametrize("newcomer", ["eagle", "retrieval"])
 def test_a_drafter_joins_one_that_has_not_read_all(target, eagle, newcomer):
     wanted = Engine(target).generate([PROMPTS[0]], 30)[0].tokens
-    engine = Engine(target, Pool({"both": Merged(eagle, Retrieval(), enough=0.01)}, "hedgespec"), TreeShape(8, 3, 2))
+    engine = Engine(
+        target, Pool({"both": HybridDrafter(eagle, Retrieval(), enough=0.01)}, "hedgespec"), TreeShape(8, 3, 2)
+    )
     stream = engine.stream(PROMPTS[0], 30)
     next(stream), next(stream), next(stream)
     engine.add_drafter(newcomer, {"eagle": eagle, "retrieval": Retrieval()}[newcomer])
@@ -263,15 +267,15 @@ def test_a_drafter_joins_one_that_has_not_read_all(target, eagle, newcomer):
 @pytest.mark.parametrize("drafter", ["eagle", "both"])
 def test_what_the_only_eagle_drafter_read_alone_is_judged_later(target, eagle, drafter, sampling):
     wanted = [Engine(target).generate([prompt], 24, sampling)[0].tokens for prompt in PROMPTS]
-    only = {"eagle": eagle, "both": Merged(eagle, Retrieval())}[drafter]
+    only = {"eagle": eagle, "both": HybridDrafter(eagle, Retrieval())}[drafter]
     pool = Pool({drafter: only, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}, "hedgespec", every=3)
     answers = Engine(target, pool, TreeShape(8, 3, 2)).generate(PROMPTS, 24, sampling)
     assert [answer.tokens for answer in answers] == wanted
 
 
 def test_names_of_two_drafters_are_told_from_names_of_one():
-    assert halves("general+retrieval") == ("general", "retrieval")
-    assert [halves(name) for name in ("general", "+retrieval", "general+", "+", "c++")] == [None] * 5
+    assert parse_hybrid("general+retrieval") == ("general", "retrieval")
+    assert [parse_hybrid(name) for name in ("general", "+retrieval", "general+", "+", "c++")] == [None] * 5
 
 
 def test_two_names_open_one_drafter_and_wrong_kinds_are_one_line(target, eagle, monkeypatch):
@@ -283,7 +287,7 @@ def test_two_names_open_one_drafter_and_wrong_kinds_are_one_line(target, eagle, 
 
     found = open_named(["sql", "general+retrieval"], source_of, target)
     assert list(found) == ["sql", "general+retrieval"]
-    assert found["general+retrieval"] == Merged(eagle, opened[RETRIEVAL])
+    assert found["general+retrieval"] == HybridDrafter(eagle, opened[RETRIEVAL])
     for name in ("retrieval+general", "general+sql"):
         with pytest.raises(ConfigError, match="takes what a retrieval drafter proposes into its trees; type "):
             open_named([name], source_of, target)

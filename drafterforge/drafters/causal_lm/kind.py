@@ -1,0 +1,72 @@
+"""The kind of small independent language models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from drafterforge.config.drafter import CausalLMConfig, DrafterConfig
+from drafterforge.drafters.base import DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
+from drafterforge.drafters.causal_lm.propose import CausalLMProposer
+from drafterforge.drafters.causal_lm.small import SmallLM, load_small_lm
+from drafterforge.errors import DrafterforgeError
+from drafterforge.kernels.linear import has_matrix_unit
+from drafterforge.targets.load import Target
+from drafterforge.tree.grow import TreeShape
+
+
+class CausalLMKind(DrafterKind):
+    """Small LMs with the target's tokenizer, distilled or anybody's."""
+
+    name = "causal_lm"
+    config_class = CausalLMConfig
+    reads_init = True
+
+    def settings(self, config: DrafterConfig) -> CausalLMConfig:
+        """`drafter.causal_lm`."""
+        return config.causal_lm
+
+    def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
+        """See `DrafterKind`."""
+        from drafterforge.drafters.causal_lm.train import recorded_settings
+
+        return recorded_settings(job)
+
+    def build(self, job: TrainingJob) -> torch.nn.Module:
+        """See `DrafterKind`; the parent, or a new model with the target's embeddings if it is as wide."""
+        from drafterforge.drafters.causal_lm.train import start_drafter
+
+        return start_drafter(job)
+
+    def train(self, job: TrainingJob) -> TrainedDrafter:
+        """See `DrafterKind`; one step of prediction, from the text alone."""
+        from drafterforge.drafters.causal_lm.train import train
+
+        return train(job)
+
+    def load(self, source: DrafterSource, target: Target, shared: dict[Any, Any] | None = None) -> SmallLM:
+        """See `DrafterKind`."""
+        return load_small_lm(source.folder, target)
+
+    def check(self, name: str, drafter: SmallLM, target: Target) -> None:
+        """Refuse a model with another number of token ids."""
+        size, wanted = drafter.model.config.vocab_size, target.config.vocab_size
+        if size != wanted:
+            raise DrafterforgeError(
+                f"drafter {name!r} has {size} token ids, {target.name} has {wanted}; a causal LM drafts for a target "
+                "with the same tokenizer"
+            )
+
+    def proposer(self, drafter: SmallLM) -> CausalLMProposer:
+        """See `DrafterKind`."""
+        return CausalLMProposer(drafter)
+
+    def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
+        """See `DrafterKind`.
+
+        Without AMX none was faster than 6/2/3: a level costs a quarter of the target's forward, its head is as large.
+        """
+        if device.type == "cuda" or (dtype == torch.bfloat16 and has_matrix_unit("cpu")):
+            return super().default_shape(device, dtype)
+        return TreeShape(num_tokens=6, depth=2, top_k=3)

@@ -1,0 +1,40 @@
+"""A small independent language model as a drafter, and how one is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from drafterforge.config.target import TargetConfig
+from drafterforge.drafters.base import Drafter
+from drafterforge.errors import ArtifactError
+from drafterforge.targets.load import Target, load_target
+
+
+@dataclass(frozen=True, eq=False)
+class SmallLM(Drafter):
+    """A causal LM that reads the target's token ids."""
+
+    kind = "causal_lm"
+
+    model: Target
+
+    @property
+    def name(self) -> str:
+        """The model's."""
+        return self.model.name
+
+
+def load_small_lm(folder: Path, target: Target) -> SmallLM:
+    """The causal LM in `folder`, in the target's dtype and on its device; refused if it reads other token ids."""
+    dtype = str(target.dtype).removeprefix("torch.")
+    config = TargetConfig(name="", source="hf", model=str(folder), dtype=dtype, device=str(target.device))
+    model = load_target(config, tapped=False)
+    ours, theirs = (one.tokenizer.get_vocab() for one in (model, target))
+    for token, wanted in sorted(theirs.items(), key=lambda item: item[1]):
+        if ours.get(token, wanted) != wanted:
+            raise ArtifactError(
+                f"{folder} has another tokenizer than {target.name}: {token!r} is {ours[token]} there and {wanted} "
+                "here; a causal LM drafts for a target with the same tokenizer"
+            )
+    return SmallLM(model)

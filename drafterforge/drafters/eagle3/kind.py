@@ -1,0 +1,112 @@
+"""The EAGLE-3 kind: a layer that reads the target's features, with its own weights or as additions to a generalist."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from drafterforge.config.drafter import DrafterConfig
+from drafterforge.drafters.base import DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
+from drafterforge.drafters.eagle3.checkpoint import check_taps, generalist_of, load_full
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.lora import ADAPTER, load_adapter, merge
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.propose import Eagle3Proposer
+from drafterforge.drafters.eagle3.stack import StackProposer
+from drafterforge.drafters.eagle3.stacked import StackedDrafters, by_family, signature
+from drafterforge.errors import DrafterforgeError
+from drafterforge.targets.load import Target
+
+
+class Eagle3Kind(DrafterKind):
+    """EAGLE-3 drafters; those of one architecture read in one pass."""
+
+    name = "eagle3"
+    config_class = DrafterConfig
+    scheduled = True
+    reads_init = True
+    fixed_shapes = True
+    exports = ("sglang", "vllm")
+
+    def settings(self, config: DrafterConfig) -> DrafterConfig:
+        """All of `drafter`: what other kinds read of it is left at its defaults."""
+        return config
+
+    def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
+        """See `DrafterKind`; settings that were added later are left out at their defaults."""
+        from drafterforge.drafters.eagle3.train.job import recorded_settings
+
+        return recorded_settings(job)
+
+    def build(self, job: TrainingJob) -> Eagle3Drafter:
+        """See `DrafterKind`; the parent's weights, or new ones."""
+        from drafterforge.drafters.eagle3.train.job import start_drafter
+
+        return start_drafter(job)
+
+    def train(self, job: TrainingJob) -> TrainedDrafter:
+        """See `DrafterKind`; training-time test with the target's features."""
+        from drafterforge.drafters.eagle3.train.job import train
+
+        return train(job)
+
+    def load(self, source: DrafterSource, target: Target, shared: dict[Any, Any] | None = None) -> FusedDrafter:
+        """See `DrafterKind`; experts share the weights of their generalist, one that is opened alone is merged."""
+        embedding = target.backbone.embedding
+        if shared is None:
+            drafter = self.export(source, embedding)
+            check_taps(source.folder, drafter, target)
+            return FusedDrafter(drafter, embedding)
+        folder = source.base or source.folder
+        key = self.name, folder.resolve()
+        if key not in shared:
+            drafter = load_full(folder, embedding)
+            check_taps(folder, drafter, target)
+            shared[key] = drafter, FusedDrafter(drafter, embedding)
+        drafter, fused = shared[key]
+        return fused if source.base is None else fused.expert(load_adapter(source.folder / ADAPTER, drafter))
+
+    def base_of(self, folder: Path) -> Path | None:
+        """The generalist of a LoRA expert."""
+        return generalist_of(folder)
+
+    def adds(self, folder: Path) -> bool:
+        """Whether it is a LoRA expert."""
+        return (folder / ADAPTER).is_dir()
+
+    def check(self, name: str, drafter: FusedDrafter, target: Target) -> None:
+        """Refuse a drafter of another vocabulary or width."""
+        spec, shape = drafter.spec, tuple(target.backbone.embedding.shape)
+        if (spec.vocab_size, spec.target_hidden_size) != shape:
+            raise DrafterforgeError(
+                f"drafter {name!r} drafts for a target of vocabulary {spec.vocab_size} and width "
+                f"{spec.target_hidden_size}; {target.name} has {shape[0]} and {shape[1]}; train a drafter for it"
+            )
+
+    def proposer(self, drafter: FusedDrafter) -> Eagle3Proposer:
+        """See `DrafterKind`."""
+        return Eagle3Proposer(drafter)
+
+    def stack_key(self, drafter: FusedDrafter) -> Hashable:
+        """Shapes and constants."""
+        return signature(drafter)
+
+    def stack_order(self, drafters: Sequence[FusedDrafter]) -> list[int]:
+        """Experts of one generalist side by side."""
+        return by_family(drafters)
+
+    def stack(self, drafters: Sequence[FusedDrafter]) -> StackedDrafters:
+        """See `DrafterKind`."""
+        return StackedDrafters(drafters)
+
+    def group(self, stack: StackedDrafters) -> StackProposer:
+        """See `DrafterKind`."""
+        return StackProposer(stack)
+
+    def export(self, source: DrafterSource, embedding: Tensor) -> Eagle3Drafter:
+        """See `DrafterKind`; a LoRA expert's additions are merged into its generalist's weights."""
+        drafter = load_full(source.base or source.folder, embedding)
+        return merge(drafter, load_adapter(source.folder / ADAPTER, drafter)) if source.base else drafter

@@ -1,0 +1,107 @@
+"""Training an EAGLE-3 drafter: what it starts as, what it learns from, what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from drafterforge.config.drafter import DrafterConfig
+from drafterforge.drafters.base import TrainedDrafter, TrainingJob
+from drafterforge.drafters.eagle3.checkpoint import check_taps, load_drafter, load_expert, save_drafter
+from drafterforge.drafters.eagle3.init import TargetWeights, scratch_init, size_norms, warm_init, with_vocabulary
+from drafterforge.drafters.eagle3.lora import ADAPTER
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.spec import DrafterSpec
+from drafterforge.drafters.eagle3.train.lora import add_adapter, save_adapter, take_additions
+from drafterforge.drafters.eagle3.train.module import DistillModule
+from drafterforge.drafters.eagle3.vocab import coverage, draft_token_ids
+from drafterforge.targets.load import Target
+
+# settings that were not always there: folders made before lack them
+ADDED = {"fc_norm": False, "norm_output": False, "head": "own", "settings": {}}
+
+
+def recorded(drafter: DrafterConfig) -> dict[str, Any]:
+    """The settings that a drafter is found by, without those added later that change nothing."""
+    return {key: value for key, value in asdict(drafter).items() if ADDED.get(key, ...) != value}
+
+
+def recorded_settings(job: TrainingJob) -> dict[str, Any]:
+    """What decides the drafter, see `DrafterKind`."""
+    target = job.target
+    return {
+        "drafter": recorded(job.config),
+        "domain": job.domain,
+        **job.recorded,
+        "parent": job.parent.manifest.digest if job.parent else None,
+        **({"origin": job.origin.manifest.as_parent()} if job.origin else {}),
+        **({"taps": list(target.backbone.taps)} if target.features_fingerprint != target.fingerprint else {}),
+    }
+
+
+def train(job: TrainingJob) -> TrainedDrafter:
+    """The drafter of a job, distilled."""
+    config, target = job.config, job.target
+    drafter = start_drafter(job)
+    batches = job.batches()
+    if config.fc_norm and config.init == "warm":
+        size_norms(drafter, next(iter(batches)).features)
+    distilled = job.distil(DistillModule(drafter, target.head_weight, job.trainer))
+
+    def save(folder: Path) -> None:
+        if config.tuning == "lora":
+            save_adapter(folder / ADAPTER, drafter, config.lora, job.parent.manifest.name)
+        else:
+            save_drafter(folder, drafter)
+
+    emitted = job.answers.token_counts(target.config.vocab_size, "val", job.alone)
+    metrics = {
+        "val_accept_length": distilled.best_score,
+        "best_step": distilled.best_step,
+        "steps": distilled.curve[-1]["step"],
+        "draft_vocab_coverage": round(coverage(emitted, drafter.token_ids.cpu()), 4),
+    }
+    depth = sum(key.startswith("val/accuracy_") for key in distilled.curve[-1])
+    return TrainedDrafter(save, distilled.outcome(depth), metrics, distilled.curve)
+
+
+def start_drafter(job: TrainingJob) -> Eagle3Drafter:
+    """A drafter to train, fp32: the parent's weights, or a new one."""
+    settings, target, config = job.config, job.target, job.target.config
+    embedding = target.backbone.embedding.float()
+    start = job.origin or job.parent
+    parent = start.folder if start else None
+    if parent is not None:
+        check_taps(parent, load_drafter(parent, embedding), target)
+    if settings.tuning == "lora":
+        drafter, additions = load_expert(parent, embedding)
+        drafter = add_adapter(drafter, settings.lora, job.seed)
+        return drafter if additions is None else take_additions(drafter, parent / ADAPTER)
+    if parent is not None and settings.head == "own":
+        return load_drafter(parent, embedding)  # with its vocabulary map: a new one would scramble its head
+    emitted = job.answers.token_counts(config.vocab_size, domain=job.alone)
+    token_ids = draft_token_ids(emitted, settings.draft_vocab_size)
+    if parent is not None:
+        return keep_head(with_vocabulary(load_drafter(parent, embedding), token_ids), target)
+    spec = DrafterSpec.for_target(config, target.backbone.taps, len(token_ids))
+    spec = replace(spec, fc_norm=settings.fc_norm, norm_output=settings.norm_output)
+    drafter = Eagle3Drafter(spec, embedding)
+    drafter.set_vocabulary(token_ids)
+    torch.manual_seed(job.seed)
+    if settings.init == "warm":
+        warm_init(drafter, TargetWeights(target.folder), config.num_hidden_layers)
+    else:
+        scratch_init(drafter)
+    drafter = drafter.to(target.device)
+    return keep_head(drafter, target) if settings.head == "target" else drafter
+
+
+def keep_head(drafter: Eagle3Drafter, target: Target) -> Eagle3Drafter:
+    """The drafter with the target's rows as its head, which training leaves alone."""
+    with torch.no_grad():
+        drafter.lm_head.weight.copy_(target.head_weight[drafter.token_ids.to(target.head_weight.device)])
+    drafter.lm_head.requires_grad_(False)
+    return drafter

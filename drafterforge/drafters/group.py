@@ -1,0 +1,138 @@
+"""Drafters of a pool that read committed tokens together; by default one by itself.
+
+Axes: N drafters of a group, B rows, A committed tokens, W draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from drafterforge.drafters.judging import Judgement, Truth
+from drafterforge.drafters.proposer import JudgedProposer
+from drafterforge.tree.expand import Growth
+from drafterforge.tree.grow import Tree, TreeShape
+from drafterforge.tree.merge import Others
+
+
+class DrafterGroup(ABC):
+    """State of N drafters for every row.  What is committed may be read later, when it is needed."""
+
+    parallel: ClassVar[bool] = False  # whether it reads a whole text in one pass, and drafts from many roots at once
+
+    @abstractmethod
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        """Add a row, see `Proposer`."""
+
+    @abstractmethod
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+
+    @abstractmethod
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], tell: bool) -> None:
+        """Remember what is to be read: counts[b] of tokens [B, A], features [B, A, 3H].  tell: it may be judged."""
+
+    @abstractmethod
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
+        """Let all drafters read what is unread; judge them at its positions if the truth about these is given.
+
+        top_k: how many proposals of each drafter count, [N].
+        """
+
+    @abstractmethod
+    def draft(
+        self,
+        member: int,
+        rows: list[int],
+        root: Tensor,
+        shape: TreeShape,
+        growth: Growth | None = None,
+        others: Others | None = None,
+    ) -> Tree:
+        """Trees of one drafter below the roots [B'] of some rows.
+
+        growth, others: as for `expand`; only kinds that a scheduler serves, or a hybrid is made of, are given any.
+        """
+
+    def guesses(self, member: int, rows: list[int]) -> Tensor:
+        """What one drafter makes of the token after the roots of some rows: logits [B', W]."""
+        raise NotImplementedError(f"no scheduler serves drafters of a {type(self).__name__}")
+
+    def remove(self, member: int) -> None:
+        """Forget a drafter of several, and what it has read."""
+        raise NotImplementedError(f"a {type(self).__name__} has one drafter")
+
+
+class SoloGroup(DrafterGroup):
+    """A drafter that reads by itself."""
+
+    def __init__(self, proposer: JudgedProposer) -> None:
+        self.proposer = proposer
+        self.unread: list[list[Tensor]] = []
+        self.unread_features: list[list[Tensor]] = []  # as many, where the proposer reads features
+        self.tell = False  # whether the guesses of unread tokens will be asked for
+        self.guessed: list[list] = []  # of each row, for the tokens read since the last judgement
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        """Add a row, see `Proposer`."""
+        self.proposer.admit(text, features)
+        for rows in (self.unread, self.unread_features, self.guessed):
+            rows.append([])
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        self.proposer.keep(rows)
+        self.unread, self.guessed = [self.unread[row] for row in rows], [self.guessed[row] for row in rows]
+        self.unread_features = [self.unread_features[row] for row in rows]
+
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], tell: bool) -> None:
+        """Remember what is to be read, see `DrafterGroup`."""
+        self.tell = tell
+        for row, count in enumerate(counts):
+            self.unread[row].append(tokens[row, :count])
+            if self.proposer.reads_features:
+                self.unread_features[row].append(features[row, :count])
+
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
+        """Read what is unread; judge the drafter since it was last asked to, if the truth is given.
+
+        Several `top_k` judge the one drafter by each of them.
+        """
+        self.catch_up()
+        guessed, self.guessed = self.guessed, [[] for _ in self.guessed]
+        return None if truth is None else self.proposer.judge(guessed, truth, top_k, details)
+
+    def catch_up(self) -> None:
+        """Read what is unread, and keep the guesses if they may be judged."""
+        if not any(self.unread):
+            return
+        tokens = [torch.cat(row) for row in self.unread]
+        counts = [len(part) for part in tokens]
+        padded = features = pad_sequence(tokens, batch_first=True)
+        if self.proposer.reads_features:
+            features = pad_sequence([torch.cat(row) for row in self.unread_features], batch_first=True)
+        self.unread, self.unread_features = [[] for _ in tokens], [[] for _ in tokens]
+        if not self.tell:
+            self.proposer.refresh(padded, features, counts)
+            return
+        guesses = self.proposer.refresh_with_guesses(padded, features, counts)
+        for row, fresh, count in zip(self.guessed, guesses, counts, strict=True):
+            row.extend(fresh[:count])
+
+    def draft(
+        self,
+        member: int,
+        rows: list[int],
+        root: Tensor,
+        shape: TreeShape,
+        growth: Growth | None = None,
+        others: Others | None = None,
+    ) -> Tree:
+        """Trees below the roots [B'] of some rows, see `DrafterGroup`."""
+        self.catch_up()
+        return self.proposer.draft_some(rows, root, shape)

@@ -1,0 +1,75 @@
+"""The kind that drafts by lookup; its training is a datastore of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from drafterforge.drafters.base import DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
+from drafterforge.drafters.retrieval.model import KIND, Datastore, Retrieval, RetrievalSpec
+from drafterforge.drafters.retrieval.propose import RetrievalProposer
+from drafterforge.kernels.linear import has_matrix_unit
+from drafterforge.targets.load import Target
+from drafterforge.tree.grow import TreeShape
+
+if TYPE_CHECKING:
+    from drafterforge.data.joined import JoinedRows
+
+LAST = 2  # rank of datastores in a pool
+
+
+class RetrievalKind(DrafterKind):
+    """Suffix lookup in the text and, where it has files, in a datastore of answers."""
+
+    name = KIND
+    trained_on_features = False
+    has_default_shape = True
+    needs_files = False
+
+    def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
+        """See `DrafterKind`."""
+        count = {"num_answers": job.trainer.num_answers} if job.trainer.num_answers else {}
+        return {"drafter": {"kind": KIND}, "domain": job.domain, "answers": job.answers.digest, **count}
+
+    def build(self, job: TrainingJob) -> Datastore:
+        """The datastore of the training answers."""
+        return Datastore.build(answer_texts(job.answers.rows("train", job.alone), RetrievalSpec().max_ngram))
+
+    def train(self, job: TrainingJob) -> TrainedDrafter:
+        """See `DrafterKind`; nothing is learned."""
+        store = self.build(job)
+        metrics = {"sequences": store.num_sequences, "tokens": store.num_tokens}
+        summary = f"a datastore of {metrics['sequences']} answers, {metrics['tokens']} tokens"
+        return TrainedDrafter(store.save, summary, metrics)
+
+    def load(self, source: DrafterSource, target: Target, shared: dict[Any, Any] | None = None) -> Retrieval:
+        """See `DrafterKind`."""
+        return Retrieval(datastore=Datastore.open(source.folder) if source.folder else None)
+
+    def proposer(self, drafter: Retrieval) -> RetrievalProposer:
+        """See `DrafterKind`."""
+        return RetrievalProposer(drafter)
+
+    def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
+        """Deep trees: levels cost nothing."""
+        return TreeShape(num_tokens=32 if device.type == "cuda" or has_matrix_unit("cpu") else 12, depth=10, top_k=4)
+
+    def pool_rank(self, folder: Path) -> int:
+        """Behind drafters that generalise."""
+        return LAST
+
+
+def answer_texts(rows: JoinedRows, lead: int) -> Iterator[np.ndarray]:
+    """Each answer with the `lead` tokens before it, by which its first tokens are found.
+
+    Prompts stay out: the target does not write them, and its own prompt is looked up in the text at hand.
+    """
+    for index in range(len(rows)):
+        ids, mask = rows.arrays(index)
+        edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
+        for start, end in edges.reshape(-1, 2):
+            yield ids[max(0, start - lead) : end]
