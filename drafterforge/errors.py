@@ -21,3 +21,10 @@ class ArtifactError(DrafterforgeError):
 
 class PromptTooLongError(DrafterforgeError):
     """A prompt that leaves the target no room for an answer."""
+
+
+def shorten(value: object, most: int = 100) -> str:
+    """`value` as one line of at most `most` printable characters; errors quote what others wrote through this."""
+    text = str(value) if isinstance(value, str | Exception) else repr(value)
+    text = " ".join("".join(char if char.isprintable() else " " for char in text[: 10 * most]).split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."

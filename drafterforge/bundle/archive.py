@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from drafterforge.artifacts.atomic import file_sha256, one_line, sync_folder
 from drafterforge.artifacts.folder import write_folder
 from drafterforge.artifacts.typed import MAX_BYTES
 from drafterforge.bundle.files import check_files, check_name
 from drafterforge.bundle.record import BUNDLE, BundleRecord, read_record
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, shorten
 from drafterforge.targets.smollm2 import cache_dir
 
 FORMAT = tarfile.PAX_FORMAT  # of 1988, but for what that has no room for, such as files of more than 8 GiB
+BLOCK = tarfile.BLOCKSIZE
+MAX_EXTENSION = 16 << 10  # bytes of a member's long name or pax header; names in a bundle have up to 500 characters
+CHUNK = 1 << 20  # bytes copied at a time
 
 
 def pack(folder: Path, to: Path) -> str:
@@ -52,11 +57,13 @@ def member_of(name: str, size: int) -> tarfile.TarInfo:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is a tar file."""
+    """Whether a file begins as a tar file does; a compressed one does not."""
     try:
-        return tarfile.is_tarfile(path)
-    except (OSError, EOFError):
+        with open(path, "rb") as file:
+            tarfile.TarInfo.frombuf(file.read(BLOCK), "utf-8", "surrogateescape")
+    except (OSError, tarfile.TarError):
         return False
+    return True
 
 
 def unpacked(path: Path) -> Path:
@@ -72,9 +79,9 @@ class _ThereError(Exception):
 
 
 def _require_missing(folder: Path) -> None:
-    """Raises if a bundle was unpacked here, and no file has been cut or taken away since."""
+    """Raises if a bundle was unpacked here, and is whole still; a damaged one is unpacked again."""
     with contextlib.suppress(ArtifactError):
-        check_files(folder, read_record(folder), hashes=False)
+        check_files(folder, read_record(folder))
         raise _ThereError
 
 
@@ -84,32 +91,113 @@ def unpack(path: Path, to: Path) -> BundleRecord:
     Only files that its bundle.json names come out, and no more bytes of each than that says.
     """
     try:
-        with tarfile.open(path, "r:") as tar:
-            first = tar.next()
-            if first is None or first.name != BUNDLE or not first.isreg() or first.size > MAX_BYTES:
+        with open(path, "rb") as file:
+            entries = members(file, path)
+            first = next(entries, None)
+            if first is None or first.name != BUNDLE or not first.plain or first.size > MAX_BYTES:
                 raise ArtifactError(f"{path} is no bundle: it does not begin with {BUNDLE}")
-            (to / BUNDLE).write_bytes(tar.extractfile(first).read())
+            _copy(file, first, to / BUNDLE)
             record = read_record(to)
-            while (member := tar.next()) is not None:
-                _take(tar, member, record, to, path)
-    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        raise ArtifactError(f"{path} cannot be unpacked ({str(error)[:120]}); get the bundle again") from None
+            for member in entries:
+                _take(file, member, record, to, path)
+    except (tarfile.TarError, OSError, ValueError) as error:
+        raise ArtifactError(f"{path} cannot be unpacked ({shorten(error)}); get the bundle again") from None
     check_files(to, record)
     return record
 
 
-def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, record: BundleRecord, to: Path, path: Path) -> None:
+@dataclass(frozen=True)
+class Member:
+    """One entry of a tar file."""
+
+    name: str
+    size: int  # in bytes
+    offset: int  # of its content in the file
+    plain: bool  # a regular file: no link, no device, no file with holes
+
+
+def members(file: BinaryIO, path: Path) -> Iterator[Member]:
+    """The entries of an uncompressed tar file, as its headers say; contents are not read.
+
+    Python's `tarfile` reads as many bytes as a header claims, and recurses from one header to the next.  Here no size
+    is believed that goes beyond the end of the file, and long names and pax headers are bounded.
+    """
+    end = os.fstat(file.fileno()).st_size
+    offset, extensions = 0, {}
+    while header := _header(file, offset):
+        size = header.size
+        extension = header.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME)
+        if not extension and "size" in extensions:
+            size = int(extensions["size"])
+        offset += BLOCK
+        if not 0 <= size <= end - offset:
+            raise ArtifactError(
+                f"{path} is damaged: {shorten(header.name)!r} claims {size:,} bytes, and {max(end - offset, 0):,} "
+                "follow; get the bundle again"
+            )
+        if extension:
+            if size > MAX_EXTENSION:
+                raise ArtifactError(
+                    f"{path} has a header of {size:,} bytes for a name, wanted {MAX_EXTENSION:,} at most; "
+                    "get the bundle again"
+                )
+            data = file.read(size)
+            extensions |= {"path": _text(data)} if header.type == tarfile.GNUTYPE_LONGNAME else pax_values(data)
+        else:
+            regular = header.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+            holes = any(key.startswith("GNU.sparse.") for key in extensions)
+            yield Member(extensions.get("path", header.name), size, offset, regular and not holes)
+            extensions = {}
+        offset += -(-size // BLOCK) * BLOCK
+
+
+def _header(file: BinaryIO, offset: int) -> tarfile.TarInfo | None:
+    """The header at an offset; None at the end of the archive.  The file stands behind it."""
+    file.seek(offset)
+    block = file.read(BLOCK)
+    if not block or block == bytes(BLOCK):
+        return None
+    return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+
+
+def pax_values(data: bytes) -> dict[str, str]:
+    """Keys and values of a pax header: lines `LENGTH KEY=VALUE`, whose lengths count all of the line."""
+    values, start = {}, 0
+    while start < len(data) and data[start]:
+        digits, space, _ = data[start : start + 20].partition(b" ")
+        length = int(digits) if space else 0
+        key, equals, value = data[start + len(digits) + 1 : start + length - 1].partition(b"=")
+        if not equals or start + length > len(data) or data[start + length - 1 : start + length] != b"\n":
+            raise ValueError("a pax header is no list of LENGTH KEY=VALUE")
+        values[_text(key)] = _text(value)
+        start += length
+    return values
+
+
+def _text(data: bytes) -> str:
+    return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def _take(file: BinaryIO, member: Member, record: BundleRecord, to: Path, path: Path) -> None:
     """One member of the archive, if the record knows it."""
     wanted = record.files.get(member.name)
-    if wanted is None or not member.isreg() or member.issparse():
+    if wanted is None or not member.plain:
         what = "a link or no plain file" if wanted is not None else f"not named in {BUNDLE}"
-        raise ArtifactError(f"{path} holds {member.name[:80]!r}, which is {what}; get the bundle again")
+        raise ArtifactError(f"{path} holds {shorten(member.name)!r}, which is {what}; get the bundle again")
     if member.size != wanted.bytes:
-        raise ArtifactError(f"{path}: {member.name} has {member.size:,} bytes, but {BUNDLE} says {wanted.bytes:,}")
+        raise ArtifactError(
+            f"{path}: {shorten(member.name)} has {member.size:,} bytes, but {BUNDLE} says {wanted.bytes:,}"
+        )
     check_name(member.name)
-    place = to / member.name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with open(place, "xb") as file:
-        source = tar.extractfile(member)
-        while chunk := source.read(io.DEFAULT_BUFFER_SIZE * 128):
+    (to / member.name).parent.mkdir(parents=True, exist_ok=True)
+    _copy(file, member, to / member.name)
+
+
+def _copy(source: BinaryIO, member: Member, to: Path) -> None:
+    """Write a member's content to a new file."""
+    source.seek(member.offset)
+    with open(to, "xb") as file:
+        left = member.size
+        while left and (chunk := source.read(min(left, CHUNK))):
             file.write(chunk)
+            left -= len(chunk)

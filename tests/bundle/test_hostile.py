@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -10,12 +11,13 @@ import resource
 import shutil
 import tarfile
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from drafterforge.assembly.open_bundle import open_bundle
-from drafterforge.bundle.archive import pack, unpack
+from drafterforge.bundle.archive import pack, unpack, unpacked
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.cli import main
 from drafterforge.errors import DrafterforgeError
@@ -294,8 +296,126 @@ def test_a_cut_archive_is_refused(whole_bundle, tmp_path):
     pack(whole_bundle, tmp_path / "b.tar")
     (tmp_path / "b.tar").write_bytes((tmp_path / "b.tar").read_bytes()[:50_000])
     (tmp_path / "to").mkdir()
-    with pytest.raises(DrafterforgeError, match=r"cannot be unpacked|is missing|bytes, but"):
+    with pytest.raises(DrafterforgeError, match=r"is damaged|is missing|bytes, but"):
         unpack(tmp_path / "b.tar", tmp_path / "to")
+
+
+def header_of(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A tar header that claims `size` bytes."""
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def blocks(data: bytes) -> bytes:
+    """Padded to whole blocks of a tar file."""
+    return data + bytes(-len(data) % tarfile.BLOCKSIZE)
+
+
+def pax(**values: str) -> bytes:
+    """A pax header in front of a member."""
+    lines = b""
+    for key, value in values.items():
+        line = f" {key}={value}\n".encode()
+        size = len(line) + 1
+        while size != len(line) + len(str(size)):
+            size = len(line) + len(str(size))
+        lines += str(size).encode() + line
+    return header_of("././@PaxHeader", len(lines), tarfile.XHDTYPE) + blocks(lines)
+
+
+def long_name_claims(path: Path) -> None:
+    path.write_bytes(header_of("././@LongLink", 1 << 50, tarfile.GNUTYPE_LONGNAME) + bytes(2048))
+
+
+def pax_claims(path: Path) -> None:
+    path.write_bytes(header_of("././@PaxHeader", 1 << 50, tarfile.XHDTYPE) + bytes(2048))
+
+
+def member_claims(path: Path) -> None:
+    path.write_bytes(header_of(BUNDLE, 1 << 50) + bytes(2048))
+
+
+def pax_size_claims(path: Path) -> None:
+    path.write_bytes(pax(size=str(1 << 50)) + header_of(BUNDLE, 0) + bytes(2048))
+
+
+def large_pax(path: Path) -> None:
+    path.write_bytes(pax(comment="x" * (1 << 22)) + header_of(BUNDLE, 0) + bytes(2048))
+
+
+def large_long_name(path: Path) -> None:
+    name = header_of("././@LongLink", 1 << 22, tarfile.GNUTYPE_LONGNAME) + bytes(1 << 22)
+    path.write_bytes(name + header_of(BUNDLE, 0) + bytes(2048))
+
+
+def pax_without_end(path: Path) -> None:
+    path.write_bytes(header_of("././@PaxHeader", 8, tarfile.XHDTYPE) + blocks(b"0 a=b\n") + bytes(2048))
+
+
+def gnu_sparse(path: Path) -> None:
+    path.write_bytes(header_of(BUNDLE, 0, tarfile.GNUTYPE_SPARSE) + bytes(2048))
+
+
+def pax_sparse(path: Path) -> None:
+    sparse_map = b"1000000\n" * (1 << 19)  # as many integers
+    values = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": BUNDLE, "GNU.sparse.realsize": "0"}
+    path.write_bytes(pax(**values) + header_of(BUNDLE, len(sparse_map)) + blocks(sparse_map) + bytes(1024))
+
+
+def compressed(path: Path) -> None:
+    path.write_bytes(gzip.compress(header_of(BUNDLE, 64 << 20) + bytes(64 << 20)))
+
+
+BOMBS = {
+    long_name_claims: "claims 1,125,899,906,842,624 bytes",
+    pax_claims: "claims 1,125,899,906,842,624 bytes",
+    member_claims: "claims 1,125,899,906,842,624 bytes",
+    pax_size_claims: "claims 1,125,899,906,842,624 bytes",
+    large_pax: "a header of 4,194,321 bytes for a name, wanted 16,384 at most",
+    large_long_name: "a header of 4,194,304 bytes for a name, wanted 16,384 at most",
+    pax_without_end: "cannot be unpacked",
+    gnu_sparse: "does not begin with bundle.json",
+    pax_sparse: "does not begin with bundle.json",
+    compressed: "is no bundle; wanted a folder",
+}
+
+
+@pytest.mark.parametrize("write", BOMBS, ids=lambda write: write.__name__)
+def test_a_tar_file_costs_no_memory_before_it_is_refused(tmp_path, monkeypatch, write):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
+    write(tmp_path / "bomb.tar")
+    tracemalloc.start()
+    try:
+        with pytest.raises(DrafterforgeError, match=BOMBS[write]):
+            open_bundle(tmp_path / "bomb.tar")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 2 << 20, f"{most:,} bytes"
+
+
+def test_names_too_long_for_the_header_of_1988_are_unpacked(whole_bundle, tmp_path):
+    folder = Path(shutil.copytree(whole_bundle, tmp_path / "tiny"))
+    name = f"drafters/general/{'n' * 120}.txt"
+    (folder / name).write_text("notes")
+    rehash(folder, name)
+    pack(folder, tmp_path / "pax.tar")
+    archive(tmp_path / "gnu.tar", folder, lambda tar, member, data: tar.addfile(member, io.BytesIO(data)))
+    for path in (tmp_path / "pax.tar", tmp_path / "gnu.tar"):
+        (to := tmp_path / path.stem).mkdir()
+        unpack(path, to)
+        assert (to / name).read_text() == "notes"
+
+
+def test_a_damaged_copy_of_an_unpacked_archive_is_made_anew(whole_bundle, served, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
+    pack(whole_bundle, tmp_path / "b.tar")
+    (folder,) = {unpacked(tmp_path / "b.tar"), unpacked(tmp_path / "b.tar")}
+    wrong_hash(folder)
+    assert unpacked(tmp_path / "b.tar") == folder
+    assert (folder / WEIGHTS).read_bytes() == (whole_bundle / WEIGHTS).read_bytes()
+    open_bundle(tmp_path / "b.tar", target=served)
 
 
 DOCUMENTS = (BUNDLE, CONFIG, "drafters/sql/adapter/adapter_config.json", "policies/shapes/policy.json")
