@@ -23,7 +23,7 @@ from drafterforge.router.router import Router
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schedulers.base import Scheduler
-from drafterforge.schedulers.policy import check_policy, load_policy
+from drafterforge.schedulers.policy import check_observations, check_policy, load_policy
 from drafterforge.selectors import advised, check_options
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
@@ -155,6 +155,8 @@ def open_scheduler(
             f"or drafterforge train-policy drafter={named} name={manifest.name}-{policy.name}"
         )
     check_policy(policy, target.fingerprint, named, fingerprint_of(manifest), folder)
+    sizes = [drafters[name].spec.draft_vocab_size for name in served]
+    check_observations(policy, target.config.hidden_size, sizes, folder)
     if others := [name for name in served if name not in (own, named)]:
         say(f"pool.scheduler={cfg.scheduler} was trained for {own}; it also chooses the trees of {', '.join(others)}")
     return policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from drafterforge.artifacts.folder import restore_interrupted
@@ -25,7 +25,7 @@ from drafterforge.runtime.engine import Engine, kind_name
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schedulers.base import Scheduler
-from drafterforge.schedulers.policy import check_policy, load_policy
+from drafterforge.schedulers.policy import check_observations, check_policy, load_policy
 from drafterforge.selectors import check_options, heeds_advice
 from drafterforge.targets.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
@@ -85,16 +85,21 @@ def open_bundle(
         own = selector in (None, defaults.selector)
         chosen = defaults.selector if own else selector
         router = open_router(folder, record, target) if defaults.router and heeds_advice(chosen) else None
+        policy = open_scheduler(
+            folder, record, target, drafters, defaults.scheduler if scheduler is None else scheduler
+        )
         pool = Pool(
             drafters,
             chosen,
             every=defaults.every,
             shapes={name: shape for name, one in drafters.items() if (shape := own_shape(one, target))},
-            scheduler=open_scheduler(folder, record, target, defaults.scheduler if scheduler is None else scheduler),
+            scheduler=policy,
             router=router,
             **(defaults.options if own else {}),
         )
-        return Engine(target, pool, choose_shape(runtime, target.device, target.dtype), max_batch, runtime.numerics)
+        shape = choose_shape(runtime, target.device, target.dtype)
+        pool.selector(shape)  # a mistake in its options should not wait for a prompt
+        return Engine(target, pool, shape, max_batch, runtime.numerics)
 
 
 @contextlib.contextmanager
@@ -194,7 +199,9 @@ def open_router(folder: Path, record: BundleRecord, target: Target) -> Router:
     return Router.load(folder_of(folder, place, record), target.features_fingerprint)
 
 
-def open_scheduler(folder: Path, record: BundleRecord, target: Target, name: str) -> Scheduler | None:
+def open_scheduler(
+    folder: Path, record: BundleRecord, target: Target, drafters: Mapping[str, Drafter], name: str
+) -> Scheduler | None:
     """The scheduler of this name, none without one; it must be of this target and of the bundle's drafter."""
     if not name:
         return None
@@ -202,6 +209,8 @@ def open_scheduler(folder: Path, record: BundleRecord, target: Target, name: str
     policy = load_policy(own)
     drafter = record.drafter(policy.spec.drafter)
     check_policy(policy, target.fingerprint, drafter.name, record.fingerprint(drafter.name), own)
+    sizes = [one.spec.draft_vocab_size for one in drafters.values() if kind_of(one).scheduled]
+    check_observations(policy, target.config.hidden_size, sizes, own)
     return policy
 
 

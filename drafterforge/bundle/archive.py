@@ -132,7 +132,7 @@ def members(file: BinaryIO, path: Path) -> Iterator[Member]:
         offset += BLOCK
         if not 0 <= size <= end - offset:
             raise ArtifactError(
-                f"{path} is damaged: {shorten(header.name)!r} claims {size:,} bytes, and {max(end - offset, 0):,} "
+                f"{path} is damaged: {shorten(repr(header.name))} claims {size:,} bytes, and {max(end - offset, 0):,} "
                 "follow; get the bundle again"
             )
         if extension:
@@ -183,7 +183,7 @@ def _take(file: BinaryIO, member: Member, record: BundleRecord, to: Path, path: 
     wanted = record.files.get(member.name)
     if wanted is None or not member.plain:
         what = "a link or no plain file" if wanted is not None else f"not named in {BUNDLE}"
-        raise ArtifactError(f"{path} holds {shorten(member.name)!r}, which is {what}; get the bundle again")
+        raise ArtifactError(f"{path} holds {shorten(repr(member.name))}, which is {what}; get the bundle again")
     if member.size != wanted.bytes:
         raise ArtifactError(
             f"{path}: {shorten(member.name)} has {member.size:,} bytes, but {BUNDLE} says {wanted.bytes:,}"

@@ -14,8 +14,11 @@ from drafterforge import __version__
 from drafterforge.artifacts.manifest import canonical_json, plain_json
 from drafterforge.artifacts.typed import read_json, typed
 from drafterforge.config.names import parts_of
+from drafterforge.config.runtime import MOST_NODES, RuntimeConfig
 from drafterforge.drafters.registry import KINDS
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, ConfigError, shorten
+from drafterforge.schedulers.actions import MOST_CANDIDATES
+from drafterforge.tree.grow import TreeShape
 
 BUNDLE = "bundle.json"
 SCHEMA_VERSION = 1  # raised when a record of this version would be misread by older code
@@ -81,6 +84,22 @@ class Defaults:
     depth: int | None = None
     top_k: int | None = None
     numerics: str = "auto"
+
+    def check(self) -> None:
+        """Refuse what no engine does."""
+        if self.every < 1:
+            raise ArtifactError(f"{BUNDLE}: defaults.every is {self.every}, wanted 1 cycle or more")
+        try:
+            RuntimeConfig(self.num_tokens, self.depth, self.top_k, self.numerics)
+        except ConfigError as error:
+            raise ArtifactError(f"{BUNDLE}: defaults that no engine has: {shorten(error, 200)}") from None
+        widest = min(self.top_k or 1, max((self.num_tokens or MOST_NODES) - 1, 1))  # as trees are drafted
+        candidates = TreeShape(1, self.depth or 1, widest).pool_size
+        if candidates > MOST_CANDIDATES:
+            raise ArtifactError(
+                f"{BUNDLE}: defaults.depth={self.depth} and top_k={self.top_k} are {candidates:,} candidates a tree; "
+                f"wanted {MOST_CANDIDATES:,} at most"
+            )
 
 
 @dataclass(frozen=True)
@@ -149,6 +168,7 @@ class BundleRecord:
                 raise ArtifactError(f"{BUNDLE}: {entry.name!r} adds to {entry.base!r}, which is an addition itself")
         if not self.defaults.drafters:
             raise ArtifactError(f"{BUNDLE}: defaults.drafters is empty; wanted at least one drafter's name")
+        self.defaults.check()
         for name in parts_of(self.defaults.drafters):
             self.drafter(name)
         for kind, name in (("policy", self.defaults.scheduler), ("router", self.defaults.router)):

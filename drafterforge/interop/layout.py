@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoConfig, PretrainedConfig
+from transformers import PretrainedConfig
 
 from drafterforge import __version__
 from drafterforge.artifacts.folder import write_folder
@@ -21,9 +21,10 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, shorten
 from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.load import locate_target
+from drafterforge.targets.stored import read_config
 from drafterforge.targets.taps import taps_of
 
 FILES = ("config.json", "model.safetensors")
@@ -58,11 +59,12 @@ def read_target(config: TargetConfig) -> TargetFacts:
     if not (folder / "config.json").is_file():
         raise ArtifactError(f"{folder} holds no config.json; wanted a Hugging Face model folder")
     try:
-        read = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        read = read_config(folder)
+    except ArtifactError:
+        raise
     except Exception as error:  # transformers has its own for every kind of mistake
-        reason = " ".join(str(error).split())[:200]
         raise ArtifactError(
-            f"{folder / 'config.json'} describes no model that transformers knows ({reason})"
+            f"{folder / 'config.json'} describes no model that transformers knows ({shorten(error, 200)})"
         ) from error
     decoder = read.get_text_config()
     return TargetFacts(

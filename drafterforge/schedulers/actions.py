@@ -11,10 +11,13 @@ from functools import cached_property
 
 import numpy as np
 
-from drafterforge.errors import ConfigError
+from drafterforge.config.runtime import MOST_LEVELS, MOST_NODES
+from drafterforge.errors import ConfigError, shorten
 from drafterforge.tree.grow import TreeShape
 
-LARGEST, MOST = 4096, 64  # number in a grid, and how many of them
+MOST = 64  # numbers of a kind in a grid
+LARGEST = {"num_tokens": MOST_NODES, "depths": MOST_LEVELS, "top_ks": MOST_NODES}  # as of a tree that is asked for
+MOST_CANDIDATES = 1 << 20  # of a tree: the children of every beam
 NO_DRAFT = TreeShape(num_tokens=1, depth=0, top_k=1)
 
 
@@ -36,10 +39,16 @@ class ActionGrid:
         for key in ("num_tokens", "depths", "top_ks"):
             values = getattr(self, key)
             whole = 0 < len(values) <= MOST and all(type(value) is int for value in values)
-            if not whole or list(values) != sorted(set(values)) or values[0] < 1 or values[-1] > LARGEST:
+            if not whole or list(values) != sorted(set(values)) or values[0] < 1 or values[-1] > LARGEST[key]:
                 raise ConfigError(
-                    f"{key} of an action grid must be rising numbers from 1 to {LARGEST}, got {str(list(values))[:80]}"
+                    f"{key} of an action grid must be rising numbers from 1 to {LARGEST[key]}, got {shorten(values)}"
                 )
+        largest = TreeShape(1, self.depths[-1], self.top_ks[-1])
+        if largest.pool_size > MOST_CANDIDATES:
+            raise ConfigError(
+                f"{largest.depth} levels of top_k {largest.top_k} in an action grid are {largest.pool_size:,} "
+                f"candidates; wanted {MOST_CANDIDATES:,} at most"
+            )
 
     @cached_property
     def shapes(self) -> tuple[TreeShape, ...]:

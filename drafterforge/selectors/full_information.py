@@ -16,6 +16,7 @@ from drafterforge.selectors.fixed import DRAWS
 from drafterforge.selectors.learners import LEARNERS, Learner
 
 OBJECTIVES = ("length", "token")
+MOST_PRIOR = 1000  # rounds that a router's law may count for; each is learned when a request begins
 
 
 class FullInformation(Selector):
@@ -56,7 +57,7 @@ class FullInformation(Selector):
         self.estimator = one_of("estimator", estimator, ESTIMATORS)
         self.draw = one_of("draw", draw, DRAWS)
         self.hybrid, self.skip_cycles = flag("hybrid", hybrid), whole("skip_cycles", skip_cycles, 1)
-        self.prior = whole("prior", prior, 0)
+        self.prior = whole("prior", prior, 0, MOST_PRIOR)
         self.skip = None if skip is None else at_least("skip", skip, 0, 1)
         self.learner: Learner = LEARNERS[one_of("learner", learner, list(LEARNERS))](
             self.num_drafters, **learner_options

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     PretrainedConfig,
@@ -19,13 +18,14 @@ from transformers import (
 from transformers.utils import logging as logging_of_transformers
 
 from drafterforge.config.target import TargetConfig
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, shorten
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.targets.device import choose_device, choose_dtype, widens
 from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.lean import LeanBackbone, lean_obstacle
 from drafterforge.targets.modules import ModulesBackbone
 from drafterforge.targets.smollm2 import ensure_smollm2
+from drafterforge.targets.stored import check_sizes, read_config
 from drafterforge.targets.taps import taps_of
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,13 @@ def require_supported(config: PretrainedConfig, folder: Path) -> None:
             f"{folder} is a {config.model_type!r} model without {', '.join(lacking)}; wanted a decoder of the Llama "
             "kind (RMS norm, rotary positions, grouped keys), such as Llama, Mistral, Qwen2 or Qwen3"
         )
+    heads, keys = config.num_attention_heads, config.num_key_value_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    if keys < 1 or heads % keys or width < 2 or width % 2 or config.max_position_embeddings < 1:
+        raise ConfigError(
+            f"{folder} is a model of {heads} heads, {keys} of keys, of width {width}, and "
+            f"{config.max_position_embeddings} positions; wanted a multiple, an even width and at least one position"
+        )
     scaled = ("logit_scale", "logits_scaling", "final_logit_softcapping")
     if found := [name for name in scaled if getattr(config, name, None) not in (None, 1, 1.0)]:
         raise ConfigError(f"{folder} is a {config.model_type!r} model with {found[0]}, which is not supported yet")
@@ -168,13 +175,16 @@ def load_target(config: TargetConfig, tapped: bool = True) -> Target:
     logging_of_transformers.set_verbosity_error()  # its report of missing tensors becomes our error below
     try:
         plain = {"trust_remote_code": False}  # else transformers asks on a terminal whether to run what a config names
-        model_config = AutoConfig.from_pretrained(folder, **plain)
-        tokenizer = AutoTokenizer.from_pretrained(folder, **plain)
+        model_config = read_config(folder)
+        check_sizes(model_config, folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, config=model_config, **plain)
         model, found = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, config=model_config, output_loading_info=True, **plain
         )
-    except Exception as error:  # safetensors, json, tokenizers and transformers each have their own
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+    except DrafterforgeError:
+        raise
+    except Exception as error:  # safetensors, tokenizers and transformers each have their own
+        reason = shorten(error, 200) or type(error).__name__
         raise ArtifactError(f"{folder} cannot be loaded as a causal language model ({reason})") from error
     finally:
         logging_of_transformers.set_verbosity(verbosity)
@@ -231,5 +241,5 @@ def end_tokens(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None
     found: set[int] = set()
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):
         ids = getattr(source, "eos_token_id", None)
-        found.update(ids if isinstance(ids, (list, tuple)) else [] if ids is None else [ids])
+        found.update(token for token in (ids if isinstance(ids, list | tuple) else [ids]) if isinstance(token, int))
     return frozenset(found)

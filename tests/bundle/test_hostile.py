@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -12,14 +13,18 @@ import shutil
 import tarfile
 import time
 import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from drafterforge.assembly.open_bundle import open_bundle
 from drafterforge.bundle.archive import pack, unpack, unpacked
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.cli import main
+from drafterforge.drafters.retrieval.model import Datastore
 from drafterforge.errors import DrafterforgeError
 from tests.bundle.absurd import ABSURD, leaves, put
 from tests.bundle.conftest import edit, rehash
@@ -33,6 +38,18 @@ class Boom:
 
     def __reduce__(self):
         return (os.mkdir, (str(Path(os.environ["BOOM"])),))
+
+
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    """Two gigabytes more than now are an error."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 30), limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def sparse(path: Path, size: int) -> None:
@@ -150,6 +167,71 @@ def small_lm_with_code(folder: Path) -> None:
     rehash(folder, "drafters/lm/config.json", "drafters/lm/model.safetensors")
 
 
+def put_json(folder: Path, name: str, **changes: object) -> None:
+    content = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps({**content, **changes}))
+    rehash(folder, name)
+
+
+def with_small_lm(**changes: object) -> Callable[[Path], None]:
+    """Adds the target itself as a drafter, with another config."""
+
+    def attack(folder: Path) -> None:
+        target = Path(json.loads((folder / BUNDLE).read_text())["target"]["model"])
+        shutil.copytree(target, folder / "drafters/lm")
+        entry = {"name": "lm", "kind": "causal_lm", "path": "drafters/lm", "base": "", "domain": "", "licence": ""}
+        edit(folder, lambda content: content["drafters"].append(entry | {"training": {}, "evaluation": {}}))
+        edit(folder, lambda content: content["defaults"]["drafters"].append("lm"))
+        rehash(folder, *(f"drafters/lm/{path.name}" for path in (folder / "drafters/lm").iterdir()))
+        put_json(folder, "drafters/lm/config.json", **changes)
+
+    attack.__name__ = f"small_lm_{'_'.join(f'{key}_{value}' for key, value in changes.items())}"[:60]
+    return attack
+
+
+def with_policy(**changes: object) -> Callable[[Path], None]:
+    """Changes the policy's description."""
+
+    def attack(folder: Path) -> None:
+        put_json(folder, "policies/shapes/policy.json", **changes)
+
+    attack.__name__ = f"policy_{'_'.join(f'{key}_{value}' for key, value in changes.items())}"[:60]
+    return attack
+
+
+def with_marginal(top_k: int) -> Callable[[Path], None]:
+    """Another kind of policy, of two sizes."""
+
+    def attack(folder: Path) -> None:
+        save_file({"seconds": torch.ones(2)}, folder / "policies/shapes/policy.safetensors")
+        rehash(folder, "policies/shapes/policy.safetensors")
+        grid = {"name": "tiny", "num_tokens": [1, 2, 4], "depths": [1, 2], "top_ks": [1]}
+        values = {"kind": "marginal", "method": "marginal", "numbers": {"reach": 0.0, "rate": 0.0}, "nets": {}}
+        put_json(folder, "policies/shapes/policy.json", **values, grid=grid, top_k=top_k)
+
+    attack.__name__ = f"marginal_{top_k}"
+    return attack
+
+
+def with_defaults(**changes: object) -> Callable[[Path], None]:
+    """Changes what the engine does."""
+
+    def attack(folder: Path) -> None:
+        edit(folder, lambda content: content["defaults"].update(changes))
+
+    attack.__name__ = f"defaults_{'_'.join(f'{key}_{value}' for key, value in changes.items())}"[:60]
+    return attack
+
+
+def grid_of(**changes: object) -> dict[str, object]:
+    return {"name": "tiny", "num_tokens": [1, 2, 4], "depths": [1, 2], "top_ks": [1, 2], **changes}
+
+
+def store_beyond_the_vocabulary(folder: Path) -> None:
+    Datastore.build([[5, 6, 7], [5, 6, 40_000]]).save(folder / "drafters/store")
+    rehash(folder, "drafters/store/config.json", "drafters/store/datastore.safetensors")
+
+
 def elsewhere(folder: Path) -> None:
     edit(folder, lambda content: content["target"].update(model="/home/of/others"))
 
@@ -204,7 +286,33 @@ HOSTILE = {
     terminal: "holds control characters",
     c1_terminal: "holds control characters",
     options_of_the_pool: "option of hedgespec",
-    small_lm_with_code: "cannot be loaded as a causal language model",
+    small_lm_with_code: "has model_type 'mine', which transformers does not know",
+    with_small_lm(num_hidden_layers=100_000): "hold 7 layers",
+    with_small_lm(num_hidden_layers=10_000_000): "hold 7 layers",
+    with_small_lm(num_hidden_layers=-1): "num_hidden_layers=-1",
+    with_small_lm(num_hidden_layers=0): "num_hidden_layers=0",
+    with_small_lm(intermediate_size=10**9): "describes model.layers.0.mlp.gate_proj.weight as [1000000000, 32]",
+    with_small_lm(vocab_size=10**9): "describes model.embed_tokens.weight as [1000000000, 32]",
+    with_small_lm(max_position_embeddings=-1): "at least one position",
+    with_small_lm(num_attention_heads=3, hidden_size=33): "describes model.embed_tokens.weight as",
+    with_small_lm(model_type="qwen3", num_hidden_layers=10**12): "hold 7 layers",
+    with_small_lm(quantization_config={"quant_method": "mxfp4"}): "has quantization_config",
+    with_policy(every=0): "every is 0, wanted 1",
+    with_policy(every=-1): "every is -1, wanted 1",
+    with_policy(temperature=-1): "temperature is -1, wanted 0",
+    with_policy(parts=["length", "children"]): "but the network reads 1",
+    with_policy(parts=["features"]): "but the network reads 1",
+    with_policy(parts=["length", "length"]): "each once",
+    with_policy(kind="shape"): "kind is 'shape', wanted shapes",
+    with_policy(grid=grid_of(num_tokens=[1, 2])): "actions; wanted",
+    with_policy(grid=grid_of(top_ks=[1, 2_000_000])): "rising numbers from 1 to 1024",
+    with_policy(grid=grid_of(depths=[200], top_ks=[1024])): "1,048,576 at most",
+    with_marginal(2_000_000): "top_k is 2000000, wanted the only one of its grid",
+    with_defaults(every=0): "defaults.every is 0, wanted 1",
+    with_defaults(num_tokens=1024, depth=256, top_k=1024): "1,048,576 at most",
+    with_defaults(top_k=2_000_000): "defaults that no engine has: runtime.top_k must be <= 1024",
+    with_defaults(options={"prior": 10**12}): "prior must be a whole number of at least 0, at most 1000",
+    store_beyond_the_vocabulary: "holds the token id 40000; wanted ids below 259",
     elsewhere: "is not here; type target=hf target.model=FOLDER_OR_HUB_ID",
     no_object: "is damaged",
     not_a_number: "NaN is no JSON number",
@@ -222,7 +330,8 @@ def test_a_hostile_bundle_is_one_line_and_exit_2(bundle, served, attack, tmp_pat
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked whether to run code"))
     attack(bundle)
     began = time.monotonic()
-    code = main(["generate", f"bundle={bundle}", "prompt=a", "max_new_tokens=2"])
+    with little_memory():
+        code = main(["generate", f"bundle={bundle}", "prompt=a", "max_new_tokens=2"])
     error = capsys.readouterr().err.splitlines()
     assert code == 2 and len(error) == 1 and HOSTILE[attack] in error[0], error
     assert not (tmp_path / "boom").exists()
@@ -425,13 +534,10 @@ DOCUMENTS += ("routers/domains/router.json", "drafters/store/config.json")
 @pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_any_value_of_any_document_may_be_absurd(bundle, served, document):
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 30), limits[1]))  # nothing here may cost memory
     whole = json.loads((bundle / document).read_text())
     opened = refused = 0
     wrong: list[str] = []
-    try:
+    with little_memory():
         for number, place in enumerate(leaves(whole)):
             for value in ABSURD[number % 4 :: 4]:  # a quarter of them at each place
                 content = put(whole, place, value)
@@ -454,7 +560,5 @@ def test_any_value_of_any_document_may_be_absurd(bundle, served, document):
                         wrong.append(f"{place} = {str(value)[:30]!r}: {str(error)[:200]}")
                 except Exception as error:
                     wrong.append(f"{place} = {str(value)[:30]!r}: {str(error)[:200]!r} {type(error).__name__}")
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, limits)
     assert not wrong, "\n".join(wrong)
     assert refused > 0 and (opened > 0 or "store" in document)  # whose every value is checked

@@ -82,8 +82,8 @@ def test_a_missing_target_folder(bench):
     ("name", "content", "wanted"),
     [
         ("config.json", None, "holds no config.json"),
-        ("config.json", b"{", "cannot be loaded"),
-        ("config.json", b'{"model_type": "abacus"}', "cannot be loaded"),
+        ("config.json", b"{", "config.json is damaged (no JSON"),
+        ("config.json", b'{"model_type": "abacus"}', "has model_type 'abacus', which transformers does not know"),
         ("model.safetensors", None, "holds no *.safetensors"),
         ("model.safetensors", b"", "cannot be loaded"),
         ("model.safetensors", b"x" * 999, "cannot be loaded"),

@@ -153,7 +153,59 @@ def test_a_tensor_of_another_shape(folder):
     tensors = load_file(folder / "model.safetensors")
     tensors["model.norm.weight"] = torch.zeros(7)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    assert "cannot be loaded" in refused(config_of(folder))
+    assert "describes model.norm.weight as [32], but it is [7]" in refused(config_of(folder))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attn_implementation": "someone/kernel"},
+        {"_attn_implementation": "someone/kernel"},
+        {"_attn_implementation_internal": "someone/kernel"},
+        {"experts_implementation": "someone/kernel"},
+        {"auto_map": {"AutoConfig": "code.Mine", "AutoModelForCausalLM": "code.Mine"}},
+        {"transformers_weights": "other.safetensors"},
+        {"num_labels": 10**9},
+        {"output_attentions": True},
+        {"get_text_config": 5},
+        {"unk_token_id": 3},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_config_names_no_code_no_kernels_and_no_files(saved, folder, changes):
+    edit_config(folder, **changes)
+    target, plain = load_target(config_of(folder)), load_target(config_of(saved))
+    tokens, positions = torch.tensor([[3, 4, 5]]), torch.arange(3)[None]
+    assert torch.equal(target.forward(tokens, positions, None)[0], plain.forward(tokens, positions, None)[0])
+    assert target.config._attn_implementation == plain.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"num_hidden_layers": 10**9}, "has num_hidden_layers=1000000000, but the safetensors files beside it hold 7"),
+        ({"num_hidden_layers": 8}, "has num_hidden_layers=8, but the safetensors files beside it hold 7 layers"),
+        ({"hidden_size": 64}, "describes model.embed_tokens.weight as [259, 64], but it is [259, 32]"),
+        ({"num_key_value_heads": 3, "head_dim": 8}, "describes model.layers.0.self_attn.k_proj.weight as [24, 32]"),
+        ({"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 2}, ""),
+        ({"num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 1}, "wanted a multiple, an even width"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantised weights, which drafterforge does not run"),
+        ({"model_type": "x" * 100_000}, "which transformers does not know"),
+    ],
+    ids=str,
+)
+def test_a_config_of_other_sizes_than_the_weights_is_refused(folder, changes, wanted):
+    edit_config(folder, **changes)
+    if wanted:
+        line = refused(config_of(folder))
+        assert wanted in line and len(line) < 500
+    else:
+        load_target(config_of(folder))
+
+
+def test_an_adapter_beside_the_weights_is_refused(folder):
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/else"}')
+    assert "holds adapter_config.json, which names another model" in refused(config_of(folder))
 
 
 def test_too_few_layers(tmp_path):

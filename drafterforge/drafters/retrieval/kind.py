@@ -48,7 +48,9 @@ class RetrievalKind(DrafterKind):
 
     def load(self, source: DrafterSource, target: Target, shared: dict[Any, Any] | None = None) -> Retrieval:
         """See `DrafterKind`."""
-        return Retrieval(datastore=Datastore.open(source.folder) if source.folder else None)
+        if source.folder is None:
+            return Retrieval()
+        return Retrieval(datastore=Datastore.open(source.folder, len(target.backbone.embedding)))
 
     def proposer(self, drafter: Retrieval) -> RetrievalProposer:
         """See `DrafterKind`."""

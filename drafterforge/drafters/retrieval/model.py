@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from drafterforge.artifacts.typed import read_json
 from drafterforge.drafters.base import Drafter
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, shorten
 from drafterforge.tree.evidence import SEPARATOR, Evidence
 
 KIND = "retrieval"
@@ -173,8 +173,11 @@ class Datastore:
         return {"kind": KIND, "num_sequences": self.num_sequences, "num_tokens": self.num_tokens}
 
     @staticmethod
-    def open(folder: Path) -> Datastore:
-        """The datastore in `folder`; raises ArtifactError unless it is whole and consistent."""
+    def open(folder: Path, vocab_size: int | None = None) -> Datastore:
+        """The datastore in `folder`; raises ArtifactError unless it is whole and consistent.
+
+        vocab_size: of the target that it is for, which has no other token ids; None: not known.
+        """
         path = folder / FILE
         try:
             config = read_json(folder / "config.json")
@@ -186,9 +189,13 @@ class Datastore:
             ) from None
         found = config.get("kind") if isinstance(config, dict) else config
         if found != KIND:
-            raise ArtifactError(f"{folder / 'config.json'} describes a {found!r}, wanted kind {KIND!r}; {REMEDY}")
+            raise ArtifactError(
+                f"{folder / 'config.json'} describes a {shorten(repr(found))}, wanted kind {KIND!r}; {REMEDY}"
+            )
         if arrays.keys() - {"order"} != {"text"}:  # order: of datastores that were stored sorted
-            raise ArtifactError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; wanted text; {REMEDY}")
+            raise ArtifactError(
+                f"{path} holds {shorten(', '.join(sorted(arrays))) or 'nothing'}; wanted text; {REMEDY}"
+            )
         text = arrays["text"]
         if text.dtype not in (np.uint16, np.int32) or text.ndim != 1:
             raise ArtifactError(
@@ -198,9 +205,14 @@ class Datastore:
             text = np.where(text == NARROW_SEPARATOR, SEPARATOR, text.astype(np.int32))
         if len(text) == 0 or text[0] != SEPARATOR or text[-1] != SEPARATOR or text.min() < SEPARATOR:
             raise ArtifactError(f"{path}: text is no list of sequences with separators around them; {REMEDY}")
+        if vocab_size is not None and text.max() >= vocab_size:
+            raise ArtifactError(
+                f"{path} holds the token id {text.max()}; wanted ids below {vocab_size}, as many as the target has; "
+                f"{REMEDY}"
+            )
         store = Datastore(text.astype(np.int32))
         if config != store._config():
-            raise ArtifactError(f"{folder / 'config.json'} says {config}, wanted {store._config()}; {REMEDY}")
+            raise ArtifactError(f"{folder / 'config.json'} says {shorten(config)}, wanted {store._config()}; {REMEDY}")
         return store
 
 
