@@ -23,8 +23,13 @@ class PromptTooLongError(DrafterforgeError):
     """A prompt that leaves the target no room for an answer."""
 
 
+def quote(value: object, most: int = 100) -> str:
+    """`value` as Python writes it, cut; errors quote what others wrote through this or `shorten`."""
+    return shorten(repr(value), most)
+
+
 def shorten(value: object, most: int = 100) -> str:
-    """`value` as one line of at most `most` printable characters; errors quote what others wrote through this."""
-    text = str(value) if isinstance(value, str | Exception) else repr(value)
+    """`value` as one line of at most `most` printable characters."""
+    text = str(value)
     text = " ".join("".join(char if char.isprintable() else " " for char in text[: 10 * most]).split())
     return text if len(text) <= most else f"{text[: most - 3]}..."

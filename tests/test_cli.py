@@ -222,6 +222,14 @@ MISTAKES = {
 }
 
 
+@pytest.mark.parametrize(
+    "override", ["{}", "{}=1", "trainer.lr={}", "trainer.betas=[{}", "target={}", "trainer.lr=1,{}", "+trainer.lr={}"]
+)
+def test_an_error_repeats_a_part_of_what_was_typed(capsys, override):
+    assert main([*TRAIN, override.format("x" * 100_000)]) == 2
+    assert len(capsys.readouterr().err) < 500
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line_and_runs_nothing(mistake, pipeline, capsys):
     arguments, wanted = MISTAKES[mistake]

@@ -19,7 +19,7 @@ from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.registry import kind_named, kind_of
-from drafterforge.errors import ArtifactError, DrafterforgeError
+from drafterforge.errors import ArtifactError, DrafterforgeError, quote, shorten
 from drafterforge.router.router import Router
 from drafterforge.runtime.engine import Engine, kind_name
 from drafterforge.runtime.pool import Pool
@@ -148,8 +148,8 @@ def target_config(
     model = reference.model
     if model.startswith(("/", "~", ".")) and not Path(model).expanduser().is_dir():
         raise ArtifactError(
-            f"the bundle's target {reference.name[:80]!r} was at {model[:200]!r} where it was made, and is not here; "
-            f"{which_target(reference)}"
+            f"the bundle's target {quote(reference.name)} was at {quote(model, 200)} where it was made, and is not "
+            f"here; {which_target(reference)}"
         )
     return TargetConfig(source=reference.source, model=model, revision=reference.revision, **where)
 
@@ -161,8 +161,8 @@ def check_target(reference: TargetReference, target: Target, folder: Path) -> No
     found = tokenizer_sha256(target.folder)
     other = "tokenizer" if found != reference.tokenizer_sha256 else "weights or config"
     raise ArtifactError(
-        f"{folder} serves target {reference.name!r} with fingerprint {reference.fingerprint}, but this {target.name!r} "
-        f"has {target.fingerprint} (another {other}); {which_target(reference)}"
+        f"{folder} serves target {quote(reference.name)} with fingerprint {shorten(reference.fingerprint)}, but "
+        f"this {quote(target.name)} has {target.fingerprint} (another {other}); {which_target(reference)}"
     )
 
 
@@ -189,7 +189,7 @@ def source_of(folder: Path, record: BundleRecord, name: str) -> Source:
     if not entry.base:
         return Source(name, entry.kind, own)
     if not kind.adds(own):
-        raise ArtifactError(f"{own} has no adapter/, though {BUNDLE} says that it adds to {entry.base!r}")
+        raise ArtifactError(f"{own} has no adapter/, though {BUNDLE} says that it adds to {quote(entry.base)}")
     return Source(name, entry.kind, own, folder_of(folder, record.drafter(entry.base).path, record))
 
 

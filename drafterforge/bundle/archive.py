@@ -15,7 +15,7 @@ from drafterforge.artifacts.folder import write_folder
 from drafterforge.artifacts.typed import MAX_BYTES
 from drafterforge.bundle.files import check_files, check_name
 from drafterforge.bundle.record import BUNDLE, BundleRecord, read_record
-from drafterforge.errors import ArtifactError, shorten
+from drafterforge.errors import ArtifactError, quote, shorten
 from drafterforge.targets.smollm2 import cache_dir
 
 FORMAT = tarfile.PAX_FORMAT  # of 1988, but for what that has no room for, such as files of more than 8 GiB
@@ -132,7 +132,7 @@ def members(file: BinaryIO, path: Path) -> Iterator[Member]:
         offset += BLOCK
         if not 0 <= size <= end - offset:
             raise ArtifactError(
-                f"{path} is damaged: {shorten(repr(header.name))} claims {size:,} bytes, and {max(end - offset, 0):,} "
+                f"{path} is damaged: {quote(header.name)} claims {size:,} bytes, and {max(end - offset, 0):,} "
                 "follow; get the bundle again"
             )
         if extension:
@@ -183,7 +183,7 @@ def _take(file: BinaryIO, member: Member, record: BundleRecord, to: Path, path: 
     wanted = record.files.get(member.name)
     if wanted is None or not member.plain:
         what = "a link or no plain file" if wanted is not None else f"not named in {BUNDLE}"
-        raise ArtifactError(f"{path} holds {shorten(repr(member.name))}, which is {what}; get the bundle again")
+        raise ArtifactError(f"{path} holds {quote(member.name)}, which is {what}; get the bundle again")
     if member.size != wanted.bytes:
         raise ArtifactError(
             f"{path}: {shorten(member.name)} has {member.size:,} bytes, but {BUNDLE} says {wanted.bytes:,}"

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from drafterforge.artifacts.atomic import file_sha256
 from drafterforge.bundle.record import BUNDLE, BundleRecord
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, quote
 
 SUFFIXES = (".json", ".safetensors", ".md", ".txt", ".jinja", ".model", ".png")  # nothing that a reader would run
 BARE = ("LICENSE", "NOTICE")
@@ -20,10 +20,10 @@ def check_name(name: str) -> None:
     path = PurePosixPath(name)
     plain = name and not path.is_absolute() and path.as_posix() == name and "\\" not in name and "\0" not in name
     if not plain or any(part in ("..", ".") or part.startswith(".") for part in path.parts) or len(name) > 500:
-        raise ArtifactError(f"{BUNDLE} names the file {name[:80]!r}; wanted a plain path inside the bundle")
+        raise ArtifactError(f"{BUNDLE} names the file {quote(name)}; wanted a plain path inside the bundle")
     if path.suffix not in SUFFIXES and path.name not in BARE:
         raise ArtifactError(
-            f"{BUNDLE} names the file {name[:80]!r}; a bundle holds {', '.join(SUFFIXES)} files, no pickles or programs"
+            f"{BUNDLE} names the file {quote(name)}; a bundle holds {', '.join(SUFFIXES)} files, no pickles or programs"
         )
 
 
@@ -90,5 +90,5 @@ def folder_of(folder: Path, relative: str, record: BundleRecord) -> Path:
         raise ArtifactError(f"{BUNDLE}: an entry has no path; wanted a folder of the bundle")
     check_name(f"{relative}/LICENSE")
     if not any(name.startswith(f"{relative}/") for name in record.files):
-        raise ArtifactError(f"{BUNDLE}: {relative[:80]!r} holds no file of the bundle")
+        raise ArtifactError(f"{BUNDLE}: {quote(relative)} holds no file of the bundle")
     return folder / relative

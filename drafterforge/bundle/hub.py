@@ -7,7 +7,7 @@ from pathlib import Path
 
 from drafterforge.bundle.files import BARE, SUFFIXES, check_files, walk
 from drafterforge.bundle.record import BUNDLE, read_record
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, quote
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]+)?")
 PATTERNS = [f"*{suffix}" for suffix in SUFFIXES] + list(BARE)
@@ -30,7 +30,7 @@ def downloaded(text: str) -> Path:
         snapshot_download(repository, revision=revision or None, allow_patterns=PATTERNS, local_dir=folder)
     except Exception as error:  # the hub client raises many kinds; each means the bundle is not to be had
         raise ArtifactError(
-            f"could not get the bundle {text!r} from the hub ({_first_line(error)}); a local folder works too"
+            f"could not get the bundle {quote(text)} from the hub ({_first_line(error)}); a local folder works too"
         ) from error
     _drop_leftovers(folder)
     return folder
@@ -72,7 +72,7 @@ def push(folder: Path, text: str, private: bool = True) -> str:
         raise
     except Exception as error:  # as above
         raise ArtifactError(
-            f"could not push to {text!r} ({_first_line(error)}); the bundle is whole in {folder}: log in with "
+            f"could not push to {quote(text)} ({_first_line(error)}); the bundle is whole in {folder}: log in with "
             "`hf auth login` if that is missing, and type the same command without overwrite=true"
         ) from error
     return str(getattr(commit, "commit_url", "") or repository)
@@ -82,7 +82,7 @@ def _require_bundles(text: str, files: list[str]) -> None:
     """Refuse a repository of something else, whose files would be deleted."""
     if BUNDLE not in files and (theirs := [name for name in files if name.endswith((".safetensors", ".json"))]):
         raise ArtifactError(
-            f"{text} holds {theirs[0][:80]!r} and no bundle, which a push would replace; type push=OTHER"
+            f"{text} holds {quote(theirs[0])} and no bundle, which a push would replace; type push=OTHER"
         )
 
 

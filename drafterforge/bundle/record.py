@@ -16,7 +16,7 @@ from drafterforge.artifacts.typed import read_json, typed
 from drafterforge.config.names import parts_of
 from drafterforge.config.runtime import MOST_NODES, RuntimeConfig
 from drafterforge.drafters.registry import KINDS
-from drafterforge.errors import ArtifactError, ConfigError, shorten
+from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.schedulers.actions import MOST_CANDIDATES
 from drafterforge.tree.grow import TreeShape
 
@@ -155,17 +155,19 @@ class BundleRecord:
         for what, entries in (("drafters", self.drafters), ("parts", self.parts)):
             names = [(getattr(one, "kind", "") if what == "parts" else "", one.name) for one in entries]
             if doubled := {name for name in names if names.count(name) > 1}:
-                raise ArtifactError(f"{BUNDLE}: {what} names {doubled.pop()[1]!r} more than once")
+                raise ArtifactError(f"{BUNDLE}: {what} names {quote(doubled.pop()[1])} more than once")
         for entry in (*self.drafters, *self.parts):
             if not _NAME.fullmatch(entry.name):
-                raise ArtifactError(f"{BUNDLE}: {entry.name[:60]!r} is no name; wanted letters, digits and . _ + -")
+                raise ArtifactError(f"{BUNDLE}: {quote(entry.name)} is no name; wanted letters, digits and . _ + -")
         for entry in self.drafters:
             if entry.kind not in KINDS:
                 raise ArtifactError(
-                    f"{BUNDLE}: drafter {entry.name!r} is of kind {entry.kind!r}; wanted {', '.join(KINDS)}"
+                    f"{BUNDLE}: drafter {quote(entry.name)} is of kind {quote(entry.kind)}; wanted {', '.join(KINDS)}"
                 )
             if entry.base and self.drafter(entry.base).base:
-                raise ArtifactError(f"{BUNDLE}: {entry.name!r} adds to {entry.base!r}, which is an addition itself")
+                raise ArtifactError(
+                    f"{BUNDLE}: {quote(entry.name)} adds to {quote(entry.base)}, which is an addition itself"
+                )
         if not self.defaults.drafters:
             raise ArtifactError(f"{BUNDLE}: defaults.drafters is empty; wanted at least one drafter's name")
         self.defaults.check()
@@ -180,7 +182,7 @@ def _named(entries: list, name: str, what: str) -> Any:
     found = [entry for entry in entries if entry.name == name]
     if not found:
         names = ", ".join(entry.name for entry in entries) or "none"
-        raise ArtifactError(f"the bundle has no {what} {name[:60]!r}; it has {names}")
+        raise ArtifactError(f"the bundle has no {what} {quote(name)}; it has {names}")
     return found[0]
 
 
@@ -197,10 +199,10 @@ def read_record(folder: Path) -> BundleRecord:
         raise ArtifactError(f"{path} is damaged (no bundle's record)")
     version = content.get("schema_version")
     if type(version) is not int or version < min([SCHEMA_VERSION, *MIGRATIONS]):
-        raise ArtifactError(f"{path} has schema version {str(version)[:20]}, which no drafterforge wrote")
+        raise ArtifactError(f"{path} has schema version {shorten(version)}, which no drafterforge wrote")
     if version > SCHEMA_VERSION:
         raise ArtifactError(
-            f"{path} has schema version {version}, made by drafterforge {str(content.get('drafterforge_version'))[:20]}"
+            f"{path} has schema version {version}, made by drafterforge {shorten(content.get('drafterforge_version'))}"
             f", but {__version__} reads up to {SCHEMA_VERSION}; type `pip install --upgrade drafterforge`"
         )
     digest = content.pop("digest", None)

@@ -19,7 +19,7 @@ from drafterforge.config.catalogue import (
     sections,
 )
 from drafterforge.config.variants import variants_of
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ConfigError, quote, shorten
 
 SHORTHANDS = {"path": "data.path", "dataset": "data.dataset", "column": "data.column"}
 VERBATIM = {"prompt"}  # keys whose text is never unquoted
@@ -56,7 +56,7 @@ def read_overrides(
         if not equals:
             examples = {c: f"{g}={c}" for g in groups for c in group_choices(g)}
             examples |= {key: f"{key}=..." for key in (*groups, *keys)}
-            raise ConfigError(f"{override!r} is not key=value{did_you_mean(override, examples)}")
+            raise ConfigError(f"{quote(override)} is not key=value{did_you_mean(override, examples)}")
         if key in groups:
             if text or groups[key]:
                 choices[key] = _choice(key, text, groups[key])
@@ -98,7 +98,7 @@ def _choice(group: str, text: str, default: str | None) -> str:
     if text in known or (text == "null" and default is None):
         return text
     spellings = {choice: f"{group}={choice}" for choice in known}
-    raise ConfigError(f"no {group} named {text!r}{did_you_mean(text, spellings)} (have: {', '.join(known)})")
+    raise ConfigError(f"no {group} named {quote(text)}{did_you_mean(text, spellings)} (have: {', '.join(known)})")
 
 
 def _chooser(config_class: type, key: str) -> str:
@@ -140,7 +140,7 @@ def _unknown_key(
     spellings = {k.rpartition(".")[2]: k for k in reversed(keys)}
     spellings |= {known: known for known in (*keys, *groups, *shorthands)}
     if bare != key and bare in (*keys, *groups, *shorthands):
-        return f"no config key {key!r}; type {bare}={text}"
+        return f"no config key {quote(key)}; type {bare}={shorten(text)}"
     if section and inside and leaf in spellings:  # the right key, in the wrong section
         hint = f"; did you mean {spellings[leaf]}?"
     else:
@@ -148,7 +148,7 @@ def _unknown_key(
     if not hint and section and inside:
         hint = f"; {section} has: {', '.join(sorted(inside))}"
     elsewhere = f"; `drafterforge {name.replace('_', '-')} --help` lists them"
-    return f"no config key {key!r}{hint or elsewhere}"
+    return f"no config key {quote(key)}{hint or elsewhere}"
 
 
 def _text(key: str, text: str, hint: Any) -> str | None:
@@ -176,12 +176,12 @@ def _value(key: str, text: str, hint: Any) -> Any:
         override = OverridesParser.create().parse_override(f"{key}={text}")
     except HydraException as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"{key}={text} cannot be read: {reason}") from error
+        raise ConfigError(f"{key}={shorten(text)} cannot be read: {shorten(reason)}") from error
     if override.is_sweep_override():
-        raise ConfigError(f"{key} takes one value, got {text!r}; a list is typed as [a,b]")
+        raise ConfigError(f"{key} takes one value, got {quote(text)}; a list is typed as [a,b]")
     value = override.value()
     if value == "" or not _convertible(value, hint):
-        raise ConfigError(f"{key} must be {_words(hint)}, got {text!r}")
+        raise ConfigError(f"{key} must be {_words(hint)}, got {quote(text)}")
     return value
 
 

@@ -16,7 +16,7 @@ from drafterforge.artifacts.typed import read_json
 from drafterforge.drafters.eagle3.checkpoint import check_vocabulary
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import check_spec
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, quote, shorten
 from drafterforge.interop.layout import TargetFacts, served_spec
 from drafterforge.interop.published_spec import HeadConfig, head_spec, open_config
 from drafterforge.interop.vllm import OURS, THEIRS
@@ -108,7 +108,7 @@ def weight_files(folder: Path) -> list[Path]:
             raise ArtifactError(f"{folder / INDEX} has no weight_map; wanted the index of safetensors shards")
         names = sorted(set(listed.values()))
         if odd := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:
-            raise ArtifactError(f"{folder / INDEX} lists {odd[0]!r}; wanted safetensors files beside it")
+            raise ArtifactError(f"{folder / INDEX} lists {quote(odd[0])}; wanted safetensors files beside it")
     elif (folder / SINGLE).is_file():
         names = [SINGLE]
     elif (folder / "pytorch_model.bin").is_file():
@@ -116,7 +116,7 @@ def weight_files(folder: Path) -> list[Path]:
     else:
         raise ArtifactError(f"{folder} holds no {SINGLE}; heads published as pytorch_model.bin: {CONVERT}")
     if missing := [name for name in names if not (folder / name).is_file()]:
-        raise ArtifactError(f"{folder} lacks {', '.join(missing)}, which {INDEX} lists")
+        raise ArtifactError(f"{folder} lacks {shorten(', '.join(missing))}, which {INDEX} lists")
     return [folder / name for name in names]
 
 
@@ -127,9 +127,9 @@ def read_tensors(paths: Sequence[Path]) -> dict[str, Tensor]:
         try:
             tensors = load_file(path)
         except (OSError, SafetensorError) as error:
-            raise ArtifactError(f"{path} is no readable safetensors file ({error})") from None
+            raise ArtifactError(f"{path} is no readable safetensors file ({shorten(error)})") from None
         if twice := sorted(found.keys() & tensors.keys()):
-            raise ArtifactError(f"{path} holds {twice[0]}, which another file of the head holds too")
+            raise ArtifactError(f"{path} holds {shorten(twice[0])}, which another file of the head holds too")
         found |= tensors
     return found
 
@@ -202,7 +202,7 @@ def _check_tensors(tensors: dict[str, Tensor], wanted: dict[str, Tensor], folder
         why = f": this head {' and '.join(kinds)}, which drafterforge does not run" if kinds else ""
         if "fc_norm" in parts and FC_NORM not in wanted:
             why = ": its config does not set fc_norm=true, without which servers leave these norms out"
-        raise ArtifactError(f"{folder} holds unexpected tensors, {', '.join(unexpected)}{why}")
+        raise ArtifactError(f"{folder} holds unexpected tensors, {shorten(', '.join(unexpected), 300)}{why}")
     if missing := sorted(wanted.keys() - tensors.keys()):
         raise ArtifactError(f"{folder} lacks {', '.join(missing)}")
     for name, tensor in tensors.items():

@@ -12,8 +12,8 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from drafterforge.config.names import typed_taps
-from drafterforge.drafters.eagle3.spec import UNREAD, DrafterSpec
-from drafterforge.errors import ArtifactError
+from drafterforge.drafters.eagle3.spec import LARGEST, UNREAD, DrafterSpec
+from drafterforge.errors import ArtifactError, quote, shorten
 
 FORMATS = ("eagle3", "speculators")
 ARCHITECTURES = {
@@ -43,16 +43,16 @@ class HeadConfig:
         value = (self.layer if of is None else of).get(key)
         value = default if value is None else value
         if value is None:
-            raise self.refuse(f"lacks {key!r}; wanted the config of an EAGLE-3 head")
+            raise self.refuse(f"lacks {quote(key)}; wanted the config of an EAGLE-3 head")
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.refuse(f"has {key}={value!r}; wanted a whole number above 0")
+            raise self.refuse(f"has {key}={quote(value)}; wanted a whole number above 0")
         return value
 
     def flag(self, key: str) -> bool:
         """True or false, false where it is missing or null."""
         value = self.top.get(key, self.layer.get(key))
         if not isinstance(value, bool | None):
-            raise self.refuse(f"has {key}={value!r}; wanted true or false")
+            raise self.refuse(f"has {key}={quote(value)}; wanted true or false")
         return bool(value)
 
 
@@ -62,13 +62,15 @@ def open_config(config: object, source: str, format: str) -> HeadConfig:
         raise ArtifactError(f"{source} is no JSON object; wanted the config of an EAGLE-3 head")
     by_itself = "speculators" if "speculators_model_type" in config else "eagle3"
     if format not in ("auto", by_itself):
-        raise ArtifactError(f"{source} is in the layout of {by_itself}, not of {format}; type format={by_itself}")
+        raise ArtifactError(
+            f"{source} is in the layout of {by_itself}, not of {shorten(format)}; type format={by_itself}"
+        )
     layer = config.get("transformer_layer_config") if by_itself == "speculators" else config
     if not isinstance(layer, dict):
         raise ArtifactError(f"{source} lacks 'transformer_layer_config'; wanted the config of an EAGLE-3 head")
     head = HeadConfig(source, by_itself, config, layer)
     if not isinstance(config.get("eagle_config"), dict | None):
-        raise head.refuse(f"has eagle_config={str(config['eagle_config'])[:60]!r}; wanted an object")
+        raise head.refuse(f"has eagle_config={quote(config['eagle_config'])}; wanted an object")
     _require_eagle3(head)
     _require_plain_layer(head)
     return head
@@ -77,11 +79,11 @@ def open_config(config: object, source: str, format: str) -> HeadConfig:
 def _require_eagle3(head: HeadConfig) -> None:
     kind = head.top.get("speculators_model_type", "eagle3")
     if kind != "eagle3":
-        raise head.refuse(f"describes a {kind!r} speculator; wanted 'eagle3'")
+        raise head.refuse(f"describes a {quote(kind)} speculator; wanted 'eagle3'")
     names = head.top.get("architectures")
     known = ARCHITECTURES[head.format]
     if not isinstance(names, list) or len(names) != 1 or names[0] not in known:
-        raise head.refuse(f"has architectures={names!r}; wanted one of {', '.join(known)}")
+        raise head.refuse(f"has architectures={quote(names)}; wanted one of {', '.join(known)}")
     if head.top.get("quantization_config") or head.layer.get("quantization_config"):
         raise head.refuse("describes quantised weights; wanted bfloat16, float16 or float32 ones")
     if (head.top.get("eagle_config") or {}).get("use_aux_hidden_state", True) is not True:
@@ -96,16 +98,18 @@ def _require_plain_layer(head: HeadConfig) -> None:
     if found := [key for key in ("attention_bias", "mlp_bias", "qkv_bias") if head.flag(key)]:
         raise head.refuse(f"sets {', '.join(found)}; drafterforge runs layers without biases")
     if head.count("num_hidden_layers", default=1) != 1:
-        raise head.refuse(f"has {head.layer['num_hidden_layers']} layers; drafterforge runs heads of one")
+        raise head.refuse(f"has {shorten(head.layer['num_hidden_layers'])} layers; drafterforge runs heads of one")
     kind, activation = head.layer.get("model_type", "llama"), head.layer.get("hidden_act", "silu")
     if kind != "llama":
-        raise head.refuse(f"has a layer of model_type {kind!r}, which norms queries and keys or more; wanted 'llama'")
+        raise head.refuse(
+            f"has a layer of model_type {quote(kind)}, which norms queries and keys or more; wanted 'llama'"
+        )
     if activation not in ("silu", "swish"):
-        raise head.refuse(f"has hidden_act={activation!r}; wanted 'silu'")
+        raise head.refuse(f"has hidden_act={quote(activation)}; wanted 'silu'")
     if head.layer.get("layer_types") == ["sliding_attention"]:
         head.notes.append(
-            f"the head was trained to see the last {head.layer.get('sliding_window')} tokens, and sees all here: "
-            "past that length it may draft a little differently than elsewhere"
+            f"the head was trained to see the last {shorten(head.layer.get('sliding_window'))} tokens, and sees all "
+            "here: past that length it may draft a little differently than elsewhere"
         )
 
 
@@ -126,18 +130,19 @@ def head_spec(
     vocab, wide = head.count("vocab_size"), target.hidden_size
     if (vocab, width) != (target.vocab_size, wide):
         raise head.refuse(
-            f"is for a target of vocabulary {vocab} and width {width}; this target has {target.vocab_size} and {wide}"
+            f"is for a target of vocabulary {shorten(vocab)} and width {shorten(width)}; "
+            f"this target has {target.vocab_size} and {wide}"
         )
     if hidden != width:
-        raise head.refuse(f"has width {hidden}; drafterforge runs heads as wide as their target, {width}")
+        raise head.refuse(f"has width {shorten(hidden)}; drafterforge runs heads as wide as their target, {width}")
     drafted = head.count("draft_vocab_size", of=head.top, default=num_rows)
     if drafted != num_rows:
-        raise head.refuse(f"has draft_vocab_size={drafted}, but lm_head.weight has {num_rows} rows")
+        raise head.refuse(f"has draft_vocab_size={shorten(drafted)}, but lm_head.weight has {num_rows} rows")
     if head.flag("tie_word_embeddings") and num_rows != vocab:
         head.notes.append("the config ties lm_head to the embedding, which it cannot be; the head's own is read")
     eps = head.layer.get("rms_norm_eps")
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps < 1:
-        raise head.refuse(f"has rms_norm_eps={str(eps)[:40]}; wanted a number between 0 and 1")
+        raise head.refuse(f"has rms_norm_eps={shorten(eps)}; wanted a number between 0 and 1")
     return DrafterSpec(
         hidden_size=hidden,
         target_hidden_size=width,
@@ -203,11 +208,13 @@ def read_taps(head: HeadConfig, wanted: tuple[int, ...], typed: Sequence[int] = 
     if typed:
         taps, said = tuple(typed), [ids for ids in (top, nested, by_sglang) if ids]
         if said and taps not in said:
-            raise head.refuse(f"names the layers {list(said[0])}, not layer_ids={list(taps)}; leave layer_ids= out")
+            raise head.refuse(
+                f"names the layers {shorten(list(said[0]))}, not layer_ids={list(taps)}; leave layer_ids= out"
+            )
     elif top and by_sglang not in (None, top):
         raise head.refuse(
-            f"contradicts itself: {LAYER_IDS} is {list(top)} at the top, and eagle_config's {list(nested)} means "
-            f"{list(by_sglang)} to SGLang; {told}"
+            f"contradicts itself: {LAYER_IDS} is {shorten(list(top))} at the top, and eagle_config's "
+            f"{shorten(list(nested))} means {shorten(list(by_sglang))} to SGLang; {told}"
         )
     elif nested and not top and nested == wanted:
         raise head.refuse(
@@ -220,7 +227,7 @@ def read_taps(head: HeadConfig, wanted: tuple[int, ...], typed: Sequence[int] = 
             head.notes.append(f"the config names no layers: the usual ones are taken, the inputs of {list(wanted)}")
     if taps != wanted:
         raise head.refuse(
-            f"reads the inputs of layers {list(taps)}, but the target is tapped at {list(wanted)}; type "
+            f"reads the inputs of layers {shorten(list(taps))}, but the target is tapped at {list(wanted)}; type "
             f"{typed_taps(taps)}, here and in every command with this head"
         )
     return wanted
@@ -229,8 +236,12 @@ def read_taps(head: HeadConfig, wanted: tuple[int, ...], typed: Sequence[int] = 
 def _ids(head: HeadConfig, found: object) -> tuple[int, ...] | None:
     if not found:
         return None
-    if not isinstance(found, list) or len(found) != 3 or any(type(layer) is not int for layer in found):
-        raise head.refuse(f"has {LAYER_IDS}={found!r}; wanted three whole numbers")
+    if (
+        not isinstance(found, list)
+        or len(found) != 3
+        or any(type(layer) is not int or layer > LARGEST for layer in found)
+    ):
+        raise head.refuse(f"has {LAYER_IDS}={quote(found)}; wanted three whole numbers")
     return tuple(found)
 
 
@@ -240,7 +251,7 @@ def read_rope(head: HeadConfig) -> dict[str, Any]:
     given, theta, scaling = layer.get("rope_parameters"), layer.get("rope_theta"), layer.get("rope_scaling")
     for key, value in (("rope_parameters", given), ("rope_scaling", scaling)):
         if not isinstance(value, dict | None) or any(isinstance(one, dict) for one in (value or {}).values()):
-            raise head.refuse(f"has {key}={value!r}; wanted the parameters of one rope")
+            raise head.refuse(f"has {key}={quote(value)}; wanted the parameters of one rope")
     found = dict(given if given is not None else scaling or {})
     found["rope_type"] = found.pop("type", None) or found.get("rope_type") or "default"
     if found.get("rope_theta") is None:
@@ -251,7 +262,7 @@ def read_rope(head: HeadConfig) -> dict[str, Any]:
     if given is not None:
         _require_same_rope(head, found, theta, scaling)
     if found["rope_type"] not in ROPES:
-        raise head.refuse(f"has a rope of type {found['rope_type']!r}; wanted one of {', '.join(ROPES)}")
+        raise head.refuse(f"has a rope of type {quote(found['rope_type'])}; wanted one of {', '.join(ROPES)}")
     if found.pop("partial_rotary_factor", 1.0) != 1.0 or layer.get("partial_rotary_factor", 1.0) != 1.0:
         raise head.refuse("rotates a part of each head only (partial_rotary_factor); drafterforge rotates all of it")
     return found
@@ -267,5 +278,7 @@ def _require_same_rope(head: HeadConfig, found: dict[str, Any], theta: object, s
     if "rope_scaling" in head.layer and not scaling:
         old["rope_type"] = "default"
     if odd := sorted(key for key, value in old.items() if found.get(key) != value):
-        said = ", ".join(f"{key} is {found.get(key)!r} in rope_parameters and {old[key]!r} besides" for key in odd)
-        raise head.refuse(f"contradicts itself: {said}")
+        said = ", ".join(
+            f"{key} is {quote(found.get(key))} in rope_parameters and {quote(old[key])} besides" for key in odd
+        )
+        raise head.refuse(f"contradicts itself: {shorten(said, 300)}")

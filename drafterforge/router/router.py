@@ -18,7 +18,7 @@ from torch import Tensor
 
 from drafterforge.artifacts.typed import read_json
 from drafterforge.config.names import domain_of
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.router.features import NUM_TAPS, POOLING, TextEncoder, prompt_features, request_of
 from drafterforge.router.net import RouterNet
 
@@ -153,8 +153,8 @@ class Router:
         ours = spec["kind"] == "text" or target_fingerprint in (None, spec["target_fingerprint"])
         if not ours:
             raise ArtifactError(
-                f"{folder} reads features of target {spec['target']!r} with fingerprint {spec['target_fingerprint']}, "
-                f"but this target has fingerprint {target_fingerprint}; {AGAIN}"
+                f"{folder} reads features of target {quote(spec['target'])} with fingerprint "
+                f"{shorten(spec['target_fingerprint'])}, but this target has fingerprint {target_fingerprint}; {AGAIN}"
             )
         with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
             net = RouterNet(spec["width"], len(spec["labels"]), spec["hidden"])
@@ -162,8 +162,8 @@ class Router:
         opened = TextEncoder.open(encoder or spec["encoder"]) if spec["kind"] == "text" else None
         if opened is not None and opened.fingerprint != spec["encoder_fingerprint"]:
             raise ArtifactError(
-                f"{folder} reads the encoder {spec['encoder']} with fingerprint {spec['encoder_fingerprint']}, "
-                f"but {opened.source} has {opened.fingerprint}; {AGAIN}"
+                f"{folder} reads the encoder {shorten(spec['encoder'])} with fingerprint "
+                f"{shorten(spec['encoder_fingerprint'])}, but {opened.source} has {opened.fingerprint}; {AGAIN}"
             )
         targets = {key: spec[key] for key in ("target", "target_fingerprint")}
         return cls(net, spec["labels"], encoder=opened, **targets)
@@ -173,7 +173,7 @@ def check_labels(labels: Sequence[str]) -> list[str]:
     """The labels, if there are at least two different names."""
     labels = list(labels)
     if not all(isinstance(label, str) for label in labels) or len(labels) < 2 or len(set(labels)) != len(labels):
-        raise ConfigError(f"a router needs at least two labels, each once, got {labels}")
+        raise ConfigError(f"a router needs at least two labels, each once, got {shorten(labels)}")
     return labels
 
 
@@ -195,7 +195,7 @@ def _read_spec(path: Path) -> dict:
         )
     if not isinstance(spec, dict) or spec.keys() != _TYPES.keys():
         odd = ", ".join(sorted(spec.keys() ^ _TYPES.keys())) if isinstance(spec, dict) else "no JSON object"
-        raise ArtifactError(f"{path} is damaged (missing or unknown keys: {odd}); {AGAIN}")
+        raise ArtifactError(f"{path} is damaged (missing or unknown keys: {shorten(odd)}); {AGAIN}")
     for key, kind in _TYPES.items():
         if type(spec[key]) is not kind:
             raise ArtifactError(f"{path} is damaged ({key} is no {kind.__name__}); {AGAIN}")
@@ -204,7 +204,7 @@ def _read_spec(path: Path) -> dict:
     except ConfigError as error:
         raise ArtifactError(f"{path} is damaged ({error}); {AGAIN}") from None
     if spec["kind"] not in KINDS or not 0 < spec["width"] <= WIDEST or not 0 <= spec["hidden"] <= WIDEST:
-        shape = f"kind {spec['kind']!r}, width {spec['width']}, hidden {spec['hidden']}"
+        shape = f"kind {quote(spec['kind'])}, width {spec['width']}, hidden {spec['hidden']}"
         raise ArtifactError(f"{path} is damaged ({shape}); {AGAIN}")
     if spec["kind"] == "target" and spec["pooling"] != POOLING:
         raise ArtifactError(f"{path} was trained on pooling {spec['pooling']}, but this is {POOLING}; {AGAIN}")
@@ -218,7 +218,7 @@ def _read_weights(path: Path, net: RouterNet) -> None:
         raise ArtifactError(f"{path.parent} is no readable router ({error}); wanted {SPEC} and {WEIGHTS}") from None
     wanted = net.state_dict()
     if odd := sorted(wanted.keys() ^ tensors.keys()):
-        raise ArtifactError(f"{path} has missing or unexpected tensors: {', '.join(odd)}; {AGAIN}")
+        raise ArtifactError(f"{path} has missing or unexpected tensors: {shorten(', '.join(odd), 300)}; {AGAIN}")
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
             found, asked = ([*one.shape, str(one.dtype)] for one in (tensor, wanted[name]))

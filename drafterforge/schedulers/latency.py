@@ -16,7 +16,7 @@ import numpy as np
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.typed import read_json, typed
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.schedulers.actions import ActionGrid
 
 STEPS = ("draft", "refresh", "verify", "host")
@@ -144,7 +144,7 @@ def read_profile(path: Path | str) -> LatencyProfile:
         found = read_json(path)
         version = found.get("schema") if isinstance(found, dict) else None
         if version != SCHEMA:
-            raise ArtifactError(f"it has schema {str(version)[:20]}, wanted {SCHEMA}")
+            raise ArtifactError(f"it has schema {shorten(version)}, wanted {SCHEMA}")
         stored = typed(_Stored, found, "it")
         _check(stored)
     except ArtifactError as error:
@@ -160,7 +160,7 @@ def _check(stored: _Stored) -> None:
     """Refuse a profile that cannot price a cycle."""
     for key, knots in (("nodes", stored.nodes), ("top_ks", stored.top_ks)):
         if not knots or knots[0] < 1 or any(one >= other for one, other in pairwise(knots)):
-            raise ArtifactError(f"its {key} are {str(knots)[:60]}; wanted rising numbers from 1 on")
+            raise ArtifactError(f"its {key} are {shorten(knots)}; wanted rising numbers from 1 on")
     if stored.depth < 1:
         raise ArtifactError(f"its depth is {stored.depth}; wanted 1 or more")
     none = Cycles(*(np.zeros(1) for _ in range(5)))
@@ -178,7 +178,7 @@ def _check(stored: _Stored) -> None:
 def _same_keys(where: str, found: Mapping, wanted: Sequence[str]) -> None:
     if odd := sorted({*wanted} ^ {*found}):
         known = "lacks" if odd[0] in wanted else "has the unknown key"
-        raise ArtifactError(f"its {where} {known} {odd[0][:60]!r}")
+        raise ArtifactError(f"its {where} {known} {quote(odd[0])}")
 
 
 def _listed(*numbers: Sequence[int]) -> str:

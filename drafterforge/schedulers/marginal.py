@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ConfigError, quote, shorten
 from drafterforge.kernels import native, native_trees
 from drafterforge.schedulers.actions import MOST, ActionGrid
 from drafterforge.schedulers.growing import GrowingPolicy
@@ -37,7 +37,7 @@ class MarginalPolicy(GrowingPolicy):
         if seconds.shape != (len(self.sizes),) or not bool(seconds.isfinite().all()):
             raise ValueError(f"wanted finite seconds of {len(self.sizes)} sizes, got {list(seconds.shape)}")
         if set(spec.numbers) != {"reach", "rate"} or min(spec.numbers.values()) < 0:
-            raise ValueError(f"wanted reach and rate, neither negative; got {str(spec.numbers)[:80]}")
+            raise ValueError(f"wanted reach and rate, neither negative; got {shorten(spec.numbers)}")
         self.seconds, self.reach = seconds.double(), spec.numbers["reach"]
         self.prices = spec.numbers["rate"] * self.seconds  # in tokens
         self.count = torch.tensor(self.sizes, device=seconds.device)
@@ -62,7 +62,7 @@ class MarginalPolicy(GrowingPolicy):
 def marginal_grid(grid: ActionGrid, told: int, max_depth: int) -> ActionGrid:
     """What a `MarginalPolicy` can choose: one width, every depth, sizes up to 128 in finer steps than the grid's."""
     if told not in grid.top_ks:
-        raise ConfigError(f"traces tell the scores of top_k={told}, which the grid {grid.name!r} has not")
+        raise ConfigError(f"traces tell the scores of top_k={told}, which the grid {quote(grid.name)} has not")
     largest, depth = max(grid.num_tokens), min(max_depth, max(grid.depths))
     steps = [*range(2, FINE + 1), *range(FINE + 2, COARSE + 1, 2), *range(COARSE + 4, largest + 1, 4)]
     sizes = tuple(count for count in steps if count <= largest)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.typed import read_json, typed
-from drafterforge.errors import ArtifactError, ConfigError, shorten
+from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.schedulers.growing import LTDPolicy
@@ -67,7 +67,7 @@ def load_policy(folder: Path | str, seed: int = 0) -> Scheduler:
     found = read_json(path)
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         version = found.get("schema") if isinstance(found, dict) else None
-        raise ArtifactError(f"{folder} has a policy of schema {str(version)[:20]}, this version reads {SCHEMA}")
+        raise ArtifactError(f"{folder} has a policy of schema {shorten(version)}, this version reads {SCHEMA}")
     sizes = typed(dict[str, list[int]], found.pop("nets", None), f"{path}: nets")
     spec = typed(PolicySpec, {"numbers": {}} | found, str(path))  # which policies before `marginal` do not name
     _check_spec(spec, path)
@@ -89,7 +89,7 @@ def load_policy(folder: Path | str, seed: int = 0) -> Scheduler:
 def _check_spec(spec: PolicySpec, path: Path) -> None:
     """Refuse values that no policy has; `path` names the file in errors."""
     if spec.kind not in KINDS:
-        raise ArtifactError(f"{path}: kind is {shorten(repr(spec.kind))}, wanted {', '.join(KINDS)}")
+        raise ArtifactError(f"{path}: kind is {quote(spec.kind)}, wanted {', '.join(KINDS)}")
     known = [part for part in PARTS if part in spec.parts]
     if sorted(spec.parts) != sorted(known) or (not spec.parts and spec.kind == "shapes"):
         raise ArtifactError(f"{path}: parts is {shorten(spec.parts)}; wanted some of {', '.join(PARTS)}, each once")
@@ -112,7 +112,7 @@ def _check_nets(spec: PolicySpec, nets: dict[str, ActorCritic]) -> None:
         sizes = {"depth": (level_size(spec.top_k) + 2, 2), "size": (pool + 2, sum(n > 1 for n in grid.num_tokens))}
     for name, net in nets.items():
         if name not in sizes:
-            raise ValueError(f"its network {shorten(repr(name))} is none of kind {spec.kind}")
+            raise ValueError(f"its network {quote(name)} is none of kind {spec.kind}")
         reads, actions = sizes[name]
         found = net.observation_size, net.num_actions
         if found != (reads or net.observation_size, actions):
@@ -157,6 +157,6 @@ def check_policy(policy: Scheduler, target_fingerprint: str, drafter: str, draft
         )
     if spec.drafter_sha256 != drafter_sha256:
         raise ConfigError(
-            f"{folder} is a policy for drafter {spec.drafter!r} as it was when traces were recorded, not for this "
-            f"{drafter!r}; type drafterforge train-policy drafter={drafter}"
+            f"{folder} is a policy for drafter {quote(spec.drafter)} as it was when traces were recorded, not for this "
+            f"{quote(drafter)}; type drafterforge train-policy drafter={drafter}"
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from drafterforge.errors import ConfigError, shorten
+from drafterforge.errors import ConfigError, quote
 from drafterforge.selectors.laws import best_of, draw, one_hot, restricted
 from drafterforge.selectors.memory import Memory
 from drafterforge.selectors.naming import keyword_options, known, pool_names
@@ -201,7 +201,7 @@ def one_of(option: str, value: object, choices: Sequence[str]) -> str:
 def flag(option: str, value: object) -> bool:
     """The value of an option that is on or off."""
     if not isinstance(value, bool | np.bool_):
-        raise ConfigError(f"{option} must be true or false, got {shorten(repr(value))}")
+        raise ConfigError(f"{option} must be true or false, got {quote(value)}")
     return bool(value)
 
 
@@ -209,7 +209,7 @@ def whole(option: str, value: Any, least: int, most: float = np.inf) -> int:
     """The value of an option that takes a whole number."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
         limit = f", at most {most}" if most < np.inf else ""
-        raise ConfigError(f"{option} must be a whole number of at least {least}{limit}, got {shorten(repr(value))}")
+        raise ConfigError(f"{option} must be a whole number of at least {least}{limit}, got {quote(value)}")
     return int(value)
 
 
@@ -217,11 +217,11 @@ def at_least(option: str, value: Any, least: float, most: float = np.inf) -> Any
     """The value of an option that takes a number of a range."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not least <= value <= most:
         limit = f", at most {most:g}" if most < np.inf else ""
-        raise ConfigError(f"{option} must be at least {least:g}{limit}, got {shorten(repr(value))}")
+        raise ConfigError(f"{option} must be at least {least:g}{limit}, got {quote(value)}")
     return value
 
 
 def _cost(cost: Any) -> float:
     if not isinstance(cost, int | float | np.number) or not 0 < cost < np.inf:
-        raise ConfigError(f"costs are the seconds a cycle takes with each drafter, above 0, got {shorten(repr(cost))}")
+        raise ConfigError(f"costs are the seconds a cycle takes with each drafter, above 0, got {quote(cost)}")
     return float(cost)

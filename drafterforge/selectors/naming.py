@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from inspect import Parameter, signature
 
-from drafterforge.errors import ConfigError, shorten
+from drafterforge.errors import ConfigError, quote, shorten
 
 
 def known(word: object, names: Iterable[str], what: str) -> str:
@@ -16,7 +16,7 @@ def known(word: object, names: Iterable[str], what: str) -> str:
         return str(word)
     close = get_close_matches(shorten(word), names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise ConfigError(f"no {what} {shorten(repr(word))}{hint} (have: {', '.join(names) or 'none'})")
+    raise ConfigError(f"no {what} {quote(word)}{hint} (have: {', '.join(names) or 'none'})")
 
 
 def pool_names(drafters: Sequence[str]) -> list[str]:
@@ -26,7 +26,7 @@ def pool_names(drafters: Sequence[str]) -> list[str]:
         raise ConfigError("a selector needs at least one drafter, got an empty pool")
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
-        raise ConfigError(f"drafter {shorten(repr(twice))} is in the pool twice; give every drafter its own name")
+        raise ConfigError(f"drafter {quote(twice)} is in the pool twice; give every drafter its own name")
     return names
 
 

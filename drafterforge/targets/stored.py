@@ -18,7 +18,7 @@ from safetensors import safe_open
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
 
 from drafterforge.artifacts.typed import read_json
-from drafterforge.errors import ArtifactError, shorten
+from drafterforge.errors import ArtifactError, quote, shorten
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"  # with one, transformers loads what it names
@@ -115,5 +115,5 @@ def _plain(content: Mapping[str, Any], kind: type[PretrainedConfig], path: Path)
 def _class_of(kind: object, path: Path) -> type[PretrainedConfig]:
     """The config class of a `model_type`."""
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-        raise ArtifactError(f"{path} has model_type {shorten(repr(kind))}, which transformers does not know")
+        raise ArtifactError(f"{path} has model_type {quote(kind)}, which transformers does not know")
     return CONFIG_MAPPING[kind]

@@ -467,3 +467,28 @@ def test_a_config_that_speaks_is_believed(request, facts, layout):
 def test_a_silent_eagle_config_means_false(facts, eagle3):
     edit(eagle3, norm_before_residual=...)
     assert read_head(eagle3, facts).drafter.spec.norm_before_residual is False
+
+
+# Strangers' values in errors.
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize("value", [LONG, [LONG], {LONG: LONG}, 10**4000], ids=["text", "list", "object", "number"])
+@pytest.mark.parametrize("layout", ["eagle3", "speculators"])
+def test_an_error_quotes_a_part_of_a_value(request, facts, layout, value):
+    folder = request.getfixturevalue(layout)
+    whole, refusals = json.loads((folder / "config.json").read_text()), 0
+    for place in leaves(whole):
+        (folder / "config.json").write_text(json.dumps(put(whole, place, value)))
+        try:
+            read_head(folder, facts)
+        except ArtifactError as error:
+            refusals += 1
+            assert len(str(error)) < 800, (place, str(error)[:200])
+    assert refusals > 10
+
+
+def test_an_error_quotes_a_part_of_a_tensors_name(facts, eagle3):
+    edit_tensors(eagle3, lambda tensors: tensors.update({LONG: torch.zeros(1)}))
+    assert len(refused(eagle3, facts)) < 800

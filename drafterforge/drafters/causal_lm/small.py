@@ -7,7 +7,7 @@ from pathlib import Path
 
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.base import Drafter
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, quote
 from drafterforge.targets.load import Target, load_target
 
 
@@ -34,7 +34,7 @@ def load_small_lm(folder: Path, target: Target) -> SmallLM:
     for token, wanted in sorted(theirs.items(), key=lambda item: item[1]):
         if ours.get(token, wanted) != wanted:
             raise ArtifactError(
-                f"{folder} has another tokenizer than {target.name}: {token!r} is {ours[token]} there and {wanted} "
-                "here; a causal LM drafts for a target with the same tokenizer"
+                f"{folder} has another tokenizer than {target.name}: {quote(token)} is {ours[token]} there and "
+                f"{wanted} here; a causal LM drafts for a target with the same tokenizer"
             )
     return SmallLM(model)

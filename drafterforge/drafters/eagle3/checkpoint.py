@@ -20,7 +20,7 @@ from drafterforge.config.names import typed_taps
 from drafterforge.drafters.eagle3.lora import ADAPTER, Adapter, load_adapter, merge
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec, check_spec
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, quote, shorten
 from drafterforge.targets.load import Target
 
 HEAD = "lm_head.weight"
@@ -78,12 +78,12 @@ def generalist_of(folder: Path) -> Path | None:
         place for place in (beside, SHIPPED / beside.parts[-3] / "drafters" / name) if (place / MANIFEST).is_file()
     ]
     if not places:
-        raise ArtifactError(f"{folder} adds to the drafter {name!r}, which is not beside it; put it at {beside}")
+        raise ArtifactError(f"{folder} adds to the drafter {quote(name)}, which is not beside it; put it at {beside}")
     digests = [Manifest.read(place).digest for place in places]
     if digest in digests:
         return places[digests.index(digest)]
     raise ArtifactError(
-        f"{folder} adds to a {name!r} with digest {digest[:8]}, but {places[0]} has {digests[0][:8]}; "
+        f"{folder} adds to a {quote(name)} with digest {digest[:8]}, but {places[0]} has {digests[0][:8]}; "
         f"type drafterforge train-drafter domain=... name={folder.name} drafter=lora overwrite=true"
     )
 
@@ -101,13 +101,13 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
         tensors = load_file(path)
     except (OSError, TypeError, ValueError, AttributeError, IndexError, SafetensorError) as error:
         raise ArtifactError(
-            f"{folder} is no readable drafter ({str(error)[:200]}); wanted config.json and model.safetensors"
+            f"{folder} is no readable drafter ({shorten(error, 200)}); wanted config.json and model.safetensors"
         ) from None
     tensors.pop("embed_tokens.weight", None)  # some writers add the target's
     tied = config.get(TIED)
     if tied not in (None, EMBEDDING) or (tied and HEAD in tensors):
         raise ArtifactError(
-            f"{folder / 'config.json'} has {TIED}={str(tied)[:40]!r}; wanted {EMBEDDING!r}, and no {HEAD} beside it"
+            f"{folder / 'config.json'} has {TIED}={quote(tied)}; wanted {EMBEDDING!r}, and no {HEAD} beside it"
         )
     if tuple(embedding.shape) != (spec.vocab_size, spec.target_hidden_size):
         raise ArtifactError(
@@ -121,7 +121,7 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
     if missing := sorted(wanted.keys() - tensors.keys()):
         raise ArtifactError(f"{path} lacks {', '.join(missing)}")
     if unexpected := sorted(tensors.keys() - wanted.keys()):
-        raise ArtifactError(f"{path} holds unexpected tensors: {', '.join(unexpected)}")
+        raise ArtifactError(f"{path} holds unexpected tensors: {shorten(', '.join(unexpected), 300)}")
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape:
             raise ArtifactError(f"{path}: {name} is {list(tensor.shape)}, wanted {list(wanted[name].shape)}")

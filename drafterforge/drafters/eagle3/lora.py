@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from drafterforge.artifacts.typed import read_json
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, quote, shorten
 
 ADAPTER = "adapter"  # folder of an expert that holds peft's files
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -64,22 +64,26 @@ def load_adapter(folder: Path, drafter: Eagle3Drafter) -> Adapter:
     except ArtifactError as error:
         raise ArtifactError(f"{folder} is no readable adapter ({error}); wanted {CONFIG} and {WEIGHTS}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError, ArithmeticError) as error:
-        raise ArtifactError(f"{folder} is no readable adapter ({error!r}); wanted {CONFIG} and {WEIGHTS}") from None
-    odd = [f"{key}={config[key]!r}" for key, plain in _UNREAD.items() if config.get(key, plain) not in (plain, None)]
+        raise ArtifactError(
+            f"{folder} is no readable adapter ({quote(error)}); wanted {CONFIG} and {WEIGHTS}"
+        ) from None
+    odd = [
+        f"{key}={quote(config[key])}" for key, plain in _UNREAD.items() if config.get(key, plain) not in (plain, None)
+    ]
     odd += [key for key in ("rank_pattern", "alpha_pattern", "modules_to_save") if config.get(key)]
     if config.get("peft_type") != "LORA" or odd:
         found = ", ".join([str(config.get("peft_type")), *odd])
-        raise ArtifactError(f"{folder / CONFIG} describes {found}; wanted plain LORA of one rank")
+        raise ArtifactError(f"{folder / CONFIG} describes {shorten(found)}; wanted plain LORA of one rank")
     parts: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         if not (named := _KEY.fullmatch(key)):
-            raise ArtifactError(f"{path} holds an unexpected tensor: {key}")
+            raise ArtifactError(f"{path} holds an unexpected tensor: {shorten(key)}")
         parts.setdefault(named[1], {})[named[2]] = tensor.float().to(drafter.embedding.device)
     modules = dict(drafter.named_modules())
     for name, part in parts.items():
         module = modules.get(name)
         if not isinstance(module, nn.Linear):
-            raise ArtifactError(f"{path} adds to {name}, which is no projection of an EAGLE-3 drafter")
+            raise ArtifactError(f"{path} adds to {shorten(name)}, which is no projection of an EAGLE-3 drafter")
         wanted = {"A": (rank, module.in_features), "B": (module.out_features, rank)}
         found = {side: tuple(tensor.shape) for side, tensor in part.items()}
         if found != wanted:

@@ -14,7 +14,7 @@ import torch
 from transformers import LlamaConfig, PretrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, quote, shorten
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 LARGEST = 1 << 24  # of any dimension
@@ -131,11 +131,11 @@ class DrafterSpec:
         try:
             architecture = (config.get("architectures") or ["?"])[0]
             if architecture != ARCHITECTURE:
-                raise ArtifactError(f"{source} describes a {architecture!r}, wanted {ARCHITECTURE!r}")
+                raise ArtifactError(f"{source} describes a {quote(architecture)}, wanted {ARCHITECTURE!r}")
             if unread := [key for key in UNREAD if config.get(key)]:
                 raise ArtifactError(f"{source} sets {', '.join(unread)}, which this version does not run")
             if odd := [key for key in FLAGS if not isinstance(config.get(key, False), bool)]:
-                raise ArtifactError(f"{source} has {odd[0]}={str(config[odd[0]])[:40]}, wanted true or false")
+                raise ArtifactError(f"{source} has {odd[0]}={shorten(config[odd[0]])}, wanted true or false")
             taps = tuple(config["eagle_aux_hidden_state_layer_ids"])
             return DrafterSpec(
                 hidden_size=config["hidden_size"],
@@ -165,23 +165,23 @@ def check_spec(spec: DrafterSpec, source: str) -> None:
     for name in (*sizes, "vocab_size", "draft_vocab_size", "max_positions"):
         value = getattr(spec, name)
         if type(value) is not int or not 0 < value <= LARGEST:
-            raise ArtifactError(f"{source}: {name} is {str(value)[:40]}, wanted a number from 1 to {LARGEST}")
+            raise ArtifactError(f"{source}: {name} is {shorten(value)}, wanted a number from 1 to {LARGEST}")
     if spec.num_heads % spec.num_key_heads or spec.head_dim % 2 or spec.num_heads * spec.head_dim > LARGEST:
         raise ArtifactError(
             f"{source}: {spec.num_heads} heads, {spec.num_key_heads} of keys, of width {spec.head_dim}; wanted a "
             "multiple, and an even width"
         )
     if type(spec.rms_norm_eps) is not float or not 0 <= spec.rms_norm_eps < 1:
-        raise ArtifactError(f"{source}: rms_norm_eps is {str(spec.rms_norm_eps)[:40]}, wanted a number below 1")
+        raise ArtifactError(f"{source}: rms_norm_eps is {shorten(spec.rms_norm_eps)}, wanted a number below 1")
     if len(spec.tap_layers) != 3 or not all(type(layer) is int and 0 <= layer <= LARGEST for layer in spec.tap_layers):
-        raise ArtifactError(f"{source}: eagle_aux_hidden_state_layer_ids is {str(spec.tap_layers)[:80]}, wanted three")
+        raise ArtifactError(f"{source}: eagle_aux_hidden_state_layer_ids is {shorten(spec.tap_layers)}, wanted three")
     rope = spec.rope_parameters
     theta = rope.get("rope_theta", 10000.0) if isinstance(rope, dict) else None
     if type(theta) not in (int, float) or not 0 < theta < 1e15:
-        raise ArtifactError(f"{source}: rope_parameters is {str(rope)[:80]}, wanted an object with a rope_theta > 0")
+        raise ArtifactError(f"{source}: rope_parameters is {shorten(rope)}, wanted an object with a rope_theta > 0")
     try:
         frequencies, factor = spec.rotary()
     except Exception as error:  # transformers has its own for every kind of rope
-        raise ArtifactError(f"{source}: rope_parameters {str(rope)[:80]} cannot be used ({str(error)[:80]})") from None
+        raise ArtifactError(f"{source}: rope_parameters {shorten(rope)} cannot be used ({shorten(error)})") from None
     if not torch.isfinite(frequencies).all() or not isinstance(factor, int | float):
-        raise ArtifactError(f"{source}: rope_parameters {str(rope)[:80]} gives no finite frequencies")
+        raise ArtifactError(f"{source}: rope_parameters {shorten(rope)} gives no finite frequencies")

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from drafterforge.artifacts.typed import read_json
 from drafterforge.drafters.base import Drafter
-from drafterforge.errors import ArtifactError, shorten
+from drafterforge.errors import ArtifactError, quote, shorten
 from drafterforge.tree.evidence import SEPARATOR, Evidence
 
 KIND = "retrieval"
@@ -189,9 +189,7 @@ class Datastore:
             ) from None
         found = config.get("kind") if isinstance(config, dict) else config
         if found != KIND:
-            raise ArtifactError(
-                f"{folder / 'config.json'} describes a {shorten(repr(found))}, wanted kind {KIND!r}; {REMEDY}"
-            )
+            raise ArtifactError(f"{folder / 'config.json'} describes a {quote(found)}, wanted kind {KIND!r}; {REMEDY}")
         if arrays.keys() - {"order"} != {"text"}:  # order: of datastores that were stored sorted
             raise ArtifactError(
                 f"{path} holds {shorten(', '.join(sorted(arrays))) or 'nothing'}; wanted text; {REMEDY}"
