@@ -12,7 +12,7 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.progress import bar, table_console
-from drafterforge.replay.joint import JointContest, portfolio
+from drafterforge.replay.joint_play import JointAnswers, portfolio
 from drafterforge.replay.trace import Traces
 from drafterforge.reporting.artifact import write_report
 from drafterforge.schedulers.actions import ActionGrid
@@ -34,8 +34,8 @@ def select_jointly(
     """Choose arms on the training answers, and replay selectors over them on the held-out ones."""
     train, test = traces.split("train"), traces.split("test")
     arms = portfolio(train, grid, profile, cfg.policy.arms)
-    learned = JointContest.of(train, grid, profile, arms).alone().sum(axis=0)
-    contest = JointContest.of(test, grid, profile, arms)
+    learned = JointAnswers.of(train, grid, profile, arms).alone().sum(axis=0)
+    contest = JointAnswers.of(test, grid, profile, arms)
     alone = contest.alone()
     best, tokens = int(learned.argmin()), contest.num_tokens
     rows: list[dict[str, Any]] = [

@@ -18,11 +18,11 @@ from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.rows import ALL
 from drafterforge.evaluation.suites import STREAMS, Suite
 from drafterforge.pipelines.method_factory import STATIC, MethodFactory
-from drafterforge.replay.crossed import Crossing
+from drafterforge.replay.answer_recorder import AnswerRecorder
+from drafterforge.replay.counterfactual import Counterfactual
 from drafterforge.replay.curves import actions, pool_scaling, regret_curves, weights
-from drafterforge.replay.plays import Story
-from drafterforge.replay.selection import Contest, Cycles, tuned
-from drafterforge.replay.story import tell
+from drafterforge.replay.drafting import tell
+from drafterforge.replay.selector_play import Cycles, RecordedAnswers, tuned
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.base import Scheduler, StaticScheduler
@@ -44,12 +44,12 @@ class ReplayedMethod:
     options: dict[str, Any]
     cycles: list[Cycles]
 
-    def keys(self, contest: Contest) -> dict[str, Any]:
+    def keys(self, contest: RecordedAnswers) -> dict[str, Any]:
         """What rows and measurements share."""
         return {"selector": self.selector, "scheduler": self.scheduler, "drafters": contest.names}
 
     def measurements(
-        self, contest: Contest, requests: Sequence[Request], answers: Sequence[Generation]
+        self, contest: RecordedAnswers, requests: Sequence[Request], answers: Sequence[Generation]
     ) -> Iterator[Measurement]:
         """What `cycles.parquet` keeps of it."""
         keys = {"source": "replay", "options": json.dumps(self.options), **self.keys(contest)}
@@ -94,7 +94,7 @@ class SelectorReplay:
         return self.cfg.suite.selectors or [name for name in selector_names() if name not in NOT_REPLAYED]
 
     @cached_property
-    def contests(self) -> dict[str, Contest]:
+    def contests(self) -> dict[str, RecordedAnswers]:
         """What every drafter would have done for each answer under each scheduler, with the router's advice."""
         configured = [self.cfg.pool.scheduler] if self.cfg.pool.scheduler else []
         schedulers: dict[str, Scheduler] = {STATIC: StaticScheduler(self.factory.shape)}
@@ -103,7 +103,7 @@ class SelectorReplay:
         return self._contests(self.requests, self.answers, schedulers, "story")
 
     @property
-    def static(self) -> Contest:
+    def static(self) -> RecordedAnswers:
         """The contest in which every drafter has one tree."""
         return self.contests[STATIC]
 
@@ -209,7 +209,7 @@ class SelectorReplay:
             return {"mixed" if len(names) > 1 else names[0]: everything}
         return {ALL: everything} | {name: [p for p in everything if domains[p] == name] for name in names}
 
-    def _tuning_contest(self) -> Contest | None:
+    def _tuning_contest(self) -> RecordedAnswers | None:
         """The contest of further requests, on which constants that the papers leave open are tuned."""
         if not self.cfg.suite.tuning_prompts:
             return None
@@ -224,17 +224,17 @@ class SelectorReplay:
         answers: Sequence[Generation],
         schedulers: Mapping[str, Scheduler],
         part: str,
-    ) -> dict[str, Contest]:
+    ) -> dict[str, RecordedAnswers]:
         """part: name of the counterfactuals in the resume cache."""
         used = [(self.cfg.pool.selector, self.cfg.pool.options), *((name, {}) for name in self.selectors)]
         divergences = any(wants_divergence(name, options) for name, options in used)
         target, pool, shape = self.factory.target, self.pool, self.factory.shape
         most = self.cfg.suite.max_new_tokens
-        crossing = Crossing(target, pool, shape, schedulers, most, divergences) if len(schedulers) > 1 else None
+        recorder = AnswerRecorder(target, pool, shape, schedulers, most, divergences) if len(schedulers) > 1 else None
 
-        def counterfactuals(answer: Generation) -> dict[str, Story]:
-            if crossing is not None:
-                return crossing.tell(answer)
+        def counterfactuals(answer: Generation) -> dict[str, Counterfactual]:
+            if recorder is not None:
+                return recorder.record(answer)
             return {STATIC: tell(target, pool, shape, answer, divergences, most)}
 
         stories = []
@@ -244,14 +244,14 @@ class SelectorReplay:
                 stories.append(self.suite.cache.stories(f"{part}-{index:05d}", make))
                 progress.advance()
         prompts = [request.tokens for request in requests]
-        contests = {name: Contest.of([story[name] for story in stories], prompts) for name in schedulers}
+        contests = {name: RecordedAnswers.of([story[name] for story in stories], prompts) for name in schedulers}
         if pool.router is None:
             return contests
         advice = router_advice(target, pool, contests[STATIC])
         return {name: replace(contest, advice=advice) for name, contest in contests.items()}
 
 
-def router_advice(target: Target, pool: Pool, contest: Contest) -> list[np.ndarray]:
+def router_advice(target: Target, pool: Pool, contest: RecordedAnswers) -> list[np.ndarray]:
     """The router's distribution over the drafters for every prompt."""
     distributions = []
     for prompt in contest.prompts:
@@ -262,7 +262,7 @@ def router_advice(target: Target, pool: Pool, contest: Contest) -> list[np.ndarr
     return distributions
 
 
-def mat_by_domain(contest: Contest, domains: Sequence[str]) -> dict[str, dict[str, float]]:
+def mat_by_domain(contest: RecordedAnswers, domains: Sequence[str]) -> dict[str, dict[str, float]]:
     """MAT of every drafter alone, by the domain of the answers."""
     table: dict[str, dict[str, float]] = {}
     for domain in sorted(set(domains)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from drafterforge.artifacts.folder import is_whole, open_artifact, reuse_artifact, write_artifact
@@ -18,8 +17,8 @@ from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import interleave, load_prompts
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.pool import open_pool
-from drafterforge.replay.recording import record
-from drafterforge.replay.trace import Recorded, Traces, join, load_shards, recorded_of, save_shard
+from drafterforge.replay.record import record
+from drafterforge.replay.trace import Traces, TraceSpec, join, load_shards, save_shard
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.targets.device import describe_device
@@ -34,14 +33,14 @@ def traces_of(
     """The traces that are configured, recorded if they are not there; drafter: the policy's."""
     names = cfg.drafters or [drafter]
     top_ks = tuple(sorted({*grid.top_ks, cfg.told_top_k}))
-    recorded = Recorded(tuple(names), top_ks, max(grid.depths), cfg.told_top_k)
+    recorded = TraceSpec(tuple(names), top_ks, max(grid.depths), cfg.told_top_k)
     folders = [find_artifact(runs_dir, target.name, "drafters", name) for name in names]
     parents = [open_drafter(folder, target) for folder in folders]
     path = artifact_dir(runs_dir, target.name, "traces", cfg.name or drafter)
     recorded = wider(path, recorded)
     settings = {
         "traces": to_dict(cfg),
-        "recorded": asdict(recorded),
+        "recorded": recorded.as_dict(),
         "drafters": [parent.as_parent() for parent in parents],
         "dtype": str(target.dtype),
         "seed": seed,
@@ -103,12 +102,12 @@ def traces_of(
     return path, traces
 
 
-def wider(path: Path, wanted: Recorded) -> Recorded:
+def wider(path: Path, wanted: TraceSpec) -> TraceSpec:
     """What is recorded already, if it holds all that is wanted and more: a smaller grid needs no recording anew."""
     if not is_whole(path):
         return wanted
-    found = recorded_of(open_artifact(path, "traces"))
-    same = (found.drafters, found.told) == (wanted.drafters, wanted.told)
+    found = TraceSpec.of(open_artifact(path, "traces"))
+    same = (found.drafters, found.score_top_k) == (wanted.drafters, wanted.score_top_k)
     return found if same and {*wanted.top_ks} <= {*found.top_ks} and wanted.depth <= found.depth else wanted
 
 
@@ -143,7 +142,7 @@ def policy_prompts(
 
 
 def recorded_shard(
-    cfg: TracesConfig, target: Target, pool: Pool, recorded: Recorded, part: Sequence[tuple[str, str, list[int]]]
+    cfg: TracesConfig, target: Target, pool: Pool, recorded: TraceSpec, part: Sequence[tuple[str, str, list[int]]]
 ) -> Traces:
     """Answer and record some prompts; answers of one token take no cycle and are left out."""
     answers = Engine(target, max_batch=cfg.batch_size).generate([ids for *_, ids in part], cfg.max_new_tokens)
@@ -157,7 +156,7 @@ def recorded_shard(
             cfg.max_new_tokens,
             recorded.top_ks,
             recorded.depth,
-            recorded.told,
+            recorded.score_top_k,
         )
         for answer, _ in kept
     ]

@@ -33,8 +33,8 @@ from drafterforge.pipelines.traces import traces_of
 from drafterforge.pipelines.train_router import train_router
 from drafterforge.pipelines.yardstick import yardstick_of
 from drafterforge.replay.planner import best_static
-from drafterforge.replay.replay import build_table
-from drafterforge.replay.schedules import Schedule, bounds_of, faster_p, replayed, schedule_of
+from drafterforge.replay.scheduler_play import Schedule, bounds_of, faster_p, schedule_figures, schedule_of
+from drafterforge.replay.table import build_table
 from drafterforge.replay.trace import Traces
 from drafterforge.reporting.artifact import write_report
 from drafterforge.runtime.engine import Engine
@@ -84,7 +84,7 @@ def run(cfg: Config) -> Path:
     grid, others = calibrate.action_grid(cfg), policies_of(cfg, target, path)
     given = given_profile(cfg, target, grid) if cfg.latency.path else None
     traces_path, traces = traces_of(cfg.traces, cfg.grid, cfg.drafter, cfg.runs_dir, target, cfg.seed, cfg.overwrite)
-    grid.check(traces.recorded.top_ks, traces.recorded.depth, str(traces_path))
+    grid.check(traces.spec.top_ks, traces.spec.depth, str(traces_path))
     traces = traces.with_texts(target.backbone.embedding)
     profile_path, profile = given or own_profile(cfg, target, grid)
     if cfg.policy.method == "joint":
@@ -94,7 +94,7 @@ def run(cfg: Config) -> Path:
     schedules = schedules_of(cfg, target, grid, traces, profile, others)
     test = traces.split("test")
     drafter = traces.drafter(cfg.drafter)
-    rows = [replayed(one, test, drafter, profile) for one in schedules.values()]
+    rows = [schedule_figures(one, test, drafter, profile) for one in schedules.values()]
     rows += bounds_of(test, drafter, grid, profile, traces.split("train"))
     show_replayed(rows, profile.device)
     rows_live = live(cfg, target, test, schedules)
@@ -212,7 +212,7 @@ def trained(
         return
     staging = open_staging(path, settings)
     lesson = Lesson(traces.split("train"), traces.drafter(cfg.drafter), profile, grid, staging, cfg.seed)
-    told, method, seconds = traces.recorded.told, cfg.policy.method, None
+    told, method, seconds = traces.spec.score_top_k, cfg.policy.method, None
     grids = {"ltd": ltd_grid, "marginal": marginal_grid}
     spec = PolicySpec(
         kind=method if method in grids else "shapes",

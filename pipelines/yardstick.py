@@ -21,7 +21,7 @@ from drafterforge.data.prompts import Prompt
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.pool import RETRIEVAL, build_pool
-from drafterforge.replay.story import tell
+from drafterforge.replay.drafting import tell
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.actions import describe

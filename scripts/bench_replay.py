@@ -29,10 +29,9 @@ from drafterforge.pipelines.calibrate import action_grid
 from drafterforge.pipelines.pool import open_pool
 from drafterforge.pipelines.traces import traces_of
 from drafterforge.pipelines.train_policy import given_profile, own_profile
-from drafterforge.replay.choices import observations_of
 from drafterforge.replay.episodes import ShapeEnvironment
-from drafterforge.replay.replay import Table as Outcomes
-from drafterforge.replay.replay import build_table
+from drafterforge.replay.scheduler_actions import observations_of
+from drafterforge.replay.table import OutcomeTable, build_table
 from drafterforge.replay.trace import Traces
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
@@ -98,7 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
         save_json_atomic(options.json, report)
 
 
-def stepping(table: Outcomes, observations: np.ndarray, parts: list[str], quick: bool) -> dict:
+def stepping(table: OutcomeTable, observations: np.ndarray, parts: list[str], quick: bool) -> dict:
     """Cycles a second of environments that step and observe, actions drawn beforehand."""
     env = ShapeEnvironment(table, observations, num_envs=256, every=10)
     draw, steps = np.random.default_rng(0), 20 if quick else 400

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save
 from drafterforge.artifacts.atomic import save_json_atomic, write_bytes_atomic
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.measurements import Measurement, load_measurements, save_measurements
-from drafterforge.replay.plays import Story, Trees
+from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
 from drafterforge.runtime.batch import Generation
 
 TREES = ("accept_length", "depth", "num_nodes", "top_k", "divergence")
@@ -44,7 +44,7 @@ class ResumeCache:
         save_json_atomic(path, plain)
         return answers
 
-    def stories(self, name: str, make: Callable[[], Mapping[str, Story]]) -> dict[str, Story]:
+    def stories(self, name: str, make: Callable[[], Mapping[str, Counterfactual]]) -> dict[str, Counterfactual]:
         """Stories of one answer, by scheduler."""
         path = self.folder / f"{name}.safetensors"
         if (known := _stories(path)) is not None:
@@ -76,7 +76,7 @@ def _json(path: Path) -> list[dict[str, Any]] | None:
         return None
 
 
-def _stories(path: Path) -> dict[str, Story] | None:
+def _stories(path: Path) -> dict[str, Counterfactual] | None:
     try:
         arrays = load_file(path)
         with open(path, "rb") as file:
@@ -87,9 +87,9 @@ def _stories(path: Path) -> dict[str, Story] | None:
         return None
 
 
-def _read(scheduler: str, words: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Story:
+def _read(scheduler: str, words: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Counterfactual:
     trees = [
-        Trees(**{key: arrays.get(f"{scheduler}/{number}.{key}") for key in TREES})
+        CycleOutcomes(**{key: arrays.get(f"{scheduler}/{number}.{key}") for key in TREES})
         for number in range(words.pop("trees"))
     ]
-    return Story(**words, trees=trees, **{key: arrays.get(f"{scheduler}/{key}") for key in ARRAYS})
+    return Counterfactual(**words, trees=trees, **{key: arrays.get(f"{scheduler}/{key}") for key in ARRAYS})

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from drafterforge.replay.selection import Contest, Cycles
+from drafterforge.replay.selector_play import Cycles, RecordedAnswers
 from drafterforge.selectors.base import Selector
 
 Plays = Mapping[str, Sequence[Cycles]]  # method -> cycles of every answer
 DIGITS = 4
 
 
-def regret_curves(contest: Contest, plays: Plays) -> dict[str, list[float]]:
+def regret_curves(contest: RecordedAnswers, plays: Plays) -> dict[str, list[float]]:
     """Cycles above those of each answer's best drafter in hindsight, added up answer by answer."""
     best = contest.static.min(axis=1)
     return {
@@ -27,7 +27,7 @@ def regret_curves(contest: Contest, plays: Plays) -> dict[str, list[float]]:
     }
 
 
-def per_request(contest: Contest, plays: Plays) -> dict[str, list[list[float | None]]]:
+def per_request(contest: RecordedAnswers, plays: Plays) -> dict[str, list[list[float | None]]]:
     """Tokens and cycles of every answer; a replay takes no time."""
     tokens = contest.tokens.tolist()
     return {
@@ -36,14 +36,14 @@ def per_request(contest: Contest, plays: Plays) -> dict[str, list[list[float | N
     }
 
 
-def weights(contest: Contest, make: Callable[[], Selector], place: int) -> dict[str, list[float]]:
+def weights(contest: RecordedAnswers, make: Callable[[], Selector], place: int) -> dict[str, list[float]]:
     """The drafters' shares in a selector's law, cycle by cycle of one answer; place: among the contest's answers."""
     laws = contest.laws(make, place)
     return {name: np.round(law, DIGITS).tolist() for name, law in zip(contest.names, laws.T, strict=True)}
 
 
 def actions(
-    contest: Contest, played: Sequence[Cycles], drafters: Collection[str] | None = None
+    contest: RecordedAnswers, played: Sequence[Cycles], drafters: Collection[str] | None = None
 ) -> list[dict[str, float]]:
     """How often trees of each depth and size were verified.  drafters: whose; None: all, also of no scheduler's."""
     shapes = Counter(
@@ -60,7 +60,7 @@ def actions(
 
 
 def pool_scaling(
-    contest: Contest,
+    contest: RecordedAnswers,
     selectors: Mapping[str, Mapping[str, Any]],
     orders: int = 8,
     seed: int = 0,
@@ -99,7 +99,7 @@ def _of_members(options: Mapping[str, Any], members: Sequence[int]) -> dict[str,
     return {**options, "costs": [options["costs"][member] for member in members]}
 
 
-def _of_pool(contest: Contest, selectors: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+def _of_pool(contest: RecordedAnswers, selectors: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
     """MAT and regret of every selector, of the best drafter of all answers and of the best of each."""
     alone = contest.alone(int(contest.static.sum(axis=0).argmin()))
     plays = {"best in hindsight": contest.hindsight(), "best drafter": alone}

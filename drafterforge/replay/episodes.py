@@ -12,7 +12,7 @@ import torch
 
 from drafterforge.errors import ConfigError
 from drafterforge.replay.environment import Step
-from drafterforge.replay.replay import Table
+from drafterforge.replay.table import OutcomeTable
 from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.observation import level_size, of_level, pool_size
 
@@ -26,7 +26,7 @@ class AnswerEnvironment(ABC):
     observation_size: int
     num_actions: int
 
-    def __init__(self, table: Table, num_envs: int, reward: str, seed: int) -> None:
+    def __init__(self, table: OutcomeTable, num_envs: int, reward: str, seed: int) -> None:
         """reward: throughput (mean tokens per 10 ms of the step's cycles), accept_length or time."""
         if reward not in REWARDS:
             raise ConfigError(f"reward must be one of {', '.join(REWARDS)}, got {reward!r}")
@@ -75,7 +75,7 @@ class ShapeEnvironment(AnswerEnvironment):
 
     def __init__(
         self,
-        table: Table,
+        table: OutcomeTable,
         observations: np.ndarray,
         num_envs: int = 16,
         every: int = 10,
@@ -126,7 +126,7 @@ class DepthEnvironment(AnswerEnvironment):
 
     def __init__(
         self,
-        table: Table,
+        table: OutcomeTable,
         traces: Traces,
         drafter: int,
         sizes: np.ndarray,
@@ -139,7 +139,7 @@ class DepthEnvironment(AnswerEnvironment):
         """
         super().__init__(table, num_envs, reward, seed)
         self.scores = traces.rows["scores"][drafter]
-        self.top_k, self.depth = traces.recorded.told, max(table.grid.depths)
+        self.top_k, self.depth = traces.spec.score_top_k, max(table.grid.depths)
         self.lengths, self.limits = traces.positions, np.minimum(traces.levels, self.depth)
         self.actions = ltd_index(table)[np.arange(self.depth)[None, :], sizes]  # [R, D]
         self.levels = np.ones(num_envs, dtype=np.int64)
@@ -181,7 +181,7 @@ class SizeEnvironment(AnswerEnvironment):
 
     def __init__(
         self,
-        table: Table,
+        table: OutcomeTable,
         traces: Traces,
         drafter: int,
         depths: np.ndarray | None,
@@ -192,7 +192,7 @@ class SizeEnvironment(AnswerEnvironment):
         """depths: levels that each root's tree is drafted with, [R]; None: drawn anew for every cycle."""
         super().__init__(table, num_envs, reward, seed)
         self.scores = traces.rows["scores"][drafter]
-        self.top_k, self.depth = traces.recorded.told, max(table.grid.depths)
+        self.top_k, self.depth = traces.spec.score_top_k, max(table.grid.depths)
         self.lengths, self.limits = traces.positions, np.clip(traces.levels, 1, self.depth)
         self.fixed, self.index = depths, ltd_index(table)
         self.levels = np.ones(num_envs, dtype=np.int64)
@@ -233,7 +233,7 @@ class SizeEnvironment(AnswerEnvironment):
         )
 
 
-def ltd_index(table: Table) -> np.ndarray:
+def ltd_index(table: OutcomeTable) -> np.ndarray:
     """Action of every depth and size of a grid with one width, [D, V]; sizes beyond a pool are its largest."""
     grid = table.grid
     assert len(grid.top_ks) == 1, "LTD keeps one width"
@@ -248,7 +248,7 @@ def ltd_index(table: Table) -> np.ndarray:
     return found
 
 
-def sizes_allowed(table: Table, levels: np.ndarray) -> np.ndarray:
+def sizes_allowed(table: OutcomeTable, levels: np.ndarray) -> np.ndarray:
     """Sizes that are not the same tree as a smaller one, [n, V], of trees with these levels [n]."""
     index = ltd_index(table)
     fresh = np.concatenate((np.ones((len(index), 1), dtype=bool), index[:, 1:] != index[:, :-1]), axis=1)

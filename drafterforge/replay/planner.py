@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from drafterforge.replay.replay import Table, play_static
+from drafterforge.replay.table import OutcomeTable, play_static
 
 
-def backward(table: Table) -> Iterator[np.ndarray]:
+def backward(table: OutcomeTable) -> Iterator[np.ndarray]:
     """Rows of all answers that stand equally far from the end, the last roots first."""
     lengths = np.diff(table.starts)
     for left in range(1, int(lengths.max(initial=0)) + 1):
@@ -22,7 +22,7 @@ def backward(table: Table) -> Iterator[np.ndarray]:
 
 
 def values_under(
-    table: Table, back_up: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    table: OutcomeTable, back_up: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Seconds to the end of each root [R] and of each action there [R, A].
 
@@ -38,17 +38,17 @@ def values_under(
     return values[:-1], actions
 
 
-def clairvoyant(table: Table) -> tuple[np.ndarray, np.ndarray]:
+def clairvoyant(table: OutcomeTable) -> tuple[np.ndarray, np.ndarray]:
     """Fewest seconds to the end from each root [R], and with each action first [R, A]: nobody does better."""
     return values_under(table, lambda _, actions: actions.min(axis=1))
 
 
-def policy_values(table: Table, probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def policy_values(table: OutcomeTable, probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Expected seconds to the end under a policy [R, A], and with each action first."""
     return values_under(table, lambda rows, actions: (probs[rows] * actions).sum(axis=1))
 
 
-def visits(table: Table, probs: np.ndarray) -> np.ndarray:
+def visits(table: OutcomeTable, probs: np.ndarray) -> np.ndarray:
     """Probability that a cycle of each answer begins at each root under a policy [R, A], [R]."""
     found = np.zeros(table.num_roots)
     found[table.starts[:-1][np.diff(table.starts) > 0]] = 1.0
@@ -61,14 +61,14 @@ def visits(table: Table, probs: np.ndarray) -> np.ndarray:
     return found
 
 
-def best_static(table: Table, answers: Sequence[int] | None = None) -> tuple[int, np.ndarray]:
+def best_static(table: OutcomeTable, answers: Sequence[int] | None = None) -> tuple[int, np.ndarray]:
     """The action that takes the fewest seconds for all answers alone, and those of every action, [A]."""
     seconds = play_static(table)
     total = (seconds if answers is None else seconds[list(answers)]).sum(axis=0)
     return int(total.argmin()), total
 
 
-def best_kept(table: Table, every: int) -> np.ndarray:
+def best_kept(table: OutcomeTable, every: int) -> np.ndarray:
     """Fewest seconds of each answer when every choice is kept for N cycles, [P]."""
     rows = np.repeat(np.arange(table.num_roots)[:, None], len(table.grid), axis=1)
     actions, ends = np.arange(len(table.grid)), table.ends[:, None]

@@ -55,20 +55,30 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What was recorded, and of whom."""
+class TraceSpec:
+    """What is recorded, and of which drafters."""
 
     drafters: tuple[str, ...]
     top_ks: tuple[int, ...]
     depth: int
-    told: int  # width of `scores`
+    score_top_k: int  # width of the trees whose candidates `scores` holds
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the manifest of a traces artifact has it."""
+        return {"drafters": self.drafters, "top_ks": self.top_ks, "depth": self.depth, "told": self.score_top_k}
+
+    @staticmethod
+    def of(manifest: Manifest) -> TraceSpec:
+        """What the manifest of a traces artifact has."""
+        spec: dict[str, Any] = manifest.config["recorded"]
+        return TraceSpec(tuple(spec["drafters"]), tuple(spec["top_ks"]), spec["depth"], spec["told"])
 
 
 @dataclass(frozen=True)
 class Traces:
     """Traces of many answers, their roots one below the other."""
 
-    recorded: Recorded
+    spec: TraceSpec
     tokens: list[np.ndarray]  # [P] of [end]
     begins: np.ndarray  # [P]
     limits: np.ndarray  # [P] max_new_tokens
@@ -105,13 +115,13 @@ class Traces:
     def levels(self) -> np.ndarray:
         """Deepest level that could count at each root, as the engine limits it, [R]."""
         emitted = self.positions - self.begins[self.answer_of] + 1
-        return np.minimum(self.limits[self.answer_of] - emitted - 1, self.recorded.depth)
+        return np.minimum(self.limits[self.answer_of] - emitted - 1, self.spec.depth)
 
     def drafter(self, name: str) -> int:
         """Its place."""
-        if name not in self.recorded.drafters:
-            raise ConfigError(f"these traces are of {', '.join(self.recorded.drafters)}, not of drafter {name!r}")
-        return self.recorded.drafters.index(name)
+        if name not in self.spec.drafters:
+            raise ConfigError(f"these traces are of {', '.join(self.spec.drafters)}, not of drafter {name!r}")
+        return self.spec.drafters.index(name)
 
     def depths(self, grid: ActionGrid) -> np.ndarray:
         """Levels drafted by each action at each root: what the engine's limit leaves, [R, A]."""
@@ -125,12 +135,12 @@ class Traces:
 
     def accept_lengths(self, grid: ActionGrid, drafter: int) -> np.ndarray:
         """Tokens that a cycle with each action emits at each root, bonus included, cut at the answer's end: [R, A]."""
-        grid.check(self.recorded.top_ks, self.recorded.depth, "the trace")
+        grid.check(self.spec.top_ks, self.spec.depth, "the trace")
         ranks, depth = self.rows["ranks"][drafter], self.depths(grid)
         found = np.ones((self.num_roots, len(grid)), dtype=np.uint8)
         index = np.arange(self.num_roots)
         for action, (num_tokens, _, top_k) in enumerate(grid.table):
-            own = ranks[:, self.recorded.top_ks.index(top_k)] if num_tokens > 1 else None
+            own = ranks[:, self.spec.top_ks.index(top_k)] if num_tokens > 1 else None
             if own is None:
                 continue
             deep = depth[:, action]
@@ -167,10 +177,10 @@ class Traces:
         return self.select([place for place, split in enumerate(self.splits) if split == name])
 
 
-def join(recorded: Recorded, traces: Sequence[Trace], domains: Sequence[str], splits: Sequence[str]) -> Traces:
+def join(spec: TraceSpec, traces: Sequence[Trace], domains: Sequence[str], splits: Sequence[str]) -> Traces:
     """Many traces as one."""
     return Traces(
-        recorded,
+        spec,
         [trace.tokens for trace in traces],
         np.array([trace.begin for trace in traces]),
         np.array([trace.max_new_tokens for trace in traces]),
@@ -196,7 +206,7 @@ def save_shard(path: Path, traces: Traces) -> None:
     save_json_atomic(path.with_suffix(".json"), words)
 
 
-def load_shards(folder: Path, recorded: Recorded) -> Traces:
+def load_shards(folder: Path, spec: TraceSpec) -> Traces:
     """Read all shards of a folder."""
     parts = []
     for path in sorted(folder.glob("shard-*.safetensors")):
@@ -205,11 +215,11 @@ def load_shards(folder: Path, recorded: Recorded) -> Traces:
         cuts = np.cumsum(arrays.pop("lengths"))[:-1]
         tokens = np.split(arrays.pop("tokens"), cuts)
         begins, limits = arrays.pop("begins"), arrays.pop("limits")
-        parts.append(Traces(recorded, tokens, begins, limits, words["domains"], words["splits"], arrays))
+        parts.append(Traces(spec, tokens, begins, limits, words["domains"], words["splits"], arrays))
     if not parts:
         raise ArtifactError(f"{folder} holds no traces; type overwrite=true to record them anew")
     return Traces(
-        recorded,
+        spec,
         [tokens for part in parts for tokens in part.tokens],
         np.concatenate([part.begins for part in parts]),
         np.concatenate([part.limits for part in parts]),
@@ -219,13 +229,7 @@ def load_shards(folder: Path, recorded: Recorded) -> Traces:
     )
 
 
-def recorded_of(manifest: Manifest) -> Recorded:
-    """What an artifact says it holds."""
-    found: dict[str, Any] = manifest.config["recorded"]
-    return Recorded(tuple(found["drafters"]), tuple(found["top_ks"]), found["depth"], found["told"])
-
-
 def open_traces(path: Path | str, target_fingerprint: str, target: str) -> tuple[Manifest, Traces]:
     """The traces of an artifact, checked."""
     manifest = open_artifact(path, "traces", target_fingerprint=target_fingerprint, target=target)
-    return manifest, load_shards(Path(path), recorded_of(manifest))
+    return manifest, load_shards(Path(path), TraceSpec.of(manifest))

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drafterforge.replay.choices import logits_of
 from drafterforge.replay.planner import policy_values, visits
-from drafterforge.replay.replay import Table, play
+from drafterforge.replay.scheduler_actions import logits_of
+from drafterforge.replay.table import OutcomeTable, play
 from drafterforge.schedulers.nets import ActorCritic
 
 
@@ -37,7 +37,7 @@ class PlannerConfig:
 def distil_planner(
     net: ActorCritic,
     observations: np.ndarray,
-    table: Table,
+    table: OutcomeTable,
     config: PlannerConfig,
     seed: int,
     advance: Callable[[str], None] = lambda _: None,

@@ -23,9 +23,9 @@ from drafterforge.config.policy import (
     ShapePolicyConfig,
 )
 from drafterforge.errors import ConfigError
-from drafterforge.replay.choices import depths_of, grown_actions, observations_of, sizes_of
 from drafterforge.replay.episodes import DepthEnvironment, ShapeEnvironment, SizeEnvironment
-from drafterforge.replay.replay import build_table, play, play_static
+from drafterforge.replay.scheduler_actions import depths_of, grown_actions, observations_of, sizes_of
+from drafterforge.replay.table import build_table, play, play_static
 from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.latency import LatencyProfile
@@ -76,7 +76,7 @@ def train_shapes(
 
 def train_ltd(config: LTDPolicyConfig, lesson: Lesson) -> tuple[dict, dict[str, Curve]]:
     """Networks and curves of `ltd`: each alone first, then in turn, the other one fixed."""
-    grid = ltd_grid(lesson.grid, lesson.traces.recorded.told, config.max_depth)
+    grid = ltd_grid(lesson.grid, lesson.traces.spec.score_top_k, config.max_depth)
     table = build_table(lesson.traces, grid, lesson.drafter, lesson.profile)
     traces, drafter, depth = lesson.traces, lesson.drafter, max(grid.depths)
     nets: dict[str, ActorCritic | None] = {"depth": None, "size": None}

@@ -16,7 +16,7 @@ from drafterforge.schedulers.base import RandomScheduler
 from drafterforge.schedulers.latency import STEPS, Cycles, hats, read_profile, terms
 from drafterforge.schedulers.latency_fit import fit_step, fit_terms, unpriced
 from tests.models import tiny_target
-from tests.schedulers.made import profile, traces
+from tests.replay.made import profile, traces
 
 
 def drawn(count: int = 2000) -> Cycles:
@@ -195,7 +195,7 @@ def test_shards_give_back_the_traces_that_were_saved(tmp_path):
     one, other = traces(0), traces(1, lengths=(9, 17))
     save_shard(tmp_path / "shard-00000.safetensors", one)
     save_shard(tmp_path / "shard-00001.safetensors", other)
-    both = load_shards(tmp_path, one.recorded)
+    both = load_shards(tmp_path, one.spec)
     assert both.num_roots == one.num_roots + other.num_roots
     assert both.splits == ["train", "test", "train", "test"]
     back = both.select([2, 3])
@@ -203,4 +203,4 @@ def test_shards_give_back_the_traces_that_were_saved(tmp_path):
         np.testing.assert_array_equal(back.rows[key], value)
     assert (back.positions == other.positions).all() and (back.ahead == other.ahead).all()
     with pytest.raises(ArtifactError, match="holds no traces"):
-        load_shards(tmp_path / "nothing", one.recorded)
+        load_shards(tmp_path / "nothing", one.spec)

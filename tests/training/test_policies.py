@@ -11,15 +11,15 @@ from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import load_config
 from drafterforge.config.policy import LTDPolicyConfig
 from drafterforge.errors import ConfigError
-from drafterforge.replay.choices import grown_actions
-from drafterforge.replay.replay import build_table, play
+from drafterforge.replay.scheduler_actions import grown_actions
+from drafterforge.replay.table import build_table, play
 from drafterforge.router.router import Router
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.marginal import MarginalPolicy, marginal_grid
 from drafterforge.schedulers.policy import load_policy
 from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.training import policies
-from tests.schedulers.made import profile, traces
+from tests.replay.made import profile, traces
 
 
 def widths(network: torch.nn.Sequential) -> list[int]:

@@ -13,12 +13,12 @@ from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
-from drafterforge.replay.choices import observations_of
-from drafterforge.replay.crossed import crossed, draws
-from drafterforge.replay.joint import Arm, JointContest
-from drafterforge.replay.recording import record
-from drafterforge.replay.story import tell
-from drafterforge.replay.trace import Recorded, join
+from drafterforge.replay.answer_recorder import draws, record_answers
+from drafterforge.replay.drafting import tell
+from drafterforge.replay.joint_play import Arm, JointAnswers
+from drafterforge.replay.record import record
+from drafterforge.replay.scheduler_actions import observations_of
+from drafterforge.replay.trace import TraceSpec, join
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.actions import ActionGrid
@@ -29,10 +29,10 @@ from drafterforge.schedulers.nets import ActorCritic, forbid
 from drafterforge.schedulers.policy import ShapePolicy
 from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.tree.grow import TreeShape
-from tests.evaluation.test_story import seen_live, told_by
 from tests.models import tiny_drafter, tiny_target
+from tests.replay.made import profile
+from tests.replay.test_selector_replay_equals_live import live_cycles, replayed_cycles
 from tests.runtime.test_pool import random_adapter
-from tests.schedulers.made import profile
 
 SHAPE = TreeShape(40, 3, 8)
 GRID = ActionGrid("tiny", (1, 2, 9, 20, 60), (1, 2, 4), (1, 3, 8))
@@ -113,7 +113,7 @@ def everything():
     served = Pool({name: drafters[name] for name in ("a", "b", "c")}, "static")
     widths = (1, 3, 8)
     found = [record(target, served, one.prompt, one.tokens, COUNT, widths, 4, 8) for one in answers]
-    traces = join(Recorded(("a", "b", "c"), widths, 4, 8), found, ["x"] * 3, ["test"] * 3)
+    traces = join(TraceSpec(("a", "b", "c"), widths, 4, 8), found, ["x"] * 3, ["test"] * 3)
     traces = traces.with_texts(target.backbone.embedding)
     schedulers = {
         "static": StaticScheduler(SHAPE),
@@ -125,7 +125,7 @@ def everything():
         "ltd, depth alone": ltd_policy(size=False),
         "marginal": marginal_policy(),
     }
-    contests = crossed(target, pool, SHAPE, answers, schedulers, COUNT, divergences=True)
+    contests = record_answers(target, pool, SHAPE, answers, schedulers, COUNT, divergences=True)
     return target, pool, answers, traces, schedulers, contests
 
 
@@ -156,7 +156,7 @@ def test_replayed_cycles_equal_live_cycles(everything, selector, scheduler):
     played = contest.run(contest.maker(selector, seed=3, **SELECTORS[selector]))
     used: Counter[str] = Counter()
     for answer, cycles in zip(live(everything, selector, scheduler), played, strict=True):
-        assert seen_live(answer) == told_by(contest, cycles)
+        assert live_cycles(answer) == replayed_cycles(contest, cycles)
         used.update(cycle.drafter for cycle in answer.cycles)
     assert len(used) > 1 or selector == "static"
     table = contest.table(played)
@@ -170,7 +170,7 @@ def test_batches_leave_the_cycles_alone(everything, scheduler):
     contest = everything[-1][scheduler]
     played = contest.run(contest.maker("hedgespec", seed=3))
     for answer, cycles in zip(live(everything, "hedgespec", scheduler, max_batch=3), played, strict=True):
-        assert seen_live(answer) == told_by(contest, cycles)
+        assert live_cycles(answer) == replayed_cycles(contest, cycles)
 
 
 def test_schedulers_choose_now_this_now_that(everything):
@@ -185,31 +185,31 @@ def test_schedulers_choose_now_this_now_that(everything):
         assert {cycle.top_k for cycle in cycles if cycle.drafter not in served} == {2, 8}
     assert min(lengths.values()) > 1 and max(lengths.values()) > 3, lengths
     kept = everything[-1]["kept"]
-    assert all(len(story.trees) > 3 and story.every == 3 for story in kept.stories)
+    assert all(len(counterfactual.trees) > 3 and counterfactual.every == 3 for counterfactual in kept.counterfactuals)
 
 
 def test_a_choice_stands_while_others_draft(everything):
     """In three cycles the policy decides once, also where a drafter that it does not serve comes in between."""
-    story = everything[-1]["kept"].stories[0]
+    counterfactual = everything[-1]["kept"].counterfactuals[0]
     turns = iter([0, 5, 3] * COUNT)
-    cycles = story.play(lambda _: next(turns))
+    cycles = counterfactual.play(lambda _: next(turns))
     assert len(cycles) >= 6
     for first, between, third in zip(cycles[::3], cycles[1::3], cycles[2::3], strict=False):
-        own = story.trees[story.chosen[0, first.position]]
+        own = counterfactual.trees[counterfactual.chosen[0, first.position]]
         assert first[1:] == (first.accept_length, first.position, *own.at(0, first.position)[1:])
         assert third[3:] == own.at(3, third.position)[1:]
-        assert between.top_k == 2 and story.chosen[5, between.position] == -1
+        assert between.top_k == 2 and counterfactual.chosen[5, between.position] == -1
 
 
 def test_the_engine_s_own_trees_are_told_alike_with_and_without_recording(everything):
     target, pool, answers, _, _, contests = everything
-    for answer, story in zip(answers, contests["static"].stories, strict=True):
+    for answer, counterfactual in zip(answers, contests["static"].counterfactuals, strict=True):
         plain = tell(target, pool, SHAPE, answer, divergences=True, max_new_tokens=COUNT)
-        inside = slice(story.begin, story.end - 1)
+        inside = slice(counterfactual.begin, counterfactual.end - 1)
         for key in ("accept_length", "depth", "num_nodes", "top_k", "divergence"):
-            ours, theirs = (getattr(one.trees[0], key)[:, inside] for one in (story, plain))
+            ours, theirs = (getattr(one.trees[0], key)[:, inside] for one in (counterfactual, plain))
             np.testing.assert_allclose(ours, theirs, atol=1e-5, err_msg=key)
-        assert story.depths == plain.depths and (story.accepted == plain.accepted).all()
+        assert counterfactual.depths == plain.depths and (counterfactual.accepted == plain.accepted).all()
         assert plain.trees[0].divergence.max() > 0
 
 
@@ -218,11 +218,23 @@ def test_a_policy_that_draws_is_drawn_once_and_follows_its_law(everything):
     policy = policy_of(traces, 1, ["children"], temperature=1.0)
     assert draws(policy) and not draws(replace_temperature(policy)) and not draws(StaticScheduler(SHAPE))
     pool = Pool({name: pool.drafters[name] for name in ("a", "b")}, "static")
-    one, two = (crossed(target, pool, SHAPE, answers, {"x": policy}, COUNT)["x"] for _ in range(2))
+    one, two = (record_answers(target, pool, SHAPE, answers, {"x": policy}, COUNT)["x"] for _ in range(2))
     assert one.alone(0) == two.alone(0)
     # the network is close to uniform, so that trees of four levels come up as often as there are in the grid
-    nodes = np.concatenate([story.trees[0].num_nodes[:, story.begin : story.end - 6] for story in one.stories], 1)
-    depth = np.concatenate([story.trees[0].depth[:, story.begin : story.end - 6] for story in one.stories], 1)
+    nodes = np.concatenate(
+        [
+            counterfactual.trees[0].num_nodes[:, counterfactual.begin : counterfactual.end - 6]
+            for counterfactual in one.counterfactuals
+        ],
+        1,
+    )
+    depth = np.concatenate(
+        [
+            counterfactual.trees[0].depth[:, counterfactual.begin : counterfactual.end - 6]
+            for counterfactual in one.counterfactuals
+        ],
+        1,
+    )
     share = len([shape for shape in GRID.shapes if shape.depth == 4]) / len(GRID)
     assert abs((depth == 4).mean() - share) < 4 * (share * (1 - share) / depth.size) ** 0.5 + 0.05
     assert len({*nodes.ravel().tolist()}) > 4
@@ -238,22 +250,22 @@ def test_what_cannot_be_replayed_is_refused(everything):
     with pytest.raises(
         ConfigError, match="scheduler 'x' is a RandomScheduler, which cannot be replayed; wanted one tree"
     ):
-        crossed(target, pool, SHAPE, answers, {"x": RandomScheduler(GRID)}, COUNT)
+        record_answers(target, pool, SHAPE, answers, {"x": RandomScheduler(GRID)}, COUNT)
     other = ltd_policy()
     other = LTDPolicy(replace(other.spec, top_k=2), other.depth_net, None)
     with pytest.raises(ConfigError, match="different widths are recorded one by one, got y of width 8, z of width 2"):
-        crossed(target, pool, SHAPE, answers, {"y": ltd_policy(), "z": other}, COUNT)
+        record_answers(target, pool, SHAPE, answers, {"y": ltd_policy(), "z": other}, COUNT)
     with pytest.raises(DrafterforgeError, match=r"an answer has \d+ tokens, more than max_new_tokens=1 that it was"):
-        crossed(target, pool, SHAPE, answers, {"x": StaticScheduler(SHAPE)}, 1)
+        record_answers(target, pool, SHAPE, answers, {"x": StaticScheduler(SHAPE)}, 1)
 
 
 def test_a_pool_without_drafters_to_schedule_is_told_as_it_is(everything):
     target, pool, answers, _, schedulers, _ = everything
     alone = Pool({"retrieval": pool.drafters["retrieval"]}, "static")
-    told = crossed(target, alone, SHAPE, answers, {"ltd": schedulers["ltd"]}, COUNT)["ltd"]
+    told = record_answers(target, alone, SHAPE, answers, {"ltd": schedulers["ltd"]}, COUNT)["ltd"]
     pool = Pool(alone.drafters, "static", scheduler=schedulers["ltd"])
     for answer, cycles in zip(Engine(target, pool, SHAPE).generate(PROMPTS, COUNT), told.alone(0), strict=True):
-        assert seen_live(answer) == told_by(told, cycles)
+        assert live_cycles(answer) == replayed_cycles(told, cycles)
 
 
 @pytest.mark.quick_cases(1)
@@ -262,14 +274,14 @@ def test_a_drafter_and_a_tree_chosen_together_replay_as_a_pool_of_both_decodes(e
     """A learner over arms has no live form: nobody tells it what every arm would have emitted."""
     target, pool, _, traces, _, _ = everything
     arms = [Arm(name, shape) for name in ("a", "c") for shape in (TreeShape(9, 2, 3), TreeShape(60, 4, 8))]
-    contest = JointContest.of(traces, GRID, profile(), arms)
+    contest = JointAnswers.of(traces, GRID, profile(), arms)
     options = {"c": 0.1} if selector == "ucb1" else {}
     shapes = {arm.name: arm.shape for arm in arms}
     both = {arm.name: pool.drafters[arm.drafter] for arm in arms}
     both = Pool(both, selector, shapes=shapes, costs=contest.costs, seed=0, **options)
     played = contest.run(contest.maker(selector, **options))
     for answer, cycles in zip(Engine(target, both, SHAPE, max_batch=1).generate(PROMPTS, COUNT), played, strict=True):
-        assert seen_live(answer) == [
+        assert live_cycles(answer) == [
             (arms[one.drafter].name, one.accept_length, one.depth, one.num_nodes, one.top_k) for one in cycles
         ]
         assert len({one.drafter for one in cycles}) > 1

@@ -24,12 +24,11 @@ from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Truth
 from drafterforge.drafters.registry import kind_of
 from drafterforge.errors import DrafterforgeError
-from drafterforge.replay.branches import Branches
-from drafterforge.replay.plays import PlayedCycle, Story, Trees
-from drafterforge.replay.recording import beside_roots, read_text
+from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
+from drafterforge.replay.divergence import Branches
+from drafterforge.replay.record import beside_roots, read_text
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.pool import Pool
-from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 from drafterforge.targets.load import Target
 from drafterforge.tree.accept import accepted_path
 from drafterforge.tree.evidence import Evidence
@@ -59,8 +58,8 @@ def tell(
     answer: Generation,
     divergences: bool = False,
     max_new_tokens: int | None = None,
-) -> Story:
-    """The story of a greedy answer.  shape: trees of drafters without their own; no scheduler is asked.
+) -> Counterfactual:
+    """The counterfactual of a greedy answer.  shape: trees of drafters without their own; no scheduler is asked.
 
     divergences: also what MetaSD's selectors are rewarded by, for which the target reads every drafter's branches.
     max_new_tokens: that the answer was allowed, near which less is drafted; see `room_of`.
@@ -70,7 +69,7 @@ def tell(
     room = room_of(target, answer, max_new_tokens)
     depths = [pool.shape_of(name, shape).depth for name in pool.names]
     branches = Branches(text, max(1, *depths)) if divergences else None
-    trees, hits = Trees.blank(len(pool.names), end), np.zeros((len(pool.names), end))
+    trees, hits = CycleOutcomes.blank(len(pool.names), end), np.zeros((len(pool.names), end))
     with torch.inference_mode():
         positions = torch.arange(end, device=target.device)[None]
         features = target.forward(text[None], positions, None)[1][0]
@@ -85,14 +84,14 @@ def tell(
                 hits[numbers] = _solo(part, shapes, text, features, begin, room, told)
         if branches is not None:
             trees = replace(trees, divergence=branches.divergences(target, len(pool.names)))
-    return Story(pool.names, depths, begin, end, [trees], hits, hits)
+    return Counterfactual(pool.names, depths, begin, end, [trees], hits, hits)
 
 
 @dataclass(frozen=True)
 class Told:
     """Where what some drafters draft is noted."""
 
-    trees: Trees
+    trees: CycleOutcomes
     numbers: list[int]  # of these drafters in the pool
     branches: Branches | None
 
@@ -246,49 +245,3 @@ def _lengths(tree: Tree, text: Tensor, roots: Tensor, depth: int) -> np.ndarray:
     padded = torch.cat((text, text.new_full((depth + 1,), -1)))
     chosen = padded[roots[:, None] + 1 + tree.levels]
     return accepted_path(tree, chosen, ancestor_mask(tree.parents, depth), depth)[1].cpu().numpy()
-
-
-def replay(
-    selector: Selector,
-    story: Story,
-    prompt: Sequence[int] = (),
-    advice: np.ndarray | None = None,
-    laws: list[np.ndarray] | None = None,
-) -> list[PlayedCycle]:
-    """Cycles that the selector would have led to, told as the engine tells it when it decodes one request at a time.
-
-    advice: a router's law for the prompt, [N].  laws: takes the law of every choice, [N].
-    """
-    if selector.needs.divergence and any(one.divergence is None for one in story.trees):
-        raise DrafterforgeError(f"{selector.name} needs stories with divergences; tell them with divergences=True")
-    cycles = 0
-
-    def pick(root: int) -> int:
-        choice = selector.select(Context(cycles, root - story.begin))
-        if laws is not None:
-            laws.append(choice.probs)
-        return choice.drafter
-
-    def after(cycle: PlayedCycle, divergence: float | None) -> None:
-        nonlocal cycles
-        cycles += 1
-        first = cycle.position + 1
-        seen = slice(first, first + cycle.accept_length)
-        evaluation = Evaluation(first, story.gamma[:, seen], story.accepted[:, seen])
-        selector.observe(
-            Feedback(
-                cycle.drafter,
-                first,
-                cycle.accept_length,
-                cycle.depth,
-                divergence=divergence if selector.needs.divergence else None,
-                evaluation=evaluation if selector.needs.evaluation else None,
-            )
-        )
-
-    if advice is not None:
-        selector.advise(advice)
-    selector.begin(list(prompt))
-    played = story.play(pick, after)
-    selector.end()
-    return played

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from drafterforge.errors import ConfigError
-from drafterforge.replay.choices import depths_of, levels_of, ltd_actions, nodes_of, observations_of, sizes_of
 from drafterforge.replay.episodes import (
     DepthEnvironment,
     ShapeEnvironment,
@@ -16,12 +15,13 @@ from drafterforge.replay.episodes import (
     ltd_index,
     size_observations,
 )
-from drafterforge.replay.replay import build_table, play, play_static
+from drafterforge.replay.scheduler_actions import depths_of, levels_of, ltd_actions, nodes_of, observations_of, sizes_of
+from drafterforge.replay.table import build_table, play, play_static
 from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid
 from drafterforge.schedulers.growing import LTDPolicy
 from drafterforge.schedulers.nets import ActorCritic
 from drafterforge.schedulers.spec import PolicySpec
-from tests.schedulers.made import GRID, profile, table, traces
+from tests.replay.made import GRID, profile, table, traces
 
 LTD = ActionGrid("ltd", (1, 2, 4, 8), (1, 2, 3), (2,))
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
 from drafterforge.replay.curves import actions, per_request, pool_scaling, regret_curves, weights
-from drafterforge.replay.plays import Story, Trees
-from drafterforge.replay.selection import Contest, accept_rate
+from drafterforge.replay.selector_play import RecordedAnswers, accept_rate
 from drafterforge.reporting.figures import figures_of
 from drafterforge.reporting.reader import CURVES
 
 END = 42
 
 
-def story(rates: list[float], seed: int) -> Story:
+def counterfactual(rates: list[float], seed: int) -> Counterfactual:
     """An answer of drafters whose tokens are right at these rates."""
     draw, count = np.random.default_rng(seed), len(rates)
     hits = (draw.random((count, END)) < np.array(rates)[:, None]).astype(float)
@@ -26,19 +26,19 @@ def story(rates: list[float], seed: int) -> Story:
         lengths[:, root] += (
             np.cumprod(np.pad(following, ((0, 0), (0, 4 - following.shape[1]))), axis=1).sum(1).astype(int)
         )
-    trees = Trees.blank(count, END)
+    trees = CycleOutcomes.blank(count, END)
     nodes = np.repeat(4 + 2 * np.arange(count)[:, None], END, axis=1)
     trees = replace(trees, accept_length=lengths, depth=np.full_like(lengths, 4), num_nodes=nodes)
-    return Story(list("abcd")[:count], [4] * count, 2, END, [trees], hits, hits)
+    return Counterfactual(list("abcd")[:count], [4] * count, 2, END, [trees], hits, hits)
 
 
 @pytest.fixture(scope="module")
-def contest() -> Contest:
+def contest() -> RecordedAnswers:
     """Answers of which each has another best drafter; one of them has no second token."""
     rates = [[0.9, 0.3, 0.3], [0.3, 0.9, 0.3], [0.3, 0.3, 0.9]] * 2
-    stories = [story(one, seed) for seed, one in enumerate(rates)]
-    stories.insert(1, replace(stories[0], end=3))
-    return Contest.of(stories, [[1, 2]] * len(stories))
+    counterfactuals = [counterfactual(one, seed) for seed, one in enumerate(rates)]
+    counterfactuals.insert(1, replace(counterfactuals[0], end=3))
+    return RecordedAnswers.of(counterfactuals, [[1, 2]] * len(counterfactuals))
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +143,6 @@ def test_fewer_drafters_are_the_same_drafters(contest):
 
 
 def test_divergences_of_fewer_drafters_are_means_over_their_own_levels():
-    one = story([0.5, 0.5], 0)
+    one = counterfactual([0.5, 0.5], 0)
     one = replace(one, depths=[4, 2], trees=[replace(one.trees[0], divergence=np.full((2, END), 0.25))])
     assert (one.only([1]).trees[0].divergence == 0.5).all() and (one.only([0]).trees[0].divergence == 0.25).all()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from drafterforge.replay.replay import Table
-from drafterforge.replay.trace import Recorded, Trace, Traces, join
+from drafterforge.replay.table import OutcomeTable
+from drafterforge.replay.trace import Trace, Traces, TraceSpec, join
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.schedulers.observation import CHILDREN
@@ -15,7 +15,7 @@ GRID = ActionGrid("made", (1, 2, 4, 8), (1, 2, 3), (1, 2))
 KNOTS = (1, 2, 4, 8)
 
 
-def table(seed: int = 0, lengths: tuple[int, ...] = (9, 1, 14), grid: ActionGrid = GRID) -> Table:
+def table(seed: int = 0, lengths: tuple[int, ...] = (9, 1, 14), grid: ActionGrid = GRID) -> OutcomeTable:
     """Random outcomes that never pass the end of an answer."""
     draw = np.random.default_rng(seed)
     starts = np.concatenate(([0], np.cumsum(lengths)))
@@ -24,7 +24,7 @@ def table(seed: int = 0, lengths: tuple[int, ...] = (9, 1, 14), grid: ActionGrid
     tokens = draw.integers(1, 5, size=(starts[-1], len(grid)))
     tokens = np.minimum(tokens, (ends - np.arange(starts[-1]))[:, None])
     seconds = draw.uniform(0.5, 2.0, size=tokens.shape).astype(np.float32)
-    return Table(grid, tokens.astype(np.uint8), seconds, starts, answer_of, ends)
+    return OutcomeTable(grid, tokens.astype(np.uint8), seconds, starts, answer_of, ends)
 
 
 def profile(**changes: object) -> LatencyProfile:
@@ -79,5 +79,5 @@ def traces(seed: int = 0, lengths: tuple[int, ...] = (12, 30), depth: int = 3, t
                 log_q=-draw.random((1, roots)).astype(np.float32),
             )
         )
-    recorded = Recorded(("a",), (1, 2), depth, told)
+    recorded = TraceSpec(("a",), (1, 2), depth, told)
     return join(recorded, found, ["x", "y"] * (len(lengths) // 2), ["train", "test"] * (len(lengths) // 2))

@@ -24,7 +24,7 @@ class PlayedCycle(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trees:
+class CycleOutcomes:
     """What a cycle of each drafter with its root at each position would be, [N, T]."""
 
     accept_length: np.ndarray  # tokens emitted, bonus included
@@ -34,24 +34,24 @@ class Trees:
     divergence: np.ndarray | None = None  # block divergence of the draft, if it was asked for
 
     @staticmethod
-    def blank(num_drafters: int, end: int) -> Trees:
+    def blank(num_drafters: int, end: int) -> CycleOutcomes:
         """Nothing is drafted."""
         one = np.ones((num_drafters, end), dtype=np.int64)
-        return Trees(one, np.zeros_like(one), one.copy(), one.copy())
+        return CycleOutcomes(one, np.zeros_like(one), one.copy(), one.copy())
 
     def at(self, drafter: int, root: int) -> tuple[int, int, int, int]:
         """Accept length, depth, nodes and top_k."""
         return tuple(int(part[drafter, root]) for part in (self.accept_length, self.depth, self.num_nodes, self.top_k))
 
-    def only(self, drafters: Sequence[int], scale: float) -> Trees:
+    def only(self, drafters: Sequence[int], scale: float) -> CycleOutcomes:
         """Of some drafters; scale: of divergences, which are means over the pool's levels."""
         rows = list(drafters)
         parts = (part[rows] for part in (self.accept_length, self.depth, self.num_nodes, self.top_k))
-        return Trees(*parts, None if self.divergence is None else scale * self.divergence[rows])
+        return CycleOutcomes(*parts, None if self.divergence is None else scale * self.divergence[rows])
 
 
 @dataclass(frozen=True)
-class Story:
+class Counterfactual:
     """An answer as every drafter would have met it; position t is the t-th token of prompt and answer.
 
     A scheduler's choice may stand for several cycles, also of other drafters: then there are trees for every choice.
@@ -61,7 +61,7 @@ class Story:
     depths: list[int]  # levels that each drafts at most
     begin: int  # position of the answer's first token, the root of the first cycle
     end: int  # after the answer's last token
-    trees: list[Trees]  # for every choice that may stand; of drafters without a scheduler all are the same
+    trees: list[CycleOutcomes]  # for every choice that may stand; of drafters without a scheduler all are the same
     gamma: np.ndarray  # [N, T] probability that a token there is accepted; greedy: as `accepted`
     accepted: np.ndarray  # [N, T] whether the token there is among the drafter's proposals
     chosen: np.ndarray | None = None  # [N, T] place among `trees` of what would be chosen there; -1: nothing is
@@ -96,7 +96,7 @@ class Story:
                 after(cycle, None if trees.divergence is None else float(trees.divergence[drafter, cycle.position]))
         return played
 
-    def only(self, drafters: Sequence[int]) -> Story:
+    def only(self, drafters: Sequence[int]) -> Counterfactual:
         """The same answer for some of the drafters."""
         rows = list(drafters)
         depths = [self.depths[row] for row in rows]

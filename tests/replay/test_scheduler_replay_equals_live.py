@@ -11,11 +11,11 @@ import torch
 
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
-from drafterforge.replay.choices import observations_of
 from drafterforge.replay.episodes import depth_observations, size_observations
-from drafterforge.replay.recording import record
-from drafterforge.replay.schedules import chosen
-from drafterforge.replay.trace import Recorded, join
+from drafterforge.replay.record import record
+from drafterforge.replay.scheduler_actions import observations_of
+from drafterforge.replay.scheduler_play import actions_of
+from drafterforge.replay.trace import TraceSpec, join
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
@@ -30,13 +30,13 @@ from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import TreeShape
 from tests.models import NORMS, tiny_target
+from tests.replay.made import profile as made_profile
 from tests.runtime.test_pool import full_drafters, lora_drafters
-from tests.schedulers.made import profile as made_profile
 
 GRID = ActionGrid("tiny", (1, 2, 4, 7, 12, 20), (1, 2, 5), (1, 2, 3, 5))
 PROMPTS = [[3, 14, 15, 9, 26, 5], [4] * 17]
 COUNT = 18
-RECORDED = Recorded(("a", "b", "c"), (1, 2, 3, 5), 5, 3)
+RECORDED = TraceSpec(("a", "b", "c"), (1, 2, 3, 5), 5, 3)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_a_policy_decodes_the_cycles_that_its_replay_says(everything, name):
     torch.manual_seed(5)
     traces = traces.with_texts(target.backbone.embedding)
     policy = policies_of(traces)[name]()
-    table, actions, every = chosen(policy, traces, 0, made_profile())
+    table, actions, every = actions_of(policy, traces, 0, made_profile())
     assert len(set(actions.tolist())) > 2
     wanted: list[list[int]] = [[] for _ in PROMPTS]
     rows, kept, acting = traces.starts[:-1].copy(), [0] * len(PROMPTS), [0] * len(PROMPTS)

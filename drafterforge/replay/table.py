@@ -16,7 +16,7 @@ from drafterforge.schedulers.latency import Cycles, LatencyProfile
 
 
 @dataclass(frozen=True)
-class Table:
+class OutcomeTable:
     """What each action gives at each root of one drafter's traces."""
 
     grid: ActionGrid
@@ -42,7 +42,7 @@ class Table:
         return np.diff(self.starts)
 
 
-def build_table(traces: Traces, grid: ActionGrid, drafter: int, profile: LatencyProfile) -> Table:
+def build_table(traces: Traces, grid: ActionGrid, drafter: int, profile: LatencyProfile) -> OutcomeTable:
     """The outcomes of all actions; a cycle is charged its drafting, its verification and the refresh it causes."""
     tokens = traces.accept_lengths(grid, drafter)
     cycles = Cycles(
@@ -52,11 +52,13 @@ def build_table(traces: Traces, grid: ActionGrid, drafter: int, profile: Latency
     answer_of = traces.answer_of
     last = tokens >= traces.ahead[:, None]
     seconds = seconds - np.where(last, profile.step_s("refresh", cycles), 0.0)
-    return Table(grid, tokens, seconds.astype(np.float32), traces.starts, answer_of, traces.starts[answer_of + 1])
+    return OutcomeTable(
+        grid, tokens, seconds.astype(np.float32), traces.starts, answer_of, traces.starts[answer_of + 1]
+    )
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayTotals:
     """What became of every answer, [P]."""
 
     cycles: np.ndarray
@@ -74,7 +76,7 @@ class Played:
         return float(self.tokens.sum() / self.cycles.sum())
 
 
-def play(table: Table, choose: Callable[[np.ndarray], np.ndarray], every: int = 1) -> Played:
+def play(table: OutcomeTable, choose: Callable[[np.ndarray], np.ndarray], every: int = 1) -> PlayTotals:
     """Play all answers; choose(rows [n]) gives actions [n], each kept for `every` cycles."""
     count = table.num_answers
     rows, ends = table.starts[:-1].copy(), table.starts[1:]
@@ -91,10 +93,10 @@ def play(table: Table, choose: Callable[[np.ndarray], np.ndarray], every: int = 
         cycles[running] += 1
         kept[running] -= 1
         running = running[rows[running] < ends[running]]
-    return Played(cycles, table.num_tokens, seconds)
+    return PlayTotals(cycles, table.num_tokens, seconds)
 
 
-def play_static(table: Table) -> np.ndarray:
+def play_static(table: OutcomeTable) -> np.ndarray:
     """Seconds of every answer under every action alone, [P, A]."""
     actions = np.arange(len(table.grid))
     rows = np.repeat(table.starts[:-1, None], len(actions), axis=1)

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from drafterforge.errors import ConfigError
-from drafterforge.replay.branches import Branches
-from drafterforge.replay.choices import levels_of, nodes_of, observations_of
-from drafterforge.replay.plays import Story, Trees
-from drafterforge.replay.recording import record
-from drafterforge.replay.selection import Contest
-from drafterforge.replay.story import room_of, tell
-from drafterforge.replay.trace import Recorded, Trace, Traces, join
+from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
+from drafterforge.replay.divergence import Branches
+from drafterforge.replay.drafting import room_of, tell
+from drafterforge.replay.record import record
+from drafterforge.replay.scheduler_actions import levels_of, nodes_of, observations_of
+from drafterforge.replay.selector_play import RecordedAnswers
+from drafterforge.replay.trace import Trace, Traces, TraceSpec, join
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.base import Scheduler, StaticScheduler
@@ -44,7 +44,7 @@ class Reach:
 
     top_ks: tuple[int, ...]
     depth: int
-    told: int  # width whose candidates' scores are seen
+    score_top_k: int  # width whose candidates' scores are seen
     num_tokens: int  # of the largest tree
 
     @staticmethod
@@ -61,7 +61,7 @@ class Reach:
         return Reach(top_ks, depth, next(iter(told), top_ks[0]), num_tokens)
 
 
-def crossed(
+def record_answers(
     target: Target,
     pool: Pool,
     shape: TreeShape,
@@ -70,23 +70,23 @@ def crossed(
     max_new_tokens: int,
     divergences: bool = False,
     progress: Callable[[], None] = lambda: None,
-) -> dict[str, Contest]:
+) -> dict[str, RecordedAnswers]:
     """A contest of the pool's drafters for each scheduler, on greedy answers of at most `max_new_tokens`.
 
     shape: the engine's trees, for drafters that no scheduler serves; `StaticScheduler(shape)` is the engine without a
     scheduler.  divergences: also what MetaSD's selectors are rewarded by.  progress: told after each answer.
     """
-    told = Crossing(target, pool, shape, schedulers, max_new_tokens, divergences)
-    stories: list[dict[str, Story]] = []
+    recorder = AnswerRecorder(target, pool, shape, schedulers, max_new_tokens, divergences)
+    counterfactuals: list[dict[str, Counterfactual]] = []
     for answer in answers:
-        stories.append(told.tell(answer))
+        counterfactuals.append(recorder.record(answer))
         progress()
     prompts = [answer.prompt for answer in answers]
-    return {name: Contest.of([one[name] for one in stories], prompts) for name in schedulers}
+    return {name: RecordedAnswers.of([one[name] for one in counterfactuals], prompts) for name in schedulers}
 
 
-class Crossing:
-    """Tells the stories of one answer after the other."""
+class AnswerRecorder:
+    """Records what every drafter would have done under every scheduler, answer by answer."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Crossing:
         max_new_tokens: int,
         divergences: bool = False,
     ) -> None:
-        """See `crossed`."""
+        """See `record_answers`."""
         self.target, self.shape, self.max_new_tokens = target, shape, max_new_tokens
         self.schedulers, self.divergences, self.reach = dict(schedulers), divergences, Reach.of(schedulers)
         self.pools = {
@@ -113,8 +113,8 @@ class Crossing:
                 one.stacks = pool.stacks  # weights side by side, made once
         self.generators = {name: torch.Generator().manual_seed(0) for name in schedulers}
 
-    def tell(self, answer: Generation) -> dict[str, Story]:
-        """The story of an answer under each scheduler."""
+    def record(self, answer: Generation) -> dict[str, Counterfactual]:
+        """The counterfactual of an answer under each scheduler."""
         base = tell(self.target, self.others, self.shape, answer, self.divergences, self.max_new_tokens)
         if self.recorded is None or len(answer.tokens) < 2:
             return {name: replace(base, depths=one.levels(self.shape)) for name, one in self.pools.items()}
@@ -128,17 +128,17 @@ class Crossing:
             room,
             reach.top_ks,
             reach.depth,
-            reach.told,
+            reach.score_top_k,
             self.divergences,
         )
-        recorded = Recorded(tuple(self.served), reach.top_ks, reach.depth, reach.told)
+        recorded = TraceSpec(tuple(self.served), reach.top_ks, reach.depth, reach.score_top_k)
         traces = join(recorded, [trace], [""], [""])
         if any(one.reads_text for one in self.schedulers.values()):
             traces = traces.with_texts(self.target.backbone.embedding)
         looked_up = LookUp(traces, trace, _masses(self.target, trace, reach.num_tokens) if self.divergences else None)
         return {name: self._story(name, base, looked_up) for name in self.schedulers}
 
-    def _story(self, name: str, base: Story, looked_up: LookUp) -> Story:
+    def _story(self, name: str, base: Counterfactual, looked_up: LookUp) -> Counterfactual:
         scheduler, depths = self.schedulers[name], self.pools[name].levels(self.shape)
         base = replace(base, trees=[_rescaled(base, depths)], depths=depths)
         asked, chosen = self._asked(scheduler, looked_up.traces, self.generators[name])
@@ -185,13 +185,15 @@ class LookUp:
     trace: Trace
     masses: np.ndarray | None  # [n, R, D, C] of the children along the best branches
 
-    def put(self, trees: Trees, numbers: list[int], inside: slice, asked: np.ndarray, levels: int) -> Trees:
+    def put(
+        self, trees: CycleOutcomes, numbers: list[int], inside: slice, asked: np.ndarray, levels: int
+    ) -> CycleOutcomes:
         """`trees` with the rows of these drafters as asked for, [n, R, 3]; levels: of the pool, see `Branches`."""
         num_tokens, depth, top_k = np.moveaxis(asked, 2, 0)
         deep = np.minimum(depth, self.traces.levels)
         full = np.where(deep > 0, top_k + (deep - 1) * top_k**2, 0) + 1
         nodes = np.minimum(num_tokens, full)
-        width = np.searchsorted(self.traces.recorded.top_ks, np.where(nodes > 1, top_k, 0))
+        width = np.searchsorted(self.traces.spec.top_ks, np.where(nodes > 1, top_k, 0))
         values = [self._accept_lengths(width, deep, nodes), deep, nodes, top_k]
         parts = [trees.accept_length, trees.depth, trees.num_nodes, trees.top_k]
         if self.masses is not None:
@@ -200,7 +202,7 @@ class LookUp:
         parts = [part.copy() for part in parts]
         for part, value in zip(parts, values, strict=True):
             part[numbers, inside] = value
-        return Trees(*parts)
+        return CycleOutcomes(*parts)
 
     def _accept_lengths(self, width: np.ndarray, depth: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """Tokens emitted, bonus included, [n, R]; width: place among those recorded."""
@@ -246,8 +248,8 @@ def _masses(target: Target, trace: Trace, num_tokens: int) -> np.ndarray:
     return found
 
 
-def _rescaled(base: Story, depths: Sequence[int]) -> Trees:
-    """The story's trees, with divergences that are means over the levels of other drafters' trees too."""
+def _rescaled(base: Counterfactual, depths: Sequence[int]) -> CycleOutcomes:
+    """The counterfactual's trees, with divergences that are means over the levels of other drafters' trees too."""
     return base.trees[0].only(range(len(depths)), max(1, *base.depths) / max(1, *depths))
 
 

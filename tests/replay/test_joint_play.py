@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from drafterforge.replay.joint import Arm, JointContest, portfolio
-from drafterforge.replay.replay import build_table, play_static
+from drafterforge.replay.joint_play import Arm, JointAnswers, portfolio
+from drafterforge.replay.table import build_table, play_static
 from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.tree.grow import TreeShape
 from drafterforge.tree.union import MISSING
-from tests.schedulers.made import profile, traces
+from tests.replay.made import profile, traces
 
 GRID = ActionGrid("made", (1, 2, 4), (1, 2, 3), (1, 2))
 
@@ -21,14 +21,14 @@ GRID = ActionGrid("made", (1, 2, 4), (1, 2, 3), (1, 2))
 def test_an_arm_alone_takes_the_seconds_of_its_static_tree():
     told = traces(lengths=(20, 30))
     arms = [Arm("a", shape) for shape in GRID.shapes]
-    alone = JointContest.of(told, GRID, profile(), arms).alone()
+    alone = JointAnswers.of(told, GRID, profile(), arms).alone()
     assert alone == pytest.approx(play_static(build_table(told, GRID, 0, profile())), rel=1e-5)
 
 
 def test_a_portfolio_begins_with_the_best_arm_and_never_gets_slower():
     told = traces(lengths=(20, 30, 25, 18))
     arms = portfolio(told, GRID, profile(), 5)
-    alone = JointContest.of(told, GRID, profile(), arms).alone()
+    alone = JointAnswers.of(told, GRID, profile(), arms).alone()
     assert alone[:, 0].sum() == pytest.approx(
         play_static(build_table(told, GRID, 0, profile())).sum(axis=0).min(), rel=1e-5
     )
@@ -39,7 +39,7 @@ def test_a_portfolio_begins_with_the_best_arm_and_never_gets_slower():
 @pytest.mark.parametrize("name", ["hedgespec", "ucb1", "random"])
 def test_selectors_play_whole_answers(name):
     told = traces(lengths=(20, 30))
-    contest = JointContest.of(told, GRID, profile(), portfolio(told, GRID, profile(), 4))
+    contest = JointAnswers.of(told, GRID, profile(), portfolio(told, GRID, profile(), 4))
     seconds = contest.play(contest.maker(name))
     assert seconds.shape == (2,) and (seconds > 0).all()
     assert contest.num_tokens == told.num_roots
@@ -64,7 +64,7 @@ SMALL, LARGE = Arm("a", TreeShape(2, 3, 1)), Arm("a", TreeShape(4, 3, 1))
 @pytest.mark.parametrize(("known", "better"), [([3], 1), ([1], 0), ([0, 0, 0, 1], 0)])
 def test_the_better_of_two_trees_of_one_drafter_wins(name, known, better):
     """Both trees' first levels accept alike: what tells them apart is what whole cycles emit, and their seconds."""
-    contest = JointContest.of(favouring(known), GRID, profile(), [SMALL, LARGE])
+    contest = JointAnswers.of(favouring(known), GRID, profile(), [SMALL, LARGE])
     alone, seconds = contest.alone(), contest.play(contest.maker(name))
     assert alone.sum(axis=0).argmin() == better
     assert seconds.sum() < 0.1 * alone[:, 1 - better].sum() + 0.9 * alone[:, better].sum()
@@ -72,7 +72,7 @@ def test_the_better_of_two_trees_of_one_drafter_wins(name, known, better):
 
 def test_a_learner_over_trees_is_told_what_cycles_from_each_position_emit_per_second():
     told = traces(lengths=(20, 30))
-    contest = JointContest.of(told, GRID, profile(), [SMALL, LARGE])
+    contest = JointAnswers.of(told, GRID, profile(), [SMALL, LARGE])
     heard, make = [], contest.maker("normalhedge")
 
     def recording():
@@ -82,6 +82,6 @@ def test_a_learner_over_trees_is_told_what_cycles_from_each_position_emit_per_se
         return chooser
 
     contest.play(recording)
-    story, seconds = contest.stories[0], contest.seconds[0]
-    paces = story.trees[0].accept_length[:, story.begin] / seconds[:, story.begin]
+    counterfactual, seconds = contest.counterfactuals[0], contest.seconds[0]
+    paces = counterfactual.trees[0].accept_length[:, counterfactual.begin] / seconds[:, counterfactual.begin]
     assert (1 - heard[0]) / (1 - heard[0]).sum() == pytest.approx(paces / paces.sum())

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from scipy.stats import wilcoxon
 
-from drafterforge.replay.choices import grown_actions, logits_of, ltd_actions, observations_of
 from drafterforge.replay.planner import best_kept, best_static, clairvoyant
-from drafterforge.replay.replay import Played, Table, build_table, play, play_static
+from drafterforge.replay.scheduler_actions import grown_actions, logits_of, ltd_actions, observations_of
+from drafterforge.replay.table import OutcomeTable, PlayTotals, build_table, play, play_static
 from drafterforge.replay.trace import Traces
 from drafterforge.runtime.batch import Generation
 from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid, describe
@@ -40,9 +40,9 @@ def schedule_of(name: str, policy: Scheduler) -> Schedule:
     return Schedule(f"policy {name}" if name == policy.name else f"policy {name} ({policy.name})", policy=policy)
 
 
-def replayed(schedule: Schedule, traces: Traces, drafter: int, profile: LatencyProfile) -> dict[str, Any]:
+def schedule_figures(schedule: Schedule, traces: Traces, drafter: int, profile: LatencyProfile) -> dict[str, Any]:
     """Figures of a schedule on recorded answers; the time of the policy itself is not charged."""
-    played, used = outcome(schedule, traces, drafter, profile)
+    played, used = play_schedule(schedule, traces, drafter, profile)
     return {
         "name": schedule.name,
         "mat": round(played.mat, 4),
@@ -51,14 +51,14 @@ def replayed(schedule: Schedule, traces: Traces, drafter: int, profile: LatencyP
     }
 
 
-def outcome(schedule: Schedule, traces: Traces, drafter: int, profile: LatencyProfile) -> tuple[Played, int]:
+def play_schedule(schedule: Schedule, traces: Traces, drafter: int, profile: LatencyProfile) -> tuple[PlayTotals, int]:
     """What became of every answer, and how many different actions were chosen."""
     if schedule.shape is not None:
         grid = grid_of(schedule.shape)
         table, every = build_table(traces, grid, drafter, profile), 1
         actions = np.full(traces.num_roots, len(grid) - 1)
     else:
-        table, actions, every = chosen(schedule.policy, traces, drafter, profile)
+        table, actions, every = actions_of(schedule.policy, traces, drafter, profile)
     used = np.zeros(len(table.grid), dtype=bool)
 
     def choose(rows: np.ndarray) -> np.ndarray:
@@ -68,9 +68,9 @@ def outcome(schedule: Schedule, traces: Traces, drafter: int, profile: LatencyPr
     return play(table, choose, every), int(used.sum())
 
 
-def chosen(
+def actions_of(
     policy: ShapePolicy | GrowingPolicy, traces: Traces, drafter: int, profile: LatencyProfile
-) -> tuple[Table, np.ndarray, int]:
+) -> tuple[OutcomeTable, np.ndarray, int]:
     """The table of a policy's actions, what it chooses at each root [R], and for how many cycles."""
     table = build_table(traces, policy.grid, drafter, profile)
     if isinstance(policy, LTDPolicy):

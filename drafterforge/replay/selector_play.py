@@ -14,10 +14,9 @@ import numpy as np
 from scipy.stats import wilcoxon
 
 from drafterforge.errors import DrafterforgeError
-from drafterforge.replay.plays import PlayedCycle, Story
-from drafterforge.replay.story import replay
+from drafterforge.replay.counterfactual import Counterfactual, PlayedCycle
 from drafterforge.selectors import selector as build_selector
-from drafterforge.selectors.base import Selector
+from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 
 Cycles = list[PlayedCycle]  # of one answer
 # Constants that the papers leave open, and NormalHedge's variants: tuned on answers of other prompts than reported.
@@ -36,29 +35,31 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
 
 
 @dataclass(frozen=True)
-class Contest:
+class RecordedAnswers:
     """Answers, and how many cycles each drafter alone takes for them."""
 
-    stories: list[Story]
+    counterfactuals: list[Counterfactual]
     prompts: list[list[int]]
     places: list[int]  # of these answers among those given
     static: np.ndarray  # [Q, N] cycles
     advice: list[np.ndarray] | None = None  # a router's law for each prompt, [N]
 
     @staticmethod
-    def of(stories: Sequence[Story], prompts: Sequence[list[int]]) -> Contest:
-        """From stories of one pool; answers of one token take no cycle and are left out."""
-        places = [place for place, story in enumerate(stories) if story.end - 1 > story.begin]
+    def of(counterfactuals: Sequence[Counterfactual], prompts: Sequence[list[int]]) -> RecordedAnswers:
+        """From counterfactuals of one pool; answers of one token take no cycle and are left out."""
+        places = [place for place, answer in enumerate(counterfactuals) if answer.end - 1 > answer.begin]
         if not places:
-            raise DrafterforgeError(f"none of {len(stories)} answers has a second token; there is nothing to draft")
-        kept = [stories[place] for place in places]
-        static = np.array([[story.cycles(n) for n in range(len(story.names))] for story in kept])
-        return Contest(kept, [list(prompts[place]) for place in places], places, static)
+            raise DrafterforgeError(
+                f"none of {len(counterfactuals)} answers has a second token; there is nothing to draft"
+            )
+        kept = [counterfactuals[place] for place in places]
+        static = np.array([[answer.cycles(n) for n in range(len(answer.names))] for answer in kept])
+        return RecordedAnswers(kept, [list(prompts[place]) for place in places], places, static)
 
-    def select(self, answers: Sequence[int]) -> Contest:
+    def select(self, answers: Sequence[int]) -> RecordedAnswers:
         """Some of the answers."""
-        return Contest(
-            [self.stories[q] for q in answers],
+        return RecordedAnswers(
+            [self.counterfactuals[q] for q in answers],
             [self.prompts[q] for q in answers],
             [self.places[q] for q in answers],
             self.static[list(answers)],
@@ -68,31 +69,34 @@ class Contest:
     @property
     def names(self) -> list[str]:
         """The drafters."""
-        return self.stories[0].names
+        return self.counterfactuals[0].names
 
     @property
     def tokens(self) -> np.ndarray:
         """Tokens that cycles emit, [Q]."""
-        return np.array([story.end - 1 - story.begin for story in self.stories])
+        return np.array([answer.end - 1 - answer.begin for answer in self.counterfactuals])
 
     def run(self, make: Callable[[], Selector]) -> list[Cycles]:
         """One selector through all answers in order."""
-        selector, advice = make(), self.advice or [None] * len(self.stories)
-        return [replay(selector, *told) for told in zip(self.stories, self.prompts, advice, strict=True)]
+        selector, advice = make(), self.advice or [None] * len(self.counterfactuals)
+        return [play_selector(selector, *told) for told in zip(self.counterfactuals, self.prompts, advice, strict=True)]
 
     def laws(self, make: Callable[[], Selector], place: int) -> np.ndarray:
         """The laws that a selector chose by in one answer, after all answers before it, [cycles, N]."""
-        selector, advice, found = make(), self.advice or [None] * len(self.stories), []
+        selector, advice, found = make(), self.advice or [None] * len(self.counterfactuals), []
         for at in range(place + 1):
             laws = found if at == place else None
-            replay(selector, self.stories[at], self.prompts[at], advice[at], laws)
+            play_selector(selector, self.counterfactuals[at], self.prompts[at], advice[at], laws)
         return np.array(found)
 
-    def only(self, drafters: Sequence[int]) -> Contest:
+    def only(self, drafters: Sequence[int]) -> RecordedAnswers:
         """The same answers with some of the drafters; a router's advice, which was for all of them, is left out."""
         rows = list(drafters)
         return replace(
-            self, stories=[story.only(rows) for story in self.stories], static=self.static[:, rows], advice=None
+            self,
+            counterfactuals=[answer.only(rows) for answer in self.counterfactuals],
+            static=self.static[:, rows],
+            advice=None,
         )
 
     def table(self, played: Sequence[Cycles]) -> dict[str, list]:
@@ -110,18 +114,19 @@ class Contest:
 
     def maker(self, name: str, **options: Any) -> Callable[[], Selector]:
         """Makes the selector `name` for this pool."""
-        levels = self.stories[0].depths
+        levels = self.counterfactuals[0].depths
         return lambda: build_selector(name, self.names, max(1, *levels), levels=levels, **options)
 
     def alone(self, drafter: int) -> list[Cycles]:
         """One drafter through all answers."""
-        return [story.play(lambda _: drafter) for story in self.stories]
+        return [answer.play(lambda _: drafter) for answer in self.counterfactuals]
 
     def hindsight(self) -> list[Cycles]:
         """Each answer by the drafter that takes the fewest cycles for it."""
         best = self.static.argmin(axis=1)
         return [
-            story.play(lambda _, drafter=drafter: drafter) for story, drafter in zip(self.stories, best, strict=True)
+            answer.play(lambda _, drafter=drafter: drafter)
+            for answer, drafter in zip(self.counterfactuals, best, strict=True)
         ]
 
     def figures(self, played: Sequence[Cycles]) -> dict[str, Any]:
@@ -159,10 +164,58 @@ def accept_rate(played: Sequence[Cycles]) -> float | None:
 
 
 def tuned(
-    contest: Contest, name: str, grids: Mapping[str, Mapping[str, Sequence[Any]]] = GRIDS, seed: int = 0
+    contest: RecordedAnswers, name: str, grids: Mapping[str, Mapping[str, Sequence[Any]]] = GRIDS, seed: int = 0
 ) -> dict[str, Any]:
     """Constants of the selector with the fewest cycles on these answers; none for one without a grid."""
     grid = grids.get(name, {})
     choices = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     totals = [sum(map(len, contest.run(contest.maker(name, seed=seed, **one)))) for one in choices]
     return choices[int(np.argmin(totals))]
+
+
+def play_selector(
+    selector: Selector,
+    counterfactual: Counterfactual,
+    prompt: Sequence[int] = (),
+    advice: np.ndarray | None = None,
+    laws: list[np.ndarray] | None = None,
+) -> list[PlayedCycle]:
+    """Cycles that the selector would have led to, told as the engine tells it when it decodes one request at a time.
+
+    advice: a router's law for the prompt, [N].  laws: takes the law of every choice, [N].
+    """
+    if selector.needs.divergence and any(one.divergence is None for one in counterfactual.trees):
+        raise DrafterforgeError(
+            f"{selector.name} needs counterfactuals with divergences; record them with divergences=True"
+        )
+    cycles = 0
+
+    def pick(root: int) -> int:
+        choice = selector.select(Context(cycles, root - counterfactual.begin))
+        if laws is not None:
+            laws.append(choice.probs)
+        return choice.drafter
+
+    def after(cycle: PlayedCycle, divergence: float | None) -> None:
+        nonlocal cycles
+        cycles += 1
+        first = cycle.position + 1
+        seen = slice(first, first + cycle.accept_length)
+        evaluation = Evaluation(first, counterfactual.gamma[:, seen], counterfactual.accepted[:, seen])
+        selector.observe(
+            Feedback(
+                cycle.drafter,
+                first,
+                cycle.accept_length,
+                cycle.depth,
+                divergence=divergence if selector.needs.divergence else None,
+                evaluation=evaluation if selector.needs.evaluation else None,
+            )
+        )
+
+    if advice is not None:
+        selector.advise(advice)
+    selector.begin(list(prompt))
+    played = counterfactual.play(pick, after)
+    selector.end()
+    return played

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from drafterforge.replay.episodes import depth_observations, ltd_index, size_observations, sizes_allowed
-from drafterforge.replay.replay import Table
+from drafterforge.replay.table import OutcomeTable
 from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.growing import GrowingPolicy
 from drafterforge.schedulers.nets import ActorCritic
@@ -49,7 +49,7 @@ def depths_of(net: ActorCritic | None, traces: Traces, drafter: int, depth: int)
     limits = np.clip(traces.levels, 1, depth)
     if net is None:
         return limits
-    scores, top_k, lengths = traces.rows["scores"][drafter], traces.recorded.told, traces.positions
+    scores, top_k, lengths = traces.rows["scores"][drafter], traces.spec.score_top_k, traces.positions
     found, going = np.ones(traces.num_roots, dtype=np.int64), limits > 1
     for level in range(1, depth):
         rows = np.flatnonzero(going)
@@ -62,11 +62,13 @@ def depths_of(net: ActorCritic | None, traces: Traces, drafter: int, depth: int)
     return found
 
 
-def sizes_of(net: ActorCritic | None, traces: Traces, drafter: int, table: Table, depths: np.ndarray) -> np.ndarray:
+def sizes_of(
+    net: ActorCritic | None, traces: Traces, drafter: int, table: OutcomeTable, depths: np.ndarray
+) -> np.ndarray:
     """Place of the size that a size policy chooses at each root for trees of `depths` [R]; without one the largest."""
     if net is None:
         return np.full(traces.num_roots, ltd_index(table).shape[1] - 1)
-    scores, top_k = traces.rows["scores"][drafter], traces.recorded.told
+    scores, top_k = traces.rows["scores"][drafter], traces.spec.score_top_k
     found = []
     for start in range(0, traces.num_roots, CHUNK):
         rows = slice(start, start + CHUNK)
@@ -109,7 +111,7 @@ def nodes_of(policy: GrowingPolicy, traces: Traces, drafter: int, depths: np.nda
     return np.concatenate(found)
 
 
-def grown_actions(policy: GrowingPolicy, traces: Traces, drafter: int, table: Table) -> np.ndarray:
+def grown_actions(policy: GrowingPolicy, traces: Traces, drafter: int, table: OutcomeTable) -> np.ndarray:
     """The action of the policy's grid that its decisions amount to at each root, [R]."""
     depths = levels_of(policy, traces, drafter)
     index, place = ltd_index(table), {count: at for at, count in enumerate(policy.sizes)}
@@ -118,7 +120,7 @@ def grown_actions(policy: GrowingPolicy, traces: Traces, drafter: int, table: Ta
 
 
 def ltd_actions(
-    depth_net: ActorCritic | None, size_net: ActorCritic | None, traces: Traces, drafter: int, table: Table
+    depth_net: ActorCritic | None, size_net: ActorCritic | None, traces: Traces, drafter: int, table: OutcomeTable
 ) -> np.ndarray:
     """The action that LTD's two policies amount to at each root, [R]."""
     depths = depths_of(depth_net, traces, drafter, max(table.grid.depths))

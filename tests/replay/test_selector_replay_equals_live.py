@@ -11,9 +11,9 @@ from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import DrafterforgeError
-from drafterforge.replay.plays import Story, Trees
-from drafterforge.replay.selection import Contest, tuned
-from drafterforge.replay.story import replay, tell
+from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
+from drafterforge.replay.drafting import tell
+from drafterforge.replay.selector_play import RecordedAnswers, play_selector, tuned
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.selectors import names
@@ -40,19 +40,19 @@ def everything():
 
 
 @pytest.fixture(scope="module")
-def contest(everything) -> Contest:
-    """The stories of these answers."""
+def contest(everything) -> RecordedAnswers:
+    """The counterfactuals of these answers."""
     target, drafters, shapes, answers = everything
     pool = Pool(drafters, shapes=shapes)
-    return Contest.of([tell(target, pool, SHAPE, answer, divergences=True) for answer in answers], PROMPTS)
+    return RecordedAnswers.of([tell(target, pool, SHAPE, answer, divergences=True) for answer in answers], PROMPTS)
 
 
-def seen_live(answer) -> list[tuple]:
+def live_cycles(answer) -> list[tuple]:
     """The cycles of a live answer."""
     return [(one.drafter, one.accept_length, one.depth, one.num_nodes, one.top_k) for one in answer.cycles]
 
 
-def told_by(contest, cycles) -> list[tuple]:
+def replayed_cycles(contest, cycles) -> list[tuple]:
     """The same of a replay."""
     return [(contest.names[one.drafter], one.accept_length, one.depth, one.num_nodes, one.top_k) for one in cycles]
 
@@ -69,7 +69,7 @@ def test_replayed_cycles_equal_live_cycles(everything, contest, selector):
     played = contest.run(contest.maker(selector, seed=3))
     used = set()
     for one, cycles in zip(live, played, strict=True):
-        assert seen_live(one) == told_by(contest, cycles)
+        assert live_cycles(one) == replayed_cycles(contest, cycles)
         used |= {cycle.drafter for cycle in one.cycles}
     assert len(used) > 1
 
@@ -91,18 +91,18 @@ def test_trees_that_take_what_retrieval_proposes_are_replayed_too(everything, se
     both = {name: HybridDrafter(drafters[name], retrieval, **worth) for name in "ab"}
     pool = {"a+": both["a"], "d": drafters["d"], "b+": both["b"], "retrieval": retrieval}
     shapes = {name: TreeShape(12, 7, 3) for name in ("a+", "b+")}
-    stories = [tell(target, Pool(pool, shapes=shapes), SHAPE, answer, divergences=True) for answer in answers]
-    contest = Contest.of(stories, PROMPTS)
+    counterfactuals = [tell(target, Pool(pool, shapes=shapes), SHAPE, answer, divergences=True) for answer in answers]
+    contest = RecordedAnswers.of(counterfactuals, PROMPTS)
     live = Engine(target, Pool(pool, selector, shapes=shapes, seed=3), SHAPE, max_batch=1).generate(PROMPTS, COUNT)
     for one, cycles in zip(live, contest.run(contest.maker(selector, seed=3)), strict=True):
-        assert seen_live(one) == told_by(contest, cycles)
+        assert live_cycles(one) == replayed_cycles(contest, cycles)
     for place, name in enumerate(pool):
         alone = Engine(
             target, Pool({name: pool[name]}, "static", shapes={k: v for k, v in shapes.items() if k == name}), SHAPE
         )
         for one, cycles in zip(alone.generate(PROMPTS, COUNT), contest.alone(place), strict=True):
-            assert seen_live(one) == told_by(contest, cycles)
-    accepted = np.sum([story.accepted.sum(axis=1) for story in stories], axis=0)
+            assert live_cycles(one) == replayed_cycles(contest, cycles)
+    accepted = np.sum([counterfactual.accepted.sum(axis=1) for counterfactual in counterfactuals], axis=0)
     assert (
         accepted[0] > accepted[1]
     )  # a token is proposed if either proposes it, of which retrieval has some of its own
@@ -124,7 +124,7 @@ def test_divergences_are_those_that_live_cycles_measure(everything, contest):
         return made
 
     Engine(target, Pool(drafters, recording, shapes=shapes), SHAPE, max_batch=1).generate(PROMPTS[:1], COUNT)
-    told = contest.stories[0].trees[0].divergence
+    told = contest.counterfactuals[0].trees[0].divergence
     found = [told[one.drafter, one.position - 1] for one in heard]
     assert found == pytest.approx([one.divergence for one in heard], abs=1e-5) and len({*found}) > 5
     assert {one.drafter for one in heard} == set(range(len(drafters)))
@@ -132,8 +132,8 @@ def test_divergences_are_those_that_live_cycles_measure(everything, contest):
 
 def test_a_story_without_divergences_is_refused_by_selectors_that_need_them():
     one = made_up([[0, 0, 2, 2, 2], [0, 0, 1, 1, 1]])
-    with pytest.raises(DrafterforgeError, match="metasd_ucb needs stories with divergences"):
-        replay(build_selector("metasd_ucb", ["a", "b"], 4), one)
+    with pytest.raises(DrafterforgeError, match="metasd_ucb needs counterfactuals with divergences"):
+        play_selector(build_selector("metasd_ucb", ["a", "b"], 4), one)
 
 
 @pytest.mark.parametrize("name", ["router", "hedgespec"])
@@ -153,17 +153,19 @@ def test_every_drafter_alone_replays_as_it_decodes(everything, contest):
             assert [cycle.accept_length for cycle in answer.cycles] == [cycle.accept_length for cycle in cycles]
 
 
-def made_up(lengths: list[list[int]], begin: int = 2) -> Story:
-    """A story of given accept lengths by drafter and root, without evaluations."""
+def made_up(lengths: list[list[int]], begin: int = 2) -> Counterfactual:
+    """A counterfactual of given accept lengths by drafter and root, without evaluations."""
     table = np.array(lengths)
-    blank, trees = np.zeros(table.shape), Trees.blank(*table.shape)
-    return Story(["a", "b"], [4, 4], begin, table.shape[1], [replace(trees, accept_length=table)], blank, blank)
+    blank, trees = np.zeros(table.shape), CycleOutcomes.blank(*table.shape)
+    return Counterfactual(
+        ["a", "b"], [4, 4], begin, table.shape[1], [replace(trees, accept_length=table)], blank, blank
+    )
 
 
 def test_regret_is_counted_against_the_best_drafter_of_each_answer():
     one = made_up([[0, 0, 2, 2, 2, 2, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1, 1, 1]])
     two = made_up([[0, 0, 1, 1, 1, 1, 1], [0, 0, 4, 4, 4, 4, 4]])
-    contest = Contest.of([one, two, made_up([[1] * 3] * 2)], [[1], [2], [3]])
+    contest = RecordedAnswers.of([one, two, made_up([[1] * 3] * 2)], [[1], [2], [3]])
     assert contest.places == [0, 1] and contest.static.tolist() == [[3, 6], [4, 1]]
     assert contest.tokens.tolist() == [6, 4]
     best = contest.figures(contest.hindsight())
@@ -192,4 +194,4 @@ def test_every_selector_replays(contest, name):
 
 def test_answers_without_a_second_token_are_no_contest():
     with pytest.raises(DrafterforgeError, match="none of 1 answers has a second token"):
-        Contest.of([made_up([[1] * 3] * 2)], [[1]])
+        RecordedAnswers.of([made_up([[1] * 3] * 2)], [[1]])

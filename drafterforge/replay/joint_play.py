@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from drafterforge.replay.plays import PlayedCycle, Story, Trees
-from drafterforge.replay.replay import build_table, play_static
-from drafterforge.replay.story import replay
+from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes, PlayedCycle
+from drafterforge.replay.selector_play import play_selector
+from drafterforge.replay.table import build_table, play_static
 from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.actions import ActionGrid, describe
 from drafterforge.schedulers.latency import LatencyProfile
@@ -41,7 +41,7 @@ class Arm:
 
 def portfolio(traces: Traces, grid: ActionGrid, profile: LatencyProfile, count: int) -> list[Arm]:
     """Arms among which the best one for each answer takes the fewest seconds, chosen one after the other."""
-    drafters = traces.recorded.drafters
+    drafters = traces.spec.drafters
     seconds = np.concatenate(
         [play_static(build_table(traces, grid, place, profile)) for place in range(len(drafters))], axis=1
     )
@@ -70,16 +70,16 @@ class ExactRounds(FullInformation):
 
 
 @dataclass(frozen=True)
-class JointContest:
+class JointAnswers:
     """Recorded answers as every arm would have met them."""
 
     arms: list[Arm]
-    stories: list[Story]
+    counterfactuals: list[Counterfactual]
     seconds: list[np.ndarray]  # of cycles, [N, T] for each answer
     costs: list[float]  # mean seconds of a cycle of each arm
 
     @staticmethod
-    def of(traces: Traces, grid: ActionGrid, profile: LatencyProfile, arms: Sequence[Arm]) -> JointContest:
+    def of(traces: Traces, grid: ActionGrid, profile: LatencyProfile, arms: Sequence[Arm]) -> JointAnswers:
         """From traces and what cycles cost."""
         tables = {
             name: build_table(traces, grid, traces.drafter(name), profile) for name in {arm.drafter for arm in arms}
@@ -90,13 +90,13 @@ class JointContest:
         taken = np.stack([table.seconds[:, action] for table, action in chosen])
         lengths = np.stack([table.tokens[:, action] for table, action in chosen])
         depths, nodes = (found[:, actions].T for found in (traces.depths(grid), traces.nodes(grid)))
-        stories, seconds = [], []
+        counterfactuals, seconds = [], []
         for place, (tokens, begin) in enumerate(zip(traces.tokens, traces.begins, strict=True)):
             rows = slice(traces.starts[place], traces.starts[place + 1])
             end, begin = len(tokens), int(begin)
-            stories.append(_story(arms, end, begin, lengths[:, rows], depths[:, rows], nodes[:, rows]))
+            counterfactuals.append(_story(arms, end, begin, lengths[:, rows], depths[:, rows], nodes[:, rows]))
             seconds.append(_spread(end, begin, taken[:, rows]))
-        return JointContest(list(arms), stories, seconds, costs)
+        return JointAnswers(list(arms), counterfactuals, seconds, costs)
 
     def play(self, make: Any) -> np.ndarray:
         """Seconds of every answer under one selector, [P]."""
@@ -106,16 +106,16 @@ class JointContest:
         """One selector through all answers in order; a bandit's cycles are those of a live pool of the arms."""
         chooser: Selector = make()
         played = []
-        for place, story in enumerate(self.stories):
+        for place, counterfactual in enumerate(self.counterfactuals):
             if isinstance(chooser, ExactRounds):
                 chooser.face(self._losses(place))
-            played.append(replay(chooser, story))
+            played.append(play_selector(chooser, counterfactual))
         return played
 
     def _losses(self, place: int) -> np.ndarray:
         """How much every arm's pace falls short of the best there could be, in [0, 1], [N, T]."""
         seconds = self.seconds[place]
-        tokens = self.stories[place].trees[0].accept_length
+        tokens = self.counterfactuals[place].trees[0].accept_length
         pace = np.divide(tokens, seconds, out=np.zeros_like(seconds), where=seconds > 0)
         most = max((depth + 1) / cost for depth, cost in zip(self.depths, self.costs, strict=True))
         return 1.0 - np.minimum(pace / most, 1.0)
@@ -129,8 +129,8 @@ class JointContest:
         """Seconds of every answer with every arm alone, [P, N]."""
         return np.array(
             [
-                [self._time(place, story.play(lambda _, n=n: n)) for n in range(len(self.arms))]
-                for place, story in enumerate(self.stories)
+                [self._time(place, counterfactual.play(lambda _, n=n: n)) for n in range(len(self.arms))]
+                for place, counterfactual in enumerate(self.counterfactuals)
             ]
         )
 
@@ -149,18 +149,20 @@ class JointContest:
     @property
     def num_tokens(self) -> int:
         """Tokens that cycles emit."""
-        return sum(story.end - 1 - story.begin for story in self.stories)
+        return sum(counterfactual.end - 1 - counterfactual.begin for counterfactual in self.counterfactuals)
 
 
 def _story(
     arms: Sequence[Arm], end: int, begin: int, lengths: np.ndarray, depths: np.ndarray, nodes: np.ndarray
-) -> Story:
+) -> Counterfactual:
     """Of what cycles at the answer's roots are, [N, R]."""
     length, depth, count = (_spread(end, begin, one).astype(np.int64) for one in (lengths, depths, nodes))
     widths = np.repeat([[arm.shape.top_k] for arm in arms], end, axis=1)
-    trees = Trees(np.maximum(length, 1), depth, np.maximum(count, 1), widths)
+    trees = CycleOutcomes(np.maximum(length, 1), depth, np.maximum(count, 1), widths)
     blank = np.zeros((len(arms), end))  # nothing is judged token by token
-    return Story([arm.name for arm in arms], [arm.shape.depth for arm in arms], begin, end, [trees], blank, blank)
+    return Counterfactual(
+        [arm.name for arm in arms], [arm.shape.depth for arm in arms], begin, end, [trees], blank, blank
+    )
 
 
 def _spread(end: int, begin: int, values: np.ndarray) -> np.ndarray:

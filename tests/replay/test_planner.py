@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from drafterforge.replay.planner import best_kept, best_static, clairvoyant, policy_values, visits
-from drafterforge.replay.replay import play, play_static
-from tests.schedulers.made import table
+from drafterforge.replay.table import play, play_static
+from tests.replay.made import table
 
 
 def fewest(one, row: int, end: int) -> float:
