@@ -17,6 +17,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.targets.load import Target
+from drafterforge.targets.stored import read_config
 
 LOOKUP_TOKENS = 10  # that prompt lookup drafts, as its documentation suggests
 FLASHSPEC_TOKENS = 4  # that FlashSpec's drafts, by its own default
@@ -103,7 +104,10 @@ class Transformers(OtherEngine):
 
 def open_model(target: Target) -> Any:
     """The target's weights as transformers runs them."""
-    return AutoModelForCausalLM.from_pretrained(target.folder, dtype=target.dtype).to(target.device).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        target.folder, config=read_config(target.folder), dtype=target.dtype, use_safetensors=True
+    )
+    return model.to(target.device).eval()
 
 
 class FlashSpec(OtherEngine):

@@ -66,14 +66,23 @@ class TextEncoder:
     @classmethod
     def open(cls, source: str) -> TextEncoder:
         """The encoder in a folder, or of a hub id: safetensors weights, and no code of its own."""
-        from transformers import AutoModel, AutoTokenizer
+        from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+        from drafterforge.targets.stored import read_config
 
         options = {"local_files_only": Path(source).expanduser().is_dir(), "trust_remote_code": False}
         source = str(Path(source).expanduser()) if options["local_files_only"] else source
         if not options["local_files_only"] and (Path(source).is_absolute() or source.startswith((".", "~"))):
             raise ArtifactError(f"router.encoder={source} is no folder; wanted one with config.json and *.safetensors")
         try:
-            model, found = AutoModel.from_pretrained(source, use_safetensors=True, output_loading_info=True, **options)
+            if options["local_files_only"]:
+                config = read_config(Path(source))
+            else:
+                config = AutoConfig.from_pretrained(source, **options)
+                config._attn_implementation = None  # what transformers chooses, never a kernel that a config names
+            model, found = AutoModel.from_pretrained(
+                source, config=config, use_safetensors=True, output_loading_info=True, **options
+            )
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
         except Exception as error:  # safetensors, json, tokenizers, the hub and transformers each have their own
             reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

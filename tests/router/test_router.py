@@ -248,6 +248,13 @@ def test_another_encoder_is_refused_in_a_line(tmp_path):
     refused(tmp_path, f"but {tmp_path / 'other'} has", None, str(save_encoder(tmp_path / "other", seed=1)))
 
 
+def test_an_encoder_names_no_attention_kernel(tmp_path):
+    path = save_encoder(tmp_path / "bert") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"attn_implementation": "someone/kernel"}))
+    encoder = TextEncoder.open(str(tmp_path / "bert"))
+    assert encoder.model.config._attn_implementation == "sdpa" and encoder("a").shape == (16,)
+
+
 def test_an_encoder_of_another_width_is_told_in_a_line(tmp_path):
     encoder = TextEncoder.open(str(save_encoder(tmp_path / "bert")))
     with pytest.raises(ConfigError, match=r"reads 4 features, but .* has 16"):

@@ -24,6 +24,7 @@ from transformers import (
 from drafterforge.config.drafter import CausalLMConfig
 from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.errors import ConfigError
+from drafterforge.targets.stored import read_config
 
 PACKED = "drafterforge_packed"  # how transformers knows `attend_apart`
 
@@ -113,7 +114,8 @@ def new_model(config: PretrainedConfig) -> PreTrainedModel:
 
 def open_model(folder: Path) -> PreTrainedModel:
     """The causal LM that `CausalLMDrafter.save` wrote, fp32."""
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    config = read_config(folder)
+    return AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32, use_safetensors=True)
 
 
 def small_config(target: PretrainedConfig, size: CausalLMConfig) -> PretrainedConfig:
