@@ -12,12 +12,12 @@ from rich.table import Table
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.assembly.pools import open_pool
+from drafterforge.assembly.runs import open_drafter
 from drafterforge.config.commands import CalibrateConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.progress import bar, table_console
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.decode import open_drafter
-from drafterforge.pipelines.pool import open_pool
 from drafterforge.pipelines.traces import policy_prompts
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine

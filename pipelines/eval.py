@@ -11,6 +11,8 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.assembly.pools import RETRIEVAL, build_pool, check_selector
+from drafterforge.assembly.runs import RunsFolder, open_drafter
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.names import domain_of, parts_of
@@ -22,10 +24,8 @@ from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.rows import per_request, timed_rows
 from drafterforge.evaluation.suites import STREAMS, Suite, with_limit
 from drafterforge.evaluation.timing import TimingRun, time_methods
-from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.live_check import decode_beside_replay
 from drafterforge.pipelines.method_factory import EXPERT, OPENVINO, STATIC, MethodFactory, check_methods
-from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector
 from drafterforge.pipelines.scaling import scaling_curves, time_along_axes
 from drafterforge.pipelines.selector_replay import SelectorReplay
 from drafterforge.pipelines.settling import settle_mismatches
@@ -46,7 +46,7 @@ def run(cfg: Config) -> Path:
     cfg = with_limit(cfg)
     check_names(cfg)
     target = load_target(cfg.target)
-    pool, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target, cfg.seed)
+    pool, shape = build_pool(cfg.pool, cfg.runtime, RunsFolder(cfg.runs_dir, target), cfg.seed)
     check_methods(cfg.suite.methods, pool.names)
     parents = drafter_manifests(cfg, target, pool)
     path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name or cfg.suite.name)

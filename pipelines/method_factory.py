@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drafterforge.assembly.open_bundle import open_bundle
+from drafterforge.assembly.bundles import open_bundle
+from drafterforge.assembly.pools import RETRIEVAL, build_pool, open_scheduler
+from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.names import JOINT, domain_of, parse_hybrid
-from drafterforge.config.pool import PoolConfig
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.hybrid.kind import can_join, join
 from drafterforge.drafters.registry import kind_of
@@ -26,7 +27,6 @@ from drafterforge.evaluation.other_engines import (
     open_pipeline,
     require_openvino,
 )
-from drafterforge.pipelines.pool import RETRIEVAL, build_pool, open_scheduler
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
@@ -73,7 +73,7 @@ class MethodFactory:
 
     def for_target(self, target: Target) -> MethodFactory:
         """The same on another copy of the target."""
-        pool, shape = build_pool(self.cfg.pool, self.cfg.runtime, self.cfg.runs_dir, target, self.cfg.seed)
+        pool, shape = build_pool(self.cfg.pool, self.cfg.runtime, RunsFolder(self.cfg.runs_dir, target), self.cfg.seed)
         return MethodFactory(self.cfg, target, pool, shape, self.bundle)
 
     def with_pool_size(self, count: int) -> MethodFactory:
@@ -208,8 +208,8 @@ class MethodFactory:
     def scheduler(self, policy: str) -> Scheduler | None:
         """A policy by name; empty: the pool's."""
         if policy not in self.policies:
-            cfg = PoolConfig(scheduler=policy)
-            self.policies[policy] = open_scheduler(cfg, self.cfg.runs_dir, self.target, self.pool.drafters)
+            runs = RunsFolder(self.cfg.runs_dir, self.target)
+            self.policies[policy] = open_scheduler(runs, policy, self.pool.drafters)
         return self.policies[policy]
 
     def external(self, name: str) -> Method:

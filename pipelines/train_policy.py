@@ -14,6 +14,8 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact, reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.assembly.pools import open_pool
+from drafterforge.assembly.runs import fingerprint_of, open_drafter
 from drafterforge.config.catalogue import field_types
 from drafterforge.config.commands import CalibrateConfig, TrainPolicyConfig
 from drafterforge.config.compose import to_dict
@@ -26,9 +28,7 @@ from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.rows import build_row
 from drafterforge.evaluation.timing import generate_in_turns
 from drafterforge.pipelines import calibrate
-from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.joint import select_jointly
-from drafterforge.pipelines.pool import fingerprint_of, open_pool
 from drafterforge.pipelines.traces import traces_of
 from drafterforge.pipelines.train_router import train_router
 from drafterforge.pipelines.yardstick import yardstick_of
