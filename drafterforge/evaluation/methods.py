@@ -23,6 +23,7 @@ class Method:
     drafters: list[str] = field(default_factory=list)
     experts: Mapping[str, Engine] = field(default_factory=dict)  # by name, for requests that have an expert
     external: bool = False  # another program's: its text may differ, which is not a fault of ours
+    typed: str = ""  # what `generate` and `serve` are given to decode with it; empty: they cannot
 
     def engine_of(self, request: Request) -> Engine:
         """The engine that decodes a request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.table import Table
 from drafterforge.config.progress import say, table_console
 from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.reader import whole_rows
+from drafterforge.reporting.verdict import summarize
 
 
 def print_report(report: dict[str, Any], pool_selector: str) -> None:
@@ -19,6 +21,13 @@ def print_report(report: dict[str, Any], pool_selector: str) -> None:
     _selectors(report, pool_selector, console)
     _live(report, console)
     _beside_replay(report)
+
+
+def print_verdict(report: Mapping[str, Any]) -> None:
+    """What to run, and the signs that the times are noisy."""
+    summary = summarize(report)
+    for line in [*summary.sentences[:1], *(f"noisy: {sign}" for sign in summary.noise)]:
+        print(line)
 
 
 def _matrix(report: dict[str, Any], console: Console) -> None:
