@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from drafterforge.config.commands import EvaluateConfig
+from drafterforge.config.progress import same_target
 from drafterforge.evaluation.requests import Request
 from drafterforge.runtime.engine import Engine
 
@@ -28,6 +30,12 @@ class Method:
     def engine_of(self, request: Request) -> Engine:
         """The engine that decodes a request."""
         return self.experts.get(request.expert_name, self.engine)
+
+
+def commands_of(cfg: EvaluateConfig, methods: Sequence[Method]) -> dict[str, str]:
+    """The command that decodes with each method, where there is one."""
+    target = same_target(cfg)
+    return {one.name: f'drafterforge generate {one.typed}{target} prompt="..."' for one in methods if one.typed}
 
 
 def rotate(methods: Sequence[Method], turn: int) -> list[Method]:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from drafterforge.config.progress import say, table_console
 from drafterforge.evaluation.rows import ALL
+from drafterforge.reporting.noise import noise_of
 from drafterforge.reporting.reader import whole_rows
 from drafterforge.reporting.verdict import summarize
 
@@ -25,9 +26,15 @@ def print_report(report: dict[str, Any], pool_selector: str) -> None:
 
 def print_verdict(report: Mapping[str, Any]) -> None:
     """What to run, and the signs that the times are noisy."""
-    summary = summarize(report)
-    for line in [*summary.sentences[:1], *(f"noisy: {sign}" for sign in summary.noise)]:
+    for line in summarize(report).sentences[:1]:
         print(line)
+    print_noise(report)
+
+
+def print_noise(report: Mapping[str, Any]) -> None:
+    """The signs that the times are noisy, if there are any."""
+    for sign in noise_of(report):
+        print(f"noisy: {sign}")
 
 
 def _matrix(report: dict[str, Any], console: Console) -> None:

@@ -41,10 +41,8 @@ def test_a_significant_difference_is_a_command_to_type():
 def test_without_a_significant_difference_the_simplest_is_named():
     said = verdict(report_of([20, 31, 20, 31, 20, 31, 20, 31], [21, 30, 21, 30, 21, 30, 21, 30]))
     assert said.startswith("Type `drafterforge generate drafter=sql` for “sql”, the simplest of them: 1.90x")
-    assert (
-        "“pool” measured 2.00x" in said
+    assert "“pool” measured 2.00x" in said
     assert "does not differ significantly from “sql” (smallest paired p = 0.28)" in said
-    )
 
 
 def test_without_the_requests_the_intervals_decide():
