@@ -13,6 +13,7 @@ from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.names import JOINT, domain_of, parse_hybrid
+from drafterforge.config.pool import PoolConfig
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.hybrid.kind import can_join, join
 from drafterforge.drafters.registry import kind_of
