@@ -2,7 +2,7 @@
 """Studies what moves a drafter's accept length per hour of compute; writes docs/distillation.md from the numbers.
 
     python scripts/study_distillation.py train [--only ttt,head] [--json FILE] [--earlier REPORT] [KEY=VALUE ...]
-    python scripts/readme_numbers.py --keep FILE distillation     # FILE becomes docs/reports/distillation.json
+    python scripts/results.py --keep FILE distillation            # FILE becomes docs/reports/distillation.json
     python scripts/study_distillation.py page [--check]
 
 `train` trains the variants in scripts/study_distillation.yaml one after the other, each once under a name made of its

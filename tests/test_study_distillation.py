@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import shutil
 import xml.etree.ElementTree as tree
 from pathlib import Path
 
@@ -464,15 +463,3 @@ def test_figures_are_read_on_light_and_on_dark_ground(study, docs):
 
 def test_the_page_of_the_repository_is_what_its_report_says(scripts, capsys):
     assert scripts("study_distillation").main(["page", "--check"]) == 0, capsys.readouterr().err
-
-
-def test_the_report_fits_among_those_that_readme_shows(scripts, tmp_path):
-    report = report_of(CURVES)
-    report["winners"] = scripts("study_standings").winners(report)
-    assert report["winners"] == "ttt: 1 step (1.80, +0.30)"
-    source = tmp_path / "study.json"
-    source.write_text(json.dumps(report))
-    shutil.copy(ROOT / "README.md", tmp_path)
-    shutil.copytree(ROOT / "docs" / "reports", tmp_path / "docs" / "reports")
-    assert scripts("readme_numbers").main(["--root", str(tmp_path), "--keep", str(source), "distillation"]) == 0
-    assert "| ttt: 1 step (1.80, +0.30) |" in (tmp_path / "README.md").read_text()

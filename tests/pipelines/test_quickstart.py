@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 import drafterforge
 from drafterforge.artifacts.folder import open_artifact
@@ -117,12 +118,12 @@ def test_tuning_that_gains_nothing_is_told_and_what_is_said_to_type_next_works(p
     assert typed.startswith("generate bundle=quickstart") and pool(*typed.split(), "max_new_tokens=3").code == 0
 
 
-def test_the_readme_has_a_row_for_every_figure_of_the_report(quick, monkeypatch):
+def test_the_results_page_shows_the_report(quick, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
-    rows, measured = importlib.import_module("readme_rows"), importlib.import_module("readme_measured")
-    source = next(one for one in rows.SOURCES if one.name == "quickstart")
-    lines = measured.lines_of(source, report_of(quick), Path("quickstart.json"))
-    assert len(lines) == len(source.rows) and "4 more steps on the answers to 8 prompts" in lines[1][1]
+    results = importlib.import_module("results")
+    index = yaml.safe_load((Path(__file__).parents[2] / "docs" / "reports" / "index.yaml").read_text())
+    section = results.section("quickstart", index["quickstart"], report_of(quick), Path())
+    assert "seconds until the first figures" in section and "| the bundle |" in section
 
 
 def counted(monkeypatch, stop_at: int = 0) -> list[str]:

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Writes docs/results.md and docs/figures/speed.svg from the reports in docs/reports.
+
+    python scripts/results.py                  # write both files
+    python scripts/results.py --check          # compare; exit 1 if a file is out of date
+    python scripts/results.py --keep FILE NAME # copy FILE, or an artifact's folder, to docs/reports/NAME.json first
+
+`docs/reports/index.yaml` lists title, command, note and figures of each report.  A figure is a template with paths into
+the report: `{A / B:.2f}` is one number over another, `{rows[method=tree*].mat:.2f}` is of the first row that matches.
+NAME@DEVICE is the same measurement on another machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from html import escape
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")  # a key, or a condition in brackets
+COMMIT = re.compile(r"commit `\w+`")  # not compared: a rebase changes it
+PRIVATE = re.compile(r"\w+://|(?<![\w./])~?/[A-Za-z_][^\s\"]*")  # an address, or a path of this machine
+MOST_ROWS = 8  # replayed rows in one table
+TOP = """# Results
+
+`scripts/results.py` writes this page from `docs/reports`. Each section names its command, device, date and commit. The
+commit is the one that added the report: `git log COMMIT..` lists what changed in the code since. Speed-ups are ratios
+to plain decoding by the same engine in the same run, measured one prompt at a time, methods taking turns. MAT is the
+mean number of tokens that one draft-and-verify cycle emits. The target is `smollm2-135m`; drafters are named as in
+[Pools and selectors](pools.md). No figure was measured on a GPU yet."""
+STYLE = """
+text { fill: #1f2328 } .ours { fill: #1a7f5a } .plain { fill: #6e7781 } .theirs { fill: #b0b8c0 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 } .ours { fill: #3fb950 } .plain { fill: #8b949e } .theirs { fill: #57606a }
+}
+"""
+PARTS = ("manifest.json", "latency.json", "rows.json", "report.json")  # of an artifact
+Report = Mapping[str, Any]
+
+
+class ResultsError(Exception):
+    """A report lacks what the index asks for."""
+
+
+class Template(Formatter):
+    """Fills templates with numbers of one report."""
+
+    def __init__(self, name: str, report: Report) -> None:
+        self.name, self.report = name, {**report, "rows": overall(report)}
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
+        """The value at a path, or one value over another."""
+        values = [self.look_up(path) for path in field_name.split(" / ")]
+        return (values[0] if len(values) == 1 else values[0] / values[1]), field_name
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """A number in its format, with a space before the percent sign."""
+        if format_spec and not isinstance(value, int | float):
+            raise ResultsError(f"docs/reports/{self.name}.json has {value!r} where the index wants a number")
+        return format(value, format_spec).replace("%", " %")
+
+    def look_up(self, path: str) -> Any:
+        """The number or text at a path."""
+        value: Any = self.report
+        try:
+            for key, condition in STEP.findall(path):
+                value = value[key] if key else next(row for row in value if matches(row, condition))
+        except (KeyError, TypeError, ValueError, StopIteration):
+            value = None
+        if not isinstance(value, int | float | str):
+            raise ResultsError(f"docs/reports/{self.name}.json has no `{path}`, which docs/reports/index.yaml asks for")
+        return value
+
+
+def matches(row: Report, condition: str) -> bool:
+    """Whether a row has all values of `key=pattern&key=pattern`."""
+    pairs = (part.split("=", 1) for part in condition.split("&"))
+    return all(fnmatchcase(str(row.get(key)), pattern) for key, pattern in pairs)
+
+
+def overall(report: Report) -> list[Report]:
+    """Rows over all domains, and rows of one domain where that is all that was measured."""
+    rows = report.get("rows", [])
+    whole = {key_of(row) for row in rows if row.get("domain") == "all"}
+    return [row for row in rows if row.get("domain") == "all" or key_of(row) not in whole]
+
+
+def key_of(row: Report) -> tuple[str, ...]:
+    """What a row measured, except the domain."""
+    return tuple(str(row.get(key)) for key in ("method", "source", "axis", "at"))
+
+
+def table(headings: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; the first column is text."""
+    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def is_plain(row: Report) -> bool:
+    """Whether nothing was drafted."""
+    return row["method"].startswith("autoregressive")
+
+
+def timed(report: Report) -> Iterator[str]:
+    """Methods that were timed."""
+    rows = [row for row in overall(report) if row["source"] == "live" and not row.get("axis")]
+    yield f"Timed on {rows[0]['num_prompts']} prompts ({rows[0]['num_tokens']:,} tokens):"
+    cells = []
+    for row in rows:
+        interval = "-".join(f"{end:.2f}" for end in row["speedup_ci95"] or [])
+        differing = "its own text" if row["mismatches"] is None else str(row["mismatches"])
+        speed = [f"{row['speedup']:.2f}x", interval, f"{row['tokens_per_s']:.1f}"]
+        cells.append([row["method"], *speed, "" if is_plain(row) else f"{row['mat']:.2f}", differing])
+    yield table(["method", "speed-up", "95 %", "tokens/s", "MAT", "answers that differ"], cells)
+
+
+def scaled(report: Report) -> Iterator[str]:
+    """Methods timed along axes such as batch size."""
+    rows = [row for row in overall(report) if row.get("axis") and not is_plain(row)]
+    yield "Speed-up and MAT along an axis, everything else unchanged:"
+    cells = [[r["axis"], f"{r['at']:g}", r["method"], f"{r['speedup']:.2f}x", f"{r['mat']:.2f}"] for r in rows]
+    yield table(["axis", "value", "method", "speed-up", "MAT"], cells)
+
+
+def domains(report: Report) -> Iterator[str]:
+    """MAT of each drafter alone, by domain of the prompt."""
+    by_domain = report["curves"]["mat_by_domain"]
+    drafters = sorted({name for row in by_domain.values() for name in row})
+    yield "MAT of each drafter alone, by domain of the prompt, replayed exactly (best in bold):"
+    columns = [[f"{row[name]:.2f}" for name in drafters] for row in by_domain.values()]
+    columns = [[f"**{cell}**" if cell == max(column) else cell for cell in column] for column in columns]
+    yield table(["drafter", *by_domain], [list(line) for line in zip(drafters, *columns, strict=True)])
+
+
+def selectors(report: Report) -> Iterator[str]:
+    """Selectors that were replayed, the best first."""
+    rows = sorted((row for row in overall(report) if row["source"] != "live"), key=lambda row: -row["mat"])
+    yield f"Selectors, replayed exactly on {rows[0]['num_prompts']} answers; regret is in cycles a request:"
+    cells = [[row["method"], f"{row['mat']:.2f}", f"{row['regret_cycles']:.2f}"] for row in rows[:MOST_ROWS]]
+    yield table(["method", "MAT", "regret"], cells)
+
+
+TABLES = {"timed": timed, "scaled": scaled, "domains": domains, "selectors": selectors}
+
+
+def section(name: str, entry: Report, report: Report, root: Path) -> str:
+    """One report: title, command, device, date, commit, notes, tables."""
+    template = Template(name, report)
+    where = [report.get("device") or report["metrics"]["device"], report.get("dtype")]
+    head = f"{', '.join(filter(None, where))}; {template.look_up('created')[:10]}; commit `{commit_of(root, name)}`."
+    parts = [f"```bash\n{template.format(entry['command'])}\n```", head]
+    parts += [entry["note"]] if "note" in entry else []
+    cells = [[template.format(what), template.format(value)] for what, value in entry.get("figures", {}).items()]
+    parts += [table(["figure", "value"], cells)] if cells else []
+    parts += [text for kind in entry.get("tables", []) for text in TABLES[kind](report)]
+    return "\n\n".join(parts)
+
+
+def commit_of(root: Path, name: str) -> str:
+    """The commit that added the report as it is."""
+    command = ["git", "log", "-1", "--format=%h", "--abbrev=7", "--", f"docs/reports/{name}.json"]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.strip() or "uncommitted"
+
+
+def page(index: Report, reports: Mapping[str, Report], root: Path) -> str:
+    """docs/results.md."""
+    if unlisted := [name for name in reports if name.partition("@")[0] not in index]:
+        raise ResultsError(f"docs/reports/index.yaml does not list {', '.join(unlisted)}")
+    parts = [TOP]
+    for name, entry in index.items():
+        sections = [section(key, entry, reports[key], root) for key in reports if key.partition("@")[0] == name]
+        parts += [f"## {entry['title']}", *sections] if sections else []
+    return "\n\n".join(parts) + "\n"
+
+
+def picture(report: Report, bars: Mapping[str, str]) -> str:
+    """docs/figures/speed.svg: tokens per second of some methods, readable on light and dark pages."""
+    rows = {row["method"]: row for row in overall(report) if row["source"] == "live"}
+    fastest, lines = max(rows[method]["tokens_per_s"] for method in bars), []
+    for place, (method, label) in enumerate(bars.items()):
+        row, y = rows[method], 44 + 34 * place
+        width = 400 * row["tokens_per_s"] / fastest
+        kind = "theirs" if row["mismatches"] is None else "plain" if is_plain(row) else "ours"
+        lines.append(f'<text x="268" y="{y + 17}" text-anchor="end">{escape(label)}</text>')
+        lines.append(f'<rect class="{kind}" x="280" y="{y}" width="{width:.1f}" height="24" rx="3"/>')
+        value = f"{row['tokens_per_s']:.0f} tokens/s, {row['speedup']:.2f}x"
+        lines.append(f'<text x="{290 + width:.1f}" y="{y + 17}">{value}</text>')
+    height = 58 + 34 * len(bars)
+    title = f"SmolLM2-135M, {rows['autoregressive']['num_prompts']} prompts of eight domains, CPU with 2 threads"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 840 {height}" role="img" font-family="sans-serif" '
+        f'font-size="14">\n<title>{escape(title)}</title>\n<style>{STYLE}</style>\n'
+        f'<text x="12" y="24" font-weight="bold">{escape(title)}</text>\n' + "\n".join(lines) + "\n</svg>\n"
+    )
+
+
+def keep(path: Path, name: str, index: Report, root: Path) -> None:
+    """Copies a report, or an artifact's folder as one, to docs/reports; refuses what the page could not show."""
+    report = {}
+    for file in [path] if path.is_file() else [path / part for part in PARTS if (path / part).is_file()]:
+        content = json.loads(file.read_text())
+        report |= {"rows": content} if isinstance(content, list) else content
+    if name.partition("@")[0] not in index:
+        raise ResultsError(f"docs/reports/index.yaml does not list {name!r}; it has {', '.join(index)}")
+    if private := PRIVATE.search(json.dumps(report)):
+        raise ResultsError(f"{path} names {private[0]!r}; remove addresses and paths of this machine first")
+    section(name, index[name.partition("@")[0]], report, root)
+    (root / "docs" / "reports" / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 1 if a file is out of date, 2 and one line for a mistake."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--keep", nargs=2, metavar=("FILE", "NAME"))
+    parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER")
+    options = parser.parse_args(arguments)
+    docs = options.root / "docs"
+    index = yaml.safe_load((docs / "reports" / "index.yaml").read_text())
+    bars = index.pop("picture")
+    try:
+        if options.keep:
+            keep(Path(options.keep[0]), options.keep[1], index, options.root)
+        reports = {path.stem: json.loads(path.read_text()) for path in sorted((docs / "reports").glob("*.json"))}
+        files = {docs / "results.md": page(index, reports, options.root)}
+        files[docs / "figures" / "speed.svg"] = picture(reports[bars["report"]], bars["methods"])
+    except ResultsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for path, text in files.items():
+        if not options.check:
+            path.write_text(text)
+        elif COMMIT.sub("", path.read_text()) != COMMIT.sub("", text):
+            print(f"{path} is not what docs/reports says; run python scripts/results.py", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
