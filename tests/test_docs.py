@@ -1,0 +1,184 @@
+"""What README and docs say to type exists: commands compose, Python blocks compile, links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import drafterforge
+from drafterforge.cli import COMMANDS, HELP
+from drafterforge.config.compose import load_config
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "drafterforge").rglob("README.md")])
+PROGRAMS = {"curl", "git", "optimum-cli", "pip", "pytest", "torchrun", "vllm"}  # of others
+BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"(?<!`)`((?:drafterforge|python scripts/|scripts/|make) ?[^`]*)`(?!`)")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+class Typed(NamedTuple):
+    """A command and where it stands."""
+
+    page: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page}: {shlex.join(self.words)}"
+
+
+def page_name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def commands_of(text: str) -> list[tuple[str, ...]]:
+    """The commands of a bash block, without variables, comments and redirections."""
+    commands, variables = [], {}
+    for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, "&&"]:
+            if word in ("&&", "||", "|", ";", "&"):
+                if words:
+                    commands.append(tuple(words))
+                words = []
+            elif not words and re.fullmatch(r"[A-Z_]+=.*", word):
+                name, _, value = word.partition("=")
+                variables[name] = value
+            elif word.startswith("$"):
+                words += shlex.split(variables[word[1:]])
+            else:
+                words.append(word)
+    return commands
+
+
+def typed() -> list[Typed]:
+    """Every command of every page, each once."""
+    commands: dict[tuple[str, ...], Typed] = {}
+    for path in PAGES:
+        text = path.read_text()
+        blocks = [block for language, block in BLOCK.findall(text) if language == "bash"]
+        spans = [" ".join(code.split()) for code in INLINE.findall(BLOCK.sub("", text))]
+        inline = [code for code in spans if not re.search(r"\.\.\.|[A-Z]{4,} |<", code)]
+        for words in [words for block in [*blocks, *inline] for words in commands_of(block)]:
+            commands.setdefault(words, Typed(page_name(path), words))
+    return list(commands.values())
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def script_of(words: tuple[str, ...]) -> str:
+    """The file that a command runs."""
+    return words[1] if words[0] in ("python", "bash", ".") else words[0]
+
+
+TYPED = typed()
+OURS = [command for command in TYPED if command.words[0] == "drafterforge"]
+OTHERS = [command for command in TYPED if command.words[0] != "drafterforge"]
+
+
+def test_the_pages_have_commands():
+    assert len(OURS) > 40 and len(OTHERS) > 10
+
+
+@pytest.mark.parametrize("page", dict.fromkeys(command.page for command in OURS))
+def test_every_command_of_ours_composes(page):
+    for command in OURS:
+        if command.page == page and len(command.words) > 1:
+            compose(command)
+
+
+def compose(command: Typed) -> None:
+    """Through the config system, as the command line does it; files that it names may be absent."""
+    name, *overrides = command.words[1:]
+    assert name in COMMANDS or name in (*HELP, "--version"), command
+    if name not in COMMANDS or HELP & set(overrides):
+        return
+    if name == "inspect":
+        overrides = [f"path={overrides[0]}"]
+    row = COMMANDS[name]
+    try:
+        load_config(row.name, row.config, overrides)
+    except drafterforge.errors.DrafterforgeError as error:
+        pytest.fail(f"{command}\n{error}")
+
+
+@pytest.mark.parametrize("command", OTHERS, ids=str)
+def test_every_other_command_runs_something_that_is_there(command):
+    program = command.words[0]
+    if program == "make":
+        assert set(command.words[1:]) <= make_targets()
+    elif program not in PROGRAMS and script_of(command.words) != ".venv/bin/activate":
+        assert script_of(command.words).startswith("scripts/"), command
+        assert (ROOT / script_of(command.words)).is_file(), command
+
+
+def python_blocks() -> list[tuple[str, str]]:
+    found = [(page_name(path), block) for path in PAGES for kind, block in BLOCK.findall(path.read_text())
+             if kind == "python"]  # fmt: skip
+    return [(f"{page} {place}", block) for place, (page, block) in enumerate(found)]
+
+
+@pytest.mark.parametrize("block", [block for _, block in python_blocks()], ids=[name for name, _ in python_blocks()])
+def test_every_python_block_compiles_and_its_names_exist(block):
+    tree = ast.parse(block)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                assert importlib.util.find_spec(alias.name), alias.name
+        elif isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module)
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "drafterforge":
+            assert hasattr(drafterforge, node.attr), node.attr
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", path.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_every_link_leads_somewhere(path):
+    for link in LINK.findall(BLOCK.sub("", path.read_text())):
+        if re.match(r"\w+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        goal = (path.parent / file).resolve() if file else path
+        assert goal.exists(), link
+        assert not anchor or anchor in anchors(goal), link
+
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_readme_is_one_short_page():
+    lines = README.splitlines()
+    assert len(lines) <= 200 and len(README.encode()) <= 12_000
+    first_answer = next(place for place, line in enumerate(lines) if line.startswith("drafterforge generate"))
+    assert first_answer < 40
+
+
+def test_every_headline_figure_stands_in_the_results():
+    rows = re.findall(r"^\| \[.*\]\(docs/results\.md#([\w-]+)\) \| (.*?) \| `(.*)` \|$", README, re.MULTILINE)
+    assert 1 <= len(rows) <= 8
+    results = (ROOT / "docs" / "results.md").read_text()
+    sections = {re.sub(r"[^\w\- ]", "", part.split("\n")[0].lower()).replace(" ", "-"): part
+                for part in results.split("\n## ")}  # fmt: skip
+    for anchor, value, command in rows:
+        for number in value.split(", "):
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", sections[anchor]), (anchor, number)
+        assert set(command.split()) <= set(re.split(r"\s", sections[anchor])), (anchor, command)
