@@ -9,6 +9,6 @@ __version__ = "0.1.0"
 
 
 def open(path: str, **options: Any) -> Any:
-    """The engine of a bundle: a folder, a `.tar` of one, or a hub id; see `drafterforge.assembly.open_bundle`."""
+    """The engine of a bundle: a folder, a `.tar` of one, or a hub id; see `drafterforge.assembly.bundles`."""
     # Late: the package brings no torch.
-    return import_module("drafterforge.assembly.open_bundle").open_bundle(path, **options)
+    return import_module("drafterforge.assembly.bundles").open_bundle(path, **options)

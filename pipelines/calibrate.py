@@ -12,20 +12,21 @@ from rich.table import Table
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.assembly.pools import open_pool
+from drafterforge.assembly.runs import open_drafter
 from drafterforge.config.commands import CalibrateConfig
 from drafterforge.config.compose import to_dict
-from drafterforge.config.progress import bar, table_console
+from drafterforge.config.progress import bar, same_target, table_console
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.decode import open_drafter
-from drafterforge.pipelines.pool import open_pool
 from drafterforge.pipelines.traces import policy_prompts
+from drafterforge.reporting.noise import LARGE_ERROR
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.actions import ActionGrid, describe
 from drafterforge.schedulers.base import RandomScheduler, StaticScheduler
-from drafterforge.schedulers.latency import FILE, STEPS, Cycles, LatencyProfile
+from drafterforge.schedulers.latency import FILE, STEPS, Cycles, LatencyProfile, read_profile
 from drafterforge.schedulers.latency_fit import fit_step, fit_terms, median_error, unpriced
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
@@ -102,7 +103,11 @@ def run(cfg: Config) -> Path:
         ) as staged:
             save_json_atomic(staged / FILE, profile.as_json())
         show(profile)
-    print(f"wrote {path / FILE}; next: drafterforge train-policy drafter={cfg.drafter}")
+    error = read_profile(path).errors.get("total", 0.0)
+    if error > LARGE_ERROR:
+        again = f"drafterforge calibrate drafter={cfg.drafter}{same_target(cfg)} overwrite=true"
+        print(f"noisy: the profile is off by {error:.0%} on answers it has not seen; on a quiet machine, type: {again}")
+    print(f"wrote {path / FILE}; next: drafterforge train-policy drafter={cfg.drafter}{same_target(cfg)}")
     return path
 
 

@@ -6,31 +6,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from drafterforge import __version__
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.assembly.pools import RETRIEVAL, build_pool, check_selector
+from drafterforge.assembly.runs import RunsFolder, open_drafter
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.names import domain_of, parts_of
-from drafterforge.config.progress import say
+from drafterforge.config.progress import same_target, say
 from drafterforge.errors import ConfigError
+from drafterforge.evaluation.machine_load import machine_of
+from drafterforge.evaluation.methods import commands_of
 from drafterforge.evaluation.other_engines import require_openvino
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.rows import per_request, timed_rows
 from drafterforge.evaluation.suites import STREAMS, Suite, with_limit
 from drafterforge.evaluation.timing import TimingRun, time_methods
-from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.live_check import decode_beside_replay
 from drafterforge.pipelines.method_factory import EXPERT, OPENVINO, STATIC, MethodFactory, check_methods
-from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector
 from drafterforge.pipelines.scaling import scaling_curves, time_along_axes
 from drafterforge.pipelines.selector_replay import SelectorReplay
 from drafterforge.pipelines.settling import settle_mismatches
-from drafterforge.reporting.artifact import compare_saved, require_lossless, write_report
-from drafterforge.reporting.console import print_report
+from drafterforge.reporting.artifact import PAGE, compare_saved, require_lossless, write_report
+from drafterforge.reporting.console import print_report, print_verdict
 from drafterforge.runtime.pool import Pool
 from drafterforge.selectors import check_options
 from drafterforge.targets.device import describe_device
@@ -46,7 +50,7 @@ def run(cfg: Config) -> Path:
     cfg = with_limit(cfg)
     check_names(cfg)
     target = load_target(cfg.target)
-    pool, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target, cfg.seed)
+    pool, shape = build_pool(cfg.pool, cfg.runtime, RunsFolder(cfg.runs_dir, target), cfg.seed)
     check_methods(cfg.suite.methods, pool.names)
     parents = drafter_manifests(cfg, target, pool)
     path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name or cfg.suite.name)
@@ -70,6 +74,11 @@ def run(cfg: Config) -> Path:
         timed += scaled
     curves["mismatches"] = settle_mismatches(cfg, factory, requests, timed)
     curves["per_request"] = per_request(timed)
+    curves["machine"] = machine_of(timed, torch.get_num_threads())
+    curves["commands"] = commands_of(cfg, methods)
+    curves["again"] = (
+        f"drafterforge eval suite={cfg.suite.name} suite.replay=false{same_target(cfg)} name={path.name}-again"
+    )
     best_cycles = replay.best_cycles() if replay else {}
     rows = timed_rows(timed, curves["mismatches"], best_cycles, by_domain=cfg.suite.name not in STREAMS)
     rows += replayed_rows
@@ -90,7 +99,8 @@ def run(cfg: Config) -> Path:
     )
     drop_staging(path)
     print_report(report, cfg.pool.selector)
-    print(f"wrote {file}")
+    print_verdict(report)
+    print(f"wrote {file.with_name(PAGE)} and {file.name}")
     require_lossless(report, file)
     return file.parent
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
+from drafterforge.assembly.engines import open_engine
 from drafterforge.config.progress import console
 from drafterforge.config.serving import GenerateConfig
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.engines import open_engine
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import TextStream

@@ -11,7 +11,7 @@ from rich.table import Table
 from drafterforge.artifacts.folder import open_artifact, restore_interrupted
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.assembly.open_bundle import check_bundle, locate
+from drafterforge.assembly.bundles import check_bundle, locate
 from drafterforge.bundle.card import summary
 from drafterforge.bundle.record import BUNDLE, BundleRecord
 from drafterforge.config.commands import InspectConfig

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drafterforge.assembly.open_bundle import open_bundle
+from drafterforge.assembly.bundles import open_bundle
+from drafterforge.assembly.pools import RETRIEVAL, build_pool, open_scheduler
+from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.names import JOINT, domain_of, parse_hybrid
@@ -26,7 +28,6 @@ from drafterforge.evaluation.other_engines import (
     open_pipeline,
     require_openvino,
 )
-from drafterforge.pipelines.pool import RETRIEVAL, build_pool, open_scheduler
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
@@ -38,6 +39,7 @@ from drafterforge.tree.grow import TreeShape
 
 INVARIANT = f"{AUTOREGRESSIVE}, invariant"
 GENERALIST, EXPERT, DEFAULT, BUNDLE = "generalist", "expert", "default", "the bundle"
+DATASTORE = "datastore"  # behind a +: the datastore of the pool, or retrieval in the text if it has none
 GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"
 EXTERNAL = {GENERATE: "HF generate", LOOKUP: f"HF prompt lookup ({LOOKUP_TOKENS})", OPENVINO: "OpenVINO GenAI"}
 STATIC = "static"
@@ -73,7 +75,7 @@ class MethodFactory:
 
     def for_target(self, target: Target) -> MethodFactory:
         """The same on another copy of the target."""
-        pool, shape = build_pool(self.cfg.pool, self.cfg.runtime, self.cfg.runs_dir, target, self.cfg.seed)
+        pool, shape = build_pool(self.cfg.pool, self.cfg.runtime, RunsFolder(self.cfg.runs_dir, target), self.cfg.seed)
         return MethodFactory(self.cfg, target, pool, shape, self.bundle)
 
     def with_pool_size(self, count: int) -> MethodFactory:
@@ -106,7 +108,7 @@ class MethodFactory:
         if what in (*self.pool.names, RETRIEVAL):
             return self.single(what, policy)
         if pair := parse_hybrid(what):
-            drafter, retrieval = pair
+            drafter, retrieval = pair[0], self.datastore if pair[1] == DATASTORE else pair[1]
             if drafter == EXPERT:
                 return self.expert(retrieval=retrieval)
             return self.hybrid(self.pool.names[0] if drafter == GENERALIST else drafter, retrieval)
@@ -115,7 +117,8 @@ class MethodFactory:
     def single(self, drafter: str, policy: str = "") -> Method:
         """One drafter of the pool."""
         engine = self.engine(drafter, policy)
-        return Method(f"{drafter} alone{_with(policy)}", engine, "static", policy or STATIC, [drafter])
+        typed = f"drafter={drafter}" + (f" pool.scheduler={policy}" if policy else "")
+        return Method(f"{drafter} alone{_with(policy)}", engine, "static", policy or STATIC, [drafter], typed=typed)
 
     def engine(self, name: str, policy: str = "") -> Engine:
         """Decodes with one drafter of the pool."""
@@ -143,7 +146,14 @@ class MethodFactory:
         joint = join(f"{drafter}{JOINT}{retrieval}", *parts)
         shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, joint.kind)
         engine = Engine(self.target, joint, shape, numerics=self.numerics)
-        return Method(f"{drafter}{JOINT}{retrieval}", engine, "static", "worth", [drafter, retrieval])
+        name = f"{drafter}{JOINT}{retrieval}"
+        return Method(name, engine, "static", "worth", [drafter, retrieval], typed=f"drafter={name}")
+
+    @property
+    def datastore(self) -> str:
+        """Name of the pool's datastore; retrieval in the text alone if it has none."""
+        names = [name for name, drafter in self.pool.drafters.items() if drafter.kind == RETRIEVAL]
+        return next((name for name in names if name != RETRIEVAL), RETRIEVAL)
 
     def is_hybrid(self, drafter: str, retrieval: str) -> bool:
         """Whether a drafter of the pool has this retrieval drafter in its trees."""
@@ -197,7 +207,16 @@ class MethodFactory:
         schedule = policy or self.cfg.pool.scheduler or STATIC
         name = f"{selector} over the pool{_with(schedule) if scheduler is not None else ''}"
         engine = Engine(self.target, pool, self.shape, numerics=self.numerics)
-        return Method(name, engine, selector, schedule, self.pool.names)
+        return Method(name, engine, selector, schedule, self.pool.names, typed=self._pool_typed(selector, schedule))
+
+    def _pool_typed(self, selector: str, schedule: str) -> str:
+        """What `generate` is given to decode with the pool."""
+        cfg, plain = self.cfg.pool, PoolConfig()
+        typed = ["drafter=pool"]
+        typed += [f'"pool.drafters=[{",".join(cfg.drafters)}]"'] if cfg.drafters else []
+        typed += [f"pool.selector={selector}"] if selector != plain.selector else []
+        typed += [f"pool.router={cfg.router}"] if cfg.router else []
+        return " ".join(typed + ([f"pool.scheduler={schedule}"] if schedule != STATIC else []))
 
     def bundle_method(self) -> Method:
         """The bundle as it opens, by its defaults."""
@@ -208,8 +227,8 @@ class MethodFactory:
     def scheduler(self, policy: str) -> Scheduler | None:
         """A policy by name; empty: the pool's."""
         if policy not in self.policies:
-            cfg = PoolConfig(scheduler=policy)
-            self.policies[policy] = open_scheduler(cfg, self.cfg.runs_dir, self.target, self.pool.drafters)
+            runs = RunsFolder(self.cfg.runs_dir, self.target)
+            self.policies[policy] = open_scheduler(runs, policy, self.pool.drafters)
         return self.policies[policy]
 
     def external(self, name: str) -> Method:

@@ -16,6 +16,10 @@ from drafterforge.artifacts.locate import artifact_dir, find_artifact, list_arti
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.artifacts.typed import read_json
+from drafterforge.assembly.bundles import is_name, named_bundle
+from drafterforge.assembly.packing import make_bundle
+from drafterforge.assembly.pools import RETRIEVAL, build_pool, check_selector, pool_names, retrieval_of
+from drafterforge.assembly.runs import RunsFolder, open_drafter
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.commands import EvaluateConfig, QuickstartConfig
@@ -34,12 +38,8 @@ from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.rows import per_request, timed_rows
 from drafterforge.evaluation.timing import TimingRun, time_methods
-from drafterforge.pipelines.bundles import is_name, named_bundle
-from drafterforge.pipelines.decode import open_drafter
-from drafterforge.pipelines.export import make_bundle
 from drafterforge.pipelines.method_factory import BUNDLE as THE_BUNDLE
 from drafterforge.pipelines.method_factory import DEFAULT, MethodFactory
-from drafterforge.pipelines.pool import RETRIEVAL, build_pool, check_selector, pool_names, retrieval_of
 from drafterforge.pipelines.prepare_data import find_answers
 from drafterforge.pipelines.settling import settle_mismatches
 from drafterforge.pipelines.train_drafter import parents_of, train
@@ -63,14 +63,14 @@ def run(cfg: Config) -> Path:
     target = load_target(cfg.target)
     say(f"target: {target.name}, {target.dtype} on {target.device}")
     generalist, expert = parents_of(cfg, target)
-    names = [name for name in pool_names(cfg.runs_dir, target, cfg.pool.drafters) if name != cfg.name]
+    names = [name for name in pool_names(RunsFolder(cfg.runs_dir, target), cfg.pool.drafters) if name != cfg.name]
     given = find_answers(cfg, target) if prompts is None else None
     requests = held_out(cfg, target, prompts, given)
     path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name)
     shelves = open_shelves(cfg, target, path, names, requests)
     clock = Clock(shelves / "seconds.json", began)
 
-    found = retrieval_of(cfg.runs_dir, target, names, cfg.domain.name)
+    found = retrieval_of(RunsFolder(cfg.runs_dir, target), names, cfg.domain.name)
     first = first_look(cfg, target, names, found, requests, shelves)
     clock.done("open", f"opened {', '.join(names)}, which decode together, and compared them with plain decoding")
 
@@ -241,7 +241,7 @@ def export_with(cfg: Config, found: str, replaced: str) -> Path:
         runs_dir=cfg.runs_dir,
         overwrite=True,
     )
-    folder = named_bundle(export)
+    folder = named_bundle(export.bundle, target_name(export.target), export.runs_dir)
     there = (folder / BUNDLE).is_file() and not cfg.overwrite
     if there and cfg.name not in [entry.name for entry in read_record(folder).drafters]:
         raise ArtifactError(f"{folder} is not quickstart's; type name=OTHER, or overwrite=true to replace it")
@@ -275,7 +275,7 @@ def measured(
 ) -> Measured:
     """What the methods made of the requests, taking turns; parts that are in the folder are not made again."""
     folder.mkdir(exist_ok=True)
-    pool, shape = build_pool(cfg.pool, cfg.runtime, cfg.runs_dir, target, cfg.seed)
+    pool, shape = build_pool(cfg.pool, cfg.runtime, RunsFolder(cfg.runs_dir, target), cfg.seed)
     factory = MethodFactory(cfg, target, pool, shape, bundle)
     timing = TimingRun(cfg.suite.max_new_tokens, cfg.seed)
     methods = factory.build(cfg.suite.methods)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from drafterforge.assembly.engines import open_engine
 from drafterforge.config.progress import say
 from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.engines import open_engine
 
 Config = ServeConfig
 KEY = "DRAFTERFORGE_API_KEY"  # in the environment; other users of the machine do not see it, as they see arguments

@@ -9,14 +9,14 @@ from pathlib import Path
 from drafterforge.artifacts.folder import is_whole, open_artifact, reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.assembly.pools import open_pool
+from drafterforge.assembly.runs import open_drafter
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.progress import bar, say
 from drafterforge.config.replay import GridConfig, TracesConfig
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import interleave, load_prompts
-from drafterforge.pipelines.decode import open_drafter
-from drafterforge.pipelines.pool import open_pool
 from drafterforge.replay.record import record
 from drafterforge.replay.trace import Traces, TraceSpec, join, load_shards, save_shard
 from drafterforge.runtime.engine import Engine

@@ -13,6 +13,7 @@ from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging, staging_folder
+from drafterforge.assembly.runs import command_for, open_drafter
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.drafter import LoraConfig
@@ -23,8 +24,9 @@ from drafterforge.drafters.base import TrainedParent, TrainingJob
 from drafterforge.drafters.eagle3.checkpoint import generalist_of
 from drafterforge.drafters.registry import trained_kind
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.pipelines.decode import command_for, decode_held_out, open_drafter
+from drafterforge.evaluation.held_out import decode_held_out
 from drafterforge.pipelines.prepare_data import find_answers, open_features, packed
+from drafterforge.reporting.artifact import write_report
 from drafterforge.reporting.console import print_table
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.keeper import Keeper
@@ -44,7 +46,19 @@ def run(cfg: Config) -> Path:
     parents_of(cfg, target)  # nor should one in drafter.init wait for answers
     answers = find_answers(cfg, target, prompts)
     path = train(cfg, target, answers)
-    report = decode_held_out(cfg, target, answers, path)
+    rows, mismatches = decode_held_out(cfg, target, answers, path)
+    report, _ = write_report(
+        cfg.runs_dir,
+        target,
+        cfg.drafter_name,
+        suite=f"{cfg.domain.name}, held out",
+        seed=cfg.seed,
+        numerics=cfg.runtime.numerics,
+        rows=rows,
+        curves={"mismatches": mismatches},
+        config={"eval": to_dict(cfg.eval), "runtime": to_dict(cfg.runtime), "domain": cfg.domain.name},
+        parents=[open_drafter(path, target), *answers.manifests],
+    )
     print_table(report, table_console())
     print(f'wrote {path}; next: drafterforge generate drafter={path.name}{same_target(cfg)} prompt="..."')
     return path

@@ -14,11 +14,13 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact, reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.assembly.pools import open_pool
+from drafterforge.assembly.runs import fingerprint_of, open_drafter
 from drafterforge.config.catalogue import field_types
 from drafterforge.config.commands import CalibrateConfig, TrainPolicyConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.policy import POLICIES, PlannerPolicyConfig
-from drafterforge.config.progress import bar, table_console
+from drafterforge.config.progress import bar, same_target, table_console
 from drafterforge.config.replay import KNOTS
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
@@ -26,9 +28,7 @@ from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.rows import build_row
 from drafterforge.evaluation.timing import generate_in_turns
 from drafterforge.pipelines import calibrate
-from drafterforge.pipelines.decode import open_drafter
 from drafterforge.pipelines.joint import select_jointly
-from drafterforge.pipelines.pool import fingerprint_of, open_pool
 from drafterforge.pipelines.traces import traces_of
 from drafterforge.pipelines.train_router import train_router
 from drafterforge.pipelines.yardstick import yardstick_of
@@ -37,6 +37,7 @@ from drafterforge.replay.scheduler_play import Schedule, bounds_of, faster_p, sc
 from drafterforge.replay.table import build_table
 from drafterforge.replay.trace import Traces
 from drafterforge.reporting.artifact import write_report
+from drafterforge.reporting.console import print_noise
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
@@ -76,9 +77,12 @@ def run(cfg: Config) -> Path:
     path = artifact_dir(cfg.runs_dir, target.name, "policies", cfg.name or cfg.policy.name or cfg.policy.method)
     if cfg.policy.method == "router":
         yardstick = yardstick_of(cfg, target) if cfg.router.labels == "measured" else None
-        return train_router(
+        train_router(
             target, cfg.router.domains, path, cfg.router, cfg.seed, yardstick=yardstick, overwrite=cfg.overwrite
         )
+        typed = f"drafter=pool pool.selector=router pool.router={path.name}{same_target(cfg)}"
+        print(f'next: drafterforge generate {typed} prompt="..."')
+        return path
     if cfg.policy.method != "joint":
         refuse_other_settings(cfg, target, path)
     grid, others = calibrate.action_grid(cfg), policies_of(cfg, target, path)
@@ -106,13 +110,21 @@ def run(cfg: Config) -> Path:
         seed=cfg.seed,
         numerics=cfg.runtime.numerics,
         rows=rows_live,
-        curves={"replayed": rows, "grid": grid.as_dict(), "profile": profile.device},
+        curves={"replayed": rows, "grid": grid.as_dict()} | profile_curves(cfg, profile),
         config=to_dict(cfg),
         parents=[open_artifact(path, "policies")],
     )
     show_live(report["rows"])
-    print(f"wrote {path} and {out}")
+    print_noise(report)
+    typed = f"drafter={cfg.drafter} pool.scheduler={path.name}{same_target(cfg)}"
+    print(f'wrote {path} and {out}; next: drafterforge generate {typed} prompt="..."')
     return path
+
+
+def profile_curves(cfg: Config, profile: LatencyProfile) -> dict[str, Any]:
+    """What the report says of the profile that priced the schedules."""
+    again = f"drafterforge calibrate drafter={cfg.drafter}{same_target(cfg)} overwrite=true"
+    return {"profile": profile.device, "profile_error": profile.errors.get("total"), "again": again}
 
 
 def given_profile(cfg: Config, target: Target, grid: ActionGrid) -> tuple[Path, LatencyProfile]:

@@ -12,6 +12,8 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.artifacts.manifest import Manifest, canonical_json
 from drafterforge.artifacts.typed import read_json, typed
+from drafterforge.assembly.pools import RETRIEVAL, build_pool
+from drafterforge.assembly.runs import RunsFolder, open_drafter
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import bar
@@ -19,8 +21,6 @@ from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.decode import open_drafter
-from drafterforge.pipelines.pool import RETRIEVAL, build_pool
 from drafterforge.replay.drafting import tell
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
@@ -98,7 +98,7 @@ class Yardstick:
 def yardstick_of(cfg: TrainPolicyConfig, target: Target) -> Yardstick:
     """The drafters that are configured, or all of the target's, as the pool would decode with them."""
     config = PoolConfig(drafters=cfg.router.drafters, selector="static")
-    pool, shape = build_pool(config, cfg.runtime, cfg.runs_dir, target)
+    pool, shape = build_pool(config, cfg.runtime, RunsFolder(cfg.runs_dir, target))
     if len(pool.names) < 2:
         raise ConfigError(
             f"router.labels=measured needs at least two drafters to tell apart, got {', '.join(pool.names)}; "

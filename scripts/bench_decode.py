@@ -27,11 +27,13 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.assembly.runs import open_any
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
+from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.evaluation.other_engines import (
     FLASHSPEC_TOKENS,
     FlashSpec,
@@ -43,7 +45,6 @@ from drafterforge.evaluation.other_engines import (
 )
 from drafterforge.evaluation.statistics import bootstrap_ratio
 from drafterforge.kernels.attention import additive
-from drafterforge.pipelines.decode import held_out_prompts, open_any
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.shapes import default_shape

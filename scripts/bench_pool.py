@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.assembly.pools import open_pool
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.drafter import LORA_TARGETS
 from drafterforge.config.target import TargetConfig
@@ -35,9 +36,8 @@ from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.drafters.eagle3.stack import StackProposer
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.judging import Truth
+from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.kernels.linear import FrozenLinear
-from drafterforge.pipelines.decode import held_out_prompts
-from drafterforge.pipelines.pool import open_pool
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.selectors import learner

@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.assembly.pools import open_pool
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import load_config
 from drafterforge.config.progress import bar
 from drafterforge.evaluation.lossless import top2_margin
 from drafterforge.pipelines.calibrate import action_grid
-from drafterforge.pipelines.pool import open_pool
 from drafterforge.pipelines.traces import traces_of
 from drafterforge.pipelines.train_policy import given_profile, own_profile
 from drafterforge.replay.episodes import ShapeEnvironment

@@ -22,12 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.assembly.runs import open_any
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Datastore, Retrieval
+from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
-from drafterforge.pipelines.decode import held_out_prompts, open_any
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.sampling import Sampling

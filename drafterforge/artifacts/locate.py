@@ -20,6 +20,7 @@ def artifact_dir(runs_dir: Path | str, target: str, kind: str, name: str) -> Pat
     return Path(runs_dir) / target / kind / name
 
 
+MOST_NAMES = 12  # that an error lists
 SHIPPED = Path(__file__).parent.parent / "shipped"  # artifacts of the embedded target that come with the package
 
 
@@ -47,7 +48,8 @@ def find_artifact(runs_dir: Path | str, target: str, kind: str, name_or_path: st
         if (path / MANIFEST).is_file():
             return path
     names = list_artifacts(runs_dir, target, kind)
-    there = f"there is: {', '.join(names)}" if names else "there are none yet"
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    there = f"there is: {', '.join(names[:MOST_NAMES])}{more}" if names else "there are none yet"
     todo = f"; type `{hint}`" if hint else ("; type one of these names, or a path" if names else "")
     what = f"{kind} named {text!r}" if is_name else f"{kind} at {text!r}"
     raise ArtifactError(f"no {what} for target {target!r} in {runs_dir} ({there}){todo}")

@@ -12,7 +12,6 @@ from drafterforge.drafters.registry import kind_named
 from drafterforge.targets.load import Target
 
 RETRIEVAL = "retrieval"  # the drafter that needs no training
-Source = DrafterSource
 
 
 def open_drafters(sources: Sequence[DrafterSource], target: Target) -> dict[str, Drafter]:

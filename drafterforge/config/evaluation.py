@@ -11,7 +11,7 @@ from drafterforge.config.fields import setting
 SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling")
 
 
-METHODS = ("generalist", "expert", "retrieval", "default", "generalist+retrieval", "hf_generate", "hf_prompt_lookup")
+METHODS = ("generalist", "expert", "retrieval", "default", "generalist+datastore", "hf_generate", "hf_prompt_lookup")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SuiteConfig:
         4, "in which drafters join, averaged over, where selectors are replayed in smaller pools"
     )
     timed_prompts: int = setting(8, "requests decoded one by one for tokens/s, methods taking turns; 0: none")
-    methods: list[str] = setting([*METHODS], "those, drafters, selectors, X/Y, X+retrieval")
+    methods: list[str] = setting([*METHODS], "those, drafters, selectors, X/Y, X+retrieval; datastore: the pool's")
     openvino: str = setting("", "folder of the target in OpenVINO's files, for the method openvino")
     check_live: bool = setting(
         True, "decode with every drafter and the selector in batches too, and compare with the replay"

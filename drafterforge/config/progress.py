@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from drafterforge.config.bundle import ImportConfig
-from drafterforge.config.commands import PrepareDataConfig
+from drafterforge.config.commands import CalibrateConfig, EvaluateConfig, PrepareDataConfig, TrainPolicyConfig
 from drafterforge.config.names import typed_taps
 
 TABLE_WIDTH = 120  # of tables in a file or a pipe, where rich would assume 80 columns and cut
@@ -83,7 +83,9 @@ def bar(title: str, total: int) -> Iterator[Bar]:
         yield Bar(progress, title, total)
 
 
-def same_target(cfg: PrepareDataConfig | ImportConfig) -> str:
+def same_target(
+    cfg: PrepareDataConfig | ImportConfig | EvaluateConfig | TrainPolicyConfig | CalibrateConfig,
+) -> str:
     """What to type besides, so that the next command finds what this one wrote; empty for the defaults."""
     typed = ""
     if cfg.target.source == "hf":

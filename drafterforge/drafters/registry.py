@@ -53,7 +53,7 @@ def kind_of(drafter: Drafter, name: str = "drafter") -> DrafterKind:
     if not isinstance(drafter, Drafter) or kind not in KINDS:
         raise DrafterforgeError(
             f"{name!r} is of type {type(drafter).__name__}, not a drafter; wanted one of kind {', '.join(KINDS)}, as "
-            "drafterforge.pipelines.pool.open_pool opens them"
+            "drafterforge.assembly.pools.open_pool opens them"
         )
     return KINDS[kind]
 

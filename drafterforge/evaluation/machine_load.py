@@ -4,11 +4,34 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
+from typing import Any
+
+from drafterforge.evaluation.measurements import Measurement
 
 STAT = Path("/proc/stat")
 IDLE = (3, 4)  # columns of a line of /proc/stat: idle, waiting for a disk
 GUEST = (8, 9)  # counted among the others already
+
+
+def machine_of(measurements: Sequence[Measurement], threads: int) -> dict[str, Any]:
+    """Load while timing, as the report's curve `machine` has it: a session is a run without interruption."""
+    by_session: dict[int, list[Measurement]] = {}
+    for one in measurements:
+        if one.source == "live" and one.other_cores is not None:
+            by_session.setdefault(one.session, []).append(one)
+    sessions = [
+        {
+            "began": datetime.fromtimestamp(session, UTC).isoformat(timespec="seconds"),
+            "requests": len({(one.axis, one.at, one.group) for one in parts}),
+            "other_cores": round(median(one.other_cores for one in parts), 2),
+        }
+        for session, parts in sorted(by_session.items())
+    ]
+    return {"cores": os.cpu_count(), "threads": threads, "sessions": sessions} if sessions else {}
 
 
 class MachineLoad:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from drafterforge.config.commands import EvaluateConfig
+from drafterforge.config.progress import same_target
 from drafterforge.evaluation.requests import Request
 from drafterforge.runtime.engine import Engine
 
@@ -23,10 +25,17 @@ class Method:
     drafters: list[str] = field(default_factory=list)
     experts: Mapping[str, Engine] = field(default_factory=dict)  # by name, for requests that have an expert
     external: bool = False  # another program's: its text may differ, which is not a fault of ours
+    typed: str = ""  # what `generate` and `serve` are given to decode with it; empty: they cannot
 
     def engine_of(self, request: Request) -> Engine:
         """The engine that decodes a request."""
         return self.experts.get(request.expert_name, self.engine)
+
+
+def commands_of(cfg: EvaluateConfig, methods: Sequence[Method]) -> dict[str, str]:
+    """The command that decodes with each method, where there is one."""
+    target = same_target(cfg)
+    return {one.name: f'drafterforge generate {one.typed}{target} prompt="..."' for one in methods if one.typed}
 
 
 def rotate(methods: Sequence[Method], turn: int) -> list[Method]:

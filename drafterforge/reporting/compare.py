@@ -12,6 +12,7 @@ from rich.table import Table
 from scipy.stats import wilcoxon
 
 from drafterforge.errors import ArtifactError
+from drafterforge.reporting.noise import named
 from drafterforge.reporting.reader import (
     count,
     curves_of,
@@ -31,6 +32,7 @@ from drafterforge.reporting.verdict import failed
 MAT_TOLERANCE = 0.01  # share by which MAT may fall: near ties move a cycle or two in a thousand
 SLOWER = 0.95  # tokens/s of paired requests below this share of the earlier ones are slower, if p says so
 SIGNIFICANT = 0.05
+MOST_NAMES = 5  # of rows that only one report has
 RULE = (
     "A regression is: more mismatches in float32 or invariant numerics; MAT on the same requests lower by more than "
     "1 %, or by a paired one-sided Wilcoxon test of each request (p < 0.05); on the same device, a speed-up whose "
@@ -226,6 +228,6 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
     console.print(table)
     for title, rows in (("only before", found.gone), ("only after", found.new)):
         if rows:
-            console.print(f"{title}: {escape(', '.join(rows))}")
+            console.print(f"{title}: {escape(named(rows, MOST_NAMES))}")
     for note in (*found.notes, RULE):
         console.print(escape(note))

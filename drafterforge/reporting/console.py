@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -9,7 +10,9 @@ from rich.table import Table
 
 from drafterforge.config.progress import say, table_console
 from drafterforge.evaluation.rows import ALL
+from drafterforge.reporting.noise import noise_of
 from drafterforge.reporting.reader import whole_rows
+from drafterforge.reporting.verdict import summarize
 
 
 def print_report(report: dict[str, Any], pool_selector: str) -> None:
@@ -19,6 +22,19 @@ def print_report(report: dict[str, Any], pool_selector: str) -> None:
     _selectors(report, pool_selector, console)
     _live(report, console)
     _beside_replay(report)
+
+
+def print_verdict(report: Mapping[str, Any]) -> None:
+    """What to run, and the signs that the times are noisy."""
+    for line in summarize(report).sentences[:1]:
+        print(line)
+    print_noise(report)
+
+
+def print_noise(report: Mapping[str, Any]) -> None:
+    """The signs that the times are noisy, if there are any."""
+    for sign in noise_of(report):
+        print(f"noisy: {sign}")
 
 
 def _matrix(report: dict[str, Any], console: Console) -> None:

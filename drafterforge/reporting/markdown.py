@@ -9,7 +9,7 @@ from typing import Any
 
 from drafterforge.reporting.figures import figures_of
 from drafterforge.reporting.tables import TableOf, tables_of
-from drafterforge.reporting.verdict import heading_of, particulars, summarize
+from drafterforge.reporting.verdict import byline_of, heading_of, particulars, summarize
 
 MARKS = {"lossless": "✅", "lossy": "❌", "differs": "⚠️", "unsettled": "⚠️", "unchecked": "⚠️"}
 IN_TABLES = ("speedups", "selectors", "schedules")  # figures whose numbers stand in a table already
@@ -28,9 +28,12 @@ def render_markdown(report: Mapping[str, Any]) -> str:
     summary = summarize(report)
     level = "# " if summary.state == "lossy" else "**"
     close = "" if summary.state == "lossy" else "**"
+    noise = ["\n".join(f"> ⚠️ {plain(one)}  " for one in summary.noise)] if summary.noise else []
     verdict = [f"{level}{MARKS[summary.state]} {plain(summary.headline)}{close}", *_list(summary.details)]
-    said = [plain(one) for one in summary.sentences]
-    parts = [f"# {plain(heading_of(report))}", *(verdict + said if summary.state == "lossy" else said + verdict)]
+    said = [*map(plain, summary.sentences), *noise]
+    byline = [plain(byline)] if (byline := byline_of(report)) else []
+    words = verdict + said if summary.state == "lossy" else said + verdict
+    parts = [f"# {plain(heading_of(report))}", *byline, *words]
     tables = tables_of(report)
     parts += [part for table in tables[:1] for part in _section(table)]
     figures = [figure for figure in figures_of(report) if figure.key not in IN_TABLES]

@@ -8,10 +8,11 @@ from typing import Any
 
 from drafterforge.reporting.figures import Figure, figures_of
 from drafterforge.reporting.tables import TableOf, tables_of
-from drafterforge.reporting.verdict import Summary, heading_of, particulars, summarize
+from drafterforge.reporting.verdict import Summary, byline_of, heading_of, particulars, summarize
 
 # Even a mistake in escaping could load or run nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+PHONE_COLUMNS = 4  # that a phone shows side by side
 LIGHT = """
     --paper: #fff; --raised: #f6f7f9; --ink: #1b1f24; --faint: #667080; --line: #d8dde3; --heat: #2f7fd1;
     --good: #12703a; --good-ground: #e2f5e9; --bad: #b3141f; --bad-ground: #fde7e8;
@@ -42,6 +43,10 @@ h3 {{ font-size: 1rem; margin: 0 0 .5rem; }}
 .lossy strong {{ font-size: clamp(1.7rem, 7vw, 2.8rem); }}
 .differs, .unsettled, .unchecked {{ color: var(--warn); background: var(--warn-ground); }}
 .summary > p {{ font-size: 1.08rem; margin: .8rem 0; }}
+.summary > .byline {{ color: var(--faint); font-size: .9rem; margin: -.6rem 0 1rem; }}
+.noise {{ background: var(--warn-ground); border-left: .4rem solid var(--warn); border-radius: .4rem;
+    list-style: none; margin: .8rem 0; padding: .6rem 1rem; }}
+.swipe {{ display: none; }}
 .scroll {{ overflow-x: auto; border: 1px solid var(--line); border-radius: .4rem; }}
 .scroll:focus-visible {{ outline: 2px solid var(--c0); }}
 table {{ border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }}
@@ -61,6 +66,7 @@ dl {{ display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .2r
 dt {{ color: var(--faint); }}
 dd {{ margin: 0; }}
 @media (max-width: 480px) {{
+    .swipe {{ color: var(--faint); display: block; font-size: .85rem; margin: .2rem 0; }}
     main {{ padding: .75rem; }}
     figure {{ padding: .6rem; }}
     table {{ font-size: .85rem; }}
@@ -74,7 +80,7 @@ dd {{ margin: 0; }}
 def render_page(report: Mapping[str, Any]) -> str:
     """The whole file; the same report gives the same bytes."""
     title = heading_of(report)
-    body = [_summary(title, summarize(report))]
+    body = [_summary(title, byline_of(report), summarize(report))]
     body += [_section(_table(table), table.title, table.note) for table in tables_of(report)[:1]]
     if figures := figures_of(report):
         body.append(_section(f'<div class="figures">\n{_joined(map(_figure, figures))}\n</div>', "Figures"))
@@ -104,16 +110,19 @@ def _joined(parts: Any) -> str:
     return "\n".join(parts)
 
 
-def _summary(title: str, summary: Summary) -> str:
+def _summary(title: str, byline: str, summary: Summary) -> str:
     details = summary.details
     listed = f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in details)}</ul>" if len(details) > 1 else ""
     listed = listed or "".join(f"<p>{escape(one)}</p>" for one in details)
     alert = ' role="alert"' if summary.state == "lossy" else ""
     said = _joined(f"<p>{escape(one)}</p>" for one in summary.sentences)
+    if summary.noise:
+        said += f'\n<ul class="noise">{"".join(f"<li>{escape(one)}</li>" for one in summary.noise)}</ul>'
     verdict = f'<div class="verdict {summary.state}"{alert}><strong>{escape(summary.headline)}</strong>{listed}</div>'
     # A lossy decoder's speed is no advice: the verdict comes before it.
     words = f"{verdict}\n{said}" if summary.state == "lossy" else f"{said}\n{verdict}"
-    return f'<header class="summary">\n<h1>{escape(title)}</h1>\n{words}\n</header>'
+    named = f'<h1>{escape(title)}</h1>\n<p class="byline">{escape(byline)}</p>'
+    return f'<header class="summary">\n{named}\n{words}\n</header>'
 
 
 def _section(content: str, title: str, note: str = "") -> str:
@@ -132,7 +141,8 @@ def _table(table: TableOf) -> str:
         mark = ' class="wrong"' if place in table.wrong else ""
         rows.append(f"<tr{mark}>{first}{rest}</tr>")
     label = escape(table.title)
-    return f"""<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>
+    swipe = '<p class="swipe">Swipe the table sideways.</p>\n' if len(table.headings) > PHONE_COLUMNS else ""
+    return f"""{swipe}<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>
 <thead><tr>{head}</tr></thead>
 <tbody>
 {_joined(rows)}

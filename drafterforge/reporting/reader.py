@@ -23,6 +23,10 @@ CURVES = {
     "weights": "{drafter: [weight]} that a selector gave, one point a cycle of a mixed conversation",
     "scaling": "{axis: [{method, at, and any of speedup, mat, regret_cycles}]}, such as axis `pool size`",
     "quickstart": "{seconds: {step: s}, total_s, first: [row], train_prompts, answer_tokens, training_steps}",
+    "machine": "{cores, threads, sessions: [{began, requests, other_cores}]}, load by other programs while timing",
+    "commands": "{method: the command that decodes with it}",
+    "again": "the command that times again",
+    "profile_error": "median error of the latency profile on held-out answers",
     "actions": "[{depth, num_tokens, share}] of trees that a policy chose",
 }
 NAMES = ("report.json", "schedules.json")  # the second is what reports on schedules were called

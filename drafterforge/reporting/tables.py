@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from drafterforge.reporting.noise import WIDE, is_wide
 from drafterforge.reporting.reader import (
     count,
     curves_of,
@@ -88,7 +89,7 @@ def _timed_rows(title: str, rows: list[Mapping[str, Any]]) -> TableOf:
             text(row.get("method")),
             text(row.get("domain")) if len(domains) > 1 else "",
             shown(row.get("speedup"), ".2f", "x"),
-            range_of(row),
+            range_of(row) + (" (wide)" if is_wide(row) else ""),
             shown(row.get("mismatches"), ".0f"),
             shown(row.get("tokens_per_s"), ".1f"),
             shown(row.get("mat")),
@@ -101,6 +102,10 @@ def _timed_rows(title: str, rows: list[Mapping[str, Any]]) -> TableOf:
     ]
     headings = ["method", "domain", "speed-up", "95 %", "mismatches", "tokens/s", "MAT", "p", "prompts", "MB", "dtype"]
     note = "Timed live, methods taking turns prompt by prompt. Speed-up: tokens/s over autoregressive decoding."
+    if any(number(row.get("mat")) is not None for row in rows):
+        note += " MAT: mean number of tokens that a cycle (one draft and its verification) emits."
+    if any(map(is_wide, rows)):
+        note += f" Wide: the interval is wider than {WIDE:.0%} of the speed-up."
     if any("wilcoxon_p_holm" in row for row in rows):
         note += " p: paired Wilcoxon over prompts, all rows of this table corrected together (Holm)."
     if any(number(row.get("peak_mb")) is not None for row in rows):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from scipy.stats import wilcoxon
+
 from drafterforge.evaluation.lossless import NEAR_TIE
+from drafterforge.evaluation.rows import LEAST_PAIRS
+from drafterforge.evaluation.statistics import holm
+from drafterforge.reporting.noise import named, noise_of
 from drafterforge.reporting.reader import (
     count,
     curves_of,
@@ -16,12 +21,26 @@ from drafterforge.reporting.reader import (
     is_strict,
     mapping,
     number,
+    numbers,
     records,
     text,
     whole_rows,
 )
 
 Row = Mapping[str, Any]
+Report = Mapping[str, Any]
+SIGNIFICANT = 0.05
+INVARIANT = (
+    "invariant numerics: a token's logits are bit-identical whatever is verified beside it, so texts can be compared"
+)
+TITLES = {
+    "quick": "Quick evaluation of",
+    "domains": "Evaluation by domain of",
+    "mixed": "Evaluation on a mixed stream of",
+    "ood": "Evaluation on rephrased prompts of",
+    "papers": "Evaluation on the papers' benchmarks of",
+    "scaling": "Scaling of",
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +51,7 @@ class Summary:
     headline: str  # of that state
     details: list[str]  # of that state
     sentences: list[str]  # what to run and how much faster it is
+    noise: list[str] = field(default_factory=list)  # signs that the times are noisy
 
 
 def failed(report: Mapping[str, Any]) -> list[str]:
@@ -65,7 +85,8 @@ def _stands(report: Mapping[str, Any], mismatch: Mapping[str, Any]) -> bool:
 def summarize(report: Mapping[str, Any]) -> Summary:
     """The words at the top of a report."""
     state, headline, details = _lossless(report)
-    return Summary(state, headline, details, [*_fastest(report), *_replayed(report), *_schedules(report)])
+    sentences = [*_fastest(report), *_replayed(report), *_schedules(report)]
+    return Summary(state, headline, details, sentences, noise_of(report))
 
 
 def _lossless(report: Mapping[str, Any]) -> tuple[str, str, list[str]]:
@@ -90,7 +111,8 @@ def _lossless(report: Mapping[str, Any]) -> tuple[str, str, list[str]]:
         kinds = sorted({f"{text(row.get('dtype', report.get('dtype')))}, {_numerics(report, row)}" for row in checked})
         said = f"{_many(answers, 'answer', 'answers')} compared with autoregressive decoding ({'; '.join(kinds)})"
         headline = "No mismatch one by one, but not settled in batches" if loose else "Lossless: 0 mismatches"
-        return "unsettled" if loose else "lossless", headline, [said, *loose]
+        invariant = any(row.get("numerics", report.get("numerics")) == "invariant" for row in checked)
+        return "unsettled" if loose else "lossless", headline, [said, *([INVARIANT] if invariant else []), *loose]
     if loose:
         return "unsettled", "Not settled whether it is lossless", loose
     if live:
@@ -123,31 +145,76 @@ def _fastest(report: Mapping[str, Any]) -> list[str]:
         sound = [r for r in here if not is_baseline(r) and not (count(r.get("mismatches")) and is_strict(report, r))]
         if not sound:
             continue
-        best = max(sound, key=lambda row: number(row["speedup"]))
         where = ", ".join(one for one in (domain, dtype) if one)
-        said.append(f"{_advice(best)} ({where}).{_rivals(best, sound)}")
+        said.append(f"{_advice(report, sound)} ({where}).")
     if whole_rows(report) and not live:
         said.append("Nothing was timed in this report.")
     return said
 
 
-def _advice(best: Row) -> str:
-    speedup, bounds = number(best["speedup"]), interval(best)
-    shown = f"{speedup:.2f}x" + (f", 95 % interval {bounds[0]:.2f}-{bounds[1]:.2f}" if bounds else "")
-    of = f"on {_many(count(best.get('num_prompts')), 'request', 'requests')}"
-    if bounds and bounds[0] > 1:
-        return f"Run “{_name(best)}”: {shown} over autoregressive decoding {of}"
-    if speedup > 1:
-        return f"“{_name(best)}” measured {shown} {of}, which does not show that it is faster than plain decoding"
-    return f"Run plain decoding: the best of the others, “{_name(best)}”, measured {shown} {of}"
+def _advice(report: Report, rows: Sequence[Row]) -> str:
+    """What to run: the fastest method; of those that are not significantly slower, the one with the fewest drafters."""
+    best = max(rows, key=lambda row: number(row["speedup"]))
+    bounds, requests = interval(best), _many(count(best.get("num_prompts")), "request", "requests")
+    measured = f"“{_name(best)}” measured {_speedup(best)} over plain decoding on {requests}"
+    if number(best["speedup"]) <= 1:
+        return f"Run plain decoding: the best of the others, {measured}"
+    if not (bounds and bounds[0] > 1):
+        return f"Nothing is shown to be faster than plain decoding: {measured}"
+    others = [row for row in rows if row is not best and not is_baseline(row)]
+    alike, p = _not_slower(report, best, others)
+    simplest = min([best, *alike], key=lambda row: (_num_drafters(row), -number(row["speedup"])))
+    if not alike:
+        return f"{_run(report, best)}: {_speedup(best)} over plain decoding on {requests}" + (
+            ", significantly faster than the others" if others else ""
+        )
+    test = "their intervals overlap" if p is None else f"smallest paired p = {p:.2g}"
+    names = named([f"“{_name(row)}”" for row in alike])
+    chosen = "" if simplest is best else f", the simplest of them: {_speedup(simplest)}"
+    return f"{_run(report, simplest)}{chosen}; {measured}, which does not differ significantly from {names} ({test})"
 
 
-def _rivals(best: Row, rows: Sequence[Row]) -> str:
-    bounds = interval(best)
-    close = [row for row in rows if row is not best and bounds and (own := interval(row)) and own[1] >= bounds[0]]
-    names = ", ".join(f"“{_name(row)}”" for row in close[:3])
-    more = f" and {len(close) - 3} more" if len(close) > 3 else ""
-    return f" Intervals overlap with {names}{more}." if close else ""
+def _speedup(row: Row) -> str:
+    bounds = interval(row)
+    return f"{number(row['speedup']):.2f}x" + (f", 95 % interval {bounds[0]:.2f}-{bounds[1]:.2f}" if bounds else "")
+
+
+def _run(report: Report, row: Row) -> str:
+    """The command that decodes with the row's method, or its name."""
+    command = text(mapping(curves_of(report).get("commands")).get(_name(row)), most=1000)
+    return f"Type `{command}` for “{_name(row)}”" if command else f"Run “{_name(row)}”"
+
+
+def _num_drafters(row: Row) -> int:
+    drafters = row.get("drafters")
+    return len(drafters) if isinstance(drafters, list) else 0
+
+
+def _not_slower(report: Report, best: Row, others: Sequence[Row]) -> tuple[list[Row], float | None]:
+    """Rows that are not significantly slower than the best, and the smallest corrected p of those that are tested.
+
+    Paired Wilcoxon over the requests' tokens/s, corrected together (Holm); intervals that overlap where the report
+    does not hold the requests.
+    """
+    rates, bounds = requests_of(report, best), interval(best)
+    tested = [(row, requests_of(report, row)) for row in others]
+    if len(rates) < LEAST_PAIRS or not all(len(other) == len(rates) for _, other in tested):
+        overlapping = [row for row in others if (own := interval(row)) and bounds and own[1] >= bounds[0]]
+        return overlapping, None
+    ps = holm([1.0 if rates == other else float(wilcoxon(rates, other).pvalue) for _, other in tested])
+    alike = [(row, p) for (row, _), p in zip(tested, ps, strict=True) if p >= SIGNIFICANT]
+    return [row for row, _ in alike], min((p for _, p in alike), default=None)
+
+
+def requests_of(report: Report, row: Row) -> list[float]:
+    """Tokens/s of each request of a row, if the report holds them and they add up to the row."""
+    given = mapping(curves_of(report).get("per_request")).get(str(row.get("method")))
+    figures = [numbers(one) for one in given] if isinstance(given, list) else []
+    if any(len(one) != 3 or one[2] <= 0 for one in figures) or len(figures) != number(row.get("num_prompts")):
+        return []
+    if sum(tokens for tokens, *_ in figures) != number(row.get("num_tokens")):
+        return []
+    return [tokens / seconds for tokens, _, seconds in figures]
 
 
 def _replayed(report: Mapping[str, Any]) -> list[str]:
@@ -168,7 +235,7 @@ def _replayed(report: Mapping[str, Any]) -> list[str]:
             name = f"{words[kind]} “{_name(best[kind])}”" if words[kind] else f"“{_name(best[kind])}”"
             parts.append(f"{name} {number(best[kind]['mat']):.2f}")
     answers = _many(count(rows[0].get("num_prompts")), "answer", "answers")
-    return [f"MAT, replayed exactly on {answers}: {'; '.join(parts)}."]
+    return [f"MAT (mean tokens that a cycle emits), replayed exactly on {answers}: {'; '.join(parts)}."]
 
 
 def _schedules(report: Mapping[str, Any]) -> list[str]:
@@ -202,8 +269,18 @@ def _many(number_of: int, one: str, many: str) -> str:
 
 def heading_of(report: Mapping[str, Any]) -> str:
     """Title of the report."""
-    target = text(mapping(report.get("target")).get("name"))
-    return f"{text(report.get('suite')) or 'report'}" + (f" on {target}" if target else "")
+    target, suite = text(mapping(report.get("target")).get("name")), text(report.get("suite")) or "report"
+    if target and suite in TITLES:
+        return f"{TITLES[suite]} {target}"
+    return f"{suite[0].upper()}{suite[1:]}" + (f", target {target}" if target else "")
+
+
+def byline_of(report: Mapping[str, Any]) -> str:
+    """Where and when it was measured, in one line."""
+    measured = dict(particulars(report))
+    numerics = [f"{measured['numerics']} numerics"] if "numerics" in measured else []
+    parts = [measured.get("device"), measured.get("dtype"), *numerics, measured.get("created")]
+    return " · ".join(part for part in parts if part)
 
 
 def particulars(report: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from drafterforge.artifacts.manifest import Manifest, canonical_json
-from drafterforge.assembly.open_bundle import tokenizer_sha256
+from drafterforge.assembly.bundles import tokenizer_sha256
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
 from drafterforge.config.target import TargetConfig

@@ -18,8 +18,8 @@ from drafterforge.drafters.eagle3.lora import ADAPTER
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.drafters.eagle3.train.lora import add_adapter, save_adapter
+from drafterforge.interop.export import export_drafters
 from drafterforge.interop.layout import TargetFacts, read_target
-from drafterforge.pipelines.export_drafters import export_drafters
 
 
 def config_of(folder: Path) -> TargetConfig:

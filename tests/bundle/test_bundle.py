@@ -15,8 +15,8 @@ import torch
 
 import drafterforge
 from drafterforge.artifacts.atomic import file_sha256
-from drafterforge.assembly import open_bundle as opening
-from drafterforge.assembly.open_bundle import check_bundle, locate, open_bundle
+from drafterforge.assembly import pools
+from drafterforge.assembly.bundles import check_bundle, locate, open_bundle
 from drafterforge.bundle import archive
 from drafterforge.bundle import record as records
 from drafterforge.bundle.archive import pack
@@ -136,7 +136,7 @@ def test_a_file_of_more_than_8_gib_has_a_place_in_an_archive():
 
 
 def test_a_bundle_that_changes_while_it_is_opened_is_refused(bundle, served, monkeypatch):
-    real = opening.open_named
+    real = pools.open_named
 
     def swap(*given):
         found = real(*given)
@@ -145,7 +145,7 @@ def test_a_bundle_that_changes_while_it_is_opened_is_refused(bundle, served, mon
         os.replace(bundle.parent / "other", path)
         return found
 
-    monkeypatch.setattr(opening, "open_named", swap)
+    monkeypatch.setattr(pools, "open_named", swap)
     with pytest.raises(ArtifactError, match="was changed while it was opened; type the same command again"):
         open_bundle(bundle, target=served)
 

@@ -18,11 +18,11 @@ from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.interop.export import write_drafter as write_one
 from drafterforge.interop.layout import lossless_dtype, read_target, served_spec, target_embedding, write_export
 from drafterforge.interop.published_heads import read_head
 from drafterforge.interop.sglang import serve_sglang, write_sglang
 from drafterforge.interop.vllm import write_vllm
-from drafterforge.pipelines.export_drafters import write_drafter as write_one
 from tests.bundle.made import config_of, export, random_drafter, write_drafter
 from tests.models import NORMS
 

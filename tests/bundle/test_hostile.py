@@ -20,7 +20,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from drafterforge.assembly.open_bundle import open_bundle
+from drafterforge.assembly.bundles import open_bundle
 from drafterforge.bundle.archive import pack, unpack, unpacked
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.cli import main

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from drafterforge.evaluation import machine_load
-from drafterforge.evaluation.machine_load import MachineLoad, busy_seconds
+from drafterforge.evaluation.machine_load import MachineLoad, busy_seconds, machine_of
+from drafterforge.evaluation.measurements import Measurement
 
 LINE = "cpu  {user} 0 0 1000 50 0 0 0 0 0\n"
 
@@ -44,3 +45,16 @@ def test_a_busy_program_is_seen():
     finally:
         busy.kill()
         busy.wait()
+
+
+def test_sessions_of_a_resumed_run_have_their_own_load():
+    def measured(group: int, session: int, other_cores: float | None, **more: object) -> Measurement:
+        return Measurement("tree", [], [], 1.0, group=group, session=session, other_cores=other_cores, **more)
+
+    parts = [measured(0, 60, 0.1), measured(0, 60, 0.3), measured(1, 3600, 2.0), measured(2, 3600, None)]
+    machine = machine_of([*parts, measured(3, 60, 9.0, source="replay")], threads=2)
+    assert machine["threads"] == 2 and machine["sessions"] == [
+        {"began": "1970-01-01T00:01:00+00:00", "requests": 1, "other_cores": 0.2},
+        {"began": "1970-01-01T01:00:00+00:00", "requests": 1, "other_cores": 2.0},
+    ]
+    assert machine_of([measured(0, 60, None)], threads=2) == {}

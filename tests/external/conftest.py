@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from drafterforge.assembly.pools import open_pool
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
@@ -24,9 +25,8 @@ from drafterforge.drafters.eagle3.init import size_norms
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from drafterforge.errors import ArtifactError
-from drafterforge.pipelines.decode import held_out_prompts
-from drafterforge.pipelines.export_drafters import export_drafters
-from drafterforge.pipelines.pool import open_pool
+from drafterforge.evaluation.held_out import held_out_prompts
+from drafterforge.interop.export import export_drafters
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.capture import FeatureCapture

@@ -13,6 +13,7 @@ from drafterforge.evaluation import timing
 from drafterforge.evaluation.measurements import FILE, load_measurements
 from drafterforge.evaluation.rows import timed_rows
 from drafterforge.pipelines import method_factory
+from drafterforge.reporting.verdict import summarize
 from tests.pipelines.conftest import PLAIN, Bench
 
 pytestmark = pytest.mark.slow  # whole programs
@@ -189,6 +190,11 @@ def test_limit_makes_a_suite_shorter(pool):
         "autoregressive", "hedgespec over the pool", "sql alone", "ucb1 over the pool",
     ]  # fmt: skip
     assert all(row["num_prompts"] == 3 for row in live)
+    commands, machine = report["curves"]["commands"], report["curves"]["machine"]
+    assert commands["sql alone"].startswith("drafterforge generate drafter=sql ")
+    assert commands["hedgespec over the pool"].startswith("drafterforge generate drafter=pool ")
+    assert "autoregressive" not in commands and [one["requests"] for one in machine["sessions"]] == [3]
+    assert "report.html and report.json" in done.out and summarize(report).sentences[0] in done.out
 
 
 def test_questions_of_two_turns_are_played_in_order(pool):

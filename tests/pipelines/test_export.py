@@ -175,7 +175,7 @@ def test_a_bundle_that_does_not_open_is_not_put_in_place(exported, monkeypatch):
     def refuse(folder, **_):
         raise ArtifactError(f"{folder.name} does not open")
 
-    monkeypatch.setattr("drafterforge.pipelines.export.open_bundle", refuse)
+    monkeypatch.setattr("drafterforge.assembly.packing.open_bundle", refuse)
     assert "does not open" in exported("export", "bundle=house", "overwrite=true", "licence=BSD").one_line()
     assert everything(exported.runs) == before
 

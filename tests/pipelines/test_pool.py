@@ -12,6 +12,10 @@ from safetensors.torch import load_file
 
 from drafterforge.artifacts import locate
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.assembly import engines
+from drafterforge.assembly import pools as pool_module
+from drafterforge.assembly.pools import build_pool, open_pool
+from drafterforge.assembly.runs import RunsFolder
 from drafterforge.cli import main
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
@@ -22,10 +26,8 @@ from drafterforge.drafters.eagle3 import checkpoint
 from drafterforge.drafters.eagle3.fused import AdaptedLinear
 from drafterforge.evaluation import timing
 from drafterforge.evaluation.timing import decode
-from drafterforge.pipelines import engines, train_drafter
 from drafterforge.pipelines import eval as evaluate
-from drafterforge.pipelines import pool as pool_module
-from drafterforge.pipelines.pool import build_pool, open_pool
+from drafterforge.pipelines import train_drafter
 from drafterforge.targets.load import load_target
 from tests.pipelines.conftest import EXPERT, GENERAL, SMOKE, ever_better
 
@@ -221,10 +223,10 @@ def test_eval_s_seed_is_that_of_selectors_that_draw(pool):
     target = load_target(TargetConfig(source="hf", model=str(pool.target), dtype="float32"))
     target.name = "tiny"
     cfg = PoolConfig(drafters=["sql", "retrieval"], selector="random")
-    made, shape = build_pool(cfg, RuntimeConfig(), pool.runs, target, seed=7)
+    made, shape = build_pool(cfg, RuntimeConfig(), RunsFolder(pool.runs, target), seed=7)
     assert made.selector(shape).seed == 7
     cfg = PoolConfig(drafters=["sql", "retrieval"], selector="random", options={"seed": 3})
-    assert build_pool(cfg, RuntimeConfig(), pool.runs, target, seed=7)[0].selector(shape).seed == 3
+    assert build_pool(cfg, RuntimeConfig(), RunsFolder(pool.runs, target), seed=7)[0].selector(shape).seed == 3
 
 
 def test_eval_with_a_router_advises_what_it_replays(pool):

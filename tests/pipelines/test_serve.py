@@ -20,13 +20,13 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from drafterforge.assembly.engines import open_engine
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.serving import ServeConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines import serve
-from drafterforge.pipelines.engines import open_engine
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.server.serving import Server, address_of, is_loopback, listen

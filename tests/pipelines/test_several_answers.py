@@ -13,7 +13,7 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.cli import main
 from drafterforge.data.answers import AnswerSet
-from drafterforge.pipelines import decode
+from drafterforge.evaluation import held_out
 from drafterforge.targets.fingerprint import fingerprint
 from tests.pipelines.conftest import LEFT_OUT, PLAIN, SMOKE, Bench
 
@@ -113,8 +113,8 @@ def test_fewer_answers_make_another_drafter(several):
 
 @pytest.mark.parametrize("kind", ["eagle3", "retrieval", "causal_lm"])
 def test_a_drafter_of_some_answers_is_validated_and_decoded_on_others(several, kind, monkeypatch):
-    decoded, measure = [], decode._measure
-    monkeypatch.setattr(decode, "_measure", lambda *given: (decoded.extend(given[-1]), measure(*given))[1])
+    decoded, measure = [], held_out._measure
+    monkeypatch.setattr(held_out, "_measure", lambda *given: (decoded.extend(given[-1]), measure(*given))[1])
     named = f"val-{kind}"
     plain = ("train-drafter", "domain=general", "answers=grammar", f"drafter={kind}", "data.features=online", *SMOKE)
     done = several(*plain, "trainer.max_steps=2", "val_answers=natural", f"name={named}")

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 import drafterforge
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.assembly.runs import open_any
 from drafterforge.cli import main
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
@@ -21,7 +22,6 @@ from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.drafters.retrieval import model as retrieval
 from drafterforge.drafters.retrieval.kind import answer_texts
 from drafterforge.drafters.retrieval.model import Retrieval
-from drafterforge.pipelines.decode import open_any
 from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.load import load_target
 from tests.pipelines.conftest import PLAIN, TRAIN, Bench, ever_better

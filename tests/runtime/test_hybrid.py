@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from drafterforge.assembly import drafters as room
-from drafterforge.assembly.drafters import RETRIEVAL, Source, open_named
+from drafterforge.assembly.drafters import RETRIEVAL, open_named
 from drafterforge.config.names import parse_hybrid
+from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.stack import StackProposer
 from drafterforge.drafters.hybrid.model import HybridDrafter
@@ -282,8 +283,8 @@ def test_two_names_open_one_drafter_and_wrong_kinds_are_one_line(target, eagle, 
     opened = {"general": eagle, "sql": eagle, RETRIEVAL: Retrieval()}
     monkeypatch.setattr(room, "open_drafters", lambda sources, _: {one.name: opened[one.name] for one in sources})
 
-    def source_of(name: str) -> Source:
-        return Source(name, "eagle3", None)
+    def source_of(name: str) -> DrafterSource:
+        return DrafterSource(name, "eagle3", None)
 
     found = open_named(["sql", "general+retrieval"], source_of, target)
     assert list(found) == ["sql", "general+retrieval"]

@@ -1,34 +1,33 @@
-"""From a bundle's path or hub id to an engine: every check first, then the target, then what it decodes with."""
+"""Open a bundle by name, path or hub id: every check first, then the target, then what it decodes with."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from drafterforge.artifacts.folder import restore_interrupted
-from drafterforge.assembly.drafters import Source, open_named
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.assembly.pools import build_pool, open_alone
 from drafterforge.bundle.archive import is_archive, unpacked
 from drafterforge.bundle.files import check_files, folder_of, stamps
 from drafterforge.bundle.hub import downloaded, is_hub_id
-from drafterforge.bundle.record import BUNDLE, BundleRecord, TargetReference, read_record
+from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, TargetReference, read_record
 from drafterforge.config.names import parts_of
+from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
-from drafterforge.drafters.base import Drafter
-from drafterforge.drafters.registry import kind_named, kind_of
-from drafterforge.errors import ArtifactError, DrafterforgeError, quote, shorten
-from drafterforge.router.router import Router
+from drafterforge.drafters.base import DrafterSource
+from drafterforge.drafters.registry import kind_named
+from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, quote, shorten
 from drafterforge.runtime.engine import Engine, kind_name
-from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.schedulers.base import Scheduler
-from drafterforge.schedulers.policy import check_observations, check_policy, load_policy
 from drafterforge.selectors import check_options, heeds_advice
 from drafterforge.targets.load import Target, load_target
-from drafterforge.tree.grow import TreeShape
 
 LONGEST = 800  # characters of an error
 
@@ -71,35 +70,59 @@ def open_bundle(
     with unchanged(folder) as record:
         defaults = record.defaults
         check_options(defaults.selector, defaults.options)
-        names = [drafter] if drafter else defaults.drafters
-        sources = {name: source_of(folder, record, name) for name in parts_of(names)}
+        for name in parts_of([drafter] if drafter else defaults.drafters):
+            files_in(folder, record, name)  # a wrong name should not wait for the target
         if not isinstance(target, Target):
             target = load_target(target_config(record.target, target, device, dtype))
         check_target(record.target, target, folder)
-        drafters = open_named(names, sources.__getitem__, target)
-        runtime = merged(runtime or RuntimeConfig(), record)
+        source = BundleFolder(folder, record, target)
+        runtime = filled(runtime or RuntimeConfig(), record)
         if drafter:
-            alone = drafters[drafter]
+            alone = open_alone(drafter, source)
             shape = choose_shape(runtime, target.device, target.dtype, kind_name(alone))
             return Engine(target, alone, shape, max_batch, runtime.numerics)
-        own = selector in (None, defaults.selector)
-        chosen = defaults.selector if own else selector
-        router = open_router(folder, record, target) if defaults.router and heeds_advice(chosen) else None
-        policy = open_scheduler(
-            folder, record, target, drafters, defaults.scheduler if scheduler is None else scheduler
-        )
-        pool = Pool(
-            drafters,
-            chosen,
-            every=defaults.every,
-            shapes={name: shape for name, one in drafters.items() if (shape := own_shape(one, target))},
-            scheduler=policy,
-            router=router,
-            **(defaults.options if own else {}),
-        )
-        shape = choose_shape(runtime, target.device, target.dtype)
-        pool.selector(shape)  # a mistake in its options should not wait for a prompt
+        pool, shape = build_pool(pool_config(defaults, selector, scheduler), runtime, source, seed=None)
         return Engine(target, pool, shape, max_batch, runtime.numerics)
+
+
+def pool_config(defaults: Defaults, selector: str | None, scheduler: str | None) -> PoolConfig:
+    """The bundle's pool, with another selector or scheduler where one is given."""
+    kept = selector in (None, defaults.selector)
+    selector = defaults.selector if kept else selector
+    return PoolConfig(
+        drafters=list(defaults.drafters),
+        selector=selector,
+        options=dict(defaults.options) if kept else {},
+        every=defaults.every,
+        scheduler=defaults.scheduler if scheduler is None else scheduler,
+        router=defaults.router if heeds_advice(selector) else "",
+    )
+
+
+@dataclass(frozen=True)
+class BundleFolder:
+    """A `PoolSource`: the bundle in `folder`, whose files are whole and whose target this is."""
+
+    folder: Path
+    record: BundleRecord
+    target: Target
+    quiet: bool = True
+
+    def pool(self) -> list[str]:
+        """Names of the bundle's default drafters."""
+        return list(self.record.defaults.drafters)
+
+    def drafter(self, name: str) -> DrafterSource:
+        """Where a drafter's files are in the bundle."""
+        return files_in(self.folder, self.record, name)
+
+    def weights(self, name: str) -> tuple[str, str]:
+        """A drafter's name, and the fingerprint of its weights."""
+        return self.record.drafter(name).name, self.record.fingerprint(name)
+
+    def part(self, name: str, kind: str) -> Path:
+        """The folder of a policy or a router of the bundle."""
+        return folder_of(self.folder, self.record.part(name, kind).path, self.record)
 
 
 @contextlib.contextmanager
@@ -179,49 +202,57 @@ def tokenizer_sha256(folder: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
-def source_of(folder: Path, record: BundleRecord, name: str) -> Source:
-    """Where a drafter's files are in the bundle."""
+def files_in(folder: Path, record: BundleRecord, name: str) -> DrafterSource:
+    """Where a drafter's files are in the bundle at `folder`."""
     entry = record.drafter(name)
     kind = kind_named(entry.kind)
     if not kind.needs_files and not entry.path:
-        return Source(name, entry.kind, None)
-    own = folder_of(folder, entry.path, record)
+        return DrafterSource(name, entry.kind, None)
+    path = folder_of(folder, entry.path, record)
     if not entry.base:
-        return Source(name, entry.kind, own)
-    if not kind.adds(own):
-        raise ArtifactError(f"{own} has no adapter/, though {BUNDLE} says that it adds to {quote(entry.base)}")
-    return Source(name, entry.kind, own, folder_of(folder, record.drafter(entry.base).path, record))
+        return DrafterSource(name, entry.kind, path)
+    if not kind.adds(path):
+        raise ArtifactError(f"{path} has no adapter/, though {BUNDLE} says that it adds to {quote(entry.base)}")
+    return DrafterSource(name, entry.kind, path, folder_of(folder, record.drafter(entry.base).path, record))
 
 
-def open_router(folder: Path, record: BundleRecord, target: Target) -> Router:
-    """The bundle's router."""
-    place = record.part(record.defaults.router, "router").path
-    return Router.load(folder_of(folder, place, record), target.features_fingerprint)
-
-
-def open_scheduler(
-    folder: Path, record: BundleRecord, target: Target, drafters: Mapping[str, Drafter], name: str
-) -> Scheduler | None:
-    """The scheduler of this name, none without one; it must be of this target and of the bundle's drafter."""
-    if not name:
-        return None
-    own = folder_of(folder, record.part(name, "policy").path, record)
-    policy = load_policy(own)
-    drafter = record.drafter(policy.spec.drafter)
-    check_policy(policy, target.fingerprint, drafter.name, record.fingerprint(drafter.name), own)
-    sizes = [one.spec.draft_vocab_size for one in drafters.values() if kind_of(one).scheduled]
-    check_observations(policy, target.config.hidden_size, sizes, own)
-    return policy
-
-
-def merged(given: RuntimeConfig, record: BundleRecord) -> RuntimeConfig:
+def filled(given: RuntimeConfig, record: BundleRecord) -> RuntimeConfig:
     """What is given, and for the rest what the bundle says."""
-    own = {key: getattr(record.defaults, key) for key in ("num_tokens", "depth", "top_k")}
-    shape = {key: value if getattr(given, key) is None else getattr(given, key) for key, value in own.items()}
-    return RuntimeConfig(numerics=record.defaults.numerics if given.numerics == "auto" else given.numerics, **shape)
+    defaults = record.defaults
+    shape = {
+        key: getattr(defaults if getattr(given, key) is None else given, key)
+        for key in ("num_tokens", "depth", "top_k")
+    }
+    return RuntimeConfig(numerics=defaults.numerics if given.numerics == "auto" else given.numerics, **shape)
 
 
-def own_shape(drafter: Drafter, target: Target) -> TreeShape | None:
-    """Trees of a drafter whose levels cost nothing, or stop by themselves; None: the engine's."""
-    kind = kind_of(drafter)
-    return kind.default_shape(target.device, target.dtype) if kind.has_default_shape else None
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of an artifact, not only a path."""
+    return "/" not in text and not text.startswith((".", "~"))
+
+
+def named_bundle(bundle: str, target: str, runs_dir: Path | str) -> Path:
+    """The folder of a bundle of this name, whether or not it is there."""
+    if not is_name(bundle):
+        raise ConfigError(f"bundle={bundle} is no name (no '/', no leading '.'); type bundle=NAME, or out=FOLDER")
+    folder = artifact_dir(runs_dir, target, "bundles", bundle)
+    restore_interrupted(folder)
+    return folder
+
+
+def find_bundle(bundle: str, target: str, runs_dir: Path | str) -> str | Path:
+    """What `bundle=` means: the target's bundle of that name, or the path or hub id that it is."""
+    if not is_name(bundle):
+        return bundle
+    folder = named_bundle(bundle, target, runs_dir)
+    if (folder / BUNDLE).is_file():
+        return folder
+    if Path(bundle).exists():
+        return bundle
+    there = sorted(path.parent.name for path in folder.parent.glob(f"*/{BUNDLE}") if path.parent.name[0] != ".")
+    elsewhere = sorted(Path(runs_dir).glob(f"*/bundles/{glob.escape(bundle)}/{BUNDLE}"))
+    todo = f"type bundle={elsewhere[0].parent}" if elsewhere else f"type drafterforge export bundle={bundle}"
+    raise ArtifactError(
+        f"no bundle named {bundle!r} for target {target!r} in {runs_dir} "
+        f"(there is: {', '.join(there) or 'none'}); {todo}, or give a folder, a .tar or a hub id"
+    )

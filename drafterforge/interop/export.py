@@ -11,7 +11,8 @@ import torch
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.assembly.open_bundle import check_bundle, locate, source_of, which_target
+from drafterforge.assembly.bundles import check_bundle, files_in, find_bundle, locate, named_bundle, which_target
+from drafterforge.assembly.runs import command_for, kind_of
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.drafters.base import DrafterSource
@@ -22,8 +23,6 @@ from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.interop.layout import TargetFacts, read_target, refuse_export, write_export
 from drafterforge.interop.sglang import write_sglang
 from drafterforge.interop.vllm import LAYOUTS, write_vllm
-from drafterforge.pipelines.bundles import find_bundle, named_bundle
-from drafterforge.pipelines.decode import command_for, kind_of
 from drafterforge.targets.load import target_name
 
 FORMATS = ("sglang", "vllm")
@@ -50,9 +49,10 @@ def export_drafters(cfg: ExportConfig) -> Iterator[str]:
 
 def bundle_of(cfg: ExportConfig) -> Path | None:
     """The bundle that is named; None where it is only the default's name, and there is none of it."""
-    if cfg.bundle == ExportConfig.bundle and not (named_bundle(cfg) / BUNDLE).is_file():
+    where = cfg.bundle, target_name(cfg.target), cfg.runs_dir
+    if cfg.bundle == ExportConfig.bundle and not (named_bundle(*where) / BUNDLE).is_file():
         return None
-    return locate(find_bundle(cfg))
+    return locate(find_bundle(*where))
 
 
 def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> Loaders:
@@ -67,7 +67,7 @@ def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> L
     found: Loaders = {}
     for entry in [record.drafter(name) for name in asked] or record.drafters:
         if cfg.format in kind_named(entry.kind).exports:
-            found[entry.name] = loader(source_of(folder, record, entry.name), facts, entry.base)
+            found[entry.name] = loader(files_in(folder, record, entry.name), facts, entry.base)
         elif asked:
             raise no_head(f"drafter {entry.name!r} of {folder}", entry.kind)
     return some(found, str(folder))

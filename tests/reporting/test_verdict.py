@@ -1,0 +1,95 @@
+"""The verdict is a command to type and significant, or says that nothing differs; noise is named."""
+
+from __future__ import annotations
+
+from drafterforge.reporting.console import print_verdict
+from drafterforge.reporting.noise import noise_of
+from drafterforge.reporting.tables import tables_of
+from drafterforge.reporting.verdict import byline_of, heading_of, summarize
+from tests.reporting.made import live_row, made
+
+PLAIN = live_row("autoregressive", 1.0, None)
+COMMANDS = {"sql": "drafterforge generate drafter=sql", "pool": "drafterforge generate drafter=pool"}
+
+
+def seconds(*rates: float) -> list[list[float]]:
+    """A request for every rate, each of 100 tokens in 50 cycles."""
+    return [[100, 50, 100 / rate] for rate in rates]
+
+
+def report_of(sql: list[float], pool: list[float], **curves: object) -> dict:
+    """A report on eight requests, with the tokens/s of each under two methods."""
+    rows = [
+        PLAIN,
+        live_row("sql", 1.9, [1.7, 2.1], drafters=["sql"]),
+        live_row("pool", 2.0, [1.8, 2.2], drafters=["sql", "math"]),
+    ]
+    requests = {"sql": seconds(*sql), "pool": seconds(*pool)}
+    return made(rows=rows, curves={"per_request": requests, "commands": COMMANDS, **curves}, suite="quick")
+
+
+def verdict(report: dict) -> str:
+    return summarize(report).sentences[0]
+
+
+def test_a_significant_difference_is_a_command_to_type():
+    said = verdict(report_of([20.0] * 8, [30.0 + step for step in range(8)]))
+    assert said.startswith("Type `drafterforge generate drafter=pool` for “pool”: 2.00x, 95 % interval 1.80-2.20")
+    assert "significantly faster than the others" in said
+
+
+def test_without_a_significant_difference_the_simplest_is_named():
+    said = verdict(report_of([20, 31, 20, 31, 20, 31, 20, 31], [21, 30, 21, 30, 21, 30, 21, 30]))
+    assert said.startswith("Type `drafterforge generate drafter=sql` for “sql”, the simplest of them: 1.90x")
+    assert "“pool” measured 2.00x" in said
+    assert "does not differ significantly from “sql” (smallest paired p = 0.28)" in said
+
+
+def test_without_the_requests_the_intervals_decide():
+    report = report_of([], [])
+    assert "does not differ significantly from “sql” (their intervals overlap)" in verdict(report)
+    report["rows"][1] |= {"speedup": 1.5, "speedup_ci95": [1.4, 1.6]}
+    assert "significantly faster than the others" in verdict(report)
+
+
+def test_a_method_without_a_command_is_named():
+    report = report_of([20.0] * 8, [30.0 + step for step in range(8)], commands={})
+    assert verdict(report).startswith("Run “pool”: 2.00x")
+
+
+def test_a_quiet_report_with_narrow_intervals_has_no_noise():
+    machine = {"cores": 2, "threads": 2, "sessions": [{"began": "2026", "requests": 8, "other_cores": 0.2}]}
+    assert noise_of(report_of([20.0] * 8, [30.0] * 8, machine=machine, again="drafterforge eval")) == []
+
+
+def test_wide_intervals_and_load_are_flagged_with_the_command_that_times_again():
+    sessions = [{"requests": 4, "other_cores": 0.1}, {"requests": 4, "other_cores": 3.2}]
+    machine = {"cores": 2, "threads": 2, "sessions": sessions}
+    report = report_of([20.0] * 8, [30.0] * 8, machine=machine, profile_error=0.696, again="drafterforge eval")
+    report["rows"][1]["speedup_ci95"] = [0.49, 1.48]
+    wide, busy, mixed, profile, again = noise_of(report)
+    assert wide == "Wide intervals, more than 40% of the speed-up: sql."
+    assert "other programs used up to 3.2 of 2 cores" in busy and "resumed" in mixed and "0.1, 3.2 cores" in mixed
+    assert "off by 70%" in profile and again == "To time again on a quiet machine, type: drafterforge eval"
+    timed = tables_of(report)[0]
+    assert next(row for row in timed.cells if row[0] == "sql")[2] == "0.49-1.48 (wide)" and "Wide:" in timed.note
+
+
+def test_many_free_cores_make_a_busy_machine_no_noise():
+    machine = {"cores": 64, "threads": 2, "sessions": [{"requests": 8, "other_cores": 10.0}]}
+    assert noise_of(report_of([20.0] * 8, [30.0] * 8, machine=machine)) == []
+
+
+def test_the_title_says_what_it_is_of_and_the_line_below_where_and_when():
+    report = report_of([20.0] * 8, [30.0] * 8)
+    assert heading_of(report) == f"Quick evaluation of {report['target']['name']}"
+    assert byline_of(report) == f"{report['device']} · {report['dtype']} · fast numerics · {report['created']}"
+    assert heading_of({"suite": "sql, held out"}) == "Sql, held out"
+
+
+def test_the_terminal_says_the_verdict_and_the_noise(capsys):
+    report = report_of([20.0] * 8, [30.0 + step for step in range(8)])
+    report["rows"][1]["speedup_ci95"] = [0.49, 1.48]
+    print_verdict(report)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("Type `drafterforge generate drafter=pool`") and second.startswith("noisy: Wide")
