@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,7 @@ from drafterforge.evaluation.rows import ALL
 from drafterforge.evaluation.suites import STREAMS, Suite
 from drafterforge.pipelines.method_factory import STATIC, MethodFactory
 from drafterforge.replay.answer_recorder import AnswerRecorder
-from drafterforge.replay.counterfactual import Counterfactual
 from drafterforge.replay.curves import actions, pool_scaling, regret_curves, weights
-from drafterforge.replay.drafting import tell
 from drafterforge.replay.selector_play import Cycles, RecordedAnswers, tuned
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.pool import Pool
@@ -53,7 +51,7 @@ class ReplayedMethod:
     ) -> Iterator[Measurement]:
         """What `cycles.parquet` keeps of it."""
         keys = {"source": "replay", "options": json.dumps(self.options), **self.keys(contest)}
-        for index, cycles in zip(contest.places, self.cycles, strict=True):
+        for index, cycles in zip(contest.indices, self.cycles, strict=True):
             taken = [
                 Cycle(
                     depth=cycle.depth,
@@ -100,7 +98,7 @@ class SelectorReplay:
         schedulers: dict[str, Scheduler] = {STATIC: StaticScheduler(self.factory.shape)}
         for name in dict.fromkeys([*self.cfg.suite.schedulers, *configured]):
             schedulers[name] = self.factory.scheduler(name)
-        return self._contests(self.requests, self.answers, schedulers, "story")
+        return self._contests(self.requests, self.answers, schedulers, "counterfactuals")
 
     @property
     def static(self) -> RecordedAnswers:
@@ -153,7 +151,7 @@ class SelectorReplay:
     def best_cycles(self) -> dict[int, int]:
         """Cycles of each request with its best drafter, by index of the request."""
         contest = self.static
-        return {index: int(least) for index, least in zip(contest.places, contest.static.min(axis=1), strict=True)}
+        return {index: int(least) for index, least in zip(contest.indices, contest.static.min(axis=1), strict=True)}
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for every method, over all answers and by domain.  Regret is against the best drafter with one tree."""
@@ -179,12 +177,12 @@ class SelectorReplay:
         policy = self.cfg.pool.scheduler or next((name for name in self.contests if name != STATIC), STATIC)
         with_policy = [one for one in self.methods if (one.scheduler, one.selector) == (policy, self.cfg.pool.selector)]
         scheduled = bool(with_policy) and policy != STATIC
-        conversations = [place for place, index in enumerate(contest.places) if self.requests[index].before]
-        longest = max(conversations or range(len(contest.places)), key=lambda place: contest.tokens[place])
+        conversations = [place for place, index in enumerate(contest.indices) if self.requests[index].before]
+        longest = max(conversations or range(len(contest.indices)), key=lambda place: contest.tokens[place])
         learners = {name: {"seed": self.cfg.seed} | options for name, options in self.options.items() if name in SCALED}
         several = len(contest.names) > 1
         return {
-            "mat_by_domain": mat_by_domain(contest, [self.requests[index].domain for index in contest.places]),
+            "mat_by_domain": mat_by_domain(contest, [self.requests[index].domain for index in contest.indices]),
             "live": [],
             "regret_curves": regret_curves(contest, {n: c for n, c in cycles.items() if not n.endswith(" alone")}),
             "weights": weights(contest, self._pool_selector(), longest),
@@ -203,7 +201,7 @@ class SelectorReplay:
 
     def _places_by_domain(self) -> dict[str, list[int]]:
         """Places of the contest's answers: all of them, and of each domain, except those of a stream."""
-        domains = [self.requests[index].domain for index in self.static.places]
+        domains = [self.requests[index].domain for index in self.static.indices]
         names, everything = sorted(set(domains)), list(range(len(domains)))
         if self.cfg.suite.name in STREAMS or len(names) == 1:
             return {"mixed" if len(names) > 1 else names[0]: everything}
@@ -216,7 +214,7 @@ class SelectorReplay:
         requests = self.suite.tuning_requests(self.requests)
         answers = self.suite.answers(requests, "answering the tuning prompts", "tuning")
         static = {STATIC: StaticScheduler(self.factory.shape)}
-        return self._contests(requests, answers, static, "tuning-story")[STATIC]
+        return self._contests(requests, answers, static, "tuning-counterfactuals")[STATIC]
 
     def _contests(
         self,
@@ -230,21 +228,14 @@ class SelectorReplay:
         divergences = any(wants_divergence(name, options) for name, options in used)
         target, pool, shape = self.factory.target, self.pool, self.factory.shape
         most = self.cfg.suite.max_new_tokens
-        recorder = AnswerRecorder(target, pool, shape, schedulers, most, divergences) if len(schedulers) > 1 else None
-
-        def counterfactuals(answer: Generation) -> dict[str, Counterfactual]:
-            if recorder is not None:
-                return recorder.record(answer)
-            return {STATIC: tell(target, pool, shape, answer, divergences, most)}
-
-        stories = []
+        recorder, counterfactuals = AnswerRecorder(target, pool, shape, schedulers, most, divergences), []
         with bar("looking at every position", len(answers)) as progress:
             for index, answer in enumerate(answers):
-                make = lambda answer=answer: counterfactuals(answer)  # noqa: E731
-                stories.append(self.suite.cache.stories(f"{part}-{index:05d}", make))
+                record = partial(recorder.record, answer)
+                counterfactuals.append(self.suite.cache.counterfactuals(f"{part}-{index:05d}", record))
                 progress.advance()
         prompts = [request.tokens for request in requests]
-        contests = {name: RecordedAnswers.of([story[name] for story in stories], prompts) for name in schedulers}
+        contests = {name: RecordedAnswers.of([each[name] for each in counterfactuals], prompts) for name in schedulers}
         if pool.router is None:
             return contests
         advice = router_advice(target, pool, contests[STATIC])

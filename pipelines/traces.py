@@ -17,7 +17,7 @@ from drafterforge.config.progress import bar, say
 from drafterforge.config.replay import GridConfig, TracesConfig
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import interleave, load_prompts
-from drafterforge.replay.record import record
+from drafterforge.replay.record import record_answer
 from drafterforge.replay.trace import Traces, TraceSpec, join, load_shards, save_shard
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
@@ -142,22 +142,10 @@ def policy_prompts(
 
 
 def recorded_shard(
-    cfg: TracesConfig, target: Target, pool: Pool, recorded: TraceSpec, part: Sequence[tuple[str, str, list[int]]]
+    cfg: TracesConfig, target: Target, pool: Pool, spec: TraceSpec, part: Sequence[tuple[str, str, list[int]]]
 ) -> Traces:
     """Answer and record some prompts; answers of one token take no cycle and are left out."""
     answers = Engine(target, max_batch=cfg.batch_size).generate([ids for *_, ids in part], cfg.max_new_tokens)
     kept = [(answer, one) for answer, one in zip(answers, part, strict=True) if len(answer.tokens) > 1]
-    found = [
-        record(
-            target,
-            pool,
-            answer.prompt,
-            answer.tokens,
-            cfg.max_new_tokens,
-            recorded.top_ks,
-            recorded.depth,
-            recorded.score_top_k,
-        )
-        for answer, _ in kept
-    ]
-    return join(recorded, found, [domain for _, (_, domain, _) in kept], [split for _, (split, _, _) in kept])
+    traces = [record_answer(target, pool, answer, spec, max_new_tokens=cfg.max_new_tokens) for answer, _ in kept]
+    return join(spec, traces, [domain for _, (_, domain, _) in kept], [split for _, (split, _, _) in kept])

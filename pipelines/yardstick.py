@@ -21,7 +21,7 @@ from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt
 from drafterforge.errors import ConfigError
-from drafterforge.replay.drafting import tell
+from drafterforge.replay.answer_recorder import STATIC, AnswerRecorder
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.actions import describe
@@ -87,11 +87,12 @@ class Yardstick:
         ids = [prompt_ids(self.target.tokenizer, list(prompt.messages), date=DATE) for prompt in prompts]
         found = [[1.0] * len(self.pool.names) for _ in prompts]
         kept = [place for place, one in enumerate(ids) if len(one) < self.target.max_positions]
+        recorder = AnswerRecorder(self.target, self.pool, self.shape)
         answers = Engine(self.target, max_batch=BATCH).generate([ids[place] for place in kept], self.max_new_tokens)
         for place, answer in zip(kept, answers, strict=True):
             if len(answer.tokens) > 1:
-                story, tokens = tell(self.target, self.pool, self.shape, answer), len(answer.tokens) - 1
-                found[place] = [tokens / story.cycles(drafter) for drafter in range(len(self.pool.names))]
+                answer = recorder.record(answer)[STATIC]
+                found[place] = [answer.num_tokens / answer.cycles(drafter) for drafter in range(len(answer.names))]
         return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ from drafterforge.evaluation.measurements import Measurement, load_measurements,
 from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
 from drafterforge.runtime.batch import Generation
 
-TREES = ("accept_length", "depth", "num_nodes", "top_k", "divergence")
-ARRAYS = ("gamma", "accepted", "chosen")
-WORDS = ("names", "depths", "begin", "end", "every")
+ARRAYS = ("accepted", "choices")
+WORDS = ("names", "depths", "begin", "end", "hold_cycles")
 
 
 @dataclass(frozen=True)
@@ -44,19 +43,21 @@ class ResumeCache:
         save_json_atomic(path, plain)
         return answers
 
-    def stories(self, name: str, make: Callable[[], Mapping[str, Counterfactual]]) -> dict[str, Counterfactual]:
-        """Stories of one answer, by scheduler."""
+    def counterfactuals(self, name: str, make: Callable[[], Mapping[str, Counterfactual]]) -> dict[str, Counterfactual]:
+        """Counterfactuals of one answer, by scheduler."""
         path = self.folder / f"{name}.safetensors"
-        if (known := _stories(path)) is not None:
+        if (known := _counterfactuals(path)) is not None:
             return known
-        stories, arrays, words = dict(make()), {}, {}
-        for scheduler, story in stories.items():
-            parts = {key: getattr(story, key) for key in ARRAYS}
-            parts |= {f"{n}.{key}": getattr(tree, key) for n, tree in enumerate(story.trees) for key in TREES}
+        counterfactuals, arrays, words = dict(make()), {}, {}
+        for scheduler, each in counterfactuals.items():
+            parts = {key: getattr(each, key) for key in ARRAYS}
+            parts |= {
+                f"{n}.{key}": v for n, outcomes in enumerate(each.outcomes) for key, v in outcomes.arrays().items()
+            }
             arrays |= {f"{scheduler}/{key}": np.ascontiguousarray(v) for key, v in parts.items() if v is not None}
-            words[scheduler] = {key: getattr(story, key) for key in WORDS} | {"trees": len(story.trees)}
-        write_bytes_atomic(path, save(arrays, metadata={"stories": json.dumps(words)}))
-        return stories
+            words[scheduler] = {key: getattr(each, key) for key in WORDS} | {"outcomes": len(each.outcomes)}
+        write_bytes_atomic(path, save(arrays, metadata={"counterfactuals": json.dumps(words)}))
+        return counterfactuals
 
     def measurements(self, name: str, make: Callable[[], Sequence[Measurement]]) -> list[Measurement]:
         """Timed answers, with their cycles and seconds."""
@@ -76,20 +77,21 @@ def _json(path: Path) -> list[dict[str, Any]] | None:
         return None
 
 
-def _stories(path: Path) -> dict[str, Counterfactual] | None:
+def _counterfactuals(path: Path) -> dict[str, Counterfactual] | None:
     try:
         arrays = load_file(path)
         with open(path, "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        words = json.loads(header["__metadata__"]["stories"])
+        words = json.loads(header["__metadata__"]["counterfactuals"])
         return {scheduler: _read(scheduler, dict(one), arrays) for scheduler, one in words.items()}
     except (OSError, ValueError, KeyError, SafetensorError):
         return None
 
 
 def _read(scheduler: str, words: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Counterfactual:
-    trees = [
-        CycleOutcomes(**{key: arrays.get(f"{scheduler}/{number}.{key}") for key in TREES})
-        for number in range(words.pop("trees"))
+    keys = [key.name for key in fields(CycleOutcomes)]
+    outcomes = [
+        CycleOutcomes(**{key: arrays.get(f"{scheduler}/{number}.{key}") for key in keys})
+        for number in range(words.pop("outcomes"))
     ]
-    return Counterfactual(**words, trees=trees, **{key: arrays.get(f"{scheduler}/{key}") for key in ARRAYS})
+    return Counterfactual(**words, outcomes=outcomes, **{key: arrays.get(f"{scheduler}/{key}") for key in ARRAYS})

@@ -1,12 +1,14 @@
-"""An answer as every drafter would have met it, and what became of it when it was played.
+"""What every drafter of a pool would have done at every position of a recorded answer, and how an answer is played.
 
-Axes: N drafters, T tokens of prompt and answer.
+Decoding is lossless: the text does not depend on who drafted it.  A cycle that begins at a position therefore has one
+outcome for each drafter and tree, whichever cycles came before.
+Axes: N drafters, R roots (the positions at which a cycle can begin), T tokens of prompt and answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,47 +27,55 @@ class PlayedCycle(NamedTuple):
 
 @dataclass(frozen=True)
 class CycleOutcomes:
-    """What a cycle of each drafter with its root at each position would be, [N, T]."""
+    """What a cycle of each drafter at each root would be, [N, R]."""
 
     accept_length: np.ndarray  # tokens emitted, bonus included
     depth: np.ndarray  # levels drafted
     num_nodes: np.ndarray  # verified, root included
     top_k: np.ndarray
-    divergence: np.ndarray | None = None  # block divergence of the draft, if it was asked for
+    divergence: np.ndarray | None = None  # block divergence of the draft, if it was recorded
 
     @staticmethod
-    def blank(num_drafters: int, end: int) -> CycleOutcomes:
-        """Nothing is drafted."""
-        one = np.ones((num_drafters, end), dtype=np.int64)
-        return CycleOutcomes(one, np.zeros_like(one), one.copy(), one.copy())
+    def undrafted(num_drafters: int, num_roots: int) -> CycleOutcomes:
+        """Cycles that emit the bonus token alone."""
+        ones = np.ones((num_drafters, num_roots), dtype=np.int64)
+        return CycleOutcomes(ones, np.zeros_like(ones), ones.copy(), ones.copy())
 
-    def at(self, drafter: int, root: int) -> tuple[int, int, int, int]:
-        """Accept length, depth, nodes and top_k."""
-        return tuple(int(part[drafter, root]) for part in (self.accept_length, self.depth, self.num_nodes, self.top_k))
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays that were recorded, by name."""
+        return {key.name: array for key in fields(self) if (array := getattr(self, key.name)) is not None}
 
-    def only(self, drafters: Sequence[int], scale: float) -> CycleOutcomes:
-        """Of some drafters; scale: of divergences, which are means over the pool's levels."""
-        rows = list(drafters)
-        parts = (part[rows] for part in (self.accept_length, self.depth, self.num_nodes, self.top_k))
-        return CycleOutcomes(*parts, None if self.divergence is None else scale * self.divergence[rows])
+    def select(self, drafters: Sequence[int], scale: float) -> CycleOutcomes:
+        """Those of some drafters.  scale: of divergences, which are means over the levels of the pool."""
+        arrays = {key: array[list(drafters)] for key, array in self.arrays().items()}
+        return CycleOutcomes(**arrays).per_level(1 / scale)
+
+    def per_level(self, levels: float) -> CycleOutcomes:
+        """With divergences divided by so many levels."""
+        return self if self.divergence is None else replace(self, divergence=self.divergence / levels)
 
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """An answer as every drafter would have met it; position t is the t-th token of prompt and answer.
+    """What each drafter of a pool would have done at each position of an answer, with the trees of one scheduler.
 
-    A scheduler's choice may stand for several cycles, also of other drafters: then there are trees for every choice.
+    Position t is the t-th token of prompt and answer.  A scheduler's choice may stand for several cycles, also of other
+    drafters: then there are outcomes for every choice.
     """
 
     names: list[str]
-    depths: list[int]  # levels that each drafts at most
+    depths: list[int]  # levels that each drafter drafts at most
     begin: int  # position of the answer's first token, the root of the first cycle
     end: int  # after the answer's last token
-    trees: list[CycleOutcomes]  # for every choice that may stand; of drafters without a scheduler all are the same
-    gamma: np.ndarray  # [N, T] probability that a token there is accepted; greedy: as `accepted`
-    accepted: np.ndarray  # [N, T] whether the token there is among the drafter's proposals
-    chosen: np.ndarray | None = None  # [N, T] place among `trees` of what would be chosen there; -1: nothing is
-    every: int = 1  # cycles for which that stands
+    outcomes: list[CycleOutcomes]  # for every choice that may stand; equal for drafters that no scheduler serves
+    accepted: np.ndarray  # [N, T] whether the token is among the drafter's proposals; as probability 0 or 1: greedy
+    choices: np.ndarray | None = None  # [N, R] index in `outcomes` of the choice made at the root; -1: none is made
+    hold_cycles: int = 1  # cycles for which a choice stands
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that cycles emit: all but the first."""
+        return self.end - 1 - self.begin
 
     def cycles(self, drafter: int) -> int:
         """Cycles that the answer takes with this drafter alone."""
@@ -78,34 +88,39 @@ class Counterfactual:
     ) -> list[PlayedCycle]:
         """Play the answer.
 
-        pick(root) names the drafter; after(cycle, divergence) is told, but of the last cycle: a request that has ended
-        teaches nothing.
+        pick(root) returns the drafter; after(cycle, divergence) is called after every cycle but the last, from whose
+        request nothing more is learned.
         """
-        played, root, standing, kept = [], self.begin, 0, 0
-        while root < self.end - 1:
-            drafter = pick(root)
-            if kept == 0 and self.chosen is not None and self.chosen[drafter, root] >= 0:
-                standing, kept = int(self.chosen[drafter, root]), self.every
+        played, root, standing, kept = [], 0, 0, 0
+        while root < self.num_tokens:
+            drafter = pick(self.begin + root)
+            if kept == 0 and self.choices is not None and self.choices[drafter, root] >= 0:
+                standing, kept = int(self.choices[drafter, root]), self.hold_cycles
             kept = max(kept - 1, 0)
-            trees = self.trees[standing]
-            length, *rest = trees.at(drafter, root)
-            cycle = PlayedCycle(drafter, min(length, self.end - 1 - root), root, *rest)
+            outcomes = self.outcomes[standing]
+            length, depth, num_nodes, top_k = (
+                int(array[drafter, root])
+                for array in (outcomes.accept_length, outcomes.depth, outcomes.num_nodes, outcomes.top_k)
+            )
+            length = min(length, self.num_tokens - root)
+            cycle = PlayedCycle(drafter, length, self.begin + root, depth, num_nodes, top_k)
+            divergence = None if outcomes.divergence is None else float(outcomes.divergence[drafter, root])
             played.append(cycle)
             root += length
-            if root < self.end - 1:
-                after(cycle, None if trees.divergence is None else float(trees.divergence[drafter, cycle.position]))
+            if root < self.num_tokens:
+                after(cycle, divergence)
         return played
 
-    def only(self, drafters: Sequence[int]) -> Counterfactual:
+    def select(self, drafters: Sequence[int]) -> Counterfactual:
         """The same answer for some of the drafters."""
         rows = list(drafters)
         depths = [self.depths[row] for row in rows]
+        scale = max(1, *self.depths) / max(1, *depths)
         return replace(
             self,
             names=[self.names[row] for row in rows],
             depths=depths,
-            trees=[one.only(rows, max(1, *self.depths) / max(1, *depths)) for one in self.trees],
-            gamma=self.gamma[rows],
+            outcomes=[outcomes.select(rows, scale) for outcomes in self.outcomes],
             accepted=self.accepted[rows],
-            chosen=None if self.chosen is None else self.chosen[rows],
+            choices=None if self.choices is None else self.choices[rows],
         )

@@ -1,16 +1,15 @@
-"""The target's law along drafted branches at every position of a text: block divergences as live cycles measure them.
+"""The target's probabilities along drafted branches at every position of a text: block divergences as in live cycles.
 
-The target is asked once for each different node that any drafter's most probable branch puts behind the text; what
-follows the text itself is known from one pass over it.
-Axes: N drafters, T tokens of the text, B roots, L levels, V vocabulary.
+The target is asked once for each different node that any drafter's most probable branch puts behind the text.
+Axes: B roots, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,86 +20,82 @@ from drafterforge.tree.grow import Tree
 
 NODES = 256  # that the target reads at once
 Node = tuple[int, tuple[int, ...]]  # position of the first token that is not the text's, and the tokens from there on
-Asked = tuple[int, int, int, list[int]]  # drafter, root, level of the node, children whose mass is asked for
 
 
-class Branches:
-    """Collects drafts, then asks the target about them."""
+class BranchQuery(NamedTuple):
+    """Asks for the target's probabilities of a node's children."""
 
-    def __init__(self, text: Tensor, levels: int) -> None:
-        """levels: of the deepest drafter, over which every drafter's mean is taken; the root's is 0."""
-        self.text, self.levels = text.tolist(), levels
-        self.asked: dict[Node, list[Asked]] = defaultdict(list)
+    drafter: str
+    root: int
+    level: int  # of the node; the root's is 0
+    children: list[int]
 
-    def note(self, drafter: int, roots: list[int], tree: Tree) -> None:
-        """Trees of a drafter below roots [B]."""
-        nodes, children = first_branch(tree, self.levels)
-        tokens = tree.tokens.tolist()
+
+class BranchQueries:
+    """Collects queries about a text, then answers all of them."""
+
+    def __init__(self, text: Tensor) -> None:
+        self.text = text.tolist()
+        self.queries: dict[Node, list[BranchQuery]] = defaultdict(list)
+
+    def add(self, drafter: str, root: int, branch: Sequence[int], children: Sequence[int]) -> None:
+        """Ask about children of the node that a branch leads to from a root."""
+        common, following = 0, self.text[root + 1 : root + 1 + len(branch)]
+        while common < len(following) and following[common] == branch[common]:
+            common += 1
+        node = root + 1 + common, tuple(branch[common:])
+        self.queries[node].append(BranchQuery(drafter, root, len(branch), list(children)))
+
+    def add_trees(self, drafter: str, roots: Sequence[int], trees: Tree, depth: int) -> None:
+        """Ask about the most probable branches of trees of `depth` levels below roots [B]."""
+        nodes, children = first_branch(trees, depth)
+        tokens = trees.tokens.tolist()
         for row, (root, walk, below) in enumerate(zip(roots, nodes.tolist(), children.cpu(), strict=True)):
             branch: list[int] = []
             for level, node in enumerate(walk):
-                found = [tokens[row][place] for place in below[level].nonzero()[:, 0].tolist()]
-                if not found:
+                indices = below[level].nonzero()[:, 0].tolist()
+                if not indices:
                     break
                 branch += [tokens[row][node]] if level else []
-                self.ask(drafter, root, branch, found)
+                self.add(drafter, root, branch, [tokens[row][index] for index in indices])
 
-    def ask(self, drafter: int, root: int, branch: Sequence[int], children: Sequence[int]) -> None:
-        """The mass of children of the node that a branch leads to from a root."""
-        self.asked[self._node(root, branch)].append((drafter, root, len(branch), list(children)))
-
-    def _node(self, root: int, branch: Sequence[int]) -> Node:
-        """The branch without what the text says too."""
-        same = 0
-        following = self.text[root + 1 : root + 1 + len(branch)]
-        while same < len(following) and following[same] == branch[same]:
-            same += 1
-        return root + 1 + same, tuple(branch[same:])
-
-    def divergences(self, target: Target, num_drafters: int) -> np.ndarray:
-        """Of every drafter's draft below every root, [N, T]; 0 where nothing was drafted."""
-        total = np.zeros((num_drafters, len(self.text)))
-        for (drafter, root, *_), masses in self.masses(target):
-            total[drafter, root] += masses.sum().item()
-        return total / self.levels
-
-    def masses(self, target: Target) -> Iterator[tuple[Asked, Tensor]]:
-        """All that was asked, and the target's probability of each of the children."""
+    def answers(self, target: Target) -> Iterator[tuple[BranchQuery, Tensor]]:
+        """Every query with the target's probability of each of its children."""
         cache, device = target.new_cache(1), target.device
         end = len(self.text)
         cache.place(0, end)
         text = torch.tensor([self.text], device=device)
         states = target.forward(text, torch.arange(end, device=device)[None], cache)[0][0]
-        known = [node for node in self.asked if not node[1]]
-        for start in range(0, len(known), NODES):
-            part = known[start : start + NODES]
+        of_text = [node for node in self.queries if not node[1]]
+        for start in range(0, len(of_text), NODES):
+            part = of_text[start : start + NODES]
             rows = torch.tensor([position - 1 for position, _ in part], device=device)
-            yield from self._told(part, target.logits(states[None, rows])[0])
+            yield from self._answers(part, target.logits(states[None, rows])[0])
         for part in self._parts():
-            place = {node: row for row, node in enumerate(part)}
+            slot = {node: end + row for row, node in enumerate(part)}
             reads = torch.zeros(len(part), end + len(part), dtype=torch.bool)
             for row, (position, branch) in enumerate(part):
                 reads[row, :position] = True
                 for length in range(1, len(branch) + 1):
-                    reads[row, end + place[position, branch[:length]]] = True
+                    reads[row, slot[position, branch[:length]]] = True
             cache.place(end, len(part))
             tokens = torch.tensor([[branch[-1] for _, branch in part]], device=device)
             positions = torch.tensor([[position + len(branch) - 1 for position, branch in part]], device=device)
             mask = additive(reads.to(device)[None], target.compute_dtype)
-            yield from self._told(part, target.logits(target.forward(tokens, positions, cache, mask)[0])[0])
+            yield from self._answers(part, target.logits(target.forward(tokens, positions, cache, mask)[0])[0])
 
     def _parts(self) -> list[list[Node]]:
-        """Nodes that differ from the text, whole branches together, parents first."""
+        """Nodes that differ from the text, in parts of complete branches, parents first."""
         parts: list[dict[Node, None]] = [{}]
-        for position, branch in sorted(node for node in self.asked if node[1]):
+        for position, branch in sorted(node for node in self.queries if node[1]):
             if len(parts[-1]) + len(branch) > NODES and parts[-1]:
                 parts.append({})
             parts[-1] |= {(position, branch[:length]): None for length in range(1, len(branch) + 1)}
         return [list(part) for part in parts if part]
 
-    def _told(self, part: list[Node], logits: Tensor) -> Iterator[tuple[Asked, Tensor]]:
-        """What is asked about each node, with its masses; logits: [n, V]."""
+    def _answers(self, part: list[Node], logits: Tensor) -> Iterator[tuple[BranchQuery, Tensor]]:
+        """Queries about these nodes, with the probabilities; logits: [n, V]."""
         probs = logits.float().softmax(dim=-1).cpu()
         for row, node in enumerate(part):
-            for asked in self.asked.pop(node, ()):  # a parent may stand in several parts
-                yield asked, probs[row, asked[3]]
+            for query in self.queries.pop(node, ()):  # a parent may stand in several parts
+                yield query, probs[row, query.children]

@@ -1,20 +1,20 @@
 """Drafter and tree chosen together: a full-information selector over pairs of both, in tokens per second.
 
-A pair is an arm.  Traces tell what every arm would have done at every position, and the profile what its cycles cost.
-Axes: N arms, P answers, A actions of a drafter, T tokens of prompt and answer.
+A pair is an arm.  Traces hold what every arm would have done at every position, the profile what its cycles cost.
+Axes: N arms, P answers, R roots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes, PlayedCycle
 from drafterforge.replay.selector_play import play_selector
-from drafterforge.replay.table import build_table, play_static
+from drafterforge.replay.table import OutcomeTable, build_table, play_static
 from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.actions import ActionGrid, describe
 from drafterforge.schedulers.latency import LatencyProfile
@@ -41,104 +41,100 @@ class Arm:
 
 def portfolio(traces: Traces, grid: ActionGrid, profile: LatencyProfile, count: int) -> list[Arm]:
     """Arms among which the best one for each answer takes the fewest seconds, chosen one after the other."""
-    drafters = traces.spec.drafters
-    seconds = np.concatenate(
-        [play_static(build_table(traces, grid, place, profile)) for place in range(len(drafters))], axis=1
-    )
-    best, found = np.full(len(seconds), np.inf), []
-    for _ in range(min(count, seconds.shape[1])):
-        place = int(np.minimum(seconds, best[:, None]).sum(axis=0).argmin())
-        best = np.minimum(best, seconds[:, place])
-        found.append(Arm(drafters[place // len(grid)], grid.shapes[place % len(grid)]))
-    return list(dict.fromkeys(found))
+    arms = [Arm(drafter, shape) for drafter in traces.spec.drafters for shape in grid.shapes]
+    seconds = play_static(_table(traces, grid, profile, arms))
+    best, portfolio = np.full(len(seconds), np.inf), []
+    for _ in range(min(count, len(arms))):
+        arm = int(np.minimum(seconds, best[:, None]).sum(axis=0).argmin())
+        best = np.minimum(best, seconds[:, arm])
+        portfolio.append(arms[arm])
+    return list(dict.fromkeys(portfolio))
 
 
 class ExactRounds(FullInformation):
-    """A learner that is told what a cycle of every arm from a position on would have emitted, and its seconds.
+    """A learner that is given what a cycle of every arm from a position on would have emitted, and its seconds.
 
-    The pool pass tells who would have accepted a token, but not what a tree's size and pruning make of it: arms of one
+    The pool pass shows who would have accepted a token, but not what a tree's size and pruning make of it: arms of one
     drafter would all look alike.  Traces know, so that no chain of levels is needed; a round still waits until its
     deepest arm's tokens are out.
     """
 
-    def face(self, losses: np.ndarray) -> None:
-        """The next answer's losses, of cycles whose root is at each position, [N, T]."""
-        self.exact = losses
+    def set_losses(self, losses: np.ndarray, begin: int) -> None:
+        """The next answer's losses, of cycles at each of its roots, [N, R], the first of which is at `begin`."""
+        self.exact, self.begin_position = losses, begin
 
     def _losses(self, rounds: Rounds) -> np.ndarray:
-        return self.exact[:, rounds.positions - 1].T  # a cycle's first token is behind its root
+        return self.exact[:, rounds.positions - 1 - self.begin_position].T  # a cycle's first token is behind its root
 
 
 @dataclass(frozen=True)
 class JointAnswers:
-    """Recorded answers as every arm would have met them."""
+    """Recorded answers with the outcomes of every arm."""
 
     arms: list[Arm]
+    table: OutcomeTable  # its actions are the arms
     counterfactuals: list[Counterfactual]
-    seconds: list[np.ndarray]  # of cycles, [N, T] for each answer
-    costs: list[float]  # mean seconds of a cycle of each arm
 
     @staticmethod
     def of(traces: Traces, grid: ActionGrid, profile: LatencyProfile, arms: Sequence[Arm]) -> JointAnswers:
         """From traces and what cycles cost."""
-        tables = {
-            name: build_table(traces, grid, traces.drafter(name), profile) for name in {arm.drafter for arm in arms}
-        }
-        actions = [grid.index(arm.shape) for arm in arms]
-        chosen = [(tables[arm.drafter], action) for arm, action in zip(arms, actions, strict=True)]
-        costs = [float(table.seconds[:, action].mean()) for table, action in chosen]
-        taken = np.stack([table.seconds[:, action] for table, action in chosen])
-        lengths = np.stack([table.tokens[:, action] for table, action in chosen])
-        depths, nodes = (found[:, actions].T for found in (traces.depths(grid), traces.nodes(grid)))
-        counterfactuals, seconds = [], []
-        for place, (tokens, begin) in enumerate(zip(traces.tokens, traces.begins, strict=True)):
-            rows = slice(traces.starts[place], traces.starts[place + 1])
-            end, begin = len(tokens), int(begin)
-            counterfactuals.append(_story(arms, end, begin, lengths[:, rows], depths[:, rows], nodes[:, rows]))
-            seconds.append(_spread(end, begin, taken[:, rows]))
-        return JointAnswers(list(arms), counterfactuals, seconds, costs)
+        table, actions = _table(traces, grid, profile, arms), [grid.index(arm.shape) for arm in arms]
+        depths, nodes = (values[:, actions] for values in traces.drafted(grid))
+        columns = table.tokens, depths, nodes, np.broadcast_to(grid.table[actions, 2], depths.shape)
+        names, levels, counterfactuals = [arm.name for arm in arms], [arm.shape.depth for arm in arms], []
+        for number, (tokens, begin) in enumerate(zip(traces.tokens, traces.begins, strict=True)):
+            rows = slice(traces.starts[number], traces.starts[number + 1])
+            outcomes = CycleOutcomes(*(column[rows].T.astype(np.int64) for column in columns))
+            accepted = np.zeros((len(arms), len(tokens)))  # nothing is judged token by token
+            counterfactuals.append(Counterfactual(names, levels, int(begin), len(tokens), [outcomes], accepted))
+        return JointAnswers(list(arms), table, counterfactuals)
 
-    def play(self, make: Any) -> np.ndarray:
-        """Seconds of every answer under one selector, [P]."""
-        return np.array([self._time(place, cycles) for place, cycles in enumerate(self.run(make))])
-
-    def run(self, make: Any) -> list[list[PlayedCycle]]:
-        """One selector through all answers in order; a bandit's cycles are those of a live pool of the arms."""
-        chooser: Selector = make()
-        played = []
-        for place, counterfactual in enumerate(self.counterfactuals):
-            if isinstance(chooser, ExactRounds):
-                chooser.face(self._losses(place))
-            played.append(play_selector(chooser, counterfactual))
-        return played
-
-    def _losses(self, place: int) -> np.ndarray:
-        """How much every arm's pace falls short of the best there could be, in [0, 1], [N, T]."""
-        seconds = self.seconds[place]
-        tokens = self.counterfactuals[place].trees[0].accept_length
-        pace = np.divide(tokens, seconds, out=np.zeros_like(seconds), where=seconds > 0)
-        most = max((depth + 1) / cost for depth, cost in zip(self.depths, self.costs, strict=True))
-        return 1.0 - np.minimum(pace / most, 1.0)
+    @property
+    def costs(self) -> list[float]:
+        """Mean seconds of a cycle of each arm."""
+        return self.table.seconds.mean(axis=0).tolist()
 
     @property
     def depths(self) -> list[int]:
         """Levels of every arm."""
         return [arm.shape.depth for arm in self.arms]
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that cycles emit."""
+        return self.table.num_roots
+
+    def play(self, make: Callable[[], Selector]) -> np.ndarray:
+        """Seconds of every answer under one selector, [P]."""
+        return np.array([self._seconds(q, cycles).sum() for q, cycles in enumerate(self.run(make))])
+
+    def _seconds(self, answer: int, cycles: Sequence[PlayedCycle]) -> np.ndarray:
+        """Seconds of an answer's cycles."""
+        first = self.table.starts[answer] - self.counterfactuals[answer].begin
+        rows, arms = [first + cycle.position for cycle in cycles], [cycle.drafter for cycle in cycles]
+        return self.table.seconds[rows, arms].astype(float)
+
+    def run(self, make: Callable[[], Selector]) -> list[list[PlayedCycle]]:
+        """One selector through all answers in order; a bandit's cycles are those of a live pool of the arms."""
+        selector, losses, played = make(), self._losses(), []
+        for number, counterfactual in enumerate(self.counterfactuals):
+            if isinstance(selector, ExactRounds):
+                rows = slice(self.table.starts[number], self.table.starts[number + 1])
+                selector.set_losses(losses[rows].T, counterfactual.begin)
+            played.append(play_selector(selector, counterfactual))
+        return played
+
+    def _losses(self) -> np.ndarray:
+        """How much every arm's tokens a second fall short of the most there could be, in [0, 1], [R, N]."""
+        most = max((depth + 1) / cost for depth, cost in zip(self.depths, self.costs, strict=True))
+        return 1.0 - np.minimum(self.table.tokens / self.table.seconds / most, 1.0)
+
     def alone(self) -> np.ndarray:
         """Seconds of every answer with every arm alone, [P, N]."""
-        return np.array(
-            [
-                [self._time(place, counterfactual.play(lambda _, n=n: n)) for n in range(len(self.arms))]
-                for place, counterfactual in enumerate(self.counterfactuals)
-            ]
-        )
+        return play_static(self.table)
 
-    def _time(self, place: int, cycles: Sequence[PlayedCycle]) -> float:
-        return sum(self.seconds[place][cycle.drafter, cycle.position] for cycle in cycles)
-
-    def maker(self, name: str, **options: Any) -> Any:
-        """Makes the selector `name` over the arms; a learner is told exact paces, others the arms' mean costs."""
+    def maker(self, name: str, **options: Any) -> Callable[[], Selector]:
+        """Makes the selector `name` over the arms; a learner gets exact losses, others the arms' mean costs."""
         names, depth = [arm.name for arm in self.arms], max(1, *self.depths)
         kind, preset = kind_of(name)
         if issubclass(kind, FullInformation):
@@ -146,27 +142,12 @@ class JointAnswers:
             return lambda: ExactRounds(names, depth, levels=self.depths, **exact)
         return lambda: build_selector(name, names, depth, levels=self.depths, costs=self.costs, **options)
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens that cycles emit."""
-        return sum(counterfactual.end - 1 - counterfactual.begin for counterfactual in self.counterfactuals)
 
-
-def _story(
-    arms: Sequence[Arm], end: int, begin: int, lengths: np.ndarray, depths: np.ndarray, nodes: np.ndarray
-) -> Counterfactual:
-    """Of what cycles at the answer's roots are, [N, R]."""
-    length, depth, count = (_spread(end, begin, one).astype(np.int64) for one in (lengths, depths, nodes))
-    widths = np.repeat([[arm.shape.top_k] for arm in arms], end, axis=1)
-    trees = CycleOutcomes(np.maximum(length, 1), depth, np.maximum(count, 1), widths)
-    blank = np.zeros((len(arms), end))  # nothing is judged token by token
-    return Counterfactual(
-        [arm.name for arm in arms], [arm.shape.depth for arm in arms], begin, end, [trees], blank, blank
-    )
-
-
-def _spread(end: int, begin: int, values: np.ndarray) -> np.ndarray:
-    """Values of the roots [N, R] at their positions, [N, T]."""
-    found = np.zeros((len(values), end))
-    found[:, begin : end - 1] = values
-    return found
+def _table(traces: Traces, grid: ActionGrid, profile: LatencyProfile, arms: Sequence[Arm]) -> OutcomeTable:
+    """The outcomes of arms at every root."""
+    drafters = {arm.drafter for arm in arms}
+    tables = {name: build_table(traces, grid, traces.drafter(name), profile) for name in drafters}
+    columns = [(tables[arm.drafter], grid.index(arm.shape)) for arm in arms]
+    tokens = np.stack([table.tokens[:, action] for table, action in columns], axis=1)
+    seconds = np.stack([table.seconds[:, action] for table, action in columns], axis=1)
+    return replace(columns[0][0], grid=None, tokens=tokens, seconds=seconds)

@@ -1,141 +1,220 @@
-"""Records of an answer: what drafters would have proposed at every position, whichever trees were drawn before.
+"""Records an answer: what every drafter of a pool would have done at every position, whichever trees were drawn before.
 
-One pass of the target over the text, one of all drafters, and trees from many roots at once.
-Axes: N drafters, T tokens of prompt and answer, R roots, B roots looked at together, H hidden, W draft vocabulary.
+The target reads the text once, every drafter once, and trees are drafted from many roots at a time.
+Axes: N drafters whose trees a scheduler chooses, M drafters of the pool, T tokens of prompt and answer, R roots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from drafterforge.drafters.eagle3.propose import level_step
-from drafterforge.drafters.eagle3.stack import StackProposer
-from drafterforge.drafters.judging import Judgement, Truth
+from drafterforge.drafters.base import CandidateIndex
+from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.registry import kind_of
 from drafterforge.errors import DrafterforgeError
-from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.replay.trace import BranchTrace, Trace
+from drafterforge.replay.counterfactual import CycleOutcomes
+from drafterforge.replay.divergence import BranchQueries
+from drafterforge.replay.drafting import ROOTS, AnswerText, ParallelReading, read_stepwise
+from drafterforge.replay.trace import BY_DRAFTER, BranchTrace, Trace, TraceSpec, levels_left
+from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.pool import Pool
+from drafterforge.schedulers.actions import NO_DRAFT
 from drafterforge.schedulers.observation import CHILDREN, best_children
 from drafterforge.targets.load import Target
-from drafterforge.tree.union import expand_widths
+from drafterforge.tree.evidence import Evidence
+from drafterforge.tree.grow import Tree, TreeShape
 
-ROOTS = 64  # drafted from at once
+LEAST_SCORE = -6e4  # the least that float16 holds
 
 
-def record(
+def allowed_tokens(target: Target, answer: Generation, max_new_tokens: int | None = None) -> int:
+    """Tokens that an answer was allowed.  max_new_tokens: the limit; None: as many as the answer's end tells."""
+    room = target.max_positions - len(answer.prompt)
+    if max_new_tokens is None:
+        return len(answer.tokens) if answer.stop_reason in ("length", "context") else room
+    if max_new_tokens < len(answer.tokens):
+        raise DrafterforgeError(
+            f"an answer has {len(answer.tokens)} tokens, more than max_new_tokens={max_new_tokens} that it was allowed"
+        )
+    return min(max_new_tokens, room)
+
+
+def record_answer(
     target: Target,
     pool: Pool,
-    prompt: Sequence[int],
-    answer: Sequence[int],
-    max_new_tokens: int,
-    top_ks: Sequence[int],
-    depth: int,
-    told: int,
-    branches: bool = False,
+    answer: Generation,
+    spec: TraceSpec,
+    shape: TreeShape = NO_DRAFT,
+    max_new_tokens: int | None = None,
+    branch_nodes: int = 0,
 ) -> Trace:
-    """The trace of an answer.  pool: EAGLE-3 drafters.  told: width whose candidates' scores are kept.
+    """The trace of a greedy answer of two tokens or more.
 
-    branches: also the most probable branches, by which block divergences are told.
+    spec: drafters of which any tree can be looked up afterwards, and the widths and depth of these trees.  shape: the
+    tree of other drafters, where the pool has none for them.  max_new_tokens: that the answer was allowed, near which
+    less is drafted.  branch_nodes: also record block divergences, of trees of up to so many nodes.
     """
-    if not all(kind_of(drafter).scheduled for drafter in pool.drafters.values()):
+    if not all(kind_of(pool.drafters[name]).scheduled for name in spec.drafters):
         raise DrafterforgeError("traces are of EAGLE-3 drafters; others draft trees of one shape")
-    text = torch.tensor([*prompt, *answer], device=target.device)
-    begin, end = len(prompt), text.numel()
+    tokens = torch.tensor(answer.prompt + answer.tokens, device=target.device)
+    begin, end = len(answer.prompt), len(tokens)
     with torch.inference_mode():
         positions = torch.arange(end, device=target.device)[None]
-        states, features = (part[0] for part in target.forward(text[None], positions, None))
+        states, features = (part[0] for part in target.forward(tokens[None], positions, None))
+        text = AnswerText(tokens, features, begin, allowed_tokens(target, answer, max_new_tokens))
         best = target.logits(states[begin : end - 1]).float().topk(2).values
-        margins = (best[:, 0] - best[:, 1]).cpu().numpy()
-        found: dict[str, tuple] = {}
-        for names, part in pool.groups():
-            outputs, logits, judgement = read_text(part, text, features, [told] * len(names), details=True)
-            for member, name in enumerate(names):
-                newest = outputs[member], logits[member]
-                drafts = _drafts(part, member, *newest, text, begin, top_ks, depth, told, branches)
-                log_q = judgement.log_q[member, 0, begin - 1 :].cpu().numpy()
-                found[name] = (*drafts, log_q)
-    ranks, scores, children, *below, log_q = (
-        np.stack(parts) for parts in zip(*(found[name] for name in pool.names), strict=True)
-    )
-    rows = slice(begin - 1, end - 2)  # the features that stand before each root
-    return Trace(
-        tokens=np.array([*prompt, *answer], dtype=np.int32),
-        begin=begin,
-        max_new_tokens=max_new_tokens,
-        features=features[rows].half().cpu().numpy(),
-        margins=margins,
-        ranks=ranks,
-        scores=scores,
-        children=children,
-        log_q=log_q.astype(np.float32),
-        branches=BranchTrace(*below) if branches else None,
-    )
+        recorder = _PositionRecorder(text, pool, spec, shape, branch_nodes)
+        for names, group in pool.groups():
+            recorder.record(names, group)
+        return Trace(
+            tokens=tokens.cpu().numpy().astype(np.int32),
+            begin=begin,
+            max_new_tokens=text.max_new_tokens,
+            features=features[begin - 1 : end - 2].half().cpu().numpy(),
+            margins=(best[:, 0] - best[:, 1]).cpu().numpy(),
+            **recorder.results(target),
+        )
 
 
-def read_text(
-    part: StackProposer, text: Tensor, features: Tensor, top_ks: Sequence[int], details: bool = False
-) -> tuple[Tensor, Tensor, Judgement]:
-    """Let drafters read a whole text: outputs [N, T - 1, H] and logits [N, T - 1, W] of their slots, and a judgement.
+class _PositionRecorder:
+    """Notes what one group of drafters after the other does at every root of a text."""
 
-    Slot t - 1 pairs token t with the feature before it and predicts token t + 1; judged are tokens 2 .. T - 1.
-    """
-    end = text.numel()
-    part.admit(text[:2], features[:1])
-    first = part.last, part.logits
-    rest = text[None, 2:]
-    part.commit(rest, features[None, 1 : end - 1], [end - 2])
-    judgement = part.read(Truth(rest, None), top_ks, details)
-    outputs, logits = (torch.cat((one, more), dim=1) for one, more in zip(first, part.outputs, strict=True))
-    return outputs, logits, judgement
+    def __init__(self, text: AnswerText, pool: Pool, spec: TraceSpec, shape: TreeShape, branch_nodes: int) -> None:
+        self.text, self.pool, self.spec, self.shape, self.branch_nodes = text, pool, spec, shape, branch_nodes
+        self.numbers = {name: number for number, name in enumerate(pool.names)}
+        self.num_roots = text.end - 1 - text.begin
+        self.accepted = np.zeros((len(pool.names), text.end))
+        self.outcomes = CycleOutcomes.undrafted(len(pool.names), self.num_roots)
+        self.traced: dict[str, list[np.ndarray]] = {}  # of each drafter of `spec`, see `_trace`
+        self.indexed: dict[tuple, tuple[np.ndarray, dict[int, Evidence]]] = {}  # by index and shape, see `_look_up`
+        self.queries = BranchQueries(text.tokens)
 
+    def record(self, names: Sequence[str], group: DrafterGroup) -> None:
+        """Let a group of drafters read the text and draft from every root."""
+        shapes = [self.pool.shape_of(name, self.shape) for name in names]
+        if not group.parallel:
+            self._draft_stepwise(names[0], group, shapes[0])
+            return
+        reading = ParallelReading(group, self.text, [shape.top_k for shape in shapes])
+        self.accepted[[self.numbers[name] for name in names]] = reading.accepted
+        for member, (name, shape) in enumerate(zip(names, shapes, strict=True)):
+            if name in self.spec.drafters:
+                self.traced[name] = self._trace(name, reading, member)
+            else:
+                self._draft(name, reading, member, shape)
 
-def beside_roots(keys: Tensor, roots: Tensor, slots: int) -> KeyValueCache:
-    """A cache in which every root [B] reads one text's slots, keys [1, 2, 1, heads, S, D], and has `slots` more."""
-    cache = KeyValueCache(1, len(roots), keys.shape[3], keys.shape[5], keys.dtype, keys.device)
-    cache.reserve(keys.shape[4] + slots)
-    cache.data[:, :, :, :, : keys.shape[4]] = keys
-    return cache
+    def results(self, target: Target) -> dict[str, Any]:
+        """What was noted, by the names of `Trace`."""
+        drafters = self.spec.drafters
+        stacked = [np.stack(parts) for parts in zip(*(self.traced[name] for name in drafters), strict=True)]
+        results: dict[str, Any] = dict(zip(BY_DRAFTER, stacked or [np.zeros((0, self.num_roots))] * 4, strict=False))
+        outcomes = self.outcomes
+        if self.branch_nodes:
+            sums, probs = (
+                np.zeros(outcomes.depth.shape),
+                {name: np.zeros(self.traced[name][-2].shape) for name in drafters},
+            )
+            for query, masses in self.queries.answers(target):
+                root = query.root - self.text.begin
+                if query.drafter in probs:
+                    probs[query.drafter][root, query.level, : len(query.children)] = masses.numpy()
+                else:
+                    sums[self.numbers[query.drafter], root] += masses.sum().item()
+            outcomes = replace(outcomes, divergence=sums)
+            if drafters:
+                results["branches"] = BranchTrace(np.stack([probs[name] for name in drafters]), stacked[-1])
+        return results | {"accepted": self.accepted, "outcomes": outcomes}
 
+    def _trace(self, name: str, reading: ParallelReading, member: int) -> list[np.ndarray]:
+        """A drafter's arrays as in `BY_DRAFTER`; for divergences also the branches' tokens [R, D, C] and ranks."""
+        lower, batches = torch.tril_indices(self.spec.depth, self.spec.depth), []
+        for start in range(self.text.begin, self.text.end - 1, ROOTS):
+            roots = torch.arange(start, min(start + ROOTS, self.text.end - 1), device=self.text.tokens.device)
+            drafts = reading.drafts(member, roots, self.spec, bool(self.branch_nodes))
+            batch = [
+                drafts.ranks[:, :, lower[0], lower[1]].cpu().numpy().astype(np.uint16),
+                drafts.scores.clamp(min=LEAST_SCORE).half().cpu().numpy(),
+                best_children(reading.logits[member, roots - 1], CHILDREN).half().cpu().numpy(),
+                reading.log_q(member, roots).cpu().numpy(),
+            ]
+            if drafts.branch is not None:
+                ranks = drafts.branch.ranks[:, :, lower[0], lower[1]]
+                batch += [drafts.branch.tokens.cpu().numpy(), ranks.cpu().numpy().astype(np.uint16)]
+            batches.append(batch)
+        arrays = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
+        if self.branch_nodes:
+            self._ask(name, *arrays[-2:])
+        return arrays
 
-def _drafts(
-    part: StackProposer,
-    member: int,
-    outputs: Tensor,
-    logits: Tensor,
-    text: Tensor,
-    begin: int,
-    top_ks: Sequence[int],
-    depth: int,
-    told: int,
-    branches: bool,
-) -> tuple[np.ndarray, ...]:
-    """Ranks [R, K, D (D + 1) / 2], scores [R, S] and log-probabilities of the root's children [R, CHILDREN].
+    def _ask(self, name: str, tokens: np.ndarray, ranks: np.ndarray) -> None:
+        """Ask about children along a drafter's most probable branches that some tree of `branch_nodes` keeps."""
+        levels = np.tril_indices(tokens.shape[1])[1]
+        for level in range(tokens.shape[1]):
+            # ranks rise from child to child, so that the first ones are kept
+            counts = (ranks[:, :, levels == level].min(axis=(1, 2)) < self.branch_nodes).sum(axis=1)
+            for row in counts.nonzero()[0].tolist():
+                children = tokens[row, level, : counts[row]].tolist()
+                self.queries.add(name, self.text.begin + row, tokens[row, :level, 0].tolist(), children)
 
-    branches: then also tokens and ranks as `BranchTrace` has them.
-    """
-    drafter, end = part.drafters.members[member], text.numel()
-    keys = part.cache.data[:, :, member : member + 1, :, : end - 1]
-    padded = torch.cat((text, text.new_full((depth + 1,), -1)))
-    lower = torch.tril_indices(depth, depth)
-    found = []
-    for start in range(begin, end - 1, ROOTS):
-        roots = torch.arange(start, min(start + ROOTS, end - 1), device=text.device)
-        newest = roots - 1  # slot of the root
-        truth = padded[roots[:, None] + 1 + torch.arange(depth, device=text.device)]
-        cache = beside_roots(keys, roots, 2 * sum(top_ks) * depth)
-        step = level_step(drafter, cache, outputs[newest], roots, keys.shape[4])
-        drafts = expand_widths(logits[newest], top_ks, depth, truth, step, drafter.token_ids, told, branches)
-        best = best_children(logits[newest], CHILDREN)
-        ranks = drafts.ranks[:, :, lower[0], lower[1]]
-        scores = drafts.scores.clamp(min=-6e4)  # the least that float16 holds
-        own = ranks.cpu().numpy().astype(np.uint16), scores.half().cpu().numpy(), best.half().cpu().numpy()
-        if branches:
-            below = drafts.branch.ranks[:, :, lower[0], lower[1]]
-            own += drafts.branch.tokens.cpu().numpy(), below.cpu().numpy().astype(np.uint16)
-        found.append(own)
-    return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+    def _draft(self, name: str, reading: ParallelReading, member: int, shape: TreeShape) -> None:
+        """Trees of one shape below every root; those of a drafter with an index take what it looks up too."""
+        drafter = self.pool.drafters[name]
+        kind = kind_of(drafter)
+        indexed = kind.index_key(drafter)
+        if indexed is not None:
+            if (indexed, shape) not in self.indexed:
+                self.indexed[indexed, shape] = self._look_up(kind.index(drafter), shape)
+            accepted, evidence = self.indexed[indexed, shape]
+            self.accepted[self.numbers[name]] = np.maximum(self.accepted[self.numbers[name]], accepted)
+        self._note_shape(name, shape)
+        for roots, cut in self.text.batches(shape):
+            index = torch.tensor(roots, device=self.text.tokens.device)
+
+            def draft(rows: Sequence[int], *growing: Any, index: Tensor = index, cut: TreeShape = cut) -> Tree:
+                return reading.trees(member, index[list(rows)], cut, *growing)
+
+            if indexed is None:
+                trees = draft(range(len(roots)))
+            else:
+                rows = [evidence[root] for root in roots]
+                trees = kind.draft_with_index(drafter, rows, self.text.tokens[index], cut, draft)
+            self._note_trees(name, roots, trees, cut)
+
+    def _draft_stepwise(self, name: str, group: DrafterGroup, shape: TreeShape) -> None:
+        """Trees of one shape of a drafter that reads token by token."""
+
+        def draft(root: int, cut: TreeShape) -> None:
+            self._note_trees(name, [root], group.draft(0, [0], self.text.tokens[root : root + 1], cut), cut)
+
+        self._note_shape(name, shape)
+        self.accepted[self.numbers[name]] = read_stepwise(group, self.text, shape, draft)
+
+    def _look_up(self, index: CandidateIndex, shape: TreeShape) -> tuple[np.ndarray, dict[int, Evidence]]:
+        """Whether an index proposes each token, [T], and what it knows at every root that is drafted from."""
+        evidence: dict[int, Evidence] = {}
+
+        def look_up(root: int, cut: TreeShape) -> None:
+            (evidence[root],) = index.evidence([0], cut.depth)
+
+        return read_stepwise(index, self.text, shape, look_up), evidence
+
+    def _note_shape(self, name: str, shape: TreeShape) -> None:
+        """The trees that a drafter is asked for, as deep as could count."""
+        left = levels_left(self.text.max_new_tokens, np.arange(self.num_roots))
+        self.outcomes.depth[self.numbers[name]] = np.minimum(shape.depth, left)
+        self.outcomes.top_k[self.numbers[name]] = shape.top_k
+
+    def _note_trees(self, name: str, roots: Sequence[int], trees: Tree, shape: TreeShape) -> None:
+        """What becomes of a drafter's trees below roots [B]."""
+        at = self.numbers[name], np.array(roots) - self.text.begin
+        is_node = trees.parents != torch.arange(trees.parents.shape[1], device=trees.parents.device)
+        self.outcomes.accept_length[at] = self.text.accept_lengths(roots, trees, shape.depth)
+        self.outcomes.num_nodes[at] = 1 + is_node.sum(dim=1).cpu().numpy()
+        if self.branch_nodes:
+            self.queries.add_trees(name, roots, trees, shape.depth)

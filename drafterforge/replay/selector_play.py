@@ -40,28 +40,28 @@ class RecordedAnswers:
 
     counterfactuals: list[Counterfactual]
     prompts: list[list[int]]
-    places: list[int]  # of these answers among those given
+    indices: list[int]  # of these answers among those given
     static: np.ndarray  # [Q, N] cycles
-    advice: list[np.ndarray] | None = None  # a router's law for each prompt, [N]
+    advice: list[np.ndarray] | None = None  # a router's distribution for each prompt, [N]
 
     @staticmethod
     def of(counterfactuals: Sequence[Counterfactual], prompts: Sequence[list[int]]) -> RecordedAnswers:
         """From counterfactuals of one pool; answers of one token take no cycle and are left out."""
-        places = [place for place, answer in enumerate(counterfactuals) if answer.end - 1 > answer.begin]
-        if not places:
+        indices = [index for index, answer in enumerate(counterfactuals) if answer.num_tokens > 0]
+        if not indices:
             raise DrafterforgeError(
                 f"none of {len(counterfactuals)} answers has a second token; there is nothing to draft"
             )
-        kept = [counterfactuals[place] for place in places]
+        kept = [counterfactuals[index] for index in indices]
         static = np.array([[answer.cycles(n) for n in range(len(answer.names))] for answer in kept])
-        return RecordedAnswers(kept, [list(prompts[place]) for place in places], places, static)
+        return RecordedAnswers(kept, [list(prompts[index]) for index in indices], indices, static)
 
     def select(self, answers: Sequence[int]) -> RecordedAnswers:
         """Some of the answers."""
         return RecordedAnswers(
             [self.counterfactuals[q] for q in answers],
             [self.prompts[q] for q in answers],
-            [self.places[q] for q in answers],
+            [self.indices[q] for q in answers],
             self.static[list(answers)],
             None if self.advice is None else [self.advice[q] for q in answers],
         )
@@ -74,27 +74,27 @@ class RecordedAnswers:
     @property
     def tokens(self) -> np.ndarray:
         """Tokens that cycles emit, [Q]."""
-        return np.array([answer.end - 1 - answer.begin for answer in self.counterfactuals])
+        return np.array([answer.num_tokens for answer in self.counterfactuals])
 
     def run(self, make: Callable[[], Selector]) -> list[Cycles]:
         """One selector through all answers in order."""
-        selector, advice = make(), self.advice or [None] * len(self.counterfactuals)
-        return [play_selector(selector, *told) for told in zip(self.counterfactuals, self.prompts, advice, strict=True)]
+        selector, advice = make(), self.advice or [None] * len(self.prompts)
+        return [play_selector(selector, *each) for each in zip(self.counterfactuals, self.prompts, advice, strict=True)]
 
-    def laws(self, make: Callable[[], Selector], place: int) -> np.ndarray:
-        """The laws that a selector chose by in one answer, after all answers before it, [cycles, N]."""
-        selector, advice, found = make(), self.advice or [None] * len(self.counterfactuals), []
-        for at in range(place + 1):
-            laws = found if at == place else None
-            play_selector(selector, self.counterfactuals[at], self.prompts[at], advice[at], laws)
-        return np.array(found)
+    def distributions(self, make: Callable[[], Selector], answer: int) -> np.ndarray:
+        """The distributions that a selector drew from in one answer, after all answers before it, [cycles, N]."""
+        selector, advice = make(), self.advice or [None] * len(self.prompts)
+        for q in range(answer + 1):
+            distributions: list[np.ndarray] = []
+            play_selector(selector, self.counterfactuals[q], self.prompts[q], advice[q], distributions)
+        return np.array(distributions)
 
-    def only(self, drafters: Sequence[int]) -> RecordedAnswers:
+    def of_drafters(self, drafters: Sequence[int]) -> RecordedAnswers:
         """The same answers with some of the drafters; a router's advice, which was for all of them, is left out."""
         rows = list(drafters)
         return replace(
             self,
-            counterfactuals=[answer.only(rows) for answer in self.counterfactuals],
+            counterfactuals=[answer.select(rows) for answer in self.counterfactuals],
             static=self.static[:, rows],
             advice=None,
         )
@@ -102,15 +102,15 @@ class RecordedAnswers:
     def table(self, played: Sequence[Cycles]) -> dict[str, list]:
         """Every cycle of what was played as a row of a table, column by column.
 
-        request: place of the answer among those given.  position: of the cycle's root in prompt and answer.
+        request: index of the answer among those given.  position: of the cycle's root in prompt and answer.
         """
         rows = [
-            (place, at, self.names[one.drafter], *one[1:])
-            for place, cycles in zip(self.places, played, strict=True)
-            for at, one in enumerate(cycles)
+            (index, number, self.names[cycle.drafter], *cycle[1:])
+            for index, cycles in zip(self.indices, played, strict=True)
+            for number, cycle in enumerate(cycles)
         ]
         columns = ("request", "cycle", "drafter", *PlayedCycle._fields[1:])
-        return {name: [row[at] for row in rows] for at, name in enumerate(columns)}
+        return {name: [row[column] for row in rows] for column, name in enumerate(columns)}
 
     def maker(self, name: str, **options: Any) -> Callable[[], Selector]:
         """Makes the selector `name` for this pool."""
@@ -164,12 +164,12 @@ def accept_rate(played: Sequence[Cycles]) -> float | None:
 
 
 def tuned(
-    contest: RecordedAnswers, name: str, grids: Mapping[str, Mapping[str, Sequence[Any]]] = GRIDS, seed: int = 0
+    recorded: RecordedAnswers, name: str, grids: Mapping[str, Mapping[str, Sequence[Any]]] = GRIDS, seed: int = 0
 ) -> dict[str, Any]:
     """Constants of the selector with the fewest cycles on these answers; none for one without a grid."""
     grid = grids.get(name, {})
     choices = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    totals = [sum(map(len, contest.run(contest.maker(name, seed=seed, **one)))) for one in choices]
+    totals = [sum(map(len, recorded.run(recorded.maker(name, seed=seed, **one)))) for one in choices]
     return choices[int(np.argmin(totals))]
 
 
@@ -178,13 +178,13 @@ def play_selector(
     counterfactual: Counterfactual,
     prompt: Sequence[int] = (),
     advice: np.ndarray | None = None,
-    laws: list[np.ndarray] | None = None,
+    distributions: list[np.ndarray] | None = None,
 ) -> list[PlayedCycle]:
-    """Cycles that the selector would have led to, told as the engine tells it when it decodes one request at a time.
+    """Cycles that the selector would have led to, with the feedback of an engine that decodes one request at a time.
 
-    advice: a router's law for the prompt, [N].  laws: takes the law of every choice, [N].
+    advice: a router's distribution for the prompt, [N].  distributions: takes that of every choice, [N].
     """
-    if selector.needs.divergence and any(one.divergence is None for one in counterfactual.trees):
+    if selector.needs.divergence and counterfactual.outcomes[0].divergence is None:
         raise DrafterforgeError(
             f"{selector.name} needs counterfactuals with divergences; record them with divergences=True"
         )
@@ -192,8 +192,8 @@ def play_selector(
 
     def pick(root: int) -> int:
         choice = selector.select(Context(cycles, root - counterfactual.begin))
-        if laws is not None:
-            laws.append(choice.probs)
+        if distributions is not None:
+            distributions.append(choice.probs)
         return choice.drafter
 
     def after(cycle: PlayedCycle, divergence: float | None) -> None:
@@ -201,7 +201,7 @@ def play_selector(
         cycles += 1
         first = cycle.position + 1
         seen = slice(first, first + cycle.accept_length)
-        evaluation = Evaluation(first, counterfactual.gamma[:, seen], counterfactual.accepted[:, seen])
+        accepted = counterfactual.accepted[:, seen]
         selector.observe(
             Feedback(
                 cycle.drafter,
@@ -209,7 +209,7 @@ def play_selector(
                 cycle.accept_length,
                 cycle.depth,
                 divergence=divergence if selector.needs.divergence else None,
-                evaluation=evaluation if selector.needs.evaluation else None,
+                evaluation=Evaluation(first, accepted, accepted) if selector.needs.evaluation else None,
             )
         )
 

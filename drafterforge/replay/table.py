@@ -19,7 +19,7 @@ from drafterforge.schedulers.latency import Cycles, LatencyProfile
 class OutcomeTable:
     """What each action gives at each root of one drafter's traces."""
 
-    grid: ActionGrid
+    grid: ActionGrid | None  # of the actions; None: they are of several drafters
     tokens: np.ndarray  # [R, A] uint8 emitted, bonus included
     seconds: np.ndarray  # [R, A] float32
     starts: np.ndarray  # [P + 1] first row of each answer
@@ -45,9 +45,8 @@ class OutcomeTable:
 def build_table(traces: Traces, grid: ActionGrid, drafter: int, profile: LatencyProfile) -> OutcomeTable:
     """The outcomes of all actions; a cycle is charged its drafting, its verification and the refresh it causes."""
     tokens = traces.accept_lengths(grid, drafter)
-    cycles = Cycles(
-        traces.depths(grid), grid.table[None, :, 2], traces.nodes(grid), traces.positions[:, None], tokens.astype(int)
-    )
+    depths, nodes = traces.drafted(grid)
+    cycles = Cycles(depths, grid.table[None, :, 2], nodes, traces.positions[:, None], tokens.astype(int))
     seconds = profile.cycle_s(cycles)
     answer_of = traces.answer_of
     last = tokens >= traces.ahead[:, None]
@@ -76,8 +75,8 @@ class PlayTotals:
         return float(self.tokens.sum() / self.cycles.sum())
 
 
-def play(table: OutcomeTable, choose: Callable[[np.ndarray], np.ndarray], every: int = 1) -> PlayTotals:
-    """Play all answers; choose(rows [n]) gives actions [n], each kept for `every` cycles."""
+def play(table: OutcomeTable, choose: Callable[[np.ndarray], np.ndarray], hold_cycles: int = 1) -> PlayTotals:
+    """Play all answers; choose(rows [n]) gives actions [n], each kept for `hold_cycles`."""
     count = table.num_answers
     rows, ends = table.starts[:-1].copy(), table.starts[1:]
     actions, kept = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
@@ -86,7 +85,7 @@ def play(table: OutcomeTable, choose: Callable[[np.ndarray], np.ndarray], every:
     while len(running):
         asked = running[kept[running] == 0]
         if len(asked):
-            actions[asked], kept[asked] = choose(rows[asked]), every
+            actions[asked], kept[asked] = choose(rows[asked]), hold_cycles
         at, chosen = rows[running], actions[running]
         seconds[running] += table.seconds[at, chosen]
         rows[running] += table.tokens[at, chosen]
@@ -98,7 +97,7 @@ def play(table: OutcomeTable, choose: Callable[[np.ndarray], np.ndarray], every:
 
 def play_static(table: OutcomeTable) -> np.ndarray:
     """Seconds of every answer under every action alone, [P, A]."""
-    actions = np.arange(len(table.grid))
+    actions = np.arange(table.tokens.shape[1])
     rows = np.repeat(table.starts[:-1, None], len(actions), axis=1)
     ends, total = table.starts[1:, None], np.zeros(rows.shape)
     running = rows < ends

@@ -1,8 +1,10 @@
-"""Traces: everything that any scheduler or selector could have seen and got at every position of an answer.
+"""Traces: recorded answers with everything that any scheduler or selector could have seen at every position.
 
-Decoding is lossless, so a cycle that begins at a position goes as it would have gone after any other cycles, and one
-record serves every policy.  A row is a root: a position at which a cycle could begin.
-Axes: N drafters, R roots, K widths, D levels, C children, S candidates of the told width, A actions, P answers.
+Decoding is lossless: the outcome of a cycle depends on its root alone, so one record serves every policy.  A row is a
+root, a position at which a cycle could begin.  Of some drafters any tree can be looked up: a trace has the rank that
+each following token takes among their candidates.
+Axes: N such drafters, M drafters of the pool, R roots, K widths, D levels, C children, S candidates of one width,
+A actions, P answers, T tokens of prompt and answer.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.replay.counterfactual import CycleOutcomes
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.observation import text_state
 
@@ -32,15 +35,15 @@ BY_DRAFTER = ("ranks", "scores", "children", "log_q")
 
 @dataclass(frozen=True)
 class BranchTrace:
-    """The most probable branch below every root, see `tree.union.Branch`; it is not stored."""
+    """Children along the most probable branch below every root, see `tree.union.Branch`."""
 
-    tokens: np.ndarray  # [N, R, D, C]
+    probs: np.ndarray  # [N, R, D, C] the target's, 0 where no tree keeps the child
     ranks: np.ndarray  # [N, R, K, D (D + 1) / 2, C] uint16, pairs as in `Trace.ranks`
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One answer; its roots are the positions begin .. end - 2."""
+    """A recorded answer; its roots are the positions begin .. end - 2."""
 
     tokens: np.ndarray  # [end] int32, prompt and answer
     begin: int  # position of the answer's first token, the root of the first cycle
@@ -51,7 +54,10 @@ class Trace:
     scores: np.ndarray  # [N, R, S] float16, see `Drafts.scores`
     children: np.ndarray  # [N, R, CHILDREN] float16, log-probabilities of the root's best children
     log_q: np.ndarray  # [N, R] float32, of the token after the root; -inf outside the drafter's vocabulary
-    branches: BranchTrace | None = None  # if they were asked for
+    # what selectors need beside it; not stored
+    accepted: np.ndarray | None = None  # [M, T] whether the token is among the proposals of each drafter of the pool
+    outcomes: CycleOutcomes | None = None  # [M, R] of drafters with one tree, divergences summed over levels
+    branches: BranchTrace | None = None  # if divergences were recorded
 
 
 @dataclass(frozen=True)
@@ -114,49 +120,37 @@ class Traces:
     @cached_property
     def levels(self) -> np.ndarray:
         """Deepest level that could count at each root, as the engine limits it, [R]."""
-        emitted = self.positions - self.begins[self.answer_of] + 1
-        return np.minimum(self.limits[self.answer_of] - emitted - 1, self.spec.depth)
+        left = levels_left(self.limits[self.answer_of], self.positions - self.begins[self.answer_of])
+        return np.minimum(left, self.spec.depth)
 
     def drafter(self, name: str) -> int:
-        """Its place."""
+        """Its index."""
         if name not in self.spec.drafters:
             raise ConfigError(f"these traces are of {', '.join(self.spec.drafters)}, not of drafter {name!r}")
         return self.spec.drafters.index(name)
 
-    def depths(self, grid: ActionGrid) -> np.ndarray:
-        """Levels drafted by each action at each root: what the engine's limit leaves, [R, A]."""
-        return np.minimum(grid.table[:, 1], self.levels[:, None])
-
-    def nodes(self, grid: ActionGrid) -> np.ndarray:
-        """Nodes verified, root included, [R, A]."""
-        depth, top_k = self.depths(grid), grid.table[:, 2]
-        pool = np.where(depth > 0, top_k + (depth - 1) * top_k**2, 0)
-        return np.minimum(grid.table[:, 0], pool + 1)
+    def drafted(self, grid: ActionGrid) -> tuple[np.ndarray, np.ndarray]:
+        """Levels drafted and nodes verified by each action at each root, [R, A]."""
+        return drafted_trees(grid.table, self.levels[:, None])
 
     def accept_lengths(self, grid: ActionGrid, drafter: int) -> np.ndarray:
         """Tokens that a cycle with each action emits at each root, bonus included, cut at the answer's end: [R, A]."""
         grid.check(self.spec.top_ks, self.spec.depth, "the trace")
-        ranks, depth = self.rows["ranks"][drafter], self.depths(grid)
-        found = np.ones((self.num_roots, len(grid)), dtype=np.uint8)
-        index = np.arange(self.num_roots)
+        ranks, (depths, nodes) = self.rows["ranks"][drafter], self.drafted(grid)
+        lengths = np.ones(depths.shape, dtype=np.uint8)
         for action, (num_tokens, _, top_k) in enumerate(grid.table):
-            own = ranks[:, self.spec.top_ks.index(top_k)] if num_tokens > 1 else None
-            if own is None:
-                continue
-            deep = depth[:, action]
-            for level in range(1, int(deep.max(initial=0)) + 1):
-                place = deep * (deep - 1) // 2 + level - 1
-                inside = level <= deep
-                found[:, action] += inside & (own[index, np.where(inside, place, 0)] < num_tokens)
-        return np.minimum(found, self.ahead[:, None].clip(max=255)).astype(np.uint8)
+            if num_tokens > 1:
+                width = ranks[:, self.spec.top_ks.index(top_k)]
+                lengths[:, action] = accept_lengths(width, depths[:, action], nodes[:, action])
+        return np.minimum(lengths, self.ahead[:, None].clip(max=255)).astype(np.uint8)
 
     def with_texts(self, embedding: Tensor) -> Traces:
         """With what the text before each root says, see `text_state`; embedding: the target's, [V, H]."""
-        found = []
+        states = []
         for tokens, begin in zip(self.tokens, self.begins, strict=True):
             text = torch.from_numpy(tokens.astype(np.int64)).to(embedding.device)
-            found += [text_state(text[: root + 1], embedding) for root in range(begin, len(text) - 1)]
-        return replace(self, rows={**self.rows, "texts": torch.stack(found).cpu().numpy()})
+            states += [text_state(text[: root + 1], embedding) for root in range(begin, len(text) - 1)]
+        return replace(self, rows={**self.rows, "texts": torch.stack(states).cpu().numpy()})
 
     def select(self, answers: Sequence[int]) -> Traces:
         """Those of some answers."""
@@ -174,7 +168,41 @@ class Traces:
 
     def split(self, name: str) -> Traces:
         """Those of a split."""
-        return self.select([place for place, split in enumerate(self.splits) if split == name])
+        return self.select([index for index, split in enumerate(self.splits) if split == name])
+
+
+def levels_left(max_new_tokens: np.ndarray | int, emitted_before: np.ndarray) -> np.ndarray:
+    """Levels that could count below roots behind so many tokens of their answer, as the engine limits them."""
+    return max_new_tokens - emitted_before - 2
+
+
+def drafted_trees(shapes: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Levels and nodes, root included, [...], of trees asked for as (num_tokens, depth, top_k), [..., 3].
+
+    levels: that could count, [...].
+    """
+    num_tokens, depth, top_k = np.moveaxis(shapes, -1, 0)
+    depth = np.minimum(depth, levels)
+    candidates = np.where(depth > 0, top_k + (depth - 1) * top_k**2, 0)
+    return depth, np.minimum(num_tokens, candidates + 1)
+
+
+def ranks_at(ranks: np.ndarray, depth: np.ndarray, level: int) -> np.ndarray:
+    """Ranks at a level of trees with these depths [...], [...]; anything where the depth is less.
+
+    ranks: [..., D (D + 1) / 2] of the trees' width, pairs as in `Trace.ranks`; further axes behind them are kept.
+    """
+    pair = np.where(level <= depth, depth * (depth - 1) // 2 + level - 1, 0)
+    pair = np.expand_dims(pair, tuple(range(depth.ndim, ranks.ndim)))
+    return np.take_along_axis(ranks, pair, axis=depth.ndim).squeeze(depth.ndim)
+
+
+def accept_lengths(ranks: np.ndarray, depth: np.ndarray, num_nodes: np.ndarray) -> np.ndarray:
+    """Tokens that cycles with trees of these depths and nodes [...] emit, bonus included, [...]; ranks: as above."""
+    lengths = np.ones(depth.shape, dtype=np.int64)
+    for level in range(1, int(depth.max(initial=0)) + 1):
+        lengths += (level <= depth) & (ranks_at(ranks, depth, level) < num_nodes)
+    return lengths
 
 
 def join(spec: TraceSpec, traces: Sequence[Trace], domains: Sequence[str], splits: Sequence[str]) -> Traces:

@@ -26,14 +26,14 @@ def counterfactual(rates: list[float], seed: int) -> Counterfactual:
         lengths[:, root] += (
             np.cumprod(np.pad(following, ((0, 0), (0, 4 - following.shape[1]))), axis=1).sum(1).astype(int)
         )
-    trees = CycleOutcomes.blank(count, END)
-    nodes = np.repeat(4 + 2 * np.arange(count)[:, None], END, axis=1)
-    trees = replace(trees, accept_length=lengths, depth=np.full_like(lengths, 4), num_nodes=nodes)
-    return Counterfactual(list("abcd")[:count], [4] * count, 2, END, [trees], hits, hits)
+    lengths = lengths[:, 2:-1]
+    nodes = np.repeat(4 + 2 * np.arange(count)[:, None], lengths.shape[1], axis=1)
+    outcomes = CycleOutcomes(lengths, np.full_like(lengths, 4), nodes, np.ones_like(lengths))
+    return Counterfactual(list("abcd")[:count], [4] * count, 2, END, [outcomes], hits)
 
 
 @pytest.fixture(scope="module")
-def contest() -> RecordedAnswers:
+def recorded() -> RecordedAnswers:
     """Answers of which each has another best drafter; one of them has no second token."""
     rates = [[0.9, 0.3, 0.3], [0.3, 0.9, 0.3], [0.3, 0.3, 0.9]] * 2
     counterfactuals = [counterfactual(one, seed) for seed, one in enumerate(rates)]
@@ -42,37 +42,37 @@ def contest() -> RecordedAnswers:
 
 
 @pytest.fixture(scope="module")
-def plays(contest) -> dict:
+def plays(recorded) -> dict:
     """Selectors, drafters alone and hindsight."""
-    found = {name: contest.run(contest.maker(name)) for name in ("hedgespec", "ucb1", "random")}
-    return found | {"a alone": contest.alone(0), "best in hindsight": contest.hindsight()}
+    found = {name: recorded.run(recorded.maker(name)) for name in ("hedgespec", "ucb1", "random")}
+    return found | {"a alone": recorded.alone(0), "best in hindsight": recorded.hindsight()}
 
 
-def test_regret_adds_up_to_the_table_s_regret(contest, plays):
-    curves = regret_curves(contest, plays)
+def test_regret_adds_up_to_the_table_s_regret(recorded, plays):
+    curves = regret_curves(recorded, plays)
     assert curves["best in hindsight"] == [0.0] * 6
     for method, played in plays.items():
-        assert curves[method][0] == len(played[0]) - contest.static[0].min()
-        assert curves[method][-1] == pytest.approx(6 * contest.figures(played)["regret_cycles"])
+        assert curves[method][0] == len(played[0]) - recorded.static[0].min()
+        assert curves[method][-1] == pytest.approx(6 * recorded.figures(played)["regret_cycles"])
 
 
-def test_weights_are_the_laws_that_were_played(contest):
-    shares = weights(contest, contest.maker("hedgespec"), 2)
-    cycles = contest.run(contest.maker("hedgespec"))[2]
-    assert list(shares) == contest.names and {len(one) for one in shares.values()} == {len(cycles)}
+def test_weights_are_the_laws_that_were_played(recorded):
+    shares = weights(recorded, recorded.maker("hedgespec"), 2)
+    cycles = recorded.run(recorded.maker("hedgespec"))[2]
+    assert list(shares) == recorded.names and {len(one) for one in shares.values()} == {len(cycles)}
     laws = np.array(list(shares.values()))
     np.testing.assert_allclose(laws.sum(axis=0), 1.0, atol=1e-3)
     assert [cycle.drafter for cycle in cycles] == laws.argmax(axis=0).tolist()
     assert laws[2, -1] > 0.9 and laws[:, 0] == pytest.approx([1 / 3] * 3, abs=1e-3)
 
 
-def test_weights_of_a_selector_that_remembers_go_on_from_the_answers_before(contest):
-    fresh, carried = (weights(contest, contest.maker("normalhedge", carry=carry), 3) for carry in (False, True))
+def test_weights_of_a_selector_that_remembers_go_on_from_the_answers_before(recorded):
+    fresh, carried = (weights(recorded, recorded.maker("normalhedge", carry=carry), 3) for carry in (False, True))
     assert fresh["a"][0] == pytest.approx(1 / 3, abs=1e-3) != carried["a"][0]
 
 
-def test_actions_are_shares_of_the_trees_of_those_who_are_asked_for(contest, plays):
-    found = actions(contest, plays["random"])
+def test_actions_are_shares_of_the_trees_of_those_who_are_asked_for(recorded, plays):
+    found = actions(recorded, plays["random"])
     assert sum(one["share"] for one in found) == pytest.approx(1.0)
     cycles = [cycle for one in plays["random"] for cycle in one]
     assert found[0] == {
@@ -80,24 +80,24 @@ def test_actions_are_shares_of_the_trees_of_those_who_are_asked_for(contest, pla
         "num_tokens": 4,
         "share": pytest.approx(np.mean([cycle.drafter == 0 for cycle in cycles])),
     }
-    assert actions(contest, plays["random"], ["b"]) == [{"depth": 4, "num_tokens": 6, "share": 1.0}]
-    assert actions(contest, plays["a alone"], ["b"]) == []
+    assert actions(recorded, plays["random"], ["b"]) == [{"depth": 4, "num_tokens": 6, "share": 1.0}]
+    assert actions(recorded, plays["a alone"], ["b"]) == []
     assert accept_rate(plays["a alone"]) == pytest.approx(
-        (contest.tokens.sum() - contest.static[:, 0].sum()) / (4 * contest.static[:, 0].sum())
+        (recorded.tokens.sum() - recorded.static[:, 0].sum()) / (4 * recorded.static[:, 0].sum())
     )
 
 
-def test_requests_add_up_to_their_row(contest, plays):
-    for method, rows in per_request(contest, plays).items():
-        figures = contest.figures(plays[method])
+def test_requests_add_up_to_their_row(recorded, plays):
+    for method, rows in per_request(recorded, plays).items():
+        figures = recorded.figures(plays[method])
         sums = [len(rows), sum(row[0] for row in rows), sum(row[1] for row in rows)]
         assert sums == [figures[key] for key in ("num_prompts", "num_tokens", "num_cycles")]
         assert {row[2] for row in rows} == {None}
 
 
-def test_a_pool_of_one_has_nothing_to_select_and_the_whole_pool_is_the_whole_pool_s_row(contest, plays):
+def test_a_pool_of_one_has_nothing_to_select_and_the_whole_pool_is_the_whole_pool_s_row(recorded, plays):
     played = []
-    rows = pool_scaling(contest, {"hedgespec": {}, "ucb1": {}}, orders=20, progress=lambda: played.append(1))
+    rows = pool_scaling(recorded, {"hedgespec": {}, "ucb1": {}}, orders=20, progress=lambda: played.append(1))
     rows = rows["pool size"]
     assert len(played) == 7  # three of one, three of two, one of three: each once
     methods = ["best in hindsight", "best drafter", "hedgespec", "ucb1"]
@@ -106,43 +106,44 @@ def test_a_pool_of_one_has_nothing_to_select_and_the_whole_pool_is_the_whole_poo
     for name in methods:
         assert by[name, 1]["regret_cycles"] == 0 and by[name, 1]["mat"] == by["ucb1", 1]["mat"]
     for name in ("hedgespec", "ucb1"):
-        whole = contest.figures(plays[name])
+        whole = recorded.figures(plays[name])
         assert by[name, 3] == pytest.approx(
             {"method": name, "at": 3} | {key: whole[key] for key in ("mat", "regret_cycles")}
         )
     assert by["best in hindsight", 3]["mat"] > by["best in hindsight", 2]["mat"] > by["best in hindsight", 1]["mat"]
 
 
-def test_in_a_smaller_pool_each_drafter_keeps_its_cost(contest):
+def test_in_a_smaller_pool_each_drafter_keeps_its_cost(recorded):
     dear = [1.0 if place == 1 else 1e6 for place in range(3)]  # the second is all but free
-    rows = pool_scaling(contest, {"hedgespec": {"costs": dear}, "ftl": {}}, orders=20)["pool size"]
+    rows = pool_scaling(recorded, {"hedgespec": {"costs": dear}, "ftl": {}}, orders=20)["pool size"]
     by = {(row["method"], row["at"]): row["mat"] for row in rows}
-    second = contest.figures(contest.alone(1))["mat"]
+    second = recorded.figures(recorded.alone(1))["mat"]
     assert by["hedgespec", 3] == pytest.approx(second, abs=0.15) != by["ftl", 3]
 
 
-def test_figures_draw_every_curve(contest, plays):
+def test_figures_draw_every_curve(recorded, plays):
     curves = {
-        "regret_curves": regret_curves(contest, plays),
-        "weights": weights(contest, contest.maker("hedgespec"), 2),
-        "actions": actions(contest, plays["random"]),
-        "per_request": per_request(contest, plays),
-        "scaling": pool_scaling(contest, {"hedgespec": {}}, orders=2),
+        "regret_curves": regret_curves(recorded, plays),
+        "weights": weights(recorded, recorded.maker("hedgespec"), 2),
+        "actions": actions(recorded, plays["random"]),
+        "per_request": per_request(recorded, plays),
+        "scaling": pool_scaling(recorded, {"hedgespec": {}}, orders=2),
     }
     assert curves.keys() <= CURVES.keys()
     keys = {figure.key for figure in figures_of({"rows": [], "curves": curves})}
     assert keys == {"regret", "weights", "actions", "scaling-0-mat", "scaling-0-regret_cycles"}
 
 
-def test_fewer_drafters_are_the_same_drafters(contest):
-    some = contest.only([2, 0])
+def test_fewer_drafters_are_the_same_drafters(recorded):
+    some = recorded.of_drafters([2, 0])
     assert some.names == ["c", "a"] and some.alone(0) == [
-        [cycle._replace(drafter=0) for cycle in one] for one in contest.alone(2)
+        [cycle._replace(drafter=0) for cycle in one] for one in recorded.alone(2)
     ]
-    assert (some.static == contest.static[:, [2, 0]]).all()
+    assert (some.static == recorded.static[:, [2, 0]]).all()
 
 
 def test_divergences_of_fewer_drafters_are_means_over_their_own_levels():
     one = counterfactual([0.5, 0.5], 0)
-    one = replace(one, depths=[4, 2], trees=[replace(one.trees[0], divergence=np.full((2, END), 0.25))])
-    assert (one.only([1]).trees[0].divergence == 0.5).all() and (one.only([0]).trees[0].divergence == 0.25).all()
+    outcomes = replace(one.outcomes[0], divergence=np.full((2, one.num_tokens), 0.25))
+    first, second = (replace(one, depths=[4, 2], outcomes=[outcomes]).select([drafter]) for drafter in (0, 1))
+    assert (first.outcomes[0].divergence == 0.25).all() and (second.outcomes[0].divergence == 0.5).all()

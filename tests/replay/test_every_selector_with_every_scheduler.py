@@ -13,10 +13,9 @@ from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
-from drafterforge.replay.answer_recorder import draws, record_answers
-from drafterforge.replay.drafting import tell
+from drafterforge.replay.answer_recorder import AnswerRecorder, draws, record_answers
 from drafterforge.replay.joint_play import Arm, JointAnswers
-from drafterforge.replay.record import record
+from drafterforge.replay.record import record_answer
 from drafterforge.replay.scheduler_actions import observations_of
 from drafterforge.replay.trace import TraceSpec, join
 from drafterforge.runtime.engine import Engine
@@ -95,7 +94,7 @@ def knowing(target, answers, size: int, ranks: list[int]) -> list[FusedDrafter]:
 
 @pytest.fixture(scope="module")
 def everything():
-    """A target, a pool of every kind, its answers, of which one ends early, schedulers, and a contest for each."""
+    """A target, a pool of every kind, its answers, of which one ends early, schedulers, and a recorded for each."""
     torch.manual_seed(2)
     target = tiny_target(eos_token_id=None)
     answers = Engine(target).generate(PROMPTS, COUNT)
@@ -111,9 +110,9 @@ def everything():
     answers = Engine(target).generate(PROMPTS, COUNT)
     assert {one.stop_reason for one in answers} == {"eos", "length"}
     served = Pool({name: drafters[name] for name in ("a", "b", "c")}, "static")
-    widths = (1, 3, 8)
-    found = [record(target, served, one.prompt, one.tokens, COUNT, widths, 4, 8) for one in answers]
-    traces = join(TraceSpec(("a", "b", "c"), widths, 4, 8), found, ["x"] * 3, ["test"] * 3)
+    spec = TraceSpec(("a", "b", "c"), (1, 3, 8), 4, 8)
+    found = [record_answer(target, served, answer, spec, max_new_tokens=COUNT) for answer in answers]
+    traces = join(spec, found, ["x"] * 3, ["test"] * 3)
     traces = traces.with_texts(target.backbone.embedding)
     schedulers = {
         "static": StaticScheduler(SHAPE),
@@ -125,8 +124,8 @@ def everything():
         "ltd, depth alone": ltd_policy(size=False),
         "marginal": marginal_policy(),
     }
-    contests = record_answers(target, pool, SHAPE, answers, schedulers, COUNT, divergences=True)
-    return target, pool, answers, traces, schedulers, contests
+    by_scheduler = record_answers(target, pool, SHAPE, answers, schedulers, COUNT, divergences=True)
+    return target, pool, answers, traces, schedulers, by_scheduler
 
 
 def live(everything, selector: str, scheduler: str, max_batch: int = 1) -> list:
@@ -152,40 +151,40 @@ def live(everything, selector: str, scheduler: str, max_batch: int = 1) -> list:
     ],
 )
 def test_replayed_cycles_equal_live_cycles(everything, selector, scheduler):
-    contest = everything[-1][scheduler]
-    played = contest.run(contest.maker(selector, seed=3, **SELECTORS[selector]))
+    recorded = everything[-1][scheduler]
+    played = recorded.run(recorded.maker(selector, seed=3, **SELECTORS[selector]))
     used: Counter[str] = Counter()
     for answer, cycles in zip(live(everything, selector, scheduler), played, strict=True):
-        assert live_cycles(answer) == replayed_cycles(contest, cycles)
+        assert live_cycles(answer) == replayed_cycles(recorded, cycles)
         used.update(cycle.drafter for cycle in answer.cycles)
     assert len(used) > 1 or selector == "static"
-    table = contest.table(played)
+    table = recorded.table(played)
     assert Counter(table["drafter"]) == used
-    assert sum(table["accept_length"]) == contest.tokens.sum()
+    assert sum(table["accept_length"]) == recorded.tokens.sum()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_batches_leave_the_cycles_alone(everything, scheduler):
-    contest = everything[-1][scheduler]
-    played = contest.run(contest.maker("hedgespec", seed=3))
+    recorded = everything[-1][scheduler]
+    played = recorded.run(recorded.maker("hedgespec", seed=3))
     for answer, cycles in zip(live(everything, "hedgespec", scheduler, max_batch=3), played, strict=True):
-        assert live_cycles(answer) == replayed_cycles(contest, cycles)
+        assert live_cycles(answer) == replayed_cycles(recorded, cycles)
 
 
 def test_schedulers_choose_now_this_now_that(everything):
     """Otherwise equal cycles would prove little."""
     lengths = {}
-    for name, contest in everything[-1].items():
-        served = [contest.names.index(one) for one in ("a", "b", "c")]
-        cycles = [cycle for n in range(len(contest.names)) for one in contest.alone(n) for cycle in one]
+    for name, recorded in everything[-1].items():
+        served = [recorded.names.index(one) for one in ("a", "b", "c")]
+        cycles = [cycle for n in range(len(recorded.names)) for one in recorded.alone(n) for cycle in one]
         shapes = {(cycle.depth, cycle.num_nodes) for cycle in cycles if cycle.drafter in served}
         assert len(shapes) >= (2 if "tree" in name or name == "static" else 4), (name, shapes)
         lengths[name] = len({cycle.accept_length for cycle in cycles if cycle.drafter in served})
         assert {cycle.top_k for cycle in cycles if cycle.drafter not in served} == {2, 8}
     assert min(lengths.values()) > 1 and max(lengths.values()) > 3, lengths
     kept = everything[-1]["kept"]
-    assert all(len(counterfactual.trees) > 3 and counterfactual.every == 3 for counterfactual in kept.counterfactuals)
+    assert all(len(each.outcomes) > 3 and each.hold_cycles == 3 for each in kept.counterfactuals)
 
 
 def test_a_choice_stands_while_others_draft(everything):
@@ -195,22 +194,25 @@ def test_a_choice_stands_while_others_draft(everything):
     cycles = counterfactual.play(lambda _: next(turns))
     assert len(cycles) >= 6
     for first, between, third in zip(cycles[::3], cycles[1::3], cycles[2::3], strict=False):
-        own = counterfactual.trees[counterfactual.chosen[0, first.position]]
-        assert first[1:] == (first.accept_length, first.position, *own.at(0, first.position)[1:])
-        assert third[3:] == own.at(3, third.position)[1:]
-        assert between.top_k == 2 and counterfactual.chosen[5, between.position] == -1
+        choices = counterfactual.choices[:, [cycle.position - counterfactual.begin for cycle in (first, between)]]
+        outcomes = counterfactual.outcomes[choices[0, 0]]
+        for cycle in (first, third):
+            at = cycle.drafter, cycle.position - counterfactual.begin
+            assert cycle[3:] == (outcomes.depth[at], outcomes.num_nodes[at], outcomes.top_k[at])
+        assert between.top_k == 2 and choices[5, 1] == -1
 
 
-def test_the_engine_s_own_trees_are_told_alike_with_and_without_recording(everything):
-    target, pool, answers, _, _, contests = everything
-    for answer, counterfactual in zip(answers, contests["static"].counterfactuals, strict=True):
-        plain = tell(target, pool, SHAPE, answer, divergences=True, max_new_tokens=COUNT)
-        inside = slice(counterfactual.begin, counterfactual.end - 1)
-        for key in ("accept_length", "depth", "num_nodes", "top_k", "divergence"):
-            ours, theirs = (getattr(one.trees[0], key)[:, inside] for one in (counterfactual, plain))
-            np.testing.assert_allclose(ours, theirs, atol=1e-5, err_msg=key)
-        assert counterfactual.depths == plain.depths and (counterfactual.accepted == plain.accepted).all()
-        assert plain.trees[0].divergence.max() > 0
+def test_looked_up_trees_are_those_that_are_drafted(everything):
+    """A drafter with a tree of its own drafts it at every position; that of a scheduler is looked up."""
+    target, pool, answers, _, _, by_scheduler = everything
+    drafted = Pool(pool.drafters, shapes={name: SHAPE for name in ("a", "b", "c")} | pool.shapes)
+    recorder = AnswerRecorder(target, drafted, SHAPE, max_new_tokens=COUNT, divergences=True)
+    for answer, looked_up in zip(answers, by_scheduler["static"].counterfactuals, strict=True):
+        plain = recorder.record(answer)["static"]
+        for key, array in looked_up.outcomes[0].arrays().items():
+            np.testing.assert_allclose(array, plain.outcomes[0].arrays()[key], atol=1e-5, err_msg=key)
+        assert looked_up.depths == plain.depths and (looked_up.accepted == plain.accepted).all()
+        assert plain.outcomes[0].divergence.max() > 0
 
 
 def test_a_policy_that_draws_is_drawn_once_and_follows_its_law(everything):
@@ -221,19 +223,9 @@ def test_a_policy_that_draws_is_drawn_once_and_follows_its_law(everything):
     one, two = (record_answers(target, pool, SHAPE, answers, {"x": policy}, COUNT)["x"] for _ in range(2))
     assert one.alone(0) == two.alone(0)
     # the network is close to uniform, so that trees of four levels come up as often as there are in the grid
-    nodes = np.concatenate(
-        [
-            counterfactual.trees[0].num_nodes[:, counterfactual.begin : counterfactual.end - 6]
-            for counterfactual in one.counterfactuals
-        ],
-        1,
-    )
-    depth = np.concatenate(
-        [
-            counterfactual.trees[0].depth[:, counterfactual.begin : counterfactual.end - 6]
-            for counterfactual in one.counterfactuals
-        ],
-        1,
+    nodes, depth = (
+        np.concatenate([getattr(answer.outcomes[0], key)[:, :-5] for answer in one.counterfactuals], axis=1)
+        for key in ("num_nodes", "depth")
     )
     share = len([shape for shape in GRID.shapes if shape.depth == 4]) / len(GRID)
     assert abs((depth == 4).mean() - share) < 4 * (share * (1 - share) / depth.size) ** 0.5 + 0.05
@@ -274,12 +266,12 @@ def test_a_drafter_and_a_tree_chosen_together_replay_as_a_pool_of_both_decodes(e
     """A learner over arms has no live form: nobody tells it what every arm would have emitted."""
     target, pool, _, traces, _, _ = everything
     arms = [Arm(name, shape) for name in ("a", "c") for shape in (TreeShape(9, 2, 3), TreeShape(60, 4, 8))]
-    contest = JointAnswers.of(traces, GRID, profile(), arms)
+    recorded = JointAnswers.of(traces, GRID, profile(), arms)
     options = {"c": 0.1} if selector == "ucb1" else {}
     shapes = {arm.name: arm.shape for arm in arms}
     both = {arm.name: pool.drafters[arm.drafter] for arm in arms}
-    both = Pool(both, selector, shapes=shapes, costs=contest.costs, seed=0, **options)
-    played = contest.run(contest.maker(selector, **options))
+    both = Pool(both, selector, shapes=shapes, costs=recorded.costs, seed=0, **options)
+    played = recorded.run(recorded.maker(selector, **options))
     for answer, cycles in zip(Engine(target, both, SHAPE, max_batch=1).generate(PROMPTS, COUNT), played, strict=True):
         assert live_cycles(answer) == [
             (arms[one.drafter].name, one.accept_length, one.depth, one.num_nodes, one.top_k) for one in cycles

@@ -21,8 +21,11 @@ GRID = ActionGrid("made", (1, 2, 4), (1, 2, 3), (1, 2))
 def test_an_arm_alone_takes_the_seconds_of_its_static_tree():
     told = traces(lengths=(20, 30))
     arms = [Arm("a", shape) for shape in GRID.shapes]
-    alone = JointAnswers.of(told, GRID, profile(), arms).alone()
-    assert alone == pytest.approx(play_static(build_table(told, GRID, 0, profile())), rel=1e-5)
+    answers = JointAnswers.of(told, GRID, profile(), arms)
+    static = play_static(build_table(told, GRID, 0, profile()))
+    assert answers.alone() == pytest.approx(static, rel=1e-5)
+    played = [answers.play(answers.maker("static", drafter=arm.name)) for arm in arms]
+    assert np.stack(played, axis=1) == pytest.approx(static, rel=1e-5)
 
 
 def test_a_portfolio_begins_with_the_best_arm_and_never_gets_slower():
@@ -39,10 +42,10 @@ def test_a_portfolio_begins_with_the_best_arm_and_never_gets_slower():
 @pytest.mark.parametrize("name", ["hedgespec", "ucb1", "random"])
 def test_selectors_play_whole_answers(name):
     told = traces(lengths=(20, 30))
-    contest = JointAnswers.of(told, GRID, profile(), portfolio(told, GRID, profile(), 4))
-    seconds = contest.play(contest.maker(name))
+    answers = JointAnswers.of(told, GRID, profile(), portfolio(told, GRID, profile(), 4))
+    seconds = answers.play(answers.maker(name))
     assert seconds.shape == (2,) and (seconds > 0).all()
-    assert contest.num_tokens == told.num_roots
+    assert answers.num_tokens == told.num_roots
 
 
 def favouring(depths: list[int], lengths: int = 400) -> Traces:
@@ -64,16 +67,16 @@ SMALL, LARGE = Arm("a", TreeShape(2, 3, 1)), Arm("a", TreeShape(4, 3, 1))
 @pytest.mark.parametrize(("known", "better"), [([3], 1), ([1], 0), ([0, 0, 0, 1], 0)])
 def test_the_better_of_two_trees_of_one_drafter_wins(name, known, better):
     """Both trees' first levels accept alike: what tells them apart is what whole cycles emit, and their seconds."""
-    contest = JointAnswers.of(favouring(known), GRID, profile(), [SMALL, LARGE])
-    alone, seconds = contest.alone(), contest.play(contest.maker(name))
+    answers = JointAnswers.of(favouring(known), GRID, profile(), [SMALL, LARGE])
+    alone, seconds = answers.alone(), answers.play(answers.maker(name))
     assert alone.sum(axis=0).argmin() == better
     assert seconds.sum() < 0.1 * alone[:, 1 - better].sum() + 0.9 * alone[:, better].sum()
 
 
 def test_a_learner_over_trees_is_told_what_cycles_from_each_position_emit_per_second():
     told = traces(lengths=(20, 30))
-    contest = JointAnswers.of(told, GRID, profile(), [SMALL, LARGE])
-    heard, make = [], contest.maker("normalhedge")
+    answers = JointAnswers.of(told, GRID, profile(), [SMALL, LARGE])
+    heard, make = [], answers.maker("normalhedge")
 
     def recording():
         chooser = make()
@@ -81,7 +84,6 @@ def test_a_learner_over_trees_is_told_what_cycles_from_each_position_emit_per_se
         chooser.learner.update = lambda losses, **rest: (heard.append(losses), learn(losses, **rest))
         return chooser
 
-    contest.play(recording)
-    counterfactual, seconds = contest.counterfactuals[0], contest.seconds[0]
-    paces = counterfactual.trees[0].accept_length[:, counterfactual.begin] / seconds[:, counterfactual.begin]
-    assert (1 - heard[0]) / (1 - heard[0]).sum() == pytest.approx(paces / paces.sum())
+    answers.play(recording)
+    rates = answers.table.tokens[0] / answers.table.seconds[0]
+    assert (1 - heard[0]) / (1 - heard[0]).sum() == pytest.approx(rates / rates.sum())

@@ -12,10 +12,11 @@ import torch
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
 from drafterforge.replay.episodes import depth_observations, size_observations
-from drafterforge.replay.record import record
+from drafterforge.replay.record import record_answer
 from drafterforge.replay.scheduler_actions import observations_of
 from drafterforge.replay.scheduler_play import actions_of
 from drafterforge.replay.trace import TraceSpec, join
+from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
@@ -48,7 +49,7 @@ def everything():
     answers = Engine(target).generate(PROMPTS, COUNT)
     target.eos_ids = {answers[0].tokens[11]}
     answers = Engine(target).generate(PROMPTS, COUNT)
-    found = [record(target, Pool(drafters), a.prompt, a.tokens, COUNT, (1, 2, 3, 5), 5, 3) for a in answers]
+    found = [record_answer(target, Pool(drafters), answer, RECORDED, max_new_tokens=COUNT) for answer in answers]
     return target, drafters, join(RECORDED, found, ["x"] * 2, ["test"] * 2)
 
 
@@ -66,7 +67,7 @@ def played(traces, table, answer: int, action: int) -> list[int]:
 def test_replayed_cycles_equal_live_cycles_for_every_action(everything, name):
     target, drafters, traces = everything
     table = traces.accept_lengths(GRID, traces.drafter(name))
-    nodes, depths = traces.nodes(GRID), traces.depths(GRID)
+    depths, nodes = traces.drafted(GRID)
     different = 0
     for action, shape in enumerate(GRID.shapes):
         live = Engine(target, drafters[name], shape, max_batch=1).generate(PROMPTS, COUNT)
@@ -100,18 +101,18 @@ def test_a_truth_ranked_first_at_level_one_is_the_likeliest_child(everything):
 def test_only_eagle3_drafters_are_recorded(everything):
     target = everything[0]
     with pytest.raises(DrafterforgeError, match="traces are of EAGLE-3 drafters"):
-        record(target, Pool({"r": Retrieval()}), [3, 4], [5, 6], 9, (1,), 2, 1)
+        record_answer(target, Pool({"r": Retrieval()}), Generation([3, 4], [5, 6]), TraceSpec(("r",), (1,), 2, 1))
 
 
 @pytest.mark.parametrize("max_batch", [1, 2])
 def test_any_actions_replay_cycle_by_cycle_and_leave_the_text_alone(everything, max_batch):
     target, drafters, traces = everything
     pool = Pool({"a": drafters["a"]}, "static", scheduler=RandomScheduler(GRID, seed=4))
-    table, nodes = traces.accept_lengths(GRID, 0), traces.nodes(GRID)
+    table, (depths, nodes) = traces.accept_lengths(GRID, 0), traces.drafted(GRID)
     wanted = Engine(target).generate(PROMPTS, COUNT)
     for answer, found in enumerate(Engine(target, pool, max_batch=max_batch).generate(PROMPTS, COUNT)):
         assert found.tokens == wanted[answer].tokens
-        row, depths = traces.starts[answer], traces.depths(GRID)
+        row = traces.starts[answer]
         for cycle in found.cycles:
             fitting = (nodes[row] == cycle.num_nodes) & (depths[row] == cycle.depth) & (GRID.table[:, 2] == cycle.top_k)
             assert {int(n) for n in table[row][fitting]} == {cycle.accept_length}

@@ -11,8 +11,8 @@ from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import DrafterforgeError
+from drafterforge.replay.answer_recorder import record_answers
 from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
-from drafterforge.replay.drafting import tell
 from drafterforge.replay.selector_play import RecordedAnswers, play_selector, tuned
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
@@ -40,11 +40,11 @@ def everything():
 
 
 @pytest.fixture(scope="module")
-def contest(everything) -> RecordedAnswers:
+def recorded(everything) -> RecordedAnswers:
     """The counterfactuals of these answers."""
     target, drafters, shapes, answers = everything
     pool = Pool(drafters, shapes=shapes)
-    return RecordedAnswers.of([tell(target, pool, SHAPE, answer, divergences=True) for answer in answers], PROMPTS)
+    return record_answers(target, pool, SHAPE, answers, divergences=True)["static"]
 
 
 def live_cycles(answer) -> list[tuple]:
@@ -52,9 +52,9 @@ def live_cycles(answer) -> list[tuple]:
     return [(one.drafter, one.accept_length, one.depth, one.num_nodes, one.top_k) for one in answer.cycles]
 
 
-def replayed_cycles(contest, cycles) -> list[tuple]:
+def replayed_cycles(recorded, cycles) -> list[tuple]:
     """The same of a replay."""
-    return [(contest.names[one.drafter], one.accept_length, one.depth, one.num_nodes, one.top_k) for one in cycles]
+    return [(recorded.names[one.drafter], one.accept_length, one.depth, one.num_nodes, one.top_k) for one in cycles]
 
 
 SELECTORS = ["hedgespec", "metasd_ucb", "metasd_exp3", "metasd_halving", "normalhedge", "ucbspec", "exp3spec"]
@@ -62,14 +62,14 @@ SELECTORS = ["hedgespec", "metasd_ucb", "metasd_exp3", "metasd_halving", "normal
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selector", [*SELECTORS, "thompson", "random", "ftl", "ucb1"])
-def test_replayed_cycles_equal_live_cycles(everything, contest, selector):
+def test_replayed_cycles_equal_live_cycles(everything, recorded, selector):
     target, drafters, shapes, _ = everything
     pool = Pool(drafters, selector, shapes=shapes, seed=3)
     live = Engine(target, pool, SHAPE, max_batch=1).generate(PROMPTS, COUNT)
-    played = contest.run(contest.maker(selector, seed=3))
+    played = recorded.run(recorded.maker(selector, seed=3))
     used = set()
     for one, cycles in zip(live, played, strict=True):
-        assert live_cycles(one) == replayed_cycles(contest, cycles)
+        assert live_cycles(one) == replayed_cycles(recorded, cycles)
         used |= {cycle.drafter for cycle in one.cycles}
     assert len(used) > 1
 
@@ -91,29 +91,28 @@ def test_trees_that_take_what_retrieval_proposes_are_replayed_too(everything, se
     both = {name: HybridDrafter(drafters[name], retrieval, **worth) for name in "ab"}
     pool = {"a+": both["a"], "d": drafters["d"], "b+": both["b"], "retrieval": retrieval}
     shapes = {name: TreeShape(12, 7, 3) for name in ("a+", "b+")}
-    counterfactuals = [tell(target, Pool(pool, shapes=shapes), SHAPE, answer, divergences=True) for answer in answers]
-    contest = RecordedAnswers.of(counterfactuals, PROMPTS)
+    recorded = record_answers(target, Pool(pool, shapes=shapes), SHAPE, answers, divergences=True)["static"]
     live = Engine(target, Pool(pool, selector, shapes=shapes, seed=3), SHAPE, max_batch=1).generate(PROMPTS, COUNT)
-    for one, cycles in zip(live, contest.run(contest.maker(selector, seed=3)), strict=True):
-        assert live_cycles(one) == replayed_cycles(contest, cycles)
+    for one, cycles in zip(live, recorded.run(recorded.maker(selector, seed=3)), strict=True):
+        assert live_cycles(one) == replayed_cycles(recorded, cycles)
     for place, name in enumerate(pool):
         alone = Engine(
             target, Pool({name: pool[name]}, "static", shapes={k: v for k, v in shapes.items() if k == name}), SHAPE
         )
-        for one, cycles in zip(alone.generate(PROMPTS, COUNT), contest.alone(place), strict=True):
-            assert live_cycles(one) == replayed_cycles(contest, cycles)
-    accepted = np.sum([counterfactual.accepted.sum(axis=1) for counterfactual in counterfactuals], axis=0)
+        for one, cycles in zip(alone.generate(PROMPTS, COUNT), recorded.alone(place), strict=True):
+            assert live_cycles(one) == replayed_cycles(recorded, cycles)
+    accepted = np.sum([counterfactual.accepted.sum(axis=1) for counterfactual in recorded.counterfactuals], axis=0)
     assert (
         accepted[0] > accepted[1]
     )  # a token is proposed if either proposes it, of which retrieval has some of its own
 
 
-def test_selectors_that_draw_are_replayed_with_their_own_seed(contest):
+def test_selectors_that_draw_are_replayed_with_their_own_seed(recorded):
     for name in ("random", "thompson"):
-        assert contest.run(contest.maker(name, seed=3)) != contest.run(contest.maker(name, seed=4))
+        assert recorded.run(recorded.maker(name, seed=3)) != recorded.run(recorded.maker(name, seed=4))
 
 
-def test_divergences_are_those_that_live_cycles_measure(everything, contest):
+def test_divergences_are_those_that_live_cycles_measure(everything, recorded):
     target, drafters, shapes, _ = everything
     heard = []
 
@@ -124,8 +123,8 @@ def test_divergences_are_those_that_live_cycles_measure(everything, contest):
         return made
 
     Engine(target, Pool(drafters, recording, shapes=shapes), SHAPE, max_batch=1).generate(PROMPTS[:1], COUNT)
-    told = contest.counterfactuals[0].trees[0].divergence
-    found = [told[one.drafter, one.position - 1] for one in heard]
+    told = recorded.counterfactuals[0].outcomes[0].divergence
+    found = [told[one.drafter, one.position - 1 - len(PROMPTS[0])] for one in heard]
     assert found == pytest.approx([one.divergence for one in heard], abs=1e-5) and len({*found}) > 5
     assert {one.drafter for one in heard} == set(range(len(drafters)))
 
@@ -137,58 +136,57 @@ def test_a_story_without_divergences_is_refused_by_selectors_that_need_them():
 
 
 @pytest.mark.parametrize("name", ["router", "hedgespec"])
-def test_a_router_s_advice_is_replayed(contest, name):
+def test_a_router_s_advice_is_replayed(recorded, name):
     laws = [np.eye(6)[2], np.eye(6)[0], np.eye(6)[5]]
     options = {"prior": 4} if name == "hedgespec" else {}
-    played = replace(contest, advice=laws).run(contest.maker(name, **options))
+    played = replace(recorded, advice=laws).run(recorded.maker(name, **options))
     assert [one[0].drafter for one in played] == [2, 0, 5]
 
 
 @pytest.mark.slow
-def test_every_drafter_alone_replays_as_it_decodes(everything, contest):
+def test_every_drafter_alone_replays_as_it_decodes(everything, recorded):
     target, drafters, shapes, _ = everything
-    for number, name in enumerate(contest.names):
+    for number, name in enumerate(recorded.names):
         one = Engine(target, drafters[name], shapes.get(name, SHAPE))
-        for answer, cycles in zip(one.generate(PROMPTS, COUNT), contest.alone(number), strict=True):
+        for answer, cycles in zip(one.generate(PROMPTS, COUNT), recorded.alone(number), strict=True):
             assert [cycle.accept_length for cycle in answer.cycles] == [cycle.accept_length for cycle in cycles]
 
 
 def made_up(lengths: list[list[int]], begin: int = 2) -> Counterfactual:
     """A counterfactual of given accept lengths by drafter and root, without evaluations."""
     table = np.array(lengths)
-    blank, trees = np.zeros(table.shape), CycleOutcomes.blank(*table.shape)
-    return Counterfactual(
-        ["a", "b"], [4, 4], begin, table.shape[1], [replace(trees, accept_length=table)], blank, blank
-    )
+    outcomes = CycleOutcomes.undrafted(2, table.shape[1] - 1 - begin)
+    outcomes = replace(outcomes, accept_length=table[:, begin:-1])
+    return Counterfactual(["a", "b"], [4, 4], begin, table.shape[1], [outcomes], np.zeros(table.shape))
 
 
 def test_regret_is_counted_against_the_best_drafter_of_each_answer():
     one = made_up([[0, 0, 2, 2, 2, 2, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1, 1, 1]])
     two = made_up([[0, 0, 1, 1, 1, 1, 1], [0, 0, 4, 4, 4, 4, 4]])
-    contest = RecordedAnswers.of([one, two, made_up([[1] * 3] * 2)], [[1], [2], [3]])
-    assert contest.places == [0, 1] and contest.static.tolist() == [[3, 6], [4, 1]]
-    assert contest.tokens.tolist() == [6, 4]
-    best = contest.figures(contest.hindsight())
+    recorded = RecordedAnswers.of([one, two, made_up([[1] * 3] * 2)], [[1], [2], [3]])
+    assert recorded.places == [0, 1] and recorded.static.tolist() == [[3, 6], [4, 1]]
+    assert recorded.tokens.tolist() == [6, 4]
+    best = recorded.figures(recorded.hindsight())
     assert best["regret_cycles"] == 0 and best["of_hindsight"] == 1 and best["mat"] == 10 / 4
-    alone = contest.figures(contest.alone(0))
+    alone = recorded.figures(recorded.alone(0))
     assert alone["regret_cycles"] == 1.5 and alone["regret_tokens"] == 3 * 4 / 2 and alone["mat"] == 10 / 7
     assert alone["of_hindsight"] == (1 + 1 / 4) / 2 and alone["share_on_best"] == 3 / 7
     assert alone["switches_per_cycle"] == 0
-    assert contest.paired_p(contest.hindsight(), contest.hindsight()) is None
-    assert 0 < contest.paired_p(contest.hindsight(), contest.alone(0)) <= 1
+    assert recorded.paired_p(recorded.hindsight(), recorded.hindsight()) is None
+    assert 0 < recorded.paired_p(recorded.hindsight(), recorded.alone(0)) <= 1
 
 
-def test_tuning_takes_the_constants_of_the_fewest_cycles(contest):
+def test_tuning_takes_the_constants_of_the_fewest_cycles(recorded):
     grids = {"ucb1": {"c": (0.0, 0.1, 5.0)}}
-    best = tuned(contest, "ucb1", grids)
-    totals = {c: sum(map(len, contest.run(contest.maker("ucb1", c=c)))) for c in grids["ucb1"]["c"]}
+    best = tuned(recorded, "ucb1", grids)
+    totals = {c: sum(map(len, recorded.run(recorded.maker("ucb1", c=c)))) for c in grids["ucb1"]["c"]}
     assert totals[best["c"]] == min(totals.values())
-    assert tuned(contest, "normalhedge", grids) == {}
+    assert tuned(recorded, "normalhedge", grids) == {}
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in ("static", "router", "oracle")])
-def test_every_selector_replays(contest, name):
-    figures = contest.figures(contest.run(contest.maker(name)))
+def test_every_selector_replays(recorded, name):
+    figures = recorded.figures(recorded.run(recorded.maker(name)))
     assert figures["regret_cycles"] >= -0.5 and 1 <= figures["mat"] <= 7
 
 
