@@ -29,7 +29,7 @@ from drafterforge.evaluation.lossless import top2_margin
 from drafterforge.pipelines.calibrate import action_grid
 from drafterforge.pipelines.traces import traces_of
 from drafterforge.pipelines.train_policy import given_profile, own_profile
-from drafterforge.replay.episodes import ShapeEnvironment
+from drafterforge.replay.environment import ShapeEnvironment
 from drafterforge.replay.scheduler_actions import observations_of
 from drafterforge.replay.table import OutcomeTable, build_table
 from drafterforge.replay.trace import Traces
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def stepping(table: OutcomeTable, observations: np.ndarray, parts: list[str], quick: bool) -> dict:
     """Cycles a second of environments that step and observe, actions drawn beforehand."""
-    env = ShapeEnvironment(table, observations, num_envs=256, every=10)
+    env = ShapeEnvironment(table, observations, num_envs=256, hold_cycles=10)
     draw, steps = np.random.default_rng(0), 20 if quick else 400
     actions = draw.integers(env.num_actions, size=(steps, env.num_envs))
     env.reset()

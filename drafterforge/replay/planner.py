@@ -50,15 +50,15 @@ def policy_values(table: OutcomeTable, probs: np.ndarray) -> tuple[np.ndarray, n
 
 def visits(table: OutcomeTable, probs: np.ndarray) -> np.ndarray:
     """Probability that a cycle of each answer begins at each root under a policy [R, A], [R]."""
-    found = np.zeros(table.num_roots)
-    found[table.starts[:-1][np.diff(table.starts) > 0]] = 1.0
+    probability = np.zeros(table.num_roots)
+    probability[table.starts[:-1][np.diff(table.starts) > 0]] = 1.0
     lengths = np.diff(table.starts)
     for step in range(int(lengths.max(initial=0))):
         rows = table.starts[:-1][lengths > step] + step
         following = rows[:, None] + table.tokens[rows]
         inside = following < table.ends[rows, None]
-        np.add.at(found, following[inside], (found[rows, None] * probs[rows])[inside])
-    return found
+        np.add.at(probability, following[inside], (probability[rows, None] * probs[rows])[inside])
+    return probability
 
 
 def best_static(table: OutcomeTable, answers: Sequence[int] | None = None) -> tuple[int, np.ndarray]:
@@ -68,18 +68,18 @@ def best_static(table: OutcomeTable, answers: Sequence[int] | None = None) -> tu
     return int(total.argmin()), total
 
 
-def best_kept(table: OutcomeTable, every: int) -> np.ndarray:
+def best_kept(table: OutcomeTable, hold_cycles: int) -> np.ndarray:
     """Fewest seconds of each answer when every choice is kept for N cycles, [P]."""
     rows = np.repeat(np.arange(table.num_roots)[:, None], len(table.grid), axis=1)
     actions, ends = np.arange(len(table.grid)), table.ends[:, None]
     seconds = np.zeros(rows.shape)
-    for _ in range(every):
+    for _ in range(hold_cycles):
         running = rows < ends
         at = np.minimum(rows, table.num_roots - 1)
         seconds += np.where(running, table.seconds[at, actions], 0.0)
         rows = np.where(running, rows + table.tokens[at, actions], rows)
     values = np.zeros(table.num_roots + 1)
-    for own in backward(table):
-        ahead = np.where(rows[own] < ends[own], values[np.minimum(rows[own], table.num_roots)], 0.0)
-        values[own] = (seconds[own] + ahead).min(axis=1)
+    for roots in backward(table):
+        ahead = np.where(rows[roots] < ends[roots], values[np.minimum(rows[roots], table.num_roots)], 0.0)
+        values[roots] = (seconds[roots] + ahead).min(axis=1)
     return values[table.starts[:-1]]

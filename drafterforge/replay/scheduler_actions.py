@@ -8,19 +8,18 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from drafterforge.replay.episodes import depth_observations, ltd_index, size_observations, sizes_allowed
-from drafterforge.replay.table import OutcomeTable
 from drafterforge.replay.trace import Traces
+from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.growing import GrowingPolicy
 from drafterforge.schedulers.nets import ActorCritic
-from drafterforge.schedulers.observation import Observation, level_size, observed, pool_size
+from drafterforge.schedulers.observation import Observation, level_size, observed, of_level, pool_size
 
 CHUNK = 4096  # roots looked at together
 
 
 def observations_of(traces: Traces, drafter: int, parts: list[str]) -> np.ndarray:
     """What a scheduler of whole shapes would see at each root, float32 [R, O]."""
-    found = []
+    observations = []
     for start in range(0, traces.num_roots, CHUNK):
         rows = slice(start, start + CHUNK)
         seen = Observation(
@@ -29,71 +28,34 @@ def observations_of(traces: Traces, drafter: int, parts: list[str]) -> np.ndarra
             torch.from_numpy(traces.positions[rows]),
             torch.from_numpy(traces.rows["texts"][rows]) if "text" in parts else None,
         )
-        found.append(observed(parts, seen).numpy())
-    return np.concatenate(found)
+        observations.append(observed(parts, seen).numpy())
+    return np.concatenate(observations)
 
 
 @torch.inference_mode()
-def logits_of(net: ActorCritic, observations: np.ndarray, masks: np.ndarray | None = None) -> np.ndarray:
+def logits_of(net: ActorCritic, observations: np.ndarray) -> np.ndarray:
     """Logits at each root, [R, A]."""
-    found = []
-    for start in range(0, len(observations), CHUNK):
-        rows = slice(start, start + CHUNK)
-        mask = None if masks is None else torch.from_numpy(masks[rows])
-        found.append(net.logits(torch.from_numpy(observations[rows]), mask).numpy())
-    return np.concatenate(found)
-
-
-def depths_of(net: ActorCritic | None, traces: Traces, drafter: int, depth: int) -> np.ndarray:
-    """Levels that a depth policy drafts at each root, [R], at least 1; without one, as many as could count."""
-    limits = np.clip(traces.levels, 1, depth)
-    if net is None:
-        return limits
-    scores, top_k, lengths = traces.rows["scores"][drafter], traces.spec.score_top_k, traces.positions
-    found, going = np.ones(traces.num_roots, dtype=np.int64), limits > 1
-    for level in range(1, depth):
-        rows = np.flatnonzero(going)
-        if not len(rows):
-            break
-        seen = depth_observations(scores[rows], np.full(len(rows), level), lengths[rows], top_k)
-        on = logits_of(net, seen).argmax(axis=1) == 1
-        found[rows[on]] += 1
-        going[rows] = on & (found[rows] < limits[rows])
-    return found
-
-
-def sizes_of(
-    net: ActorCritic | None, traces: Traces, drafter: int, table: OutcomeTable, depths: np.ndarray
-) -> np.ndarray:
-    """Place of the size that a size policy chooses at each root for trees of `depths` [R]; without one the largest."""
-    if net is None:
-        return np.full(traces.num_roots, ltd_index(table).shape[1] - 1)
-    scores, top_k = traces.rows["scores"][drafter], traces.spec.score_top_k
-    found = []
-    for start in range(0, traces.num_roots, CHUNK):
-        rows = slice(start, start + CHUNK)
-        seen = size_observations(scores[rows], depths[rows], traces.positions[rows], top_k, max(table.grid.depths))
-        found.append(logits_of(net, seen, sizes_allowed(table, depths[rows])).argmax(axis=1))
-    return np.concatenate(found)
+    chunks = torch.from_numpy(observations).split(CHUNK)
+    return np.concatenate([net.logits(chunk).numpy() for chunk in chunks])
 
 
 @torch.inference_mode()
 def levels_of(policy: GrowingPolicy, traces: Traces, drafter: int) -> np.ndarray:
     """Levels that a policy drafts at each root, [R], at least 1: its own decisions."""
     limits, top_k = np.clip(traces.levels, 1, policy.depth), policy.spec.top_k
-    scores, found = traces.rows["scores"][drafter], np.ones(traces.num_roots, dtype=np.int64)
+    scores, levels = traces.rows["scores"][drafter], np.ones(traces.num_roots, dtype=np.int64)
     going = limits > 1
     for level in range(1, policy.depth):
         first = 0 if level == 1 else pool_size(top_k, level - 1)
         count = top_k if level == 1 else level_size(top_k)
         rows = np.flatnonzero(going)
         for start in range(0, len(rows), CHUNK):
-            some = rows[start : start + CHUNK]
-            own = torch.from_numpy(scores[some, first : first + count].astype(np.float32))
-            on = policy.go_on(level, own, torch.from_numpy(traces.positions[some])).numpy()
-            found[some[on]] += 1
-            going[some] = on & (found[some] < limits[some])
-    return found
+            chunk = rows[start : start + CHUNK]
+            newest = torch.from_numpy(scores[chunk, first : first + count].astype(np.float32))
+            on = policy.go_on(level, newest, torch.from_numpy(traces.positions[chunk])).numpy()
+            levels[chunk] += on
+            going[chunk] = on & (levels[chunk] < limits[chunk])
+    return levels
 
 
 @torch.inference_mode()
@@ -101,27 +63,64 @@ def nodes_of(policy: GrowingPolicy, traces: Traces, drafter: int, depths: np.nda
     """Nodes that a policy has verified at each root, [R], of trees with `depths` levels [R]: its own decisions."""
     top_k, scores = policy.spec.top_k, traces.rows["scores"][drafter]
     candidate = np.arange(pool_size(top_k, policy.depth))
-    found = []
+    nodes = []
     for start in range(0, traces.num_roots, CHUNK):
         rows = slice(start, start + CHUNK)
         drafted = candidate < pool_size(top_k, depths[rows, None])
-        own = np.where(drafted, scores[rows, : len(candidate)].astype(np.float32), -np.inf)
-        given = (torch.from_numpy(one) for one in (depths[rows], own, traces.positions[rows]))
-        found.append(policy.nodes(*given).numpy())
-    return np.concatenate(found)
+        scored = np.where(drafted, scores[rows, : len(candidate)].astype(np.float32), -np.inf)
+        seen = (torch.from_numpy(array) for array in (depths[rows], scored, traces.positions[rows]))
+        nodes.append(policy.nodes(*seen).numpy())
+    return np.concatenate(nodes)
 
 
-def grown_actions(policy: GrowingPolicy, traces: Traces, drafter: int, table: OutcomeTable) -> np.ndarray:
-    """The action of the policy's grid that its decisions amount to at each root, [R]."""
-    depths = levels_of(policy, traces, drafter)
-    index, place = ltd_index(table), {count: at for at, count in enumerate(policy.sizes)}
+def grown_actions(policy: GrowingPolicy, traces: Traces, drafter: int, depths: np.ndarray | None = None) -> np.ndarray:
+    """The action of the policy's grid that its decisions amount to at each root, [R].
+
+    depths: levels that are drafted there, [R]; None: as many as the policy drafts.
+    """
+    depths = levels_of(policy, traces, drafter) if depths is None else depths
     nodes = nodes_of(policy, traces, drafter, depths)
-    return index[depths - 1, [place[count] for count in nodes.tolist()]]
+    sizes = np.searchsorted(policy.sizes, nodes, side="right") - 1  # a pool may be smaller than all sizes
+    return actions_by_size(policy.grid)[depths - 1, np.maximum(sizes, 0)]
 
 
-def ltd_actions(
-    depth_net: ActorCritic | None, size_net: ActorCritic | None, traces: Traces, drafter: int, table: OutcomeTable
+def actions_by_size(grid: ActionGrid) -> np.ndarray:
+    """Action of every depth and size of a grid with one width, [D, V]; sizes beyond a pool are its largest."""
+    assert len(grid.top_ks) == 1, "trees that grow keep one width"
+    sizes = [count for count in grid.num_tokens if count > 1]
+    actions = np.zeros((max(grid.depths), len(sizes)), dtype=np.int64)
+    known = {(shape.depth, shape.num_tokens): action for action, shape in enumerate(grid.shapes)}
+    for depth in range(1, max(grid.depths) + 1):
+        fitting = [size for size in sizes if (depth, size) in known]
+        for column, size in enumerate(sizes):
+            largest = max((other for other in fitting if other <= size), default=None)
+            actions[depth - 1, column] = 0 if largest is None else known[depth, largest]
+    return actions
+
+
+def sizes_allowed(grid: ActionGrid, levels: np.ndarray) -> np.ndarray:
+    """Sizes that are not the same tree as a smaller one, [n, V], of trees with these levels [n]."""
+    index = actions_by_size(grid)
+    fresh = np.concatenate((np.ones((len(index), 1), dtype=bool), index[:, 1:] != index[:, :-1]), axis=1)
+    return fresh[levels - 1]
+
+
+def depth_observations(scores: np.ndarray, levels: np.ndarray, lengths: np.ndarray, top_k: int) -> np.ndarray:
+    """What a depth policy sees, [n, O], of all candidates' scores [n, S] after drafting `levels` [n] levels."""
+    square = level_size(top_k)
+    start = np.where(levels == 1, 0, top_k + (levels - 2) * square)
+    count = np.where(levels == 1, top_k, square)
+    column = np.arange(square)
+    index = np.minimum(start[:, None] + column, scores.shape[1] - 1)
+    scored = np.where(column < count[:, None], np.take_along_axis(scores, index, axis=1).astype(np.float32), -np.inf)
+    return of_level(torch.from_numpy(scored), square, torch.from_numpy(lengths), torch.from_numpy(levels)).numpy()
+
+
+def size_observations(
+    scores: np.ndarray, levels: np.ndarray, lengths: np.ndarray, top_k: int, depth: int
 ) -> np.ndarray:
-    """The action that LTD's two policies amount to at each root, [R]."""
-    depths = depths_of(depth_net, traces, drafter, max(table.grid.depths))
-    return ltd_index(table)[depths - 1, sizes_of(size_net, traces, drafter, table, depths)]
+    """What a size policy sees, [n, O]: the candidates of the levels drafted, see `depth_observations`."""
+    size = pool_size(top_k, depth)
+    drafted = top_k + (levels - 1) * level_size(top_k)
+    scored = np.where(np.arange(size) < drafted[:, None], scores[:, :size].astype(np.float32), -np.inf)
+    return of_level(torch.from_numpy(scored), size, torch.from_numpy(lengths), torch.from_numpy(levels)).numpy()

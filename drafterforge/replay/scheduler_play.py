@@ -11,19 +11,19 @@ import torch
 from scipy.stats import wilcoxon
 
 from drafterforge.replay.planner import best_kept, best_static, clairvoyant
-from drafterforge.replay.scheduler_actions import grown_actions, logits_of, ltd_actions, observations_of
+from drafterforge.replay.scheduler_actions import grown_actions, logits_of, observations_of
 from drafterforge.replay.table import OutcomeTable, PlayTotals, build_table, play, play_static
 from drafterforge.replay.trace import Traces
 from drafterforge.runtime.batch import Generation
 from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid, describe
 from drafterforge.schedulers.base import Scheduler
-from drafterforge.schedulers.growing import GrowingPolicy, LTDPolicy
+from drafterforge.schedulers.growing import GrowingPolicy
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.schedulers.nets import act
 from drafterforge.schedulers.policy import ShapePolicy
 from drafterforge.tree.grow import TreeShape
 
-KEPT = (2, 5, 10, 30)  # cycles an action is kept, for what perfect foresight is worth then
+HOLD_CYCLES = (2, 5, 10, 30)  # for which perfect foresight keeps an action
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,17 @@ def play_schedule(schedule: Schedule, traces: Traces, drafter: int, profile: Lat
     """What became of every answer, and how many different actions were chosen."""
     if schedule.shape is not None:
         grid = grid_of(schedule.shape)
-        table, every = build_table(traces, grid, drafter, profile), 1
+        table, hold_cycles = build_table(traces, grid, drafter, profile), 1
         actions = np.full(traces.num_roots, len(grid) - 1)
     else:
-        table, actions, every = actions_of(schedule.policy, traces, drafter, profile)
+        table, actions, hold_cycles = actions_of(schedule.policy, traces, drafter, profile)
     used = np.zeros(len(table.grid), dtype=bool)
 
     def choose(rows: np.ndarray) -> np.ndarray:
         used[actions[rows]] = True
         return actions[rows]
 
-    return play(table, choose, every), int(used.sum())
+    return play(table, choose, hold_cycles), int(used.sum())
 
 
 def actions_of(
@@ -73,10 +73,8 @@ def actions_of(
 ) -> tuple[OutcomeTable, np.ndarray, int]:
     """The table of a policy's actions, what it chooses at each root [R], and for how many cycles."""
     table = build_table(traces, policy.grid, drafter, profile)
-    if isinstance(policy, LTDPolicy):
-        return table, ltd_actions(policy.depth_net, policy.size_net, traces, drafter, table), 1
     if isinstance(policy, GrowingPolicy):
-        return table, grown_actions(policy, traces, drafter, table), 1
+        return table, grown_actions(policy, traces, drafter), 1
     logits = logits_of(policy.net, observations_of(traces, drafter, policy.spec.parts))
     generator = torch.Generator().manual_seed(0)
     return table, act(torch.from_numpy(logits), policy.spec.temperature, generator).numpy(), policy.every
@@ -102,7 +100,7 @@ def bounds_of(
         (f"best static tree of these very answers {describe(grid.shapes[hindsight])}", seconds[:, hindsight].sum())
     )
     rows.append(("best static tree of each domain", by_domain(traces, seconds, drafter, grid, profile, train)))
-    rows += [(f"perfect foresight, kept for {every} cycles", best_kept(table, every).sum()) for every in KEPT]
+    rows += [(f"perfect foresight, kept for {held} cycles", best_kept(table, held).sum()) for held in HOLD_CYCLES]
     values, _ = clairvoyant(table)
     rows.append(("perfect foresight", values[table.starts[:-1]].sum()))
     return [
@@ -118,15 +116,14 @@ def by_domain(
     table = build_table(train, grid, drafter, profile)
     learned, total = play_static(table), 0.0
     for domain in sorted(set(traces.domains)):
-        there = [place for place, name in enumerate(train.domains) if name == domain]
-        here = [place for place, name in enumerate(traces.domains) if name == domain]
-        total += seconds[here, learned[there].sum(axis=0).argmin()].sum()
+        learned_from, held_out = (np.array(part.domains) == domain for part in (train, traces))
+        total += seconds[held_out, learned[learned_from].sum(axis=0).argmin()].sum()
     return float(total)
 
 
-def faster_p(found: Sequence[Generation], other: Sequence[Generation]) -> float | None:
+def faster_p(answers: Sequence[Generation], others: Sequence[Generation]) -> float | None:
     """One-sided Wilcoxon p of per-prompt tokens/s being higher; None for fewer than six prompts."""
-    ours, theirs = ([len(one.tokens) / one.time_s["total"] for one in many] for many in (found, other))
+    ours, theirs = ([len(each.tokens) / each.time_s["total"] for each in part] for part in (answers, others))
     if len(ours) < 6 or ours == theirs:
         return None
     return float(wilcoxon(ours, theirs, alternative="greater").pvalue)

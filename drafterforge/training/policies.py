@@ -23,11 +23,12 @@ from drafterforge.config.policy import (
     ShapePolicyConfig,
 )
 from drafterforge.errors import ConfigError
-from drafterforge.replay.episodes import DepthEnvironment, ShapeEnvironment, SizeEnvironment
-from drafterforge.replay.scheduler_actions import depths_of, grown_actions, observations_of, sizes_of
+from drafterforge.replay.environment import DepthEnvironment, ShapeEnvironment, SizeEnvironment
+from drafterforge.replay.scheduler_actions import grown_actions, levels_of, observations_of
 from drafterforge.replay.table import build_table, play, play_static
 from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.schedulers.growing import LTDPolicy
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.schedulers.marginal import MarginalPolicy, verify_s
 from drafterforge.schedulers.nets import ActorCritic
@@ -78,7 +79,8 @@ def train_ltd(config: LTDPolicyConfig, lesson: Lesson) -> tuple[dict, dict[str, 
     """Networks and curves of `ltd`: each alone first, then in turn, the other one fixed."""
     grid = ltd_grid(lesson.grid, lesson.traces.spec.score_top_k, config.max_depth)
     table = build_table(lesson.traces, grid, lesson.drafter, lesson.profile)
-    traces, drafter, depth = lesson.traces, lesson.drafter, max(grid.depths)
+    traces, drafter = lesson.traces, lesson.drafter
+    spec = PolicySpec("ltd", "ltd", "", "", "", "", grid.as_dict(), top_k=traces.spec.score_top_k)
     nets: dict[str, ActorCritic | None] = {"depth": None, "size": None}
     curves: dict[str, Curve] = {}
     turns = TURNS[config.decides] * (config.rounds if config.decides == "both" else 1)
@@ -86,17 +88,16 @@ def train_ltd(config: LTDPolicyConfig, lesson: Lesson) -> tuple[dict, dict[str, 
     for turn, name in enumerate(turns):
         other = None if config.decides == "independent" else nets["depth" if name == "size" else "size"]
         if name == "size":
-            depths = None if other is None else depths_of(other, traces, drafter, depth)
+            depths = None if other is None else levels_of(LTDPolicy(spec, other, None), traces, drafter)
             environment = SizeEnvironment(
                 table, traces, drafter, depths, config.num_envs, reward_of(config), lesson.seed + turn
             )
         else:
-            each = [
-                sizes_of(other, traces, drafter, table, np.minimum(level, np.clip(traces.levels, 1, depth)))
-                for level in range(1, depth + 1)
-            ]
+            levels, policy = np.clip(traces.levels, 1, max(grid.depths)), LTDPolicy(spec, None, other)
+            depths = (np.minimum(depth, levels) for depth in range(1, max(grid.depths) + 1))
+            actions = np.stack([grown_actions(policy, traces, drafter, each) for each in depths], axis=1)
             environment = DepthEnvironment(
-                table, traces, drafter, np.stack(each, axis=1), config.num_envs, reward_of(config), lesson.seed + turn
+                table, traces, drafter, actions, config.num_envs, reward_of(config), lesson.seed + turn
             )
         net, own = nets[name], part_of(config, name)
         if net is None:
@@ -127,7 +128,7 @@ def train_marginal(
 
     def rate_of(numbers: tuple[float, float]) -> float:
         if numbers not in tried:
-            actions = grown_actions(policy_of(*numbers), traces, drafter, table)
+            actions = grown_actions(policy_of(*numbers), traces, drafter)
             tried[numbers] = play(table, lambda rows: actions[rows]).tokens_per_s
             best = max(tried, key=tried.get)
             curve.append({"round": len(tried), "train/tokens_per_s": tried[best], "reach": best[0], "rate": best[1]})

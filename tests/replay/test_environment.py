@@ -7,15 +7,17 @@ import pytest
 import torch
 
 from drafterforge.errors import ConfigError
-from drafterforge.replay.episodes import (
-    DepthEnvironment,
-    ShapeEnvironment,
-    SizeEnvironment,
+from drafterforge.replay.environment import DepthEnvironment, ShapeEnvironment, SizeEnvironment
+from drafterforge.replay.scheduler_actions import (
+    actions_by_size,
     depth_observations,
-    ltd_index,
+    grown_actions,
+    levels_of,
+    nodes_of,
+    observations_of,
     size_observations,
+    sizes_allowed,
 )
-from drafterforge.replay.scheduler_actions import depths_of, levels_of, ltd_actions, nodes_of, observations_of, sizes_of
 from drafterforge.replay.table import build_table, play, play_static
 from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid
 from drafterforge.schedulers.growing import LTDPolicy
@@ -36,6 +38,11 @@ def undecided(observations: np.ndarray, actions: int) -> ActorCritic:
     return net
 
 
+def ltd_policy(grid: ActionGrid, depth_net: ActorCritic | None, size_net: ActorCritic | None) -> LTDPolicy:
+    """Decides on depth and size with these networks."""
+    return LTDPolicy(PolicySpec("ltd", "ltd", "", "a", "", "cpu", grid.as_dict(), top_k=2), depth_net, size_net)
+
+
 def test_a_grid_has_every_shape_its_pool_can_fill_and_no_drafting():
     paper = ActionGrid("paper", (32, 48, 64, 80, 96, 128), tuple(range(4, 10)), (8, 12, 16, 20, 32))
     assert len(paper) == 181 and paper.shapes[0] == NO_DRAFT
@@ -49,7 +56,7 @@ def test_a_grid_has_every_shape_its_pool_can_fill_and_no_drafting():
 @pytest.mark.parametrize("every", [1, 4])
 def test_shapes_played_in_an_environment_cost_what_they_cost_in_replay(every):
     one = table(lengths=(20, 20, 20))
-    env = ShapeEnvironment(one, np.zeros((one.num_roots, 2), np.float32), num_envs=5, every=every)
+    env = ShapeEnvironment(one, np.zeros((one.num_roots, 2), np.float32), num_envs=5, hold_cycles=every)
     for action in (0, 3):
         env.reset()
         begun = one.answer_of[env.rows]
@@ -63,7 +70,7 @@ def test_shapes_played_in_an_environment_cost_what_they_cost_in_replay(every):
 
 def test_rewards_are_the_mean_of_the_cycles_throughputs():
     one = table(lengths=(30,))
-    env = ShapeEnvironment(one, np.zeros((30, 1), np.float32), num_envs=1, every=3)
+    env = ShapeEnvironment(one, np.zeros((30, 1), np.float32), num_envs=1, hold_cycles=3)
     env.reset()
     row, ratios = int(env.rows[0]), []
     for _ in range(3):
@@ -76,13 +83,13 @@ def test_rewards_are_the_mean_of_the_cycles_throughputs():
 def test_depths_decided_one_by_one_are_those_that_replay_looks_up():
     told = traces(lengths=(40, 40))
     one = build_table(told, LTD, 0, profile())
-    torch.manual_seed(3)
+    torch.manual_seed(4)
     first = np.ones(told.num_roots, dtype=np.int64)
     net = undecided(depth_observations(told.rows["scores"][0], first, told.positions, 2), 2)
-    depths = depths_of(net, told, 0, 3)
-    assert len(set(depths.tolist())) > 1
-    sizes = np.full((one.num_roots, 3), 1)
-    env = DepthEnvironment(one, told, 0, sizes, num_envs=4, seed=1)
+    depths = levels_of(ltd_policy(LTD, net, None), told, 0)
+    assert set(depths.tolist()) == {1, 2, 3}
+    actions_of_depth = actions_by_size(LTD)[:, 1]
+    env = DepthEnvironment(one, told, 0, np.tile(actions_of_depth, (one.num_roots, 1)), num_envs=4, seed=1)
     seen, masks = env.reset()
     for _ in range(60):
         rows = env.rows.copy()
@@ -91,7 +98,7 @@ def test_depths_decided_one_by_one_are_those_that_replay_looks_up():
         step = env.step(actions)
         for place in np.flatnonzero(step.cycles):
             assert levels[place] == depths[rows[place]]
-            assert step.seconds[place] == one.seconds[rows[place], ltd_index(one)[levels[place] - 1, 1]]
+            assert step.seconds[place] == one.seconds[rows[place], actions_of_depth[levels[place] - 1]]
         seen, masks = step.observations, step.masks
 
 
@@ -99,18 +106,20 @@ def test_sizes_chosen_in_the_environment_are_those_that_replay_looks_up():
     told = traces(lengths=(40, 40))
     one = build_table(told, LTD, 0, profile())
     torch.manual_seed(3)
-    depths = depths_of(None, told, 0, 3)
+    depths = levels_of(ltd_policy(LTD, None, None), told, 0)
+    assert depths.tolist() == np.clip(told.levels, 1, 3).tolist()
     net = undecided(size_observations(told.rows["scores"][0], depths, told.positions, 2, 3), 3)
-    sizes = sizes_of(net, told, 0, one, depths)
+    policy = ltd_policy(LTD, None, net)
+    sizes = [policy.sizes.index(count) for count in nodes_of(policy, told, 0, depths)]
     env = SizeEnvironment(one, told, 0, depths, num_envs=4, seed=1)
     seen, masks = env.reset()
     for _ in range(40):
         rows = env.rows.copy()
         actions = net.logits(torch.from_numpy(seen), torch.from_numpy(masks)).argmax(dim=1).numpy()
-        assert actions.tolist() == sizes[rows].tolist()
+        assert actions.tolist() == [sizes[row] for row in rows]
         seen, masks = (step := env.step(actions)).observations, step.masks
         assert (step.dones).all()
-    actions = ltd_actions(None, net, told, 0, one)
+    actions = grown_actions(policy, told, 0)
     assert play(one, lambda at: actions[at]).tokens.sum() == one.num_roots
 
 
@@ -119,24 +128,18 @@ def test_sizes_are_decided_live_as_in_training(sized):
     """Pools of 2, 6 and 10 candidates: the next larger size is never the rest of a pool."""
     told = traces(lengths=(40, 40))
     grid = ActionGrid("ltd", (1, 2, 4, 8, 16), (1, 2, 3), (2,))
-    one = build_table(told, grid, 0, profile())
     torch.manual_seed(3)
     depths = 1 + np.arange(told.num_roots) % np.clip(told.levels, 1, 3)
-    net = undecided(size_observations(told.rows["scores"][0], depths, told.positions, 2, 3), 4) if sized else None
-    policy = LTDPolicy(PolicySpec("ltd", "ltd", "", "a", "", "cpu", grid.as_dict(), top_k=2), None, net)
-    nodes = nodes_of(policy, told, 0, depths)
-    actions = ltd_index(one)[depths - 1, sizes_of(net, told, 0, one, depths)]
+    seen = size_observations(told.rows["scores"][0], depths, told.positions, 2, 3)
+    net = undecided(seen, 4) if sized else None
+    policy = ltd_policy(grid, None, net)
+    nodes, sizes = nodes_of(policy, told, 0, depths), np.full(told.num_roots, 3)
+    if sized:
+        allowed = torch.from_numpy(sizes_allowed(grid, depths))
+        sizes = net.logits(torch.from_numpy(seen), allowed).argmax(dim=1).numpy()
+    actions = actions_by_size(grid)[depths - 1, sizes]
+    assert actions.tolist() == grown_actions(policy, told, 0, depths).tolist()
     assert nodes.tolist() == grid.table[actions, 0].tolist() and len({*nodes.tolist()}) > 1
-
-
-def test_depths_are_decided_live_as_in_training():
-    told = traces(lengths=(40, 40))
-    grid = ActionGrid("ltd", (1, 2, 4), (1, 2, 3), (2,))
-    torch.manual_seed(4)
-    net = undecided(depth_observations(told.rows["scores"][0], np.ones(told.num_roots, int), told.positions, 2), 2)
-    policy = LTDPolicy(PolicySpec("ltd", "ltd", "", "a", "", "cpu", grid.as_dict(), top_k=2), net, None)
-    found = levels_of(policy, told, 0)
-    assert found.tolist() == depths_of(net, told, 0, 3).tolist() and set(found.tolist()) == {1, 2, 3}
 
 
 def test_observations_hold_the_parts_that_were_asked_for():

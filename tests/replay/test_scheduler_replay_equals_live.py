@@ -11,9 +11,8 @@ import torch
 
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
-from drafterforge.replay.episodes import depth_observations, size_observations
 from drafterforge.replay.record import record_answer
-from drafterforge.replay.scheduler_actions import observations_of
+from drafterforge.replay.scheduler_actions import depth_observations, observations_of, size_observations
 from drafterforge.replay.scheduler_play import actions_of
 from drafterforge.replay.trace import TraceSpec, join
 from drafterforge.runtime.batch import Generation

@@ -164,7 +164,7 @@ def test_regret_is_counted_against_the_best_drafter_of_each_answer():
     one = made_up([[0, 0, 2, 2, 2, 2, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1, 1, 1]])
     two = made_up([[0, 0, 1, 1, 1, 1, 1], [0, 0, 4, 4, 4, 4, 4]])
     recorded = RecordedAnswers.of([one, two, made_up([[1] * 3] * 2)], [[1], [2], [3]])
-    assert recorded.places == [0, 1] and recorded.static.tolist() == [[3, 6], [4, 1]]
+    assert recorded.indices == [0, 1] and recorded.static.tolist() == [[3, 6], [4, 1]]
     assert recorded.tokens.tolist() == [6, 4]
     best = recorded.figures(recorded.hindsight())
     assert best["regret_cycles"] == 0 and best["of_hindsight"] == 1 and best["mat"] == 10 / 4

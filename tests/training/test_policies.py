@@ -62,7 +62,7 @@ def test_marginal_finds_numbers_that_no_others_beat(tmp_path):
     table = build_table(told, grid, 0, profile())
 
     def rate_of(one: MarginalPolicy) -> float:
-        actions = grown_actions(one, told, 0, table)
+        actions = grown_actions(one, told, 0)
         return play(table, lambda rows: actions[rows]).tokens_per_s
 
     best = rate_of(policy)
