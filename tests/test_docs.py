@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "drafterforge").rglob("README.md")])
 PROGRAMS = {"curl", "git", "optimum-cli", "pip", "pytest", "torchrun", "vllm"}  # of others
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
-INLINE = re.compile(r"(?<!`)`((?:drafterforge|python scripts/|scripts/|make) ?[^`]*)`(?!`)")
+INLINE = re.compile(r"(?<!`)`((?:drafterforge |python scripts/|scripts/|make )[^`]*)`(?!`)")
+PATH = re.compile(r"(?<!`)`((?:drafterforge|pipelines|configs|tests|scripts|docs)/[\w./-]*)`(?!`)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -142,6 +143,12 @@ def test_every_python_block_compiles_and_its_names_exist(block):
             assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "drafterforge":
             assert hasattr(drafterforge, node.attr), node.attr
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_every_path_of_the_repository_is_there(path):
+    names = [name for name in PATH.findall(BLOCK.sub("", path.read_text())) if "NAME" not in name]
+    assert [name for name in names if not (ROOT / name).exists()] == []
 
 
 @cache
