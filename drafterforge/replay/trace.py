@@ -136,12 +136,11 @@ class Traces:
     def accept_lengths(self, grid: ActionGrid, drafter: int) -> np.ndarray:
         """Tokens that a cycle with each action emits at each root, bonus included, cut at the answer's end: [R, A]."""
         grid.check(self.spec.top_ks, self.spec.depth, "the trace")
-        ranks, (depths, nodes) = self.rows["ranks"][drafter], self.drafted(grid)
-        lengths = np.ones(depths.shape, dtype=np.uint8)
-        for action, (num_tokens, _, top_k) in enumerate(grid.table):
+        ranks, lengths = self.rows["ranks"][drafter], np.ones((self.num_roots, len(grid)), dtype=np.uint8)
+        for action, (num_tokens, depth, top_k) in enumerate(grid.table):
             if num_tokens > 1:
                 width = ranks[:, self.spec.top_ks.index(top_k)]
-                lengths[:, action] = accept_lengths(width, depths[:, action], nodes[:, action])
+                lengths[:, action] = accept_lengths(width, np.minimum(depth, self.levels), num_tokens)
         return np.minimum(lengths, self.ahead[:, None].clip(max=255)).astype(np.uint8)
 
     def with_texts(self, embedding: Tensor) -> Traces:
@@ -193,13 +192,13 @@ def ranks_at(ranks: np.ndarray, depth: np.ndarray, level: int) -> np.ndarray:
     ranks: [..., D (D + 1) / 2] of the trees' width, pairs as in `Trace.ranks`; further axes behind them are kept.
     """
     pair = np.where(level <= depth, depth * (depth - 1) // 2 + level - 1, 0)
-    pair = np.expand_dims(pair, tuple(range(depth.ndim, ranks.ndim)))
-    return np.take_along_axis(ranks, pair, axis=depth.ndim).squeeze(depth.ndim)
+    rows = ranks.reshape(depth.size, *ranks.shape[depth.ndim :])
+    return rows[np.arange(depth.size), pair.ravel()].reshape(*depth.shape, *ranks.shape[depth.ndim + 1 :])
 
 
-def accept_lengths(ranks: np.ndarray, depth: np.ndarray, num_nodes: np.ndarray) -> np.ndarray:
+def accept_lengths(ranks: np.ndarray, depth: np.ndarray, num_nodes: np.ndarray | int) -> np.ndarray:
     """Tokens that cycles with trees of these depths and nodes [...] emit, bonus included, [...]; ranks: as above."""
-    lengths = np.ones(depth.shape, dtype=np.int64)
+    lengths = np.ones(depth.shape, dtype=np.uint8)
     for level in range(1, int(depth.max(initial=0)) + 1):
         lengths += (level <= depth) & (ranks_at(ranks, depth, level) < num_nodes)
     return lengths
