@@ -18,14 +18,13 @@ import torch
 from drafterforge.errors import ConfigError
 from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
 from drafterforge.replay.record import record_answer
-from drafterforge.replay.scheduler_actions import levels_of, nodes_of, observations_of
+from drafterforge.replay.scheduler_actions import levels_of, nodes_of, shape_actions
 from drafterforge.replay.selector_play import RecordedAnswers
 from drafterforge.replay.trace import Trace, Traces, TraceSpec, accept_lengths, drafted_trees, join, ranks_at
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.base import Scheduler, StaticScheduler
 from drafterforge.schedulers.growing import GrowingPolicy
-from drafterforge.schedulers.nets import act
 from drafterforge.schedulers.policy import ShapePolicy
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
@@ -132,13 +131,8 @@ class AnswerRecorder:
             return [np.broadcast_to((shape.num_tokens, shape.depth, shape.top_k), (count, traces.num_roots, 3))], None
         if isinstance(scheduler, GrowingPolicy):
             return [np.stack([_grown_trees(scheduler, traces, drafter) for drafter in range(count)])], None
-        actions = []
-        for drafter in range(count):
-            seen = torch.from_numpy(observations_of(traces, drafter, scheduler.spec.parts))
-            # one by one, as live: together they round differently, and some actions tie since their trees are the same
-            logits = torch.cat([scheduler.net.logits(row[None]) for row in seen])
-            actions.append(act(logits, scheduler.spec.temperature, generator).numpy())
-        actions, table = np.stack(actions), scheduler.grid.table
+        actions = np.stack([shape_actions(scheduler, traces, n, generator, chunk_size=1) for n in range(count)])
+        table = scheduler.grid.table
         if scheduler.every == 1:
             return [table[actions]], None
         used, choices = np.unique(actions, return_inverse=True)

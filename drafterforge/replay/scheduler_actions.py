@@ -11,8 +11,9 @@ import torch
 from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.growing import GrowingPolicy
-from drafterforge.schedulers.nets import ActorCritic
+from drafterforge.schedulers.nets import ActorCritic, act
 from drafterforge.schedulers.observation import Observation, level_size, observed, of_level, pool_size
+from drafterforge.schedulers.policy import ShapePolicy
 
 CHUNK = 4096  # roots looked at together
 
@@ -33,10 +34,21 @@ def observations_of(traces: Traces, drafter: int, parts: list[str]) -> np.ndarra
 
 
 @torch.inference_mode()
-def logits_of(net: ActorCritic, observations: np.ndarray) -> np.ndarray:
+def logits_of(net: ActorCritic, observations: np.ndarray, chunk_size: int = CHUNK) -> np.ndarray:
     """Logits at each root, [R, A]."""
-    chunks = torch.from_numpy(observations).split(CHUNK)
+    chunks = torch.from_numpy(observations).split(chunk_size)
     return np.concatenate([net.logits(chunk).numpy() for chunk in chunks])
+
+
+def shape_actions(
+    policy: ShapePolicy, traces: Traces, drafter: int, generator: torch.Generator, chunk_size: int = CHUNK
+) -> np.ndarray:
+    """The action that a policy of whole shapes chooses at each root, [R].
+
+    chunk_size: 1 gives the bits of live cycles; together roots round differently, and actions of equal trees may tie.
+    """
+    logits = logits_of(policy.net, observations_of(traces, drafter, policy.spec.parts), chunk_size)
+    return act(torch.from_numpy(logits), policy.spec.temperature, generator).numpy()
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import wilcoxon
 
 from drafterforge.replay.planner import best_kept, best_static, clairvoyant
-from drafterforge.replay.scheduler_actions import grown_actions, logits_of, observations_of
+from drafterforge.replay.scheduler_actions import grown_actions, shape_actions
 from drafterforge.replay.table import OutcomeTable, PlayTotals, build_table, play, play_static
 from drafterforge.replay.trace import Traces
 from drafterforge.runtime.batch import Generation
@@ -19,7 +19,6 @@ from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid, describe
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.schedulers.growing import GrowingPolicy
 from drafterforge.schedulers.latency import LatencyProfile
-from drafterforge.schedulers.nets import act
 from drafterforge.schedulers.policy import ShapePolicy
 from drafterforge.tree.grow import TreeShape
 
@@ -75,9 +74,7 @@ def actions_of(
     table = build_table(traces, policy.grid, drafter, profile)
     if isinstance(policy, GrowingPolicy):
         return table, grown_actions(policy, traces, drafter), 1
-    logits = logits_of(policy.net, observations_of(traces, drafter, policy.spec.parts))
-    generator = torch.Generator().manual_seed(0)
-    return table, act(torch.from_numpy(logits), policy.spec.temperature, generator).numpy(), policy.every
+    return table, shape_actions(policy, traces, drafter, torch.Generator().manual_seed(0)), policy.every
 
 
 def grid_of(shape: TreeShape) -> ActionGrid:

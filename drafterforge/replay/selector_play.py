@@ -131,26 +131,26 @@ class RecordedAnswers:
 
     def figures(self, played: Sequence[Cycles]) -> dict[str, Any]:
         """MAT, regret and switching of what was played."""
-        cycles = np.array([len(one) for one in played])
+        counts = np.array([len(cycles) for cycles in played])
         best = self.static.min(axis=1)
-        on_best = sum(self.static[q, cycle.drafter] == best[q] for q, one in enumerate(played) for cycle in one)
-        switches = sum(before.drafter != after.drafter for one in played for before, after in pairwise(one))
-        regret = cycles - best
+        on_best = sum(self.static[q, cycle.drafter] == best[q] for q, cycles in enumerate(played) for cycle in cycles)
+        switches = sum(before.drafter != after.drafter for cycles in played for before, after in pairwise(cycles))
+        regret = counts - best
         return {
             "num_prompts": len(played),
             "num_tokens": int(self.tokens.sum()),
-            "num_cycles": int(cycles.sum()),
-            "mat": float(self.tokens.sum() / cycles.sum()),
-            "of_hindsight": float((best / cycles).mean()),  # MAT of a query over the best drafter's, averaged
+            "num_cycles": int(counts.sum()),
+            "mat": float(self.tokens.sum() / counts.sum()),
+            "of_hindsight": float((best / counts).mean()),  # MAT of a query over the best drafter's, averaged
             "regret_cycles": float(regret.mean()),
             "regret_tokens": float((regret * self.tokens / best).mean()),
-            "share_on_best": float(on_best / cycles.sum()),
-            "switches_per_cycle": float(switches / cycles.sum()),
+            "share_on_best": float(on_best / counts.sum()),
+            "switches_per_cycle": float(switches / counts.sum()),
         }
 
     def paired_p(self, ours: Sequence[Cycles], theirs: Sequence[Cycles]) -> float | None:
         """Wilcoxon signed-rank p that `ours` has no higher MAT per answer, one-sided; None if they never differ."""
-        mats = [self.tokens / np.array([len(one) for one in played]) for played in (ours, theirs)]
+        mats = [self.tokens / np.array([len(cycles) for cycles in played]) for played in (ours, theirs)]
         if np.array_equal(*mats):
             return None
         return float(wilcoxon(*mats, alternative="greater").pvalue)
@@ -158,7 +158,7 @@ class RecordedAnswers:
 
 def accept_rate(played: Sequence[Cycles]) -> float | None:
     """Drafted tokens that were emitted over drafted levels; None where nothing was drafted."""
-    cycles = [cycle for one in played for cycle in one]
+    cycles = [cycle for answer in played for cycle in answer]
     drafted = sum(cycle.depth for cycle in cycles)
     return sum(cycle.accept_length - 1 for cycle in cycles) / drafted if drafted else None
 
@@ -169,7 +169,7 @@ def tuned(
     """Constants of the selector with the fewest cycles on these answers; none for one without a grid."""
     grid = grids.get(name, {})
     choices = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    totals = [sum(map(len, recorded.run(recorded.maker(name, seed=seed, **one)))) for one in choices]
+    totals = [sum(map(len, recorded.run(recorded.maker(name, seed=seed, **options)))) for options in choices]
     return choices[int(np.argmin(totals))]
 
 

@@ -86,9 +86,9 @@ def play(table: OutcomeTable, choose: Callable[[np.ndarray], np.ndarray], hold_c
         asked = running[kept[running] == 0]
         if len(asked):
             actions[asked], kept[asked] = choose(rows[asked]), hold_cycles
-        at, chosen = rows[running], actions[running]
-        seconds[running] += table.seconds[at, chosen]
-        rows[running] += table.tokens[at, chosen]
+        index = rows[running], actions[running]
+        seconds[running] += table.seconds[index]
+        rows[running] += table.tokens[index]
         cycles[running] += 1
         kept[running] -= 1
         running = running[rows[running] < ends[running]]

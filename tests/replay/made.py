@@ -52,10 +52,10 @@ def profile(**changes: object) -> LatencyProfile:
     return LatencyProfile(**{**values, **changes})
 
 
-def traces(seed: int = 0, lengths: tuple[int, ...] = (12, 30), depth: int = 3, told: int = 2) -> Traces:
+def traces(seed: int = 0, lengths: tuple[int, ...] = (12, 30), depth: int = 3, score_top_k: int = 2) -> Traces:
     """Random ranks of a chain that breaks off somewhere, and random scores."""
     draw = np.random.default_rng(seed)
-    found = []
+    answers = []
     for count in lengths:
         roots = count - 1
         ranks = np.full((1, roots, 2, depth * (depth + 1) // 2), MISSING, dtype=np.uint16)
@@ -65,8 +65,8 @@ def traces(seed: int = 0, lengths: tuple[int, ...] = (12, 30), depth: int = 3, t
                 for deep in range(1, depth + 1):
                     for level in range(1, min(deep, alive) + 1):
                         ranks[0, row, k, deep * (deep - 1) // 2 + level - 1] = level * (1 + k)
-        scores = -np.sort(draw.exponential(2.0, size=(1, roots, told + (depth - 1) * told**2)), axis=2)
-        found.append(
+        scores = -np.sort(draw.exponential(2.0, size=(1, roots, score_top_k + (depth - 1) * score_top_k**2)), axis=2)
+        answers.append(
             Trace(
                 tokens=np.arange(5 + count, dtype=np.int32),
                 begin=5,
@@ -79,5 +79,5 @@ def traces(seed: int = 0, lengths: tuple[int, ...] = (12, 30), depth: int = 3, t
                 log_q=-draw.random((1, roots)).astype(np.float32),
             )
         )
-    recorded = TraceSpec(("a",), (1, 2), depth, told)
-    return join(recorded, found, ["x", "y"] * (len(lengths) // 2), ["train", "test"] * (len(lengths) // 2))
+    spec = TraceSpec(("a",), (1, 2), depth, score_top_k)
+    return join(spec, answers, ["x", "y"] * (len(lengths) // 2), ["train", "test"] * (len(lengths) // 2))

@@ -44,8 +44,8 @@ def recorded() -> RecordedAnswers:
 @pytest.fixture(scope="module")
 def plays(recorded) -> dict:
     """Selectors, drafters alone and hindsight."""
-    found = {name: recorded.run(recorded.maker(name)) for name in ("hedgespec", "ucb1", "random")}
-    return found | {"a alone": recorded.alone(0), "best in hindsight": recorded.hindsight()}
+    plays = {name: recorded.run(recorded.maker(name)) for name in ("hedgespec", "ucb1", "random")}
+    return plays | {"a alone": recorded.alone(0), "best in hindsight": recorded.hindsight()}
 
 
 def test_regret_adds_up_to_the_table_s_regret(recorded, plays):
@@ -60,10 +60,10 @@ def test_weights_are_the_laws_that_were_played(recorded):
     shares = weights(recorded, recorded.maker("hedgespec"), 2)
     cycles = recorded.run(recorded.maker("hedgespec"))[2]
     assert list(shares) == recorded.names and {len(one) for one in shares.values()} == {len(cycles)}
-    laws = np.array(list(shares.values()))
-    np.testing.assert_allclose(laws.sum(axis=0), 1.0, atol=1e-3)
-    assert [cycle.drafter for cycle in cycles] == laws.argmax(axis=0).tolist()
-    assert laws[2, -1] > 0.9 and laws[:, 0] == pytest.approx([1 / 3] * 3, abs=1e-3)
+    probs = np.array(list(shares.values()))
+    np.testing.assert_allclose(probs.sum(axis=0), 1.0, atol=1e-3)
+    assert [cycle.drafter for cycle in cycles] == probs.argmax(axis=0).tolist()
+    assert probs[2, -1] > 0.9 and probs[:, 0] == pytest.approx([1 / 3] * 3, abs=1e-3)
 
 
 def test_weights_of_a_selector_that_remembers_go_on_from_the_answers_before(recorded):
@@ -72,10 +72,10 @@ def test_weights_of_a_selector_that_remembers_go_on_from_the_answers_before(reco
 
 
 def test_actions_are_shares_of_the_trees_of_those_who_are_asked_for(recorded, plays):
-    found = actions(recorded, plays["random"])
-    assert sum(one["share"] for one in found) == pytest.approx(1.0)
+    shares = actions(recorded, plays["random"])
+    assert sum(one["share"] for one in shares) == pytest.approx(1.0)
     cycles = [cycle for one in plays["random"] for cycle in one]
-    assert found[0] == {
+    assert shares[0] == {
         "depth": 4,
         "num_tokens": 4,
         "share": pytest.approx(np.mean([cycle.drafter == 0 for cycle in cycles])),
@@ -106,15 +106,15 @@ def test_a_pool_of_one_has_nothing_to_select_and_the_whole_pool_is_the_whole_poo
     for name in methods:
         assert by[name, 1]["regret_cycles"] == 0 and by[name, 1]["mat"] == by["ucb1", 1]["mat"]
     for name in ("hedgespec", "ucb1"):
-        whole = recorded.figures(plays[name])
+        figures = recorded.figures(plays[name])
         assert by[name, 3] == pytest.approx(
-            {"method": name, "at": 3} | {key: whole[key] for key in ("mat", "regret_cycles")}
+            {"method": name, "at": 3} | {key: figures[key] for key in ("mat", "regret_cycles")}
         )
     assert by["best in hindsight", 3]["mat"] > by["best in hindsight", 2]["mat"] > by["best in hindsight", 1]["mat"]
 
 
 def test_in_a_smaller_pool_each_drafter_keeps_its_cost(recorded):
-    dear = [1.0 if place == 1 else 1e6 for place in range(3)]  # the second is all but free
+    dear = [1.0 if drafter == 1 else 1e6 for drafter in range(3)]  # the second is all but free
     rows = pool_scaling(recorded, {"hedgespec": {"costs": dear}, "ftl": {}}, orders=20)["pool size"]
     by = {(row["method"], row["at"]): row["mat"] for row in rows}
     second = recorded.figures(recorded.alone(1))["mat"]

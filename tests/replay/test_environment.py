@@ -81,15 +81,15 @@ def test_rewards_are_the_mean_of_the_cycles_throughputs():
 
 
 def test_depths_decided_one_by_one_are_those_that_replay_looks_up():
-    told = traces(lengths=(40, 40))
-    one = build_table(told, LTD, 0, profile())
+    recorded = traces(lengths=(40, 40))
+    one = build_table(recorded, LTD, 0, profile())
     torch.manual_seed(4)
-    first = np.ones(told.num_roots, dtype=np.int64)
-    net = undecided(depth_observations(told.rows["scores"][0], first, told.positions, 2), 2)
-    depths = levels_of(ltd_policy(LTD, net, None), told, 0)
+    first = np.ones(recorded.num_roots, dtype=np.int64)
+    net = undecided(depth_observations(recorded.rows["scores"][0], first, recorded.positions, 2), 2)
+    depths = levels_of(ltd_policy(LTD, net, None), recorded, 0)
     assert set(depths.tolist()) == {1, 2, 3}
     actions_of_depth = actions_by_size(LTD)[:, 1]
-    env = DepthEnvironment(one, told, 0, np.tile(actions_of_depth, (one.num_roots, 1)), num_envs=4, seed=1)
+    env = DepthEnvironment(one, recorded, 0, np.tile(actions_of_depth, (one.num_roots, 1)), num_envs=4, seed=1)
     seen, masks = env.reset()
     for _ in range(60):
         rows = env.rows.copy()
@@ -103,15 +103,15 @@ def test_depths_decided_one_by_one_are_those_that_replay_looks_up():
 
 
 def test_sizes_chosen_in_the_environment_are_those_that_replay_looks_up():
-    told = traces(lengths=(40, 40))
-    one = build_table(told, LTD, 0, profile())
+    recorded = traces(lengths=(40, 40))
+    one = build_table(recorded, LTD, 0, profile())
     torch.manual_seed(3)
-    depths = levels_of(ltd_policy(LTD, None, None), told, 0)
-    assert depths.tolist() == np.clip(told.levels, 1, 3).tolist()
-    net = undecided(size_observations(told.rows["scores"][0], depths, told.positions, 2, 3), 3)
+    depths = levels_of(ltd_policy(LTD, None, None), recorded, 0)
+    assert depths.tolist() == np.clip(recorded.levels, 1, 3).tolist()
+    net = undecided(size_observations(recorded.rows["scores"][0], depths, recorded.positions, 2, 3), 3)
     policy = ltd_policy(LTD, None, net)
-    sizes = [policy.sizes.index(count) for count in nodes_of(policy, told, 0, depths)]
-    env = SizeEnvironment(one, told, 0, depths, num_envs=4, seed=1)
+    sizes = [policy.sizes.index(count) for count in nodes_of(policy, recorded, 0, depths)]
+    env = SizeEnvironment(one, recorded, 0, depths, num_envs=4, seed=1)
     seen, masks = env.reset()
     for _ in range(40):
         rows = env.rows.copy()
@@ -119,34 +119,34 @@ def test_sizes_chosen_in_the_environment_are_those_that_replay_looks_up():
         assert actions.tolist() == [sizes[row] for row in rows]
         seen, masks = (step := env.step(actions)).observations, step.masks
         assert (step.dones).all()
-    actions = grown_actions(policy, told, 0)
+    actions = grown_actions(policy, recorded, 0)
     assert play(one, lambda at: actions[at]).tokens.sum() == one.num_roots
 
 
 @pytest.mark.parametrize("sized", [True, False])
 def test_sizes_are_decided_live_as_in_training(sized):
     """Pools of 2, 6 and 10 candidates: the next larger size is never the rest of a pool."""
-    told = traces(lengths=(40, 40))
+    recorded = traces(lengths=(40, 40))
     grid = ActionGrid("ltd", (1, 2, 4, 8, 16), (1, 2, 3), (2,))
     torch.manual_seed(3)
-    depths = 1 + np.arange(told.num_roots) % np.clip(told.levels, 1, 3)
-    seen = size_observations(told.rows["scores"][0], depths, told.positions, 2, 3)
+    depths = 1 + np.arange(recorded.num_roots) % np.clip(recorded.levels, 1, 3)
+    seen = size_observations(recorded.rows["scores"][0], depths, recorded.positions, 2, 3)
     net = undecided(seen, 4) if sized else None
     policy = ltd_policy(grid, None, net)
-    nodes, sizes = nodes_of(policy, told, 0, depths), np.full(told.num_roots, 3)
+    nodes, sizes = nodes_of(policy, recorded, 0, depths), np.full(recorded.num_roots, 3)
     if sized:
         allowed = torch.from_numpy(sizes_allowed(grid, depths))
         sizes = net.logits(torch.from_numpy(seen), allowed).argmax(dim=1).numpy()
     actions = actions_by_size(grid)[depths - 1, sizes]
-    assert actions.tolist() == grown_actions(policy, told, 0, depths).tolist()
+    assert actions.tolist() == grown_actions(policy, recorded, 0, depths).tolist()
     assert nodes.tolist() == grid.table[actions, 0].tolist() and len({*nodes.tolist()}) > 1
 
 
 def test_observations_hold_the_parts_that_were_asked_for():
-    told = traces()
-    assert observations_of(told, 0, ["features"]).shape == (told.num_roots, 6)
-    seen = observations_of(told, 0, ["children", "length"])
-    assert seen.shape == (told.num_roots, 22) and np.isfinite(seen).all()
+    recorded = traces()
+    assert observations_of(recorded, 0, ["features"]).shape == (recorded.num_roots, 6)
+    seen = observations_of(recorded, 0, ["children", "length"])
+    assert seen.shape == (recorded.num_roots, 22) and np.isfinite(seen).all()
     assert seen[:, 10:20] == pytest.approx(np.exp(seen[:, :10]))
     with pytest.raises(ConfigError, match="reward must be one of"):
         ShapeEnvironment(table(), seen, reward="speed")

@@ -98,11 +98,11 @@ def everything():
     torch.manual_seed(2)
     target = tiny_target(eos_token_id=None)
     answers = Engine(target).generate(PROMPTS, COUNT)
-    first, own, second = knowing(target, answers, 14, [2, 3])
+    first, fixed, second = knowing(target, answers, 14, [2, 3])
     small = SmallLM(tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24))
-    drafters = {"a": first, "own": own, "b": knowing(target, answers, 18, [])[0], "c": second}
+    drafters = {"a": first, "fixed": fixed, "b": knowing(target, answers, 18, [])[0], "c": second}
     drafters |= {"small": small, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}
-    pool = Pool(drafters, shapes={"retrieval": TreeShape(8, 6, 2), "own": TreeShape(16, 2, 8)})
+    pool = Pool(drafters, shapes={"retrieval": TreeShape(8, 6, 2), "fixed": TreeShape(16, 2, 8)})
     late = [
         one.tokens[at] for one in answers for at in range(COUNT - 4, COUNT - 1) if one.tokens[at] not in one.tokens[:at]
     ]
@@ -111,8 +111,8 @@ def everything():
     assert {one.stop_reason for one in answers} == {"eos", "length"}
     served = Pool({name: drafters[name] for name in ("a", "b", "c")}, "static")
     spec = TraceSpec(("a", "b", "c"), (1, 3, 8), 4, 8)
-    found = [record_answer(target, served, answer, spec, max_new_tokens=COUNT) for answer in answers]
-    traces = join(spec, found, ["x"] * 3, ["test"] * 3)
+    recorded = [record_answer(target, served, answer, spec, max_new_tokens=COUNT) for answer in answers]
+    traces = join(spec, recorded, ["x"] * 3, ["test"] * 3)
     traces = traces.with_texts(target.backbone.embedding)
     schedulers = {
         "static": StaticScheduler(SHAPE),
@@ -254,10 +254,10 @@ def test_what_cannot_be_replayed_is_refused(everything):
 def test_a_pool_without_drafters_to_schedule_is_told_as_it_is(everything):
     target, pool, answers, _, schedulers, _ = everything
     alone = Pool({"retrieval": pool.drafters["retrieval"]}, "static")
-    told = record_answers(target, alone, SHAPE, answers, {"ltd": schedulers["ltd"]}, COUNT)["ltd"]
+    recorded = record_answers(target, alone, SHAPE, answers, {"ltd": schedulers["ltd"]}, COUNT)["ltd"]
     pool = Pool(alone.drafters, "static", scheduler=schedulers["ltd"])
-    for answer, cycles in zip(Engine(target, pool, SHAPE).generate(PROMPTS, COUNT), told.alone(0), strict=True):
-        assert live_cycles(answer) == replayed_cycles(told, cycles)
+    for answer, cycles in zip(Engine(target, pool, SHAPE).generate(PROMPTS, COUNT), recorded.alone(0), strict=True):
+        assert live_cycles(answer) == replayed_cycles(recorded, cycles)
 
 
 @pytest.mark.quick_cases(1)

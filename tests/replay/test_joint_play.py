@@ -19,21 +19,21 @@ GRID = ActionGrid("made", (1, 2, 4), (1, 2, 3), (1, 2))
 
 
 def test_an_arm_alone_takes_the_seconds_of_its_static_tree():
-    told = traces(lengths=(20, 30))
+    recorded = traces(lengths=(20, 30))
     arms = [Arm("a", shape) for shape in GRID.shapes]
-    answers = JointAnswers.of(told, GRID, profile(), arms)
-    static = play_static(build_table(told, GRID, 0, profile()))
+    answers = JointAnswers.of(recorded, GRID, profile(), arms)
+    static = play_static(build_table(recorded, GRID, 0, profile()))
     assert answers.alone() == pytest.approx(static, rel=1e-5)
     played = [answers.play(answers.maker("static", drafter=arm.name)) for arm in arms]
     assert np.stack(played, axis=1) == pytest.approx(static, rel=1e-5)
 
 
 def test_a_portfolio_begins_with_the_best_arm_and_never_gets_slower():
-    told = traces(lengths=(20, 30, 25, 18))
-    arms = portfolio(told, GRID, profile(), 5)
-    alone = JointAnswers.of(told, GRID, profile(), arms).alone()
+    recorded = traces(lengths=(20, 30, 25, 18))
+    arms = portfolio(recorded, GRID, profile(), 5)
+    alone = JointAnswers.of(recorded, GRID, profile(), arms).alone()
     assert alone[:, 0].sum() == pytest.approx(
-        play_static(build_table(told, GRID, 0, profile())).sum(axis=0).min(), rel=1e-5
+        play_static(build_table(recorded, GRID, 0, profile())).sum(axis=0).min(), rel=1e-5
     )
     best = [alone[:, : count + 1].min(axis=1).sum() for count in range(len(arms))]
     assert (np.diff(best) <= 1e-6).all()
@@ -41,23 +41,23 @@ def test_a_portfolio_begins_with_the_best_arm_and_never_gets_slower():
 
 @pytest.mark.parametrize("name", ["hedgespec", "ucb1", "random"])
 def test_selectors_play_whole_answers(name):
-    told = traces(lengths=(20, 30))
-    answers = JointAnswers.of(told, GRID, profile(), portfolio(told, GRID, profile(), 4))
+    recorded = traces(lengths=(20, 30))
+    answers = JointAnswers.of(recorded, GRID, profile(), portfolio(recorded, GRID, profile(), 4))
     seconds = answers.play(answers.maker(name))
     assert seconds.shape == (2,) and (seconds > 0).all()
-    assert answers.num_tokens == told.num_roots
+    assert answers.num_tokens == recorded.num_roots
 
 
 def favouring(depths: list[int], lengths: int = 400) -> Traces:
     """Answers of which the drafter knows so many levels at each root, in turn."""
-    told = traces(lengths=(lengths, lengths))
-    ranks = told.rows["ranks"].copy()
+    recorded = traces(lengths=(lengths, lengths))
+    ranks = recorded.rows["ranks"].copy()
     ranks[:] = MISSING
     for row in range(ranks.shape[1]):
         for deep in range(1, 4):
             for level in range(1, min(deep, depths[row % len(depths)]) + 1):
                 ranks[0, row, :, deep * (deep - 1) // 2 + level - 1] = level
-    return replace(told, rows={**told.rows, "ranks": ranks})
+    return replace(recorded, rows={**recorded.rows, "ranks": ranks})
 
 
 SMALL, LARGE = Arm("a", TreeShape(2, 3, 1)), Arm("a", TreeShape(4, 3, 1))
@@ -74,8 +74,8 @@ def test_the_better_of_two_trees_of_one_drafter_wins(name, known, better):
 
 
 def test_a_learner_over_trees_is_told_what_cycles_from_each_position_emit_per_second():
-    told = traces(lengths=(20, 30))
-    answers = JointAnswers.of(told, GRID, profile(), [SMALL, LARGE])
+    recorded = traces(lengths=(20, 30))
+    answers = JointAnswers.of(recorded, GRID, profile(), [SMALL, LARGE])
     heard, make = [], answers.maker("normalhedge")
 
     def recording():

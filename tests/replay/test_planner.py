@@ -50,9 +50,10 @@ def test_values_of_a_policy_are_the_mean_of_playing_it():
     probs = draw.dirichlet(np.ones(len(one.grid)), size=one.num_roots)
     values, actions = policy_values(one, probs)
     assert values == pytest.approx((probs * actions).sum(axis=1))
-    law = probs.cumsum(axis=1)
+    cumulative = probs.cumsum(axis=1)
     totals = [
-        play(one, lambda rows: (law[rows] < draw.random(len(rows))[:, None]).sum(axis=1)).seconds for _ in range(3000)
+        play(one, lambda rows: (cumulative[rows] < draw.random(len(rows))[:, None]).sum(axis=1)).seconds
+        for _ in range(3000)
     ]
     assert np.mean(totals, axis=0) == pytest.approx(values[one.starts[:-1]], rel=0.03)
     seconds = (visits(one, probs)[:, None] * probs * one.seconds).sum()

@@ -36,7 +36,7 @@ from tests.runtime.test_pool import full_drafters, lora_drafters
 GRID = ActionGrid("tiny", (1, 2, 4, 7, 12, 20), (1, 2, 5), (1, 2, 3, 5))
 PROMPTS = [[3, 14, 15, 9, 26, 5], [4] * 17]
 COUNT = 18
-RECORDED = TraceSpec(("a", "b", "c"), (1, 2, 3, 5), 5, 3)
+SPEC = TraceSpec(("a", "b", "c"), (1, 2, 3, 5), 5, 3)
 
 
 @pytest.fixture(scope="module")
@@ -48,21 +48,21 @@ def everything():
     answers = Engine(target).generate(PROMPTS, COUNT)
     target.eos_ids = {answers[0].tokens[11]}
     answers = Engine(target).generate(PROMPTS, COUNT)
-    found = [record_answer(target, Pool(drafters), answer, RECORDED, max_new_tokens=COUNT) for answer in answers]
-    return target, drafters, join(RECORDED, found, ["x"] * 2, ["test"] * 2)
+    recorded = [record_answer(target, Pool(drafters), answer, SPEC, max_new_tokens=COUNT) for answer in answers]
+    return target, drafters, join(SPEC, recorded, ["x"] * 2, ["test"] * 2)
 
 
 def played(traces, table, answer: int, action: int) -> list[int]:
     """Accept lengths of an answer's cycles under one action."""
-    row, found = traces.starts[answer], []
+    row, lengths = traces.starts[answer], []
     while row < traces.starts[answer + 1]:
-        found.append(int(table[row, action]))
-        row += found[-1]
-    return found
+        lengths.append(int(table[row, action]))
+        row += lengths[-1]
+    return lengths
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECORDED.drafters)
+@pytest.mark.parametrize("name", SPEC.drafters)
 def test_replayed_cycles_equal_live_cycles_for_every_action(everything, name):
     target, drafters, traces = everything
     table = traces.accept_lengths(GRID, traces.drafter(name))

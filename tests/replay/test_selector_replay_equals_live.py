@@ -123,9 +123,9 @@ def test_divergences_are_those_that_live_cycles_measure(everything, recorded):
         return made
 
     Engine(target, Pool(drafters, recording, shapes=shapes), SHAPE, max_batch=1).generate(PROMPTS[:1], COUNT)
-    told = recorded.counterfactuals[0].outcomes[0].divergence
-    found = [told[one.drafter, one.position - 1 - len(PROMPTS[0])] for one in heard]
-    assert found == pytest.approx([one.divergence for one in heard], abs=1e-5) and len({*found}) > 5
+    recorded_divergences = recorded.counterfactuals[0].outcomes[0].divergence
+    divergences = [recorded_divergences[one.drafter, one.position - 1 - len(PROMPTS[0])] for one in heard]
+    assert divergences == pytest.approx([one.divergence for one in heard], abs=1e-5) and len({*divergences}) > 5
     assert {one.drafter for one in heard} == set(range(len(drafters)))
 
 
@@ -137,9 +137,9 @@ def test_a_story_without_divergences_is_refused_by_selectors_that_need_them():
 
 @pytest.mark.parametrize("name", ["router", "hedgespec"])
 def test_a_router_s_advice_is_replayed(recorded, name):
-    laws = [np.eye(6)[2], np.eye(6)[0], np.eye(6)[5]]
+    advice = [np.eye(6)[2], np.eye(6)[0], np.eye(6)[5]]
     options = {"prior": 4} if name == "hedgespec" else {}
-    played = replace(recorded, advice=laws).run(recorded.maker(name, **options))
+    played = replace(recorded, advice=advice).run(recorded.maker(name, **options))
     assert [one[0].drafter for one in played] == [2, 0, 5]
 
 
