@@ -116,10 +116,8 @@ class _PositionRecorder:
         results: dict[str, Any] = dict(zip(BY_DRAFTER, stacked or [np.zeros((0, self.num_roots))] * 4, strict=False))
         outcomes = self.outcomes
         if self.branch_nodes:
-            sums, probs = (
-                np.zeros(outcomes.depth.shape),
-                {name: np.zeros(self.traced[name][-2].shape) for name in drafters},
-            )
+            sums = np.zeros(outcomes.depth.shape)
+            probs = {name: np.zeros(self.traced[name][-2].shape) for name in drafters}
             for query, masses in self.queries.answers(target):
                 root = query.root - self.text.begin
                 if query.drafter in probs:
