@@ -57,7 +57,7 @@ class Lesson:
 
 
 def train_shapes(
-    config: ReSpSPolicyConfig | PlannerPolicyConfig, lesson: Lesson, advance: Callable[[str], None]
+    config: ReSpSPolicyConfig | PlannerPolicyConfig, lesson: Lesson, advance: Callable[[str], None] = lambda _: None
 ) -> tuple[dict, dict[str, Curve]]:
     """Networks and curves of `resps` and `planner`."""
     torch.manual_seed(lesson.seed)

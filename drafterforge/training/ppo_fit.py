@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from lightning import LightningModule, Trainer
+from lightning import Trainer
 from lightning.pytorch.loggers import CSVLogger
 
 from drafterforge.training.ppo_module import PPOModule
 from drafterforge.training.progress import StepProgress
 from drafterforge.training.quietly import fit, quiet
 
+FIGURES = ("train/tokens_per_s", "train/entropy")  # shown while it trains
+
 
 class CycleProgress(StepProgress):
-    """Shows a bar over cycles on a terminal, a line per tenth of the budget elsewhere."""
+    """The same over replayed cycles."""
 
-    def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Open the bar."""
-        super().on_fit_start(trainer, module)
-        self.tenth = 0
+    def completed(self, trainer: Trainer, module: PPOModule) -> int:
+        """Units that are done."""
+        return module.cycles
 
-    def on_train_batch_end(self, trainer: Trainer, module: PPOModule, *args: Any, **kwargs: Any) -> None:
-        """Move the bar, or say how far it has come."""
-        tenth = 10 * module.cycles // self.total
-        if self.bar is None and tenth == self.tenth:
-            return
-        self.tenth = tenth
-        shown = ", ".join(f"{name} {module.curve[-1][f'train/{name}']:.4g}" for name in ("tokens_per_s", "entropy"))
-        if self.bar is not None:
-            self.bar.update(self.task, completed=min(module.cycles, self.total), shown=shown)
-        else:
-            self.console.print(f"cycle {module.cycles}/{self.total}: {shown}", highlight=False)
+    def figures(self, trainer: Trainer, module: PPOModule) -> str:
+        """What is shown beside the bar."""
+        latest = module.curve[-1] if module.curve else {}
+        return ", ".join(f"{key.split('/')[1]} {latest[key]:.4g}" for key in FIGURES if key in latest)
 
 
 def fit_ppo(module: PPOModule, folder: Path, seed: int, progress: bool = True) -> list[dict[str, float]]:

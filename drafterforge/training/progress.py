@@ -1,60 +1,49 @@
-"""A progress bar over optimiser steps, with rate, time left, loss and accept length."""
+"""A progress bar over optimiser steps, with loss and accept length."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+
+from drafterforge.config.progress import Bar, bar, log
 
 
 class StepProgress(Callback):
-    """Shows a bar on a terminal, a line per validation elsewhere."""
+    """A bar on a terminal; a line a minute and a line per validation elsewhere."""
 
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.console = Console(stderr=True)
-        self.bar: Progress | None = None
+    def __init__(self, total: int, title: str = "training") -> None:
+        self.total, self.title = total, title
+        self.stack = ExitStack()
+        self.bar: Bar | None = None
 
     def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Open the bar."""
-        if self.console.is_terminal:
-            columns = (
-                "{task.description}",
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[shown]}"),
-            )
-            self.bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console)
-            self.bar.start()
-            self.task = self.bar.add_task("training", total=self.total, completed=trainer.global_step, shown="")
+        self.bar = self.stack.enter_context(bar(self.title, self.total, completed=self.completed(trainer, module)))
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Move the bar."""
-        if self.bar is not None:
-            shown = " ".join(f"{name.split('/')[1]} {float(value):.3f}" for name, value in self._shown(trainer))
-            self.bar.update(self.task, completed=trainer.global_step, shown=shown)
+        self.bar.reach(min(self.completed(trainer, module), self.total), self.figures(trainer, module))
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Say how far it has come."""
-        shown = ", ".join(f"{name} {float(value):.3f}" for name, value in self._shown(trainer))
-        self.console.print(f"step {trainer.global_step}/{self.total}: {shown}", highlight=False)
+        log(f"step {trainer.global_step}/{self.total}: {self.figures(trainer, module)}")
+
+    def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
+        """Leave the bar where it is."""
+        self.stack.__exit__(type(exception), exception, exception.__traceback__)
 
     def teardown(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
-        """Close the bar, also after an interruption."""
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
+        """Close the bar."""
+        self.stack.close()
 
-    @staticmethod
-    def _shown(trainer: Trainer) -> list[tuple[str, Any]]:
+    def completed(self, trainer: Trainer, module: LightningModule) -> int:
+        """Units that are done."""
+        return trainer.global_step
+
+    def figures(self, trainer: Trainer, module: LightningModule) -> str:
+        """What is shown beside the bar."""
         names = ("train/loss", "val/accept_length")
-        return [(name, trainer.callback_metrics[name]) for name in names if name in trainer.callback_metrics]
+        known = [name for name in names if name in trainer.callback_metrics]
+        return ", ".join(f"{name} {float(trainer.callback_metrics[name]):.3f}" for name in known)
