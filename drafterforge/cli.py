@@ -14,6 +14,7 @@ from typing import Any
 from drafterforge import __version__
 from drafterforge.config import bundle, catalogue, commands, serving
 from drafterforge.config.compose import load_config
+from drafterforge.config.hints import plain_value
 from drafterforge.config.overrides import choices_typed
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError
@@ -27,6 +28,7 @@ class Command:
     config: type
     summary: str
     resumes: bool = False  # typed again after an interruption, it goes on where it was
+    reports: tuple[str, ...] = ()  # kinds of inputs that it looks for itself, to say more when they are missing
     yaml: str = ""  # name of its file in `configs/`; empty: the module's
 
     @property
@@ -91,11 +93,13 @@ COMMANDS = {
         commands.QuickstartConfig,
         "show the shipped pool's speed, tune its expert on a few prompts, bundle it, measure it",
         resumes=True,
+        reports=("drafters",),
     ),
     "doctor": Command(
         "drafterforge.pipelines.doctor",
         commands.DoctorConfig,
         "show device, dtype, target and caches, and what is wrong with them",
+        reports=("target",),
     ),
     "inspect": Command(
         "drafterforge.pipelines.inspect",
@@ -125,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 config = _config(arguments[0], command, arguments[1:])
                 writing = getattr(config, "runs_dir", None)
+                _check_inputs(config, command)
                 import_module(command.module).run(config)
         sys.stdout.flush()
         return 0
@@ -154,6 +159,12 @@ def _config(typed: str, command: Command, overrides: list[str]) -> Any:
             raise ConfigError(f"inspect takes one folder, got {len(given)}: {given}")
         overrides = [o if o.startswith(("path=", "runs_dir=")) else f"path={o}" for o in overrides]
     return load_config(command.name, command.config, overrides)
+
+
+def _check_inputs(config: Any, command: Command) -> None:
+    from drafterforge.artifacts.inputs import check_inputs  # not for --help
+
+    check_inputs(config, command.reports)
 
 
 # Exceptions.
@@ -266,15 +277,4 @@ def _keys(command: Command, choices: Mapping[str, str]) -> tuple[dict[str, Any],
 
 
 def _rows(values: Mapping[str, Any], texts: Mapping[str, str]) -> list[str]:
-    return [f"  {f'{key}={_shown(values[key])}':<38} {text}" for key, text in texts.items()]
-
-
-def _shown(value: Any) -> str:
-    """A value as one would type it."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    if isinstance(value, list):
-        return f"[{','.join(map(_shown, value))}]"
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{_shown(v)}' for key, v in value.items())}}}"
-    return str(value)
+    return [f"  {f'{key}={plain_value(values[key])}':<38} {text}" for key, text in texts.items()]

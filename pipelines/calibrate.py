@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from drafterforge.assembly.pools import open_pool
 from drafterforge.assembly.runs import open_drafter
 from drafterforge.config.commands import CalibrateConfig
 from drafterforge.config.compose import to_dict
-from drafterforge.config.progress import bar, same_target, table_console
+from drafterforge.config.hints import typed_target
+from drafterforge.config.progress import bar, table_console
+from drafterforge.config.replay import LatencyConfig
 from drafterforge.errors import ConfigError
 from drafterforge.pipelines.traces import policy_prompts
 from drafterforge.reporting.noise import LARGE_ERROR
@@ -27,11 +30,12 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.actions import ActionGrid, describe
 from drafterforge.schedulers.base import RandomScheduler, StaticScheduler
 from drafterforge.schedulers.latency import FILE, STEPS, Cycles, LatencyProfile, read_profile
-from drafterforge.schedulers.latency_fit import fit_step, fit_terms, median_error, unpriced
+from drafterforge.schedulers.latency_fit import ENOUGH, fit_step, fit_terms, median_error, unpriced
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 
 Config = CalibrateConfig
+TOKENS_PER_CYCLE = 2.0  # of trees drawn from a grid, about
 CONTEXT = 256  # tokens, at which a token without a drafter is shown
 INPUTS = tuple(Cycles.__dataclass_fields__)
 
@@ -81,11 +85,13 @@ class Beside:
 
 def run(cfg: Config) -> Path:
     """Measure, fit, compare with held-out answers, and write the profile."""
-    target = load_target(cfg.target)
     grid = action_grid(cfg)
+    path = artifact_dir(cfg.runs_dir, cfg.target.folder_name, "latency", cfg.name or cfg.drafter)
+    if cfg.overwrite or not path.is_dir():
+        require_cycles(cfg.latency, grid)
+    target = load_target(cfg.target)
     folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
     parent = open_drafter(folder, target)
-    path = artifact_dir(cfg.runs_dir, target.name, "latency", cfg.name or cfg.drafter)
     settings = {
         "latency": to_dict(replace(cfg.latency, path="")),
         "grid": grid.as_dict(),
@@ -105,15 +111,26 @@ def run(cfg: Config) -> Path:
         show(profile)
     error = read_profile(path).errors.get("total", 0.0)
     if error > LARGE_ERROR:
-        again = f"drafterforge calibrate drafter={cfg.drafter}{same_target(cfg)} overwrite=true"
+        again = f"drafterforge calibrate drafter={cfg.drafter}{typed_target(cfg)} overwrite=true"
         print(f"noisy: the profile is off by {error:.0%} on answers it has not seen; on a quiet machine, type: {again}")
-    print(f"wrote {path / FILE}; next: drafterforge train-policy drafter={cfg.drafter}{same_target(cfg)}")
+    print(f"wrote {path / FILE}; next: drafterforge train-policy drafter={cfg.drafter}{typed_target(cfg)}")
     return path
 
 
 def action_grid(cfg: Config) -> ActionGrid:
     """The configured grid."""
     return ActionGrid(cfg.grid.name, tuple(cfg.grid.num_tokens), tuple(cfg.grid.depths), tuple(cfg.grid.top_ks))
+
+
+def require_cycles(latency: LatencyConfig, grid: ActionGrid) -> None:
+    """Refuse so few answers that some tree of the grid would hardly be seen: that is told before any is decoded."""
+    cycles, wanted = latency.num_prompts * latency.max_new_tokens / TOKENS_PER_CYCLE, ENOUGH * len(grid)
+    if cycles < wanted:
+        least = math.ceil(wanted * TOKENS_PER_CYCLE / latency.max_new_tokens)
+        raise ConfigError(
+            f"latency.num_prompts={latency.num_prompts} answers of latency.max_new_tokens={latency.max_new_tokens} are "
+            f"too few to price {len(grid)} trees; type latency.num_prompts={least}, or a smaller grid"
+        )
 
 
 def measured_profile(cfg: Config, target: Target, grid: ActionGrid) -> LatencyProfile:

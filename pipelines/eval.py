@@ -17,8 +17,9 @@ from drafterforge.assembly.pools import RETRIEVAL, build_pool, check_selector
 from drafterforge.assembly.runs import RunsFolder, open_drafter
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
+from drafterforge.config.hints import typed_target
 from drafterforge.config.names import domain_of, parts_of
-from drafterforge.config.progress import same_target, say
+from drafterforge.config.progress import say
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.machine_load import machine_of
 from drafterforge.evaluation.methods import commands_of
@@ -77,7 +78,7 @@ def run(cfg: Config) -> Path:
     curves["machine"] = machine_of(timed, torch.get_num_threads())
     curves["commands"] = commands_of(cfg, methods)
     curves["again"] = (
-        f"drafterforge eval suite={cfg.suite.name} suite.replay=false{same_target(cfg)} name={path.name}-again"
+        f"drafterforge eval suite={cfg.suite.name} suite.replay=false{typed_target(cfg)} name={path.name}-again"
     )
     best_cycles = replay.best_cycles() if replay else {}
     rows = timed_rows(timed, curves["mismatches"], best_cycles, by_domain=cfg.suite.name not in STREAMS)

@@ -7,7 +7,8 @@ from pathlib import Path
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.config.bundle import ImportConfig
-from drafterforge.config.progress import same_target, say
+from drafterforge.config.hints import typed_target
+from drafterforge.config.progress import say
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.errors import ConfigError
 from drafterforge.interop.layout import lossless_dtype, read_target
@@ -33,7 +34,7 @@ def run(cfg: Config) -> Path:
         "target": target.name,
         "target_fingerprint": target.fingerprint,
     }
-    told = f'next: drafterforge generate drafter={name}{same_target(cfg)} prompt="..."'
+    told = f'next: drafterforge generate drafter={name}{typed_target(cfg)} prompt="..."'
     if reuse_artifact(path, "drafters", overwrite=cfg.overwrite, **settings) and not cfg.overwrite:
         print(f"{path} was imported from these files before; {told}")
         return path

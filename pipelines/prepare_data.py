@@ -10,7 +10,8 @@ from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
-from drafterforge.config.progress import bar, same_target, say
+from drafterforge.config.hints import typed_target
+from drafterforge.config.progress import bar, say
 from drafterforge.data.answering import prepare_answers
 from drafterforge.data.answers import SPLITS, AnswerSet
 from drafterforge.data.features import FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
@@ -35,7 +36,7 @@ def run(cfg: Config) -> Path:
     if cfg.data.features == "cached":
         features_of(cfg, target, answers)
     found = f"domain={cfg.domain.name} answers={answers.path.name}"
-    print(f"wrote {answers.path}; next: drafterforge train-drafter {found}{same_target(cfg)}")
+    print(f"wrote {answers.path}; next: drafterforge train-drafter {found}{typed_target(cfg)}")
     return answers.path
 
 
@@ -61,7 +62,7 @@ def named_answers(cfg: TrainDrafterConfig, target: Target, name: str, key: str =
         hint = f"{key}=[{name}] for several artifacts"
     elif [name] != cfg.answers[:1]:  # from other prompts than those of the first
         hint += " data=jsonl path=FILE"
-    hint += same_target(cfg)
+    hint += typed_target(cfg)
     path = find_artifact(cfg.runs_dir, target.name, "answers", name, hint=hint)
     return AnswerSet.open(path, target.fingerprint, target=target.name)
 

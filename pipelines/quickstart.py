@@ -25,9 +25,10 @@ from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.commands import EvaluateConfig, QuickstartConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.evaluation import SuiteConfig
+from drafterforge.config.hints import typed_target
 from drafterforge.config.names import JOINT, parts_of
 from drafterforge.config.pool import PoolConfig
-from drafterforge.config.progress import same_target, say, table_console
+from drafterforge.config.progress import say, table_console
 from drafterforge.data.answering import user_turns
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers, JoinedRows
@@ -108,7 +109,7 @@ def run(cfg: Config) -> Path:
     save_json_atomic(copy, report)
     drop_staging(path)
     print_table(report, table_console())
-    typed = f"bundle={cfg.name}{same_target(cfg)}"
+    typed = f"bundle={cfg.name}{typed_target(cfg)}"
     print(f'wrote {file} and {copy} after {clock.total / 60:.1f} min; next: drafterforge generate {typed} prompt="..."')
     require_lossless(report, file)
     return copy
@@ -140,7 +141,7 @@ def check_start(cfg: Config) -> None:
     require_loggers(cfg.trainer)
     check_selector(cfg.pool)
     name, init = target_name(cfg.target), cfg.drafter.init
-    train_one = f"drafterforge train-drafter domain={cfg.domain.name}{same_target(cfg)}"
+    train_one = f"drafterforge train-drafter domain={cfg.domain.name}{typed_target(cfg)}"
     if not set(list_artifacts(cfg.runs_dir, name, "drafters")) - {cfg.name}:
         raise ConfigError(
             f"quickstart starts from trained drafters, and there are none for {name}, neither shipped nor in "
@@ -148,7 +149,7 @@ def check_start(cfg: Config) -> None:
         )
     if not is_name(init):
         raise ConfigError(f"drafter.init={init} is no name of a drafter; type drafter.init=NAME")
-    other = f"drafterforge quickstart domain={cfg.domain.name} drafter.init=general{same_target(cfg)}"
+    other = f"drafterforge quickstart domain={cfg.domain.name} drafter.init=general{typed_target(cfg)}"
     find_artifact(cfg.runs_dir, name, "drafters", init, hint=other)
 
 

@@ -13,11 +13,12 @@ from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging, staging_folder
-from drafterforge.assembly.runs import command_for, open_drafter
+from drafterforge.assembly.runs import open_drafter
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.drafter import LoraConfig
-from drafterforge.config.progress import same_target, say, table_console
+from drafterforge.config.hints import command_for, typed_target
+from drafterforge.config.progress import say, table_console
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafters.base import TrainedParent, TrainingJob
@@ -60,7 +61,7 @@ def run(cfg: Config) -> Path:
         parents=[open_drafter(path, target), *answers.manifests],
     )
     print_table(report, table_console())
-    print(f'wrote {path}; next: drafterforge generate drafter={path.name}{same_target(cfg)} prompt="..."')
+    print(f'wrote {path}; next: drafterforge generate drafter={path.name}{typed_target(cfg)} prompt="..."')
     return path
 
 
@@ -143,7 +144,7 @@ def parents_of(cfg: Config, target: Target) -> tuple[TrainedParent | None, Train
     init = cfg.drafter.init
     if init in ("scratch", "warm") or not trained_kind(cfg.drafter.kind).reads_init:
         return None, None
-    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init))
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init) + typed_target(cfg))
     named = TrainedParent(folder, open_drafter(folder, target))
     if cfg.drafter.tuning == "full":
         return named, None

@@ -19,9 +19,10 @@ from drafterforge.assembly.runs import fingerprint_of, open_drafter
 from drafterforge.config.catalogue import field_types
 from drafterforge.config.commands import CalibrateConfig, TrainPolicyConfig
 from drafterforge.config.compose import to_dict
+from drafterforge.config.hints import typed_target
 from drafterforge.config.policy import POLICIES, PlannerPolicyConfig
-from drafterforge.config.progress import bar, same_target, table_console
-from drafterforge.config.replay import KNOTS
+from drafterforge.config.progress import bar, table_console
+from drafterforge.config.replay import KNOTS, GridConfig
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
@@ -73,6 +74,9 @@ def run(cfg: Config) -> Path:
             f"drafter={cfg.drafter} is a path, but traces and profiles are kept under a drafter's name; "
             "type drafter=NAME runs_dir=FOLDER"
         )
+    profile_path = artifact_dir(cfg.runs_dir, cfg.target.folder_name, "latency", cfg.drafter)
+    if cfg.policy.method != "router" and not cfg.latency.path and not profile_path.is_dir():
+        calibrate.require_cycles(cfg.latency, calibrate.action_grid(replace(cfg, grid=calibration_grid(cfg))))
     target = load_target(cfg.target)
     path = artifact_dir(cfg.runs_dir, target.name, "policies", cfg.name or cfg.policy.name or cfg.policy.method)
     if cfg.policy.method == "router":
@@ -80,7 +84,7 @@ def run(cfg: Config) -> Path:
         train_router(
             target, cfg.router.domains, path, cfg.router, cfg.seed, yardstick=yardstick, overwrite=cfg.overwrite
         )
-        typed = f"drafter=pool pool.selector=router pool.router={path.name}{same_target(cfg)}"
+        typed = f"drafter=pool pool.selector=router pool.router={path.name}{typed_target(cfg)}"
         print(f'next: drafterforge generate {typed} prompt="..."')
         return path
     if cfg.policy.method != "joint":
@@ -116,14 +120,14 @@ def run(cfg: Config) -> Path:
     )
     show_live(report["rows"])
     print_noise(report)
-    typed = f"drafter={cfg.drafter} pool.scheduler={path.name}{same_target(cfg)}"
+    typed = f"drafter={cfg.drafter} pool.scheduler={path.name}{typed_target(cfg)}"
     print(f'wrote {path} and {out}; next: drafterforge generate {typed} prompt="..."')
     return path
 
 
 def profile_curves(cfg: Config, profile: LatencyProfile) -> dict[str, Any]:
     """What the report says of the profile that priced the schedules."""
-    again = f"drafterforge calibrate drafter={cfg.drafter}{same_target(cfg)} overwrite=true"
+    again = f"drafterforge calibrate drafter={cfg.drafter}{typed_target(cfg)} overwrite=true"
     return {"profile": profile.device, "profile_error": profile.errors.get("total"), "again": again}
 
 
@@ -134,7 +138,7 @@ def given_profile(cfg: Config, target: Target, grid: ActionGrid) -> tuple[Path, 
     if profile.target != target.name:
         raise ConfigError(
             f"{path} was measured for target {profile.target!r}, but this is {target.name!r}; "
-            f"type drafterforge calibrate drafter={cfg.drafter} for this target on that device"
+            f"type drafterforge calibrate drafter={cfg.drafter}{typed_target(cfg)} on that device"
         )
     profile.check(grid, path)
     return path, profile
@@ -147,7 +151,7 @@ def own_profile(cfg: Config, target: Target, grid: ActionGrid) -> tuple[Path, La
         calibrate.run(
             CalibrateConfig(
                 target=cfg.target,
-                grid=replace(cfg.grid, name="calibration", num_tokens=knots(cfg.grid.num_tokens)),
+                grid=calibration_grid(cfg),
                 latency=cfg.latency,
                 runtime=cfg.runtime,
                 drafter=cfg.drafter,
@@ -161,11 +165,16 @@ def own_profile(cfg: Config, target: Target, grid: ActionGrid) -> tuple[Path, La
     if (profile.device, profile.dtype) != found:
         raise ConfigError(
             f"{path} was measured on {profile.device} in {profile.dtype}, this is {found[0]} in {found[1]}; "
-            f"type drafterforge calibrate drafter={cfg.drafter} overwrite=true, "
+            f"type drafterforge calibrate drafter={cfg.drafter}{typed_target(cfg)} overwrite=true, "
             f"or latency.path={path} to train for that device"
         )
     profile.check(grid, path)
     return path, profile
+
+
+def calibration_grid(cfg: Config) -> GridConfig:
+    """The trees that are timed."""
+    return replace(cfg.grid, name="calibration", num_tokens=knots(cfg.grid.num_tokens))
 
 
 def knots(num_tokens: Sequence[int]) -> list[int]:
@@ -243,10 +252,11 @@ def trained(
         with bar("training marginal", NUMBERS_TRIED) as progress:
             policy, curves = train_marginal(spec, lesson, lambda shown: progress.advance(shown=shown))
         spec, seconds, nets = policy.spec, policy.seconds, {}
-    else:
-        rounds = cfg.policy.planner_rounds if isinstance(cfg.policy, PlannerPolicyConfig) else 1
-        with bar(f"training {method}", rounds) as progress:
+    elif isinstance(cfg.policy, PlannerPolicyConfig):
+        with bar("training planner", cfg.policy.planner_rounds) as progress:
             nets, curves = train_shapes(cfg.policy, lesson, lambda shown: progress.advance(shown=shown))
+    else:
+        nets, curves = train_shapes(cfg.policy, lesson)
     spec = replace(spec, hidden={name: list(part_of(cfg.policy, name).actor) for name in nets})
     parents = [parent, open_artifact(sources[0], "traces")]
     if sources[1].is_dir():
@@ -282,7 +292,7 @@ def schedules_of(
 
 def policies_of(cfg: Config, target: Target, path: Path) -> dict[str, Scheduler]:
     """The further policies to decode, opened before anything takes long; the one at `path` is being trained."""
-    hint = "drafterforge train-policy"
+    hint = f"drafterforge train-policy{typed_target(cfg)}"
     return {
         name: opened(cfg, target, find_artifact(cfg.runs_dir, target.name, "policies", name, hint=hint))
         for name in cfg.live.policies

@@ -206,6 +206,15 @@ MISTAKES = {
         ["train-policy", "router.hidden=1"],
         "read by policy=router only, not by policy=marginal",
     ),
+    "own domain without prompts": (
+        ["train-drafter", "domain=kubernetes"],
+        "no domain named 'kubernetes' (have: chat, general, math, medical, python, science, sql, summarization, "
+        "translation); a domain of your own is typed with data=jsonl path=FILE.jsonl or data=hf",
+    ),
+    "own domain with an odd name": (
+        ["train-drafter", "domain=my/domain", "data=jsonl", "path=x.jsonl"],
+        "the name of a domain is made of letters, digits, - and _, got domain=my/domain",
+    ),
     "missing value": ([*TRAIN, "seed=???"], "seed needs a value"),
     "missing file": ([*TRAIN, "data=jsonl"], "data=jsonl needs a file: type path=FILE.jsonl"),
     "file without jsonl": ([*TRAIN, "path=x.jsonl"], "for prompts type data=jsonl path=FILE.jsonl"),

@@ -294,6 +294,15 @@ def test_shorthands_stand_for_data_keys():
     assert (config.data.dataset, config.data.column) == ("a/b", "question")
 
 
+@pytest.mark.parametrize("name", ["kubernetes", "k8s-2_x", "7", "own", "sqll"])
+@pytest.mark.parametrize("source", ["data=jsonl", "data=hf"])
+def test_prompts_of_one_s_own_make_a_domain_of_any_name(name, source):
+    domain = _compose("prepare-data", f"domain={name}", source).domain
+    assert domain == DomainConfig(name=name, grammar=False) and domain.alone == name
+    with pytest.raises(ConfigError, match=f"no domain named '{name}'"):
+        _compose("prepare-data", f"domain={name}")
+
+
 def test_what_is_typed_last_wins():
     config = _compose("train-drafter", "domain=math", "domain=sql", "seed=1", "seed=2")
     assert (config.domain.name, config.seed) == ("sql", 2)

@@ -9,10 +9,10 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.drafters import RETRIEVAL
-from drafterforge.config import catalogue
+from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import Drafter, DrafterSource
 from drafterforge.drafters.causal_lm.kind import CausalLMKind
-from drafterforge.drafters.registry import DEFAULT, KINDS, kind_named, manifest_kind
+from drafterforge.drafters.registry import KINDS, kind_named, manifest_kind
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import Target
 
@@ -107,15 +107,6 @@ def is_language_model(folder: Path) -> bool:
             f"{folder} looks like an EAGLE-3 head of another program; type `drafterforge import path={folder}`"
         )
     return True
-
-
-def command_for(drafter: str) -> str:
-    """The command that makes a drafter of this name: `sql`, or `sql-retrieval`, or any other."""
-    domain, _, kind = drafter.partition("-")
-    if domain not in catalogue.group_choices("domain"):
-        return f"drafterforge train-drafter domain=sql name={Path(drafter).name}"
-    kinds = set(catalogue.group_choices("drafter")) - {DEFAULT}
-    return f"drafterforge train-drafter domain={domain}" + (f" drafter={kind}" if kind in kinds else "")
 
 
 def kind_of(manifest: Manifest) -> str:

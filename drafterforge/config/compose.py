@@ -24,6 +24,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.prompts.domains import domains
 
 Config = TypeVar("Config")
+OWN = "own"  # what hydra calls a domain without a file
 
 
 def load_config(name: str, config_class: type[Config], overrides: Sequence[str]) -> Config:
@@ -53,6 +54,10 @@ def _compose(name: str, config_class: type, choices: Mapping[str, str]) -> dict[
     for group, added in ADDED.items():
         for choice, values in added.items():
             ConfigStore.instance().store(name=choice, node=values, group=group)
+    domain = choices.get("domain")
+    if domain is not None and domain not in group_choices("domain"):  # one's own, which has no file
+        ConfigStore.instance().store(name=OWN, node={"name": domain, "grammar": False}, group="domain")
+        choices = {**choices, "domain": OWN}
     try:
         with initialize_config_module("drafterforge.configs", version_base="1.3"):
             composed = compose(name, [f"{group}={choice}" for group, choice in choices.items()])

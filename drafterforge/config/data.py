@@ -34,7 +34,11 @@ class DataConfig:
     """Where prompts come from and how the target answers them."""
 
     source: str = setting("grammar", "grammar | jsonl | hf")
-    path: str = setting("", 'data=jsonl: a file of {"messages": [...]} lines, or a folder; data=grammar: a grammar')
+    path: str = setting(
+        "",
+        'data=jsonl: a file of {"messages": [...]} lines, or a folder; data=grammar: a grammar',
+        input="path",
+    )
     licences: list[str] = setting([], "data=jsonl: lines whose licence begins so; empty: all lines")
     domain_names: dict[str, str] = setting({}, "data=jsonl: what domains of its lines are called here")
     dataset: str = setting("", "data=hf: hub id or local folder; empty: the domain's own")

@@ -8,6 +8,7 @@ from typing import Any
 from drafterforge.config.checks import require, require_at_least, require_choice, require_counts
 from drafterforge.config.fields import section, setting
 
+NEW = ("warm", "scratch")  # what drafter.init is where no trained drafter is begun with
 LORA_TARGETS = ("fc", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
 
 
@@ -54,7 +55,9 @@ class DrafterConfig:
     head: str = setting(
         "own", "own: trained with the rest | target: the target's rows, frozen; not stored if it ties them"
     )
-    init: str = setting("warm", "warm: from the target | scratch: random | a drafter's name or folder")
+    init: str = setting(
+        "warm", "warm: from the target | scratch: random | a drafter's name or folder", input="drafters"
+    )
     fc_norm: bool = setting(False, "EAGLE-3.1: norm each of the three features before they are joined")
     norm_output: bool = setting(False, "EAGLE-3.1: drafted tokens read their parents' outputs after the final norm")
     causal_lm: CausalLMConfig = section(CausalLMConfig)
@@ -78,7 +81,7 @@ class DrafterConfig:
             self.tuning == "full" or self.kind == "eagle3",
             f"drafter.tuning=lora adds to an EAGLE-3 drafter, got drafter.kind={self.kind}; type drafter.tuning=full",
         )
-        named = self.init not in ("warm", "scratch")
+        named = self.init not in NEW
         for key in ("fc_norm", "norm_output"):
             require(
                 not getattr(self, key) or (self.kind == "eagle3" and not named),

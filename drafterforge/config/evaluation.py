@@ -50,7 +50,7 @@ class SuiteConfig:
     )
     timed_prompts: int = setting(8, "requests decoded one by one for tokens/s, methods taking turns; 0: none")
     methods: list[str] = setting([*METHODS], "those, drafters, selectors, X/Y, X+retrieval; datastore: the pool's")
-    openvino: str = setting("", "folder of the target in OpenVINO's files, for the method openvino")
+    openvino: str = setting("", "folder of the target in OpenVINO's files, for the method openvino", input="path")
     check_live: bool = setting(
         True, "decode with every drafter and the selector in batches too, and compare with the replay"
     )

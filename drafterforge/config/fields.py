@@ -10,9 +10,12 @@ from typing import Any, TypeVar, cast
 Value = TypeVar("Value")
 
 
-def setting(default: Value, help_text: str, *, repr: bool = True) -> Value:
-    """A key with its default (lists and dicts are copied for every config) and its meaning."""
-    metadata = {"help": help_text}
+def setting(default: Value, help_text: str, *, input: str = "", repr: bool = True) -> Value:
+    """A key with its default (lists and dicts are copied for every config) and its meaning.
+
+    input: "path" for a file or folder that has to be there, or a kind of artifact for the name or folder of one.
+    """
+    metadata = {"help": help_text, "input": input}
     if isinstance(default, list | dict):
         made: Any = field(default_factory=lambda: copy.deepcopy(default), metadata=metadata, repr=repr)
     else:

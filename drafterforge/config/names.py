@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 JOINT = "+"  # between the two
 
@@ -21,8 +21,3 @@ def domain_of(name: str) -> str:
 def parts_of(names: Iterable[str]) -> list[str]:
     """The drafters that these names are made of, each once."""
     return list(dict.fromkeys(part for name in names for part in parse_hybrid(name) or (name,)))
-
-
-def typed_taps(taps: Sequence[int]) -> str:
-    """What to type for a target that is tapped at these layers."""
-    return f"target.taps=[{','.join(map(str, taps))}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from drafterforge.errors import ConfigError, quote, shorten
 SHORTHANDS = {"path": "data.path", "dataset": "data.dataset", "column": "data.column"}
 VERBATIM = {"prompt"}  # keys whose text is never unquoted
 ONE_OR_MORE = {"answers", "val_answers"}  # lists whose only entry may be typed alone
+OWN_DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # name of a domain that has no prompt grammar
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -59,7 +61,8 @@ def read_overrides(
             raise ConfigError(f"{quote(override)} is not key=value{did_you_mean(override, examples)}")
         if key in groups:
             if text or groups[key]:
-                choices[key] = _choice(key, text, groups[key])
+                own = key == "domain" and _brings_prompts(overrides)
+                choices[key] = _own_domain(text) if own else _choice(key, text, groups[key])
         elif hint is None:
             raise ConfigError(
                 _of_another_choice(name, config_class, key, overrides)
@@ -93,12 +96,25 @@ def _plain(hint: Any) -> Any:
     return plain[0] if isinstance(hint, types.UnionType) else hint
 
 
+def _brings_prompts(overrides: Sequence[str]) -> bool:
+    """Whether prompts come from a file or a data set, so that a domain needs no grammar."""
+    sources = [text for key, _, text in (o.partition("=") for o in overrides) if key in ("data", "data.source")]
+    return sources[-1:] in (["jsonl"], ["hf"])
+
+
+def _own_domain(name: str) -> str:
+    if not OWN_DOMAIN.fullmatch(name):
+        raise ConfigError(f"the name of a domain is made of letters, digits, - and _, got domain={name}")
+    return name
+
+
 def _choice(group: str, text: str, default: str | None) -> str:
     known = group_choices(group)
     if text in known or (text == "null" and default is None):
         return text
     spellings = {choice: f"{group}={choice}" for choice in known}
-    raise ConfigError(f"no {group} named {quote(text)}{did_you_mean(text, spellings)} (have: {', '.join(known)})")
+    own = "; a domain of your own is typed with data=jsonl path=FILE.jsonl or data=hf" if group == "domain" else ""
+    raise ConfigError(f"no {group} named {quote(text)}{did_you_mean(text, spellings)} (have: {', '.join(known)}){own}")
 
 
 def _chooser(config_class: type, key: str) -> str:

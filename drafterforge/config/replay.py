@@ -54,7 +54,7 @@ KNOTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # node counts that are m
 class LatencyConfig:
     """How a device's costs are measured."""
 
-    path: str = setting("", "a profile to use instead of this device's own, such as another device's")
+    path: str = setting("", "a profile to use instead of this device's own, such as another device's", input="path")
     num_prompts: int = setting(24, "answers decoded with trees drawn from the grid, to fit")
     num_held_out: int = setting(12, "answers decoded with one tree each, to compare with what the fit predicts")
     max_new_tokens: int = setting(128, "length limit of an answer")

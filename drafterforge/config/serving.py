@@ -8,6 +8,7 @@ from drafterforge.config.checks import require, require_at_least, require_choice
 from drafterforge.config.fields import section, setting
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
+from drafterforge.config.sampling import require_sampling
 from drafterforge.config.target import TargetConfig
 
 
@@ -39,6 +40,7 @@ class GenerateConfig:
     def __post_init__(self) -> None:
         """Check ranges."""
         require_at_least("max_new_tokens", self.max_new_tokens, 1)
+        require_sampling(self)
         require_choice("colour", self.colour, ("auto", "always", "never"))
 
 

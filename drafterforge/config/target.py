@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from drafterforge.config.checks import require, require_choice
 from drafterforge.config.fields import setting
+from drafterforge.errors import ArtifactError
 
 
 @dataclass(frozen=True)
@@ -31,3 +33,18 @@ class TargetConfig:
             require(not given, f"target.{key}= is read by target=hf only; type target=hf target.model=...")
         require_choice("target.dtype", self.dtype, ("auto", "float32", "bfloat16", "float16", "float64"))
         require_choice("target.forward", self.forward, ("auto", "lean", "modules"))
+
+    @property
+    def folder_name(self) -> str:
+        """What its artifacts lie under: the name, else the last part of its model."""
+        return self.name or Path(self.model).name.lower()
+
+    def require_model(self) -> None:
+        """Refuse target=hf without a model, or with a folder that is not there."""
+        if self.source != "hf":
+            return
+        require(bool(self.model), "target=hf needs a model: type target.model=HUB_ID or target.model=FOLDER")
+        folder = Path(self.model).expanduser()
+        if (folder.is_absolute() or self.model.startswith((".", "~"))) and not folder.is_dir():
+            wanted = "wanted one with config.json and *.safetensors"
+            raise ArtifactError(f"target.model={self.model} is no folder; {wanted}")

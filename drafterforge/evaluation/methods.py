@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drafterforge.config.commands import EvaluateConfig
-from drafterforge.config.progress import same_target
+from drafterforge.config.hints import typed_target
 from drafterforge.evaluation.requests import Request
 from drafterforge.runtime.engine import Engine
 
@@ -34,7 +34,7 @@ class Method:
 
 def commands_of(cfg: EvaluateConfig, methods: Sequence[Method]) -> dict[str, str]:
     """The command that decodes with each method, where there is one."""
-    target = same_target(cfg)
+    target = typed_target(cfg)
     return {one.name: f'drafterforge generate {one.typed}{target} prompt="..."' for one in methods if one.typed}
 
 

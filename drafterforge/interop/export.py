@@ -12,9 +12,10 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import check_bundle, files_in, find_bundle, locate, named_bundle, which_target
-from drafterforge.assembly.runs import command_for, kind_of
+from drafterforge.assembly.runs import kind_of
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31

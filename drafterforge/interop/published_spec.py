@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from drafterforge.config.names import typed_taps
+from drafterforge.config.hints import typed_taps
 from drafterforge.drafters.eagle3.spec import LARGEST, UNREAD, DrafterSpec
 from drafterforge.errors import ArtifactError, quote, shorten
 

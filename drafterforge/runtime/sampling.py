@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drafterforge.errors import ConfigError
+from drafterforge.config.sampling import require_sampling
 
 IDLE = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # values that filter nothing
 NUCLEUS_GUESS = 512  # most probable tokens looked at before a whole row is sorted
@@ -33,16 +33,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for name, sound, wanted in (
-            ("repetition_penalty", self.repetition_penalty > 0, "> 0"),
-            ("temperature", self.temperature >= 0, ">= 0"),
-            ("top_k", self.top_k >= 0, ">= 0"),
-            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
-            ("min_p", 0 <= self.min_p <= 1, "in [0, 1]"),
-            ("seed", 0 <= self.seed < 2**64, "in [0, 2**64)"),
-        ):
-            if not sound:
-                raise ConfigError(f"{name} must be {wanted}, got {getattr(self, name)}")
+        require_sampling(self)
 
     @property
     def plain(self) -> bool:

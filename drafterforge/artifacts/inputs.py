@@ -1,0 +1,43 @@
+"""Files, folders and artifacts that a config names are looked for before anything heavy is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from drafterforge.artifacts.locate import find_artifact
+from drafterforge.config.drafter import NEW
+from drafterforge.config.hints import command_for, typed_target
+from drafterforge.config.overrides import SHORTHANDS
+from drafterforge.config.target import TargetConfig
+from drafterforge.errors import ArtifactError
+
+
+def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
+    """Refuse a config whose target, files or artifacts are not there; exempt: kinds that are not looked for."""
+    for key, value, kind in _inputs(cfg):
+        if kind in exempt:
+            continue
+        if isinstance(value, TargetConfig):
+            value.require_model()
+        elif kind == "path":
+            if not Path(value).expanduser().exists():
+                short = next((word for word, long in SHORTHANDS.items() if long == key), key)
+                raise ArtifactError(f"{short}={value}: there is no such file or folder")
+        elif value not in NEW:
+            hint = command_for(value) + typed_target(cfg)
+            find_artifact(cfg.runs_dir, cfg.target.folder_name, kind, value, hint=hint)
+
+
+def _inputs(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+    """Key, value and kind of every target, and of every path and artifact that is given."""
+    for entry in fields(config):
+        key, value = prefix + entry.name, getattr(config, entry.name)
+        if isinstance(value, TargetConfig):
+            yield key, value, "target"
+        if is_dataclass(value):
+            yield from _inputs(value, f"{key}.")
+        elif value and entry.metadata.get("input"):
+            yield key, value, entry.metadata["input"]

@@ -1,0 +1,75 @@
+"""Keys as one types them, for the commands that a line suggests."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from drafterforge.config.catalogue import group_choices, group_values
+from drafterforge.config.target import TargetConfig
+
+DEFAULT = "smollm2-135m"  # the target of every command that names none
+FIRST = ("model", "name")  # keys that say which target it is
+
+
+class HasTarget(Protocol):
+    """Config of a command that reads or writes artifacts of a target."""
+
+    target: TargetConfig
+    runs_dir: str
+
+
+def typed_target(cfg: HasTarget) -> str:
+    """What to type besides so that a further command finds the same target and runs; each key after a space.
+
+    Empty where everything is at its default.
+    """
+    defaults = {entry.name: getattr(TargetConfig(), entry.name) for entry in fields(TargetConfig)}
+    differing = {
+        choice: _differing(cfg.target, defaults | {"name": ""} | group_values("target", choice))
+        for choice in group_choices("target")
+    }
+    choice = min(differing, key=lambda name: (len(differing[name]), name != DEFAULT, name))
+    typed = [] if choice == DEFAULT else [f"target={choice}"]
+    keys = sorted(differing[choice], key=lambda key: (key not in FIRST, key))
+    typed += [f"target.{key}={typed_value(differing[choice][key])}" for key in keys]
+    if cfg.runs_dir != type(cfg).runs_dir:
+        typed.append(f"runs_dir={typed_value(cfg.runs_dir)}")
+    return "".join(f" {part}" for part in typed)
+
+
+def _differing(target: TargetConfig, values: dict[str, Any]) -> dict[str, Any]:
+    return {key: getattr(target, key) for key, value in values.items() if getattr(target, key) != value}
+
+
+def command_for(drafter: str) -> str:
+    """The command that makes a drafter of this name: `sql`, or `sql-retrieval`, or any other."""
+    domain, _, kind = drafter.partition("-")
+    if domain not in group_choices("domain"):
+        return f"drafterforge train-drafter domain=sql name={Path(drafter).name}"
+    kinds = set(group_choices("drafter")) - {"eagle3"}
+    return f"drafterforge train-drafter domain={domain}" + (f" drafter={kind}" if kind in kinds else "")
+
+
+def typed_value(value: Any) -> str:
+    """A value as one types it in a shell."""
+    return shlex.quote(plain_value(value))
+
+
+def plain_value(value: Any) -> str:
+    """A value as it stands after `key=`."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, list):
+        return f"[{','.join(map(plain_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{plain_value(entry)}' for key, entry in value.items())}}}"
+    return str(value)
+
+
+def typed_taps(taps: Sequence[int]) -> str:
+    """What to type for a target that is tapped at these layers."""
+    return f"target.taps=[{','.join(map(str, taps))}]"

@@ -1,0 +1,52 @@
+"""What a config names is looked for before anything heavy is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from drafterforge.artifacts.inputs import check_inputs
+from drafterforge.cli import COMMANDS
+from drafterforge.config.compose import load_config
+from drafterforge.errors import DrafterforgeError
+
+TRAIN = ["train-drafter", "domain=sql"]
+MISTAKES = {
+    "path=no.jsonl: there is no such file or folder": [*TRAIN, "data=jsonl", "path=no.jsonl"],
+    "latency.path=no.json: there is no such file": ["train-policy", "latency.path=no.json"],
+    "target.model=./nowhere is no folder": ["generate", "prompt=x", "target=hf", "target.model=./nowhere"],
+    "target=hf needs a model": ["generate", "prompt=x", "target=hf"],
+    "no drafters named 'nowhere'": [*TRAIN, "drafter.init=nowhere"],
+    "no drafters at './nowhere'": [*TRAIN, "drafter.init=./nowhere"],
+    "temperature must be >= 0, got -1": ["generate", "prompt=x", "temperature=-1"],
+    "top_p must be in (0, 1], got 0": ["generate", "prompt=x", "top_p=0"],
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_what_is_missing_or_out_of_range_is_one_line(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command, *typed = MISTAKES[words]
+    row = COMMANDS[command]
+    with pytest.raises(DrafterforgeError) as refused:
+        check_inputs(load_config(row.name, row.config, typed), row.reports)
+    assert words in str(refused.value)
+
+
+def test_a_missing_file_is_told_without_torch(tmp_path):
+    code = (
+        "import sys; from drafterforge.cli import main; code = main(sys.argv[1:]);"
+        "assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    typed = ["prepare-data", "domain=own", "data=jsonl", f"path={tmp_path / 'none.jsonl'}"]
+    done = subprocess.run([sys.executable, "-c", code, *typed], capture_output=True, text=True)
+    assert done.returncode == 2 and "none.jsonl: there is no such file or folder" in done.stderr
+
+
+def test_what_is_there_passes(tmp_path):
+    (tmp_path / "own.jsonl").write_text("{}")
+    row = COMMANDS["train-drafter"]
+    typed = ["domain=sql", "data=jsonl", f"path={tmp_path}", "drafter=lora"]  # of the shipped generalist
+    check_inputs(load_config(row.name, row.config, typed))
