@@ -40,8 +40,6 @@ Config = TrainDrafterConfig
 def run(cfg: Config) -> Path:
     """Distil the drafter of a domain, then decode held-out prompts with it."""
     require_loggers(cfg.trainer)
-    kind = trained_kind(cfg.drafter.kind)
-    kind.settings(cfg.drafter)  # as bad input below, a mistake in it should not wait
     prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)
     target = load_target(cfg.target)
     parents_of(cfg, target)  # nor should one in drafter.init wait for answers
@@ -141,12 +139,12 @@ def parents_of(cfg: Config, target: Target) -> tuple[TrainedParent | None, Train
 
     The first is then the generalist that both add to.
     """
-    init = cfg.drafter.init
-    if init in ("scratch", "warm") or not trained_kind(cfg.drafter.kind).reads_init:
+    init = cfg.drafter.parent
+    if not init:
         return None, None
     folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init) + typed_target(cfg))
     named = TrainedParent(folder, open_drafter(folder, target))
-    if cfg.drafter.tuning == "full":
+    if not cfg.drafter.adds:
         return named, None
     generalist = generalist_of(folder)
     parent = named if generalist is None else TrainedParent(generalist, open_drafter(generalist, target))

@@ -16,6 +16,8 @@ from drafterforge.cli import COMMANDS
 from drafterforge.config import catalogue
 from drafterforge.config.compose import load_config, to_dict, to_yaml
 from drafterforge.config.data import POOL_DOMAINS, DomainConfig
+from drafterforge.config.drafter import DRAFTERS, DrafterConfig, register_drafter
+from drafterforge.config.fields import setting
 from drafterforge.config.variants import narrow, variants_of
 from drafterforge.drafters.eagle3.train.job import recorded
 from drafterforge.errors import ConfigError
@@ -29,7 +31,7 @@ NEEDED = {  # what a user has to type along with a choice
     "experiment=pool_smollm2_natural": ["data=jsonl", "path=prompts.jsonl"],
 }
 
-LEAVES = ("domain.weights", "data.domain_names", "drafter.settings", "pool.options")  # mappings that are values
+LEAVES = ("domain.weights", "data.domain_names", "pool.options")  # mappings that are values
 
 
 def _compose(command: str, *overrides: str):
@@ -135,8 +137,12 @@ def test_help_shows_the_values_that_would_be_composed(command):
 
 
 def _variants():
+    """Sections whose class is chosen by their group, where a command has that group."""
     return [
-        (row, section, variants) for row in COMMANDS.values() for section, variants in variants_of(row.config).items()
+        (row, section, variants)
+        for row in COMMANDS.values()
+        for section, variants in variants_of(row.config).items()
+        if section in catalogue.command_groups(row.name)
     ]
 
 
@@ -163,6 +169,22 @@ def test_every_variant_can_be_typed_and_is_what_the_config_holds():
             choice = catalogue.choices_for(section, variants, name)[0]
             config = getattr(_compose(row.name.replace("_", "-"), f"{section}={choice}"), section)
             assert type(config) is wanted and getattr(config, variants.key) == name
+
+
+def test_a_kind_of_drafter_registered_from_python_brings_its_keys(monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Ngram(DrafterConfig):
+        width: int = setting(3, "tokens that are looked up")
+
+    monkeypatch.setitem(catalogue.ADDED, "drafter", {})
+    monkeypatch.setitem(DRAFTERS, "ngram", Ngram)
+    register_drafter("ngram", Ngram)
+    config = _compose("train-drafter", "drafter=ngram", "drafter.width=5").drafter
+    assert config == Ngram(kind="ngram", width=5)
+    with pytest.raises(ConfigError, match=r"drafter=ngram has no key drafter\.lora\.rank; drafter=eagle3 has"):
+        _compose("train-drafter", "drafter=ngram", "drafter.lora.rank=1")
+    with pytest.raises(ConfigError, match=r"drafter=eagle3 has no key drafter\.width; drafter=ngram has"):
+        _compose("train-drafter", "drafter.width=5")
 
 
 def test_an_experiment_may_speak_of_keys_that_the_chosen_method_does_not_read():

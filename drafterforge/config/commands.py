@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from drafterforge.config.checks import require, require_at_least, require_seed
 from drafterforge.config.data import POOL_DOMAINS, DataConfig, DomainConfig
-from drafterforge.config.drafter import DrafterConfig
+from drafterforge.config.drafter import DRAFTERS, DrafterConfig
 from drafterforge.config.evaluation import EvalConfig, SuiteConfig
 from drafterforge.config.fields import section, setting
 from drafterforge.config.policy import POLICIES, PolicyConfig
@@ -45,7 +45,7 @@ class TrainDrafterConfig(PrepareDataConfig):
 
     answers: list[str] = setting([], "name or folder to learn from, or [several]; empty: prepared")
     val_answers: list[str] = setting([], "those that validate and are decoded; empty: of answers=")
-    drafter: DrafterConfig = section(DrafterConfig)
+    drafter: DrafterConfig = variant(DRAFTERS, "eagle3", key="kind")
     trainer: TrainerConfig = section(TrainerConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
     eval: EvalConfig = section(EvalConfig)
@@ -56,6 +56,8 @@ class TrainDrafterConfig(PrepareDataConfig):
         require(self.name != "retrieval", "name=retrieval means the drafter without a datastore; type name=OTHER")
         require(self.name != "pool", "name=pool means all drafters together; type name=OTHER")
         require(self.name.count("+") != 1, f"name={self.name} would mean two drafters in one; type a name without +")
+        for name in ("retrieval", "pool"):  # of a domain of one's own
+            require(self.drafter_name != name, f"domain={name} would call a drafter {name}; type name=OTHER")
 
     @property
     def drafter_name(self) -> str:
@@ -77,9 +79,8 @@ class QuickstartConfig(TrainDrafterConfig):
         super().__post_init__()
         require(bool(self.name), "quickstart needs a name for what it makes; type name=quickstart")
         require(
-            self.drafter.tuning == "lora",
-            f"quickstart tunes a LoRA expert, got drafter.tuning={self.drafter.tuning}; leave it out, or type "
-            "drafterforge train-drafter",
+            self.drafter.adds,
+            "quickstart tunes a LoRA expert, got drafter.tuning=full; leave it out, or type drafterforge train-drafter",
         )
         require(not self.val_answers, "val_answers= is read by train-drafter only; leave it out")
         for key in ("chain", "check_float32"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from drafterforge.config.catalogue import add_choice
 from drafterforge.config.checks import require, require_at_least, require_choice, require_counts
 from drafterforge.config.fields import section, setting
 
@@ -48,47 +48,109 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class DrafterConfig:
-    """Kind, architecture and start of a drafter."""
+    """What `train-drafter` makes; every kind has a class of its own, with the keys that it reads."""
 
-    kind: str = setting("eagle3", "eagle3 | causal_lm: a small LM, distilled | retrieval: a datastore of the answers")
+    kind: str = setting("", "kind of drafter; chosen by drafter=")
+
+    def __post_init__(self) -> None:
+        """Check that it is of a kind."""
+        require_choice("drafter.kind", self.kind, tuple(DRAFTERS))
+
+    @property
+    def parent(self) -> str:
+        """Name or folder of the trained drafter that this one begins with; empty if it begins anew."""
+        return ""
+
+    @property
+    def adds(self) -> bool:
+        """Whether it only adds to its parent."""
+        return False
+
+
+@dataclass(frozen=True)
+class StartedDrafterConfig(DrafterConfig):
+    """A drafter that may begin with the target or with a trained drafter."""
+
+    init: str = setting(
+        "warm", "warm: from the target | scratch: random | a drafter's name or folder", input="drafters"
+    )
+
+    def __post_init__(self) -> None:
+        """Check that it has a start."""
+        super().__post_init__()
+        require(bool(self.init), "drafter.init must be warm, scratch, or a drafter's name or folder")
+
+    @property
+    def parent(self) -> str:
+        """Name or folder of the trained drafter that this one begins with; empty if it begins anew."""
+        return "" if self.init in NEW else self.init
+
+
+@dataclass(frozen=True)
+class Eagle3DrafterConfig(StartedDrafterConfig):
+    """An EAGLE-3 drafter, which reads the target's features."""
+
+    kind: str = setting("eagle3", "kind of drafter; chosen by drafter=")
     draft_vocab_size: int = setting(16384, "most frequent answer tokens the drafter can propose")
     head: str = setting(
         "own", "own: trained with the rest | target: the target's rows, frozen; not stored if it ties them"
     )
-    init: str = setting(
-        "warm", "warm: from the target | scratch: random | a drafter's name or folder", input="drafters"
-    )
     fc_norm: bool = setting(False, "EAGLE-3.1: norm each of the three features before they are joined")
     norm_output: bool = setting(False, "EAGLE-3.1: drafted tokens read their parents' outputs after the final norm")
-    causal_lm: CausalLMConfig = section(CausalLMConfig)
     tuning: str = setting("full", "full: every weight | lora: low-rank additions to the drafter that init names")
     lora: LoraConfig = section(LoraConfig)
-    settings: dict[str, Any] = setting({}, "of a kind that this package does not come with: its own keys")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check ranges, and keys that contradict each other."""
+        super().__post_init__()
         require_at_least("drafter.draft_vocab_size", self.draft_vocab_size, 2)
-        require(bool(self.init), "drafter.init must be warm, scratch, or a drafter's name or folder")
         require_choice("drafter.head", self.head, ("own", "target"))
-        require(
-            self.head == "own" or (self.kind == "eagle3" and self.tuning == "full"),
-            f"drafter.head=target keeps an EAGLE-3 drafter from training its head, got drafter.kind={self.kind} and "
-            f"drafter.tuning={self.tuning}; leave it out: a LoRA expert without lm_head in drafter.lora.targets keeps "
-            "its generalist's",
-        )
         require_choice("drafter.tuning", self.tuning, ("full", "lora"))
         require(
-            self.tuning == "full" or self.kind == "eagle3",
-            f"drafter.tuning=lora adds to an EAGLE-3 drafter, got drafter.kind={self.kind}; type drafter.tuning=full",
+            self.head == "own" or not self.adds,
+            "drafter.head=target keeps an EAGLE-3 drafter from training its head, got drafter.tuning=lora; leave it "
+            "out: a LoRA expert without lm_head in drafter.lora.targets keeps its generalist's",
         )
-        named = self.init not in NEW
         for key in ("fc_norm", "norm_output"):
             require(
-                not getattr(self, key) or (self.kind == "eagle3" and not named),
-                f"drafter.{key}=true shapes a new EAGLE-3 drafter, got drafter.kind={self.kind} and drafter.init="
-                f"{self.init}; leave it out, or type drafter.kind=eagle3 drafter.init=warm",
+                not getattr(self, key) or not self.parent,
+                f"drafter.{key}=true shapes a new EAGLE-3 drafter, got drafter.init={self.init}; leave it out, or type "
+                "drafter.init=warm",
             )
         require(
-            self.tuning == "full" or named,
+            bool(self.parent) or not self.adds,
             f"drafter.tuning=lora adds to a trained drafter, got drafter.init={self.init}; type drafter.init=general",
         )
+
+    @property
+    def adds(self) -> bool:
+        """Whether it only adds to its parent."""
+        return self.tuning == "lora"
+
+
+@dataclass(frozen=True)
+class CausalLMDrafterConfig(StartedDrafterConfig):
+    """A small LM, distilled."""
+
+    kind: str = setting("causal_lm", "kind of drafter; chosen by drafter=")
+    causal_lm: CausalLMConfig = section(CausalLMConfig)
+
+
+@dataclass(frozen=True)
+class RetrievalDrafterConfig(DrafterConfig):
+    """A datastore of the domain's answers; nothing is trained."""
+
+    kind: str = setting("retrieval", "kind of drafter; chosen by drafter=")
+
+
+DRAFTERS: dict[str, type[DrafterConfig]] = {
+    "eagle3": Eagle3DrafterConfig,
+    "causal_lm": CausalLMDrafterConfig,
+    "retrieval": RetrievalDrafterConfig,
+}
+
+
+def register_drafter(kind: str, config_class: type[DrafterConfig]) -> None:
+    """Let `drafter=KIND` be typed, with the keys of this class; no YAML file is needed."""
+    DRAFTERS[kind] = config_class
+    add_choice("drafter", kind, {"kind": kind})

@@ -14,7 +14,6 @@ from drafterforge.config.catalogue import (
     command_groups,
     config_keys,
     did_you_mean,
-    field_types,
     group_choices,
     narrowed,
     sections,
@@ -123,8 +122,7 @@ def _chooser(config_class: type, key: str) -> str:
     variants = variants_of(config_class).get(section)
     if variants is None or leaf != variants.key:
         return ""
-    section_class = field_types(config_class)[section]
-    return next(name for name, known in variants.classes.items() if known is section_class)
+    return variants.chosen
 
 
 def _of_another_choice(name: str, config_class: type, key: str, overrides: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 Section = TypeVar("Section")
@@ -18,6 +19,7 @@ class Variants:
     key: str
     classes: Mapping[str, type]
     default: str
+    chosen: str = ""  # where a command's keys are narrowed to those of a choice
 
     def keys_of(self, name: str) -> set[str]:
         """Keys of the class of this name, without the sections in it."""
@@ -32,7 +34,7 @@ class Variants:
 def variant(classes: Mapping[str, type[Section]], default: str, *, key: str) -> Section:
     """A section of one of `classes`, which may grow later; the section's own `key` says which."""
     metadata = {"help": "", METADATA: Variants(key, classes, default)}
-    return cast("Section", field(default_factory=lambda: classes[default](), metadata=metadata))
+    return cast("Section", field(default_factory=lambda: classes[default](**{key: default}), metadata=metadata))
 
 
 def variants_of(config_class: type) -> dict[str, Variants]:
@@ -46,6 +48,7 @@ def narrow(config_class: type, chosen: Mapping[str, str]) -> type:
     narrowed: list[tuple[str, Any, Any]] = []
     for section, name in chosen.items():
         section_class = known[section].classes[name]
-        metadata = {"help": "", METADATA: known[section]}
-        narrowed.append((section, section_class, dataclasses.field(default_factory=section_class, metadata=metadata)))
+        metadata = {"help": "", METADATA: dataclasses.replace(known[section], chosen=name)}
+        make = partial(section_class, **{known[section].key: name})
+        narrowed.append((section, section_class, field(default_factory=make, metadata=metadata)))
     return make_dataclass(config_class.__name__, narrowed, bases=(config_class,), frozen=True)

@@ -7,7 +7,6 @@ Axes: N drafters, B rows (sequences decoded together), H hidden of the target.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,11 +50,6 @@ class DrafterSource:
     kind: str  # name of a `DrafterKind`
     folder: Path | None  # None: of a kind that needs no files
     base: Path | None = None  # folder of the drafter that this one adds to
-
-
-@dataclass(frozen=True)
-class NoSettings:
-    """Settings of a kind that has none of its own."""
 
 
 class Distilled(Protocol):
@@ -109,10 +103,9 @@ class DrafterKind(ABC):
 
     name: ClassVar[str]  # as manifests have it, and `drafter=`
     aliases: ClassVar[tuple[str, ...]] = ()  # names of older files
-    config_class: ClassVar[type] = NoSettings  # of its own settings
+    config_class: ClassVar[type[DrafterConfig]] = DrafterConfig  # the keys of `drafter=` that it reads
     trained: ClassVar[bool] = True  # whether `train-drafter` makes it
     trained_on_features: ClassVar[bool] = True  # whether training reads the target's features
-    reads_init: ClassVar[bool] = False  # whether `drafter.init` may name a trained drafter to start from
     scheduled: ClassVar[bool] = False  # whether a scheduler may choose its trees: levels are drafted one by one
     fixed_shapes: ClassVar[bool] = False  # whether `runtime.graphs` can run its cycles
     has_default_shape: ClassVar[bool] = False  # whether its trees in a pool are its own, not the engine's
@@ -121,24 +114,10 @@ class DrafterKind(ABC):
 
     # ------------------------------------------------------------------ training
 
-    def settings(self, config: DrafterConfig) -> Any:
-        """Its own settings, of `config_class`."""
-        return self.read_settings(config.settings)
-
-    def read_settings(self, given: Mapping[str, Any]) -> Any:
-        """Settings from plain values; ConfigError for keys that there are not."""
-        known = [one.name for one in dataclasses.fields(self.config_class)]
-        for key in given:
-            if key not in known:
-                close = difflib.get_close_matches(key, known, 1)
-                hint = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known) or 'no settings'}"
-                raise ConfigError(f"drafter.settings has {key!r}, which drafter={self.name} does not know{hint}")
-        return self.config_class(**given)
-
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
         """What decides the drafter: one that was made with other settings is not taken for it."""
         return {
-            "drafter": {"kind": self.name, **dataclasses.asdict(self.settings(job.config))},
+            "drafter": dataclasses.asdict(job.config),
             "domain": job.domain,
             "answers": job.answers.digest,
             "seed": job.seed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drafterforge.config import catalogue
+from drafterforge.config.drafter import register_drafter
 from drafterforge.drafters.base import Drafter, DrafterKind
 from drafterforge.drafters.causal_lm.kind import CausalLMKind
 from drafterforge.drafters.eagle3.kind import Eagle3Kind
@@ -17,7 +17,7 @@ def register(kind: DrafterKind) -> None:
     """Make a kind known to every command, and `drafter=NAME` of `train-drafter`."""
     KINDS[kind.name] = kind
     if kind.trained:
-        catalogue.add_choice("drafter", kind.name, {"kind": kind.name})
+        register_drafter(kind.name, kind.config_class)
 
 
 for _kind in (

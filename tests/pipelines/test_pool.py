@@ -155,7 +155,12 @@ MISTAKES = {
         "drafter=lora",
         "drafter.fc_norm=true",
     ),
-    "got drafter.kind=retrieval and": ("train-drafter", "domain=sql", "drafter=retrieval", "drafter.norm_output=true"),
+    "drafter=retrieval has no key drafter.norm_output; drafter=eagle3 has": (
+        "train-drafter",
+        "domain=sql",
+        "drafter=retrieval",
+        "drafter.norm_output=true",
+    ),
     "drafter.head=target keeps an EAGLE-3 drafter": (
         "train-drafter",
         "domain=sql",

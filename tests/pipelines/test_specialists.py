@@ -172,7 +172,8 @@ def test_an_interrupted_run_started_again_gives_the_same_drafter(
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (("drafter.kind=eagle4",), "drafter.kind must be one of eagle3, causal_lm, retrieval"),
+        (("drafter.kind=retrieval",), "drafter.kind is set by drafter=; type drafter=retrieval"),
+        (("drafter=eagle4",), "no drafter named 'eagle4'; did you mean drafter=eagle3?"),
         (("drafter=retrieval", "name=retrieval"), "type name=OTHER"),
         (("drafter=causal_lm", "drafter.causal_lm.num_layers=0"), "drafter.causal_lm.num_layers must be >= 1"),
         (("drafter=causal_lm", "drafter.causal_lm.num_layers=9"), "finds 7 layers in the target, wanted 9"),
@@ -187,7 +188,10 @@ def test_an_interrupted_run_started_again_gives_the_same_drafter(
             ),
             "type drafter.causal_lm.train_embeddings=true",
         ),
-        (("drafter=causal_lm", "drafter.tuning=lora", "drafter.init=sql"), "drafter.tuning=lora"),
+        (
+            ("drafter=causal_lm", "drafter.tuning=lora", "drafter.init=sql"),
+            "drafter=causal_lm has no key drafter.tuning; drafter=eagle3 has",
+        ),
         (("drafter=causal_lm", "drafter.init=nowhere"), "no drafters named 'nowhere'"),
     ],
 )

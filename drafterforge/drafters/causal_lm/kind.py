@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from drafterforge.config.drafter import CausalLMConfig, DrafterConfig
+from drafterforge.config.drafter import CausalLMDrafterConfig
 from drafterforge.drafters.base import DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
 from drafterforge.drafters.causal_lm.propose import CausalLMProposer
 from drafterforge.drafters.causal_lm.small import SmallLM, load_small_lm
@@ -20,12 +20,7 @@ class CausalLMKind(DrafterKind):
     """Small LMs with the target's tokenizer, distilled or anybody's."""
 
     name = "causal_lm"
-    config_class = CausalLMConfig
-    reads_init = True
-
-    def settings(self, config: DrafterConfig) -> CausalLMConfig:
-        """`drafter.causal_lm`."""
-        return config.causal_lm
+    config_class = CausalLMDrafterConfig
 
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
         """See `DrafterKind`."""

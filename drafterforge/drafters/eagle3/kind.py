@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from drafterforge.config.drafter import DrafterConfig
+from drafterforge.config.drafter import Eagle3DrafterConfig
 from drafterforge.drafters.base import DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
 from drafterforge.drafters.eagle3.checkpoint import check_taps, generalist_of, load_full
 from drafterforge.drafters.eagle3.fused import FusedDrafter
@@ -25,15 +25,10 @@ class Eagle3Kind(DrafterKind):
     """EAGLE-3 drafters; those of one architecture read in one pass."""
 
     name = "eagle3"
-    config_class = DrafterConfig
+    config_class = Eagle3DrafterConfig
     scheduled = True
-    reads_init = True
     fixed_shapes = True
     exports = ("sglang", "vllm")
-
-    def settings(self, config: DrafterConfig) -> DrafterConfig:
-        """All of `drafter`: what other kinds read of it is left at its defaults."""
-        return config
 
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
         """See `DrafterKind`; settings that were added later are left out at their defaults."""

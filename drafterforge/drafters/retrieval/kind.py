@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from drafterforge.config.drafter import RetrievalDrafterConfig
 from drafterforge.drafters.base import DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
 from drafterforge.drafters.retrieval.model import KIND, Datastore, Retrieval, RetrievalSpec
 from drafterforge.drafters.retrieval.propose import RetrievalProposer
@@ -26,6 +27,7 @@ class RetrievalKind(DrafterKind):
     """Suffix lookup in the text and, where it has files, in a datastore of answers."""
 
     name = KIND
+    config_class = RetrievalDrafterConfig
     trained_on_features = False
     has_default_shape = True
     needs_files = False

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from drafterforge.config.drafter import DrafterConfig
+from drafterforge.config.drafter import CausalLMConfig, Eagle3DrafterConfig
 from drafterforge.drafters.base import TrainedDrafter, TrainingJob
 from drafterforge.drafters.eagle3.checkpoint import check_taps, load_drafter, load_expert, save_drafter
 from drafterforge.drafters.eagle3.init import TargetWeights, scratch_init, size_norms, warm_init, with_vocabulary
@@ -21,12 +21,13 @@ from drafterforge.drafters.eagle3.vocab import coverage, draft_token_ids
 from drafterforge.targets.load import Target
 
 # settings that were not always there: folders made before lack them
-ADDED = {"fc_norm": False, "norm_output": False, "head": "own", "settings": {}}
+ADDED = {"fc_norm": False, "norm_output": False, "head": "own"}
+FORMER = {"causal_lm": asdict(CausalLMConfig())}  # keys of another kind that all folders have
 
 
-def recorded(drafter: DrafterConfig) -> dict[str, Any]:
+def recorded(drafter: Eagle3DrafterConfig) -> dict[str, Any]:
     """The settings that a drafter is found by, without those added later that change nothing."""
-    return {key: value for key, value in asdict(drafter).items() if ADDED.get(key, ...) != value}
+    return FORMER | {key: value for key, value in asdict(drafter).items() if ADDED.get(key, ...) != value}
 
 
 def recorded_settings(job: TrainingJob) -> dict[str, Any]:
