@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.locate import find_artifact
+from drafterforge.config.catalogue import SHORTHANDS
 from drafterforge.config.drafter import NEW
 from drafterforge.config.hints import command_for, typed_target
-from drafterforge.config.overrides import SHORTHANDS
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError
 

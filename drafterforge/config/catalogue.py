@@ -17,6 +17,7 @@ from drafterforge.config.variants import Variants, narrow, variants_of
 GLOBAL = "experiment"  # the group whose files speak of keys of any other
 
 
+SHORTHANDS = {"path": "data.path", "dataset": "data.dataset", "column": "data.column"}
 ADDED: dict[str, dict[str, dict[str, Any]]] = {}  # group -> choice -> values: choices that have no YAML file
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drafterforge.config.catalogue import (
+    SHORTHANDS,
     choices_for,
     command_groups,
     config_keys,
@@ -21,7 +22,6 @@ from drafterforge.config.catalogue import (
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import ConfigError, quote, shorten
 
-SHORTHANDS = {"path": "data.path", "dataset": "data.dataset", "column": "data.column"}
 VERBATIM = {"prompt"}  # keys whose text is never unquoted
 ONE_OR_MORE = {"answers", "val_answers"}  # lists whose only entry may be typed alone
 OWN_DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # name of a domain that has no prompt grammar
