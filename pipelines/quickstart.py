@@ -41,13 +41,13 @@ from drafterforge.evaluation.rows import per_request, timed_rows
 from drafterforge.evaluation.timing import TimingRun, time_methods
 from drafterforge.pipelines.method_factory import BUNDLE as THE_BUNDLE
 from drafterforge.pipelines.method_factory import DEFAULT, MethodFactory
-from drafterforge.pipelines.prepare_data import find_answers
 from drafterforge.pipelines.settling import settle_mismatches
 from drafterforge.pipelines.train_drafter import parents_of, train
 from drafterforge.reporting.artifact import require_lossless, write_report
 from drafterforge.reporting.console import print_table
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target, target_name
+from drafterforge.training.inputs import find_answers
 from drafterforge.training.loggers import require_loggers, settings_of
 
 Config = QuickstartConfig

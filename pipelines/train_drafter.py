@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.artifacts.staging import drop_staging, open_staging, staging_folder
+from drafterforge.artifacts.run import artifact_run
 from drafterforge.assembly.runs import open_drafter
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
@@ -26,10 +25,10 @@ from drafterforge.drafters.eagle3.checkpoint import generalist_of
 from drafterforge.drafters.registry import trained_kind
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.held_out import decode_held_out
-from drafterforge.pipelines.prepare_data import find_answers, open_features, packed
 from drafterforge.reporting.artifact import write_report
 from drafterforge.reporting.console import print_table
 from drafterforge.targets.load import Target, load_target
+from drafterforge.training.inputs import find_answers, open_features, packed
 from drafterforge.training.keeper import Keeper
 from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
 from drafterforge.training.trainer import distil
@@ -81,7 +80,7 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
             packed(cfg, answers, features(), "train", seed=cfg.seed),
             packed(cfg, answers, features(), "val"),
             cfg.trainer,
-            open_staging(path, settings),
+            run.stage(),
             target.device,
             cfg.seed,
             trained=parent is not None,
@@ -107,29 +106,18 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
         batches=lambda: packed(cfg, answers, features(), "train", seed=cfg.seed),
         distil=distil_module,
     )
-    settings = {
-        "config": kind.recorded_settings(job),
-        "target": target.name,
-        "target_fingerprint": target.fingerprint,
-    }
-    if reuse_artifact(path, "drafters", overwrite=cfg.overwrite, **settings) and not cfg.overwrite:
-        say(f"drafter: {path} was made before with these settings")
+    parents = [*answers.manifests, *([parent.manifest] if parent else [])]
+    settings = kind.recorded_settings(job)
+    run = artifact_run(path, "drafters", target, settings, parents, overwrite=cfg.overwrite)
+    if run.existing and not cfg.overwrite:
+        say(f"drafter: {path} was trained before with these settings")
         return path
     trained = kind.train(job)
-    with write_artifact(
-        path,
-        kind="drafters",
-        name=path.name,
-        parents=[*answers.manifests, *([parent.manifest] if parent else [])],
-        metrics=dict(trained.metrics),
-        replace=cfg.overwrite,
-        **settings,
-    ) as folder:
+    with run.write(dict(trained.metrics)) as folder:
         trained.save(folder)
         if trained.curve is not None:
             save_json_atomic(folder / "curves.json", trained.curve)
-            keep_logs(staging_folder(path), folder)
-    drop_staging(path)
+            keep_logs(run.staging_dir, folder)
     say(f"drafter: {trained.summary}, {path}")
     return path
 

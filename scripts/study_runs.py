@@ -22,10 +22,10 @@ from drafterforge.config.progress import say
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.memory import peak
-from drafterforge.pipelines.prepare_data import find_answers
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.targets.device import KERNELS, describe_device
 from drafterforge.targets.load import Target, load_target
+from drafterforge.training.inputs import find_answers
 from drafterforge.training.study import StepClock
 
 Configs = dict[str, dict[str, TrainDrafterConfig | ConfigError]]

@@ -21,8 +21,8 @@ from drafterforge.config.fields import setting
 from drafterforge.config.variants import narrow, variants_of
 from drafterforge.drafters.eagle3.train.job import recorded
 from drafterforge.errors import ConfigError
-from drafterforge.pipelines.prepare_data import _content, _mixed
 from drafterforge.prompts.domains import domains
+from drafterforge.training.inputs import answer_settings, weighted_domain
 from drafterforge.training.loggers import settings_of
 
 NEEDED = {  # what a user has to type along with a choice
@@ -210,7 +210,7 @@ def test_every_grammar_has_a_domain_and_a_share_of_the_mixture(domain):
 def test_the_pool_learns_from_the_domains_of_its_experts():
     config = _compose("train-drafter", "domain=general", "experiment=pool_smollm2")
     recorded = DomainConfig(name="general", weights=dict.fromkeys(POOL_DOMAINS, 1.0))
-    assert _mixed(config.domain) == recorded  # what the shipped generalist's answers were made with
+    assert weighted_domain(config.domain) == recorded  # what the shipped generalist's answers were made with
     recipe = (Path(__file__).parents[1] / "scripts" / "train_pool").read_text()
     assert "from drafterforge.prompts.domains import domains; print(*domains())" in recipe
 
@@ -230,7 +230,7 @@ def test_a_training_on_fewer_answers_is_another_one():
 def test_settings_that_change_nothing_are_not_recorded_with_answers():
     plain = _compose("prepare-data", "data=jsonl")
     named = _compose("prepare-data", "data=jsonl", "data.domain_names={code: python}", "data.licences=[MIT]")
-    assert _content(plain).keys() == _content(named).keys() - {"domain_names", "licences"}
+    assert answer_settings(plain).keys() == answer_settings(named).keys() - {"domain_names", "licences"}
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tests.models import tiny_model
+
+TINY = SimpleNamespace(name="tiny", fingerprint="f00d")  # what artifacts say of a target
 
 CHATML = (
     "{% for m in messages %}"

@@ -20,9 +20,8 @@ from drafterforge.artifacts.atomic import (
     save_json_atomic,
     write_bytes_atomic,
 )
-from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.manifest import Manifest, canonical_json
-from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.artifacts.run import NamedTarget, artifact_run
 from drafterforge.config.data import DataConfig
 from drafterforge.data.answers import SPLITS, Answer, AnswerSet, answer_stats, encode_shard
 from drafterforge.data.chat import Message, conversation_ids, extend_turn, prompt_ids
@@ -44,8 +43,7 @@ def prepare_answers(
     generate: Generate | None,
     data: DataConfig,
     path: Path | str,
-    target_name: str,
-    target_fingerprint: str,
+    target: NamedTarget,
     config: Mapping[str, Any],
     seed: int,
     eos_ids: Collection[int],
@@ -60,15 +58,13 @@ def prepare_answers(
     path = Path(path)
     conversations = [c for split in SPLITS for c in _begin(tokenizer, split, prompts, data)]
     digest = _digest(conversations)
-    same = {"config": config, "target": target_name, "target_fingerprint": target_fingerprint}
-    manifest = reuse_artifact(path, "answers", overwrite=overwrite, **same)
-    if manifest is not None and _made_from(manifest, digest, path, overwrite):
-        drop_staging(path)
-        return AnswerSet(path, manifest)
+    run = artifact_run(path, "answers", target, config, overwrite=overwrite)
+    if run.existing is not None and _made_from(run.existing, digest, path, overwrite):
+        run.drop_staging()
+        return AnswerSet(path, run.existing)
 
     limits = [data.answers, data.max_prompt_tokens, data.max_new_tokens, data.temperature]
-    settings = {"prompts": digest, "limits": limits, "shard_size": data.shard_size, "seed": seed}
-    staging = open_staging(path, {**same, **settings, "eos_ids": sorted(eos_ids)})
+    staging = run.stage(prompts=digest, limits=limits, shard_size=data.shard_size, seed=seed, eos_ids=sorted(eos_ids))
     shards = _shards(conversations, data.shard_size)
     tokens = answers = 0
     seconds = 0.0
@@ -89,7 +85,7 @@ def prepare_answers(
     metrics: dict[str, Any] = {"prompts_sha256": digest}
     if data.answers == "target" and seconds:
         metrics["tokens_per_s"] = round(tokens / seconds, 1)
-    with write_artifact(path, kind="answers", name=path.name, metrics=metrics, replace=overwrite, **same) as folder:
+    with run.write(metrics) as folder:
         files = [folder / f"{name}.arrow" for name in shards]
         for file in files:
             link_or_copy(staging / file.name, file)
@@ -98,8 +94,7 @@ def prepare_answers(
             figures["left_out"] = len(prompts[split]) - figures["answers"]
         save_json_atomic(folder / "stats.json", stats)
         metrics |= stats
-    drop_staging(path)
-    return AnswerSet.open(path, target_fingerprint, verify=False)
+    return AnswerSet.open(path, target.fingerprint, verify=False)
 
 
 # --- conversations -------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from drafterforge.artifacts.atomic import link_or_copy, one_line, save_json_atomic
-from drafterforge.artifacts.folder import open_artifact, reuse_artifact, write_artifact
+from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.artifacts.run import NamedTarget, artifact_run
 from drafterforge.data.answers import Answer, AnswerSet
 
 SPLITS = ("train", "val")  # test prompts are decoded, not taught
@@ -120,8 +120,7 @@ def prepare_features(
     capture: Callable[[Sequence[Answer]], Sequence[Captured]],
     *,
     path: Path,
-    target_name: str,
-    target_fingerprint: str,
+    target: NamedTarget,
     config: Mapping[str, Any],
     shard_rows: int = 128,
     progress: Callable[[int, int], None] | None = None,
@@ -131,16 +130,12 @@ def prepare_features(
 
     progress(tokens done, tokens in all).
     """
-    settings = {
-        "config": {**config, "answers": answers.manifest.digest},
-        "target": target_name,
-        "target_fingerprint": target_fingerprint,
-    }
-    manifest = reuse_artifact(path, "features", overwrite=overwrite, **settings)
-    if manifest is not None:
-        drop_staging(path)
-        return FeatureSet(path, manifest)
-    staging = open_staging(path, {**settings, "shard_rows": shard_rows})
+    settings = {**config, "answers": answers.manifest.digest}
+    run = artifact_run(path, "features", target, settings, [answers.manifest], overwrite=overwrite)
+    if run.existing is not None:
+        run.drop_staging()
+        return FeatureSet(path, run.existing)
+    staging = run.stage(shard_rows=shard_rows)
     total = sum(int(answers.rows(split).lengths.sum()) for split in SPLITS)
     done, index = 0, {}
     for split in SPLITS:
@@ -155,22 +150,12 @@ def prepare_features(
             if progress is not None:
                 progress(done, total)
         index[split] = {"shards": names, "lengths": lengths}
-    metrics = {"tokens": total}
-    with write_artifact(
-        path,
-        kind="features",
-        name=path.name,
-        parents=[answers.manifest],
-        metrics=metrics,
-        replace=overwrite,
-        **settings,
-    ) as folder:
+    with run.write({"tokens": total}) as folder:
         for split in SPLITS:
             for name in index[split]["shards"]:
                 link_or_copy(staging / name, folder / name)
         save_json_atomic(folder / "index.json", index)
-    drop_staging(path)
-    return FeatureSet.open(path, target_fingerprint)
+    return FeatureSet.open(path, target.fingerprint)
 
 
 def _save_shard(path: Path, captures: Sequence[Captured]) -> None:

@@ -19,6 +19,7 @@ from drafterforge.data.chat import conversation_ids, prompt_ids
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import Prompt
 from drafterforge.errors import ArtifactError
+from tests.tiny import TINY
 
 SPLITS = ("train", "val", "test")
 EOS = "<|im_end|>"
@@ -64,8 +65,7 @@ SMALL = {"train": 10, "val": 3, "test": 2}
 def prepare(chatml, tmp_path):
     def run(prompts=None, generate=None, tokenizer=chatml, name="sql", **options) -> AnswerSet:
         target = {
-            "target_name": "tiny",
-            "target_fingerprint": "f00d",
+            "target": TINY,
             "config": {"domain": "sql"},
             "seed": 0,
         }

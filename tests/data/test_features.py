@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from drafterforge.errors import ArtifactError
 from drafterforge.targets.answer import BatchAnswerer
 from drafterforge.targets.capture import FeatureCapture
 from tests.models import tiny_target
+from tests.tiny import TINY
 
 pytestmark = pytest.mark.slow  # many short ones
 
@@ -47,8 +49,7 @@ def answers(chatml, target, tmp_path_factory) -> AnswerSet:
         generate=BatchAnswerer(target, 4),
         data=DataConfig(max_new_tokens=8, shard_size=4),
         path=tmp_path_factory.mktemp("answers") / "sql",
-        target_name="tiny",
-        target_fingerprint="f00d",
+        target=TINY,
         config={},
         seed=0,
         eos_ids=target.eos_ids,
@@ -71,7 +72,7 @@ class Capture:
 @pytest.fixture
 def prepare(answers, target, tmp_path):
     def run(capture: Capture | None = None, name: str = "sql", **options) -> FeatureSet:
-        settings = {"target_name": "tiny", "target_fingerprint": "f00d", "config": CONFIG, "shard_rows": 4, **options}
+        settings = {"target": TINY, "config": CONFIG, "shard_rows": 4, **options}
         return prepare_features(answers, capture or Capture(target), path=tmp_path / name, **settings)
 
     yield run
@@ -167,7 +168,7 @@ def test_features_of_another_target_are_refused(prepare):
     with pytest.raises(ArtifactError, match=r"fingerprint f00d, but target 'tiny' has fingerprint beef"):
         FeatureSet.open(found.path, "beef")
     with pytest.raises(ArtifactError, match=r"fingerprint f00d, .* has fingerprint beef"):
-        prepare(target_fingerprint="beef")
+        prepare(target=SimpleNamespace(name="tiny", fingerprint="beef"))
 
 
 def test_features_of_other_settings_are_refused_unless_overwritten(prepare, target):

@@ -1,0 +1,95 @@
+"""How a command makes an artifact: reuse it, or stage resumable work, write it whole and drop the staging folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from drafterforge.artifacts.folder import reuse_artifact, write_artifact
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.artifacts.staging import drop_staging, open_staging, staging_folder
+
+
+class NamedTarget(Protocol):
+    """What an artifact says of its target."""
+
+    name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class ArtifactRun:
+    """One artifact that is to be made, or is there already; see `artifact_run`."""
+
+    path: Path
+    kind: str
+    target: NamedTarget
+    settings: Mapping[str, Any]
+    parents: Sequence[Manifest]
+    overwrite: bool
+    existing: Manifest | None  # the artifact at `path`, if it was made with these settings
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the artifact: its settings and its target."""
+        return {
+            "config": self.settings,
+            "target": self.target.name,
+            "target_fingerprint": self.target.fingerprint,
+        }
+
+    @property
+    def staging_dir(self) -> Path:
+        """Where unfinished work lies, whether or not there is any."""
+        return staging_folder(self.path)
+
+    def stage(self, **more: Any) -> Path:
+        """The staging folder; emptied if it was begun with other settings.  more: further values that decide shards."""
+        return open_staging(self.path, {**self.identity, **more})
+
+    @contextlib.contextmanager
+    def write(self, metrics: dict[str, Any] | None = None) -> Iterator[Path]:
+        """Yields a folder to fill, which becomes the artifact when the block ends; then drops the staging folder.
+
+        metrics: read when the block ends, so the block may fill it.
+        """
+        with write_artifact(
+            self.path,
+            kind=self.kind,
+            name=self.path.name,
+            parents=self.parents,
+            metrics=metrics,
+            replace=self.overwrite,
+            **self.identity,
+        ) as folder:
+            yield folder
+        self.drop_staging()
+
+    def drop_staging(self) -> None:
+        """Remove unfinished work."""
+        drop_staging(self.path)
+
+
+def artifact_run(
+    path: Path | str,
+    kind: str,
+    target: NamedTarget,
+    settings: Mapping[str, Any],
+    parents: Sequence[Manifest] = (),
+    *,
+    overwrite: bool = False,
+    name_key: str = "name",
+) -> ArtifactRun:
+    """The run that makes the artifact at `path`; `.existing` is set if it was made before with equal settings.
+
+    name_key: the key that a user types to give the artifact another name.
+    Raises ArtifactError if the folder holds an artifact of other settings or another target, or a damaged one;
+    with `overwrite` that one is replaced.
+    """
+    path = Path(path)
+    run = ArtifactRun(path, kind, target, settings, parents, overwrite, existing=None)
+    existing = reuse_artifact(path, kind, overwrite=overwrite, name_key=name_key, **run.identity)
+    return ArtifactRun(path, kind, target, settings, parents, overwrite, existing)

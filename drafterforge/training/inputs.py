@@ -1,0 +1,167 @@
+"""Answers, features and packed batches that a configuration learns from; made if they are not there."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
+from drafterforge.config.compose import to_dict
+from drafterforge.config.data import DataConfig, DomainConfig
+from drafterforge.config.hints import typed_target
+from drafterforge.config.progress import bar, say
+from drafterforge.data.answering import prepare_answers
+from drafterforge.data.answers import SPLITS, AnswerSet
+from drafterforge.data.features import FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
+from drafterforge.data.joined import JoinedAnswers
+from drafterforge.data.prompts import load_prompts
+from drafterforge.data.spool import CaptureSpool
+from drafterforge.drafters.registry import trained_kind
+from drafterforge.errors import ConfigError
+from drafterforge.targets.answer import BatchAnswerer
+from drafterforge.targets.capture import FeatureCapture
+from drafterforge.targets.load import Target
+from drafterforge.training.batches import PackedData
+
+
+def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None = None) -> JoinedAnswers:
+    """The answers to learn from: those named by answers=, else prepared now unless they are there."""
+    if cfg.answers:
+        found = [named_answers(cfg, target, name) for name in cfg.answers]
+    else:
+        if not trained_kind(cfg.drafter.kind).trained_on_features:  # nor needs captures
+            cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, features="online"))
+        found = [answer_prompts(cfg, target, prompts or load_prompts(cfg.data, cfg.domain, cfg.seed))]
+    held_out = [named_answers(cfg, target, name, "val_answers") for name in cfg.val_answers]
+    joined = JoinedAnswers(found, cfg.trainer.num_answers, held_out)
+    for split in SPLITS:  # what is lacking is told before features are captured
+        joined.rows(split, cfg.domain.alone)
+    return joined
+
+
+def named_answers(cfg: TrainDrafterConfig, target: Target, name: str, key: str = "answers") -> AnswerSet:
+    """The `answers` artifact of this name or folder, checked to be of this target.  key: the setting that names it."""
+    hint = f"drafterforge prepare-data domain={cfg.domain.name} name={name}"
+    if "," in name:
+        hint = f"{key}=[{name}] for several artifacts"
+    elif [name] != cfg.answers[:1]:  # from other prompts than those of the first
+        hint += " data=jsonl path=FILE"
+    hint += typed_target(cfg)
+    path = find_artifact(cfg.runs_dir, target.name, "answers", name, hint=hint)
+    return AnswerSet.open(path, target.fingerprint, target=target.name)
+
+
+def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> AnswerSet:
+    """The `answers` artifact of these prompts, made or found."""
+    data, total = within_context(cfg.data, target), sum(map(len, prompts.values()))
+    name = cfg.name or cfg.domain.name
+    spool = open_spool(cfg, target, name)
+    keep = spool.keep if data.features == "cached" else None
+    started, tokens = time.perf_counter(), 0
+    with bar(f"answering {cfg.domain.name}", total) as progress:
+
+        def answered(new_tokens: int, new_answers: int) -> None:
+            nonlocal tokens
+            tokens += new_tokens
+            progress.advance(new_answers, f"{tokens / (time.perf_counter() - started):.0f} tokens/s")
+
+        answerer = BatchAnswerer(target, data.batch_size, data.temperature, answered, keep)
+
+        def answer_shard(prompts: list[list[int]], max_new_tokens: int, seed: int) -> list[list[int]]:
+            found = answerer(prompts, max_new_tokens, seed)
+            spool.flush()  # before the shard counts as done: a run killed in between would lack its captures
+            return found
+
+        answers = prepare_answers(
+            prompts,
+            tokenizer=target.tokenizer,
+            generate=answer_shard,
+            data=data,
+            path=artifact_dir(cfg.runs_dir, target.name, "answers", name),
+            target=target,
+            config={
+                "domain": to_dict(weighted_domain(cfg.domain)),
+                "data": answer_settings(cfg),
+                "seed": cfg.seed,
+                "dtype": str(target.dtype),
+            },
+            seed=cfg.seed,
+            eos_ids=target.eos_ids,
+            progress=lambda _, done, __: progress.reach(done),
+            overwrite=cfg.overwrite,
+        )
+    counts = answers.manifest.metrics["splits"]["train"]
+    rate = f", {tokens / (time.perf_counter() - started):.0f} tokens/s" if tokens else " (made before)"
+    say(f"answers: {total} prompts, {counts['answer_tokens']['sum']} training tokens{rate}")
+    return answers
+
+
+def within_context(data: DataConfig, target: Target) -> DataConfig:
+    """The limits of `data`, cut so that prompt and answer fit what the target reads."""
+    room = target.max_positions - data.max_new_tokens
+    if room < 1:
+        raise ConfigError(
+            f"data.max_new_tokens={data.max_new_tokens} leaves no room for a prompt: the target reads "
+            f"{target.max_positions} tokens; type data.max_new_tokens={target.max_positions // 2}"
+        )
+    return dataclasses.replace(data, max_prompt_tokens=min(data.max_prompt_tokens, room))
+
+
+def weighted_domain(domain: DomainConfig) -> DomainConfig:
+    """The domain without the parts that its mixture leaves out: a weight of 0 is as good as none."""
+    return dataclasses.replace(domain, weights={name: weight for name, weight in domain.weights.items() if weight})
+
+
+def answer_settings(cfg: PrepareDataConfig) -> dict:
+    """The data settings that decide the answers' content, not how they are worked through."""
+    ignored = {"batch_size", "shard_size", "features", "streaming"}
+    ignored |= {key for key in ("licences", "domain_names") if not getattr(cfg.data, key)}  # unknown to older answers
+    return {key: value for key, value in to_dict(cfg.data).items() if key not in ignored}
+
+
+def open_features(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers) -> JoinedFeatures:
+    """Features of all answers to learn from."""
+    return JoinedFeatures([features_of(cfg, target, one) for one in answers.sets])
+
+
+def features_of(cfg: PrepareDataConfig, target: Target, answers: AnswerSet) -> FeatureSet | OnlineFeatures:
+    """Features of one artifact's answers: cached on disk, or recomputed at every step."""
+    capture = FeatureCapture(target)
+    name = answers.path.name
+    spool = open_spool(cfg, target, name)
+    if cfg.data.features == "online":
+        spool.drop()
+        return OnlineFeatures(answers, capture)
+    with bar("capturing features", 1) as progress:
+        features = prepare_features(
+            answers,
+            lambda rows: spool.capture(rows, capture),
+            path=artifact_dir(cfg.runs_dir, target.name, "features", name),
+            target=target,
+            config={"taps": list(target.backbone.taps), "dtype": str(target.dtype)},
+            progress=progress.reach_of,
+            overwrite=cfg.overwrite,
+        )
+    spool.drop()
+    return features
+
+
+def packed(
+    cfg: TrainDrafterConfig,
+    answers: JoinedAnswers,
+    features: JoinedFeatures,
+    split: str,
+    seed: int | None = None,
+) -> PackedData:
+    """Batches of a split's answers; of a mixture, those of the drafter's domain."""
+    rows, read = answers.rows(split, cfg.domain.alone), features.reader(split)
+    return PackedData(rows, lambda wanted: read(rows.places[wanted].tolist()), cfg.trainer.tokens_per_batch, seed)
+
+
+def open_spool(cfg: PrepareDataConfig, target: Target, name: str) -> CaptureSpool:
+    """Where answering leaves the captures that features are made from."""
+    features = artifact_dir(cfg.runs_dir, target.name, "features", name)
+    made = f"{target.fingerprint[:8]}-{str(target.dtype).removeprefix('torch.')}"
+    made += "".join(f"-{layer}" for layer in cfg.target.taps)
+    return CaptureSpool(features.with_name(f".{name}.spool-{made}"))
