@@ -35,9 +35,9 @@ def select_jointly(
     train, test = traces.split("train"), traces.split("test")
     arms = portfolio(train, grid, profile, cfg.policy.arms)
     learned = JointAnswers.of(train, grid, profile, arms).alone().sum(axis=0)
-    contest = JointAnswers.of(test, grid, profile, arms)
-    alone = contest.alone()
-    best, tokens = int(learned.argmin()), contest.num_tokens
+    answers = JointAnswers.of(test, grid, profile, arms)
+    alone = answers.alone()
+    best, tokens = int(learned.argmin()), answers.num_tokens
     rows: list[dict[str, Any]] = [
         {"name": f"{arm.name} alone", "tokens_per_s": tokens / total}
         for arm, total in zip(arms, alone.sum(axis=0), strict=True)
@@ -47,7 +47,7 @@ def select_jointly(
     rows.append({"name": "best arm of each answer in hindsight", "tokens_per_s": tokens / alone.min(axis=1).sum()})
     with bar("replaying selectors", len(SELECTORS)) as progress:
         for name, options in SELECTORS.items():
-            seconds = contest.play(contest.maker(name.split(",")[0], **options))
+            seconds = answers.play(answers.maker(name.split(",")[0], **options))
             wins = float(np.mean(seconds < alone[:, best]))
             rows.append({"name": name, "tokens_per_s": tokens / seconds.sum(), "faster_on": wins})
             progress.advance(shown=name)
