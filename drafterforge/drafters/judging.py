@@ -17,7 +17,9 @@ class Truth:
     """What the target said at the committed positions."""
 
     tokens: Tensor  # [B, A] committed target ids
-    laws: Tensor | None  # the target's distribution that each token was drawn from, [B, A, V]; None: all greedy
+    distributions: (
+        Tensor | None
+    )  # the target's distribution that each token was drawn from, [B, A, V]; None: all greedy
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,11 @@ def judge(
     limits = torch.tensor(top_k, device=logits.device)[:, None, None]
     accepted = (known & (ahead < limits)).float()
     gamma = accepted
-    if truth.laws is not None:
+    if truth.distributions is not None:
         most = min(max(top_k), size)
         children = logits.topk(most, dim=-1).indices
         children = token_ids[:, None, None].expand(-1, batch, width, -1).gather(-1, children)
-        mass = truth.laws.expand(count, -1, -1, -1).gather(-1, children)
+        mass = truth.distributions.expand(count, -1, -1, -1).gather(-1, children)
         gamma = (mass * (torch.arange(most, device=logits.device) < limits[..., None])).sum(dim=-1).float()
     if not details:
         return Judgement(accepted, gamma)
@@ -89,11 +91,11 @@ def judge(
 def total_variation(logits: Tensor, token_ids: Tensor, truth: Truth) -> Tensor:
     """1 - sum_v min(p(v), q(v)), [N, B, A]; what a drafter cannot say counts as probability zero."""
     q = logits.softmax(dim=-1)  # [N, B, A, W]
-    if truth.laws is None:  # the target's law is a point
+    if truth.distributions is None:  # the target's distribution is a point
         hit = token_ids[:, None, None] == truth.tokens[None, :, :, None]
         return 1.0 - (q * hit).sum(dim=-1)
     at = token_ids[:, None, None].expand(-1, *truth.tokens.shape, -1)
-    p = truth.laws.expand(len(q), -1, -1, -1).gather(-1, at)
+    p = truth.distributions.expand(len(q), -1, -1, -1).gather(-1, at)
     return 1.0 - torch.minimum(p.float(), q).sum(dim=-1)
 
 
@@ -103,17 +105,17 @@ def judge_sets(
     """Judge one drafter by what it would propose, best first with probabilities, for each row's committed tokens."""
     shape = truth.tokens.shape
     accepted, log_q, divergence = torch.zeros(shape), torch.full(shape, float("-inf")), torch.ones(shape)
-    gamma = accepted if truth.laws is None else torch.zeros(shape)
+    gamma = accepted if truth.distributions is None else torch.zeros(shape)
     for row, (tokens, sets) in enumerate(zip(truth.tokens.tolist(), children, strict=True)):
         for place, (token, proposed) in enumerate(zip(tokens, sets, strict=False)):
             best = list(proposed)[: top_k[0]]
             accepted[row, place] = token in best
-            if truth.laws is not None and best:
-                gamma[row, place] = truth.laws[row, place, best].sum().item()
+            if truth.distributions is not None and best:
+                gamma[row, place] = truth.distributions[row, place, best].sum().item()
             if details and proposed:
                 q = torch.tensor(list(proposed.values()))
                 own = torch.tensor([guess == token for guess in proposed]).double()
-                p = own if truth.laws is None else truth.laws[row, place, list(proposed)].cpu()
+                p = own if truth.distributions is None else truth.distributions[row, place, list(proposed)].cpu()
                 log_q[row, place] = (q * own).sum().log()
                 divergence[row, place] = 1.0 - torch.minimum(p, q).sum()
     parts = (accepted, gamma, log_q, divergence) if details else (accepted, gamma)

@@ -20,6 +20,7 @@ from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine, kind_name
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.pool_members import PoolMembers
 from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
@@ -89,14 +90,15 @@ def test_it_is_judged_by_what_either_proposes(target, eagle, every, sampling, mo
     found = Retrieval(spec, min_probability=0.08, min_expected=0.0)  # what is taken, and no more
     drafters = {"eagle": eagle, "both": HybridDrafter(eagle, Retrieval(), trust=0.5), "retrieval": found}
     pool = Pool(drafters, "hedgespec", shapes=shapes, every=every)
-    judged, evaluations = [], PoolProposer._evaluations
+    judged, read = [], PoolMembers.read
 
-    def watching(proposer, judgement):
-        judged.append(judgement)
-        return evaluations(proposer, judgement)
+    def watching(members, *arguments):
+        judgement = read(members, *arguments)
+        judged.extend([] if judgement is None else [judgement])
+        return judgement
 
-    monkeypatch.setattr(PoolProposer, "_evaluations", watching)
-    order = [name for names, _ in PoolProposer(pool, TreeShape(12, 6, 3)).groups for name in names]
+    monkeypatch.setattr(PoolMembers, "read", watching)
+    order = PoolMembers(pool).names
     Engine(target, pool, TreeShape(12, 6, 3)).generate(PROMPTS, 20, sampling)
     more = 0
     for one in judged:
@@ -112,12 +114,12 @@ def test_drafters_share_what_reads_the_text_for_them(target, eagle):
     proposer = PoolProposer(
         Pool({"a": HybridDrafter(eagle, shared), "b": HybridDrafter(eagle, shared)}), TreeShape(8, 3, 2)
     )
-    assert len(proposer.indices) == 1
+    assert len(proposer.members.indices) == 1
     proposer.join("c", HybridDrafter(eagle, shared), [], [])
     proposer.join("d", HybridDrafter(eagle, other), [], [])
-    assert len(proposer.indices) == 2
+    assert len(proposer.members.indices) == 2
     proposer.leave("a"), proposer.leave("d")
-    assert len(proposer.indices) == 1 and set(proposer.index_of) == {"b", "c"}
+    assert len(proposer.members.indices) == 1 and set(proposer.members.index_of) == {"b", "c"}
 
 
 def test_it_joins_and_leaves_a_running_pool(target, eagle):
@@ -217,12 +219,12 @@ def test_the_drafter_is_asked_for_rows_of_which_retrieval_does_not_promise_enoug
     assert not asked
 
 
-def test_a_merged_drafter_that_is_alone_reads_when_it_drafts(target, eagle, monkeypatch):
+def test_a_hybrid_that_is_alone_reads_when_it_drafts(target, eagle, monkeypatch):
     unread, drafted, refresh, draft = [], [], PoolProposer.refresh, PoolProposer.draft
 
     def watching(proposer, *committed):
         refresh(proposer, *committed)
-        unread.append(max(len(row) for row in proposer.groups[0][1].unread))
+        unread.append(max(len(row) for row in proposer.members.groups[0][1].unread))
 
     def drawing(proposer, root, shape):
         tree = draft(proposer, root, shape)

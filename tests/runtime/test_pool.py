@@ -22,7 +22,7 @@ from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.router.features import request_of
 from drafterforge.router.net import RouterNet
 from drafterforge.router.router import Router
-from drafterforge.runtime import pool_proposer as pool_room
+from drafterforge.runtime import deferred_reading
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
@@ -188,7 +188,7 @@ def test_drafters_read_when_they_draft_unless_the_selector_asks_about_all(target
     assert len(reads) <= 2 * len(PROMPTS) or asked  # those of the prompts
     trees = drafts.copy()
     drafts.clear()
-    monkeypatch.setattr(pool_room, "LATE", 1)
+    monkeypatch.setattr(deferred_reading, "MAX_DEFERRED", 1)
     again = Engine(target, Pool(experts, name), SHAPE, max_batch=1).generate(PROMPTS, 14)
     assert drafts == trees and [one.tokens for one in again] == [one.tokens for one in late]
 
@@ -289,7 +289,7 @@ def test_a_drafter_that_joins_knows_what_one_knows_that_was_there(target):
         for _ in range(3):
             batch.cycle(SHAPE)
         engine.add_drafter("b", drafters[0])
-        ours, theirs = (part for _, part in batch.proposer.groups)
+        ours, theirs = (part for _, part in batch.proposer.members.groups)
         torch.testing.assert_close(ours.last, theirs.last, rtol=1e-4, atol=1e-5)
         batch.cycle(SHAPE)
         torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,131 @@
+"""The drafters of a pool at work: they read together, any of them drafts, they join and leave.
+
+Axes: B rows, A committed tokens, W draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+from torch import Tensor
+
+from drafterforge.drafters.base import CandidateIndex, Drafter
+from drafterforge.drafters.group import DrafterGroup
+from drafterforge.drafters.judging import Judgement, Truth
+from drafterforge.drafters.registry import kind_of
+from drafterforge.runtime.pool import Pool, group_alone
+from drafterforge.tree.expand import Growth
+from drafterforge.tree.grow import Tree, TreeShape
+from drafterforge.tree.merge import Others
+
+
+class PoolMembers:
+    """Every drafter's state for every row, in groups that read in one pass."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.drafters: dict[str, Drafter] = dict(pool.drafters)
+        self.groups: list[tuple[list[str], DrafterGroup]] = pool.groups()
+        self.index_of: dict[str, CandidateIndex] = {}  # of the drafters that have one
+        self._index_keys: dict[str, Hashable] = {}
+        for name in self.drafters:
+            self._add_index(name)
+
+    @property
+    def names(self) -> list[str]:
+        """Group by group, the order in which `read` judges them."""
+        return [name for names, _ in self.groups for name in names]
+
+    @property
+    def indices(self) -> list[CandidateIndex]:
+        """Each once: drafters with one key share an index."""
+        return list(dict.fromkeys(self.index_of.values()))
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        """Add a row, see `Proposer`."""
+        for state in self._states():
+            state.admit(text, features)
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        for state in self._states():
+            state.keep(rows)
+
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], tell: bool) -> None:
+        """Remember what is to be read, see `DrafterGroup`."""
+        for state in self._states():
+            state.commit(tokens, features, counts, tell)
+
+    def read(self, truth: Truth | None, top_k: Callable[[str], int], details: bool) -> Judgement | None:
+        """Let all drafters read what is unread; judge them, in the order of `names`, if the truth is given.
+
+        Without it a drafter may put its reading off until it drafts.  top_k: how many proposals of a drafter count.
+        """
+        judgements = [group.read(truth, [top_k(name) for name in names], details) for names, group in self.groups]
+        indexed = []
+        for index in self.indices:
+            names = [name for name, other in self.index_of.items() if other is index]
+            indexed.append((names, index.read(truth, [top_k(name) for name in names], details)))
+        if truth is None:
+            return None
+        judgement, order = Judgement.join(judgements), self.names
+        for names, judged in indexed:
+            judgement = judgement.or_else([order.index(name) for name in names], judged)
+        return judgement
+
+    def guesses(self, name: str, rows: list[int]) -> Tensor:
+        """What a drafter makes of the token after the roots of some rows: logits [B', W]."""
+        group, member = self._place(name)
+        return group.guesses(member, rows)
+
+    def draft(self, name: str, rows: list[int], root: Tensor, shape: TreeShape, growth: Growth | None = None) -> Tree:
+        """Trees of one drafter, and its index if it has one, below the roots [B'] of some rows."""
+        group, member = self._place(name)
+        if name not in self.index_of:
+            return group.draft(member, rows, root, shape, growth)
+
+        def draft(some: Sequence[int], growth: Growth, others: Others) -> Tree:
+            return group.draft(member, [rows[place] for place in some], root[some], shape, growth, others)
+
+        drafter, evidence = self.drafters[name], self.index_of[name].evidence(rows, shape.depth)
+        return kind_of(drafter).draft_with_index(drafter, evidence, root, shape, draft)
+
+    def add(self, name: str, drafter: Drafter, texts: Sequence[Tensor], features: Sequence[Tensor]) -> None:
+        """A drafter joins by itself, and reads each row's text so far; `features` as for `admit`."""
+        self.drafters[name] = drafter
+        group, index = group_alone(drafter), self._add_index(name)
+        for text, feature in zip(texts, features, strict=True):
+            group.admit(text, feature)
+            if index is not None:
+                index.admit(text, feature)
+        self.groups.append(([name], group))
+
+    def remove(self, name: str) -> None:
+        """A drafter leaves."""
+        del self.drafters[name]
+        self.index_of.pop(name, None), self._index_keys.pop(name, None)
+        for place, (names, group) in enumerate(self.groups):
+            if names == [name]:
+                del self.groups[place]
+                break
+            if name in names:
+                group.remove(names.index(name))
+                names.remove(name)
+                break
+
+    def _states(self) -> list[DrafterGroup]:
+        return [*(group for _, group in self.groups), *self.indices]
+
+    def _place(self, name: str) -> tuple[DrafterGroup, int]:
+        return next((group, names.index(name)) for names, group in self.groups if name in names)
+
+    def _add_index(self, name: str) -> CandidateIndex | None:
+        """Give a drafter its index; returns the index if it is new, and has read nothing."""
+        drafter = self.drafters[name]
+        kind = kind_of(drafter)
+        key = kind.index_key(drafter)
+        if key is None:
+            return None
+        shared = next((self.index_of[other] for other, known in self._index_keys.items() if known == key), None)
+        self._index_keys[name] = key
+        self.index_of[name] = kind.index(drafter) if shared is None else shared
+        return self.index_of[name] if shared is None else None
