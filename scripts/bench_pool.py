@@ -151,7 +151,7 @@ class PlainReader:
     def __call__(self) -> None:
         """Read, and score the newest token's children; then step back."""
         stable, last = list(self.proposer.stable), self.proposer.last
-        self.proposer.refresh(self.other.tokens, self.other.features, [CHUNK])
+        self.proposer.read(self.other.tokens, self.other.features, [CHUNK])
         self.proposer.drafter.logits(self.proposer.last)
         self.proposer.stable, self.proposer.last = stable, last
 

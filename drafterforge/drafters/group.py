@@ -118,9 +118,9 @@ class SoloGroup(DrafterGroup):
             features = pad_sequence([torch.cat(row) for row in self.unread_features], batch_first=True)
         self.unread, self.unread_features = [[] for _ in tokens], [[] for _ in tokens]
         if not self.tell:
-            self.proposer.refresh(padded, features, counts)
+            self.proposer.read(padded, features, counts)
             return
-        guesses = self.proposer.refresh_with_guesses(padded, features, counts)
+        guesses = self.proposer.read_with_guesses(padded, features, counts)
         for row, fresh, count in zip(self.guessed, guesses, counts, strict=True):
             row.extend(fresh[:count])
 

@@ -1,30 +1,34 @@
 """Sequences that are decoded together: draft a tree for each, verify all in one target forward, commit the walks.
 
+`Batch.cycle` is the order of a cycle, whose steps hand on a `CycleRecord`; `runtime.graphs` has steps of fixed shapes.
 All before a row's root is committed; the root's own key is computed by the next verification.  Tree slots of all rows
 begin behind the longest text, so that rows of different lengths share a pass; what lies between is never read.
-Axes: B rows, T tree nodes, A accepted tokens, V vocabulary.
+Axes: B rows, V vocabulary, H hidden of the target.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from drafterforge.drafters.proposer import Proposer, Verified
-from drafterforge.kernels.best import argmax
+from drafterforge.drafters.cycle import CycleRecord
+from drafterforge.drafters.proposer import Proposer
 from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.runtime.acceptance import Acceptance, accept
 from drafterforge.runtime.sampling import GREEDY, Picker, Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.targets.load import Target
-from drafterforge.tree.accept import accepted_path, sampled_path
-from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, root_only
+from drafterforge.tree.grow import TreeShape, ancestor_mask, root_only
 from drafterforge.tree.masks import level_mask
 
 STEPS = ("prefill", "draft", "verify", "select", "schedule", "host", "total")
+TIMED = ("draft", "verify", "select", "schedule", "host")  # steps of a cycle that add up to its seconds
+ROOT_ALONE = TreeShape(num_tokens=1, depth=0, top_k=1)  # what a target without a drafter verifies
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +91,17 @@ class Row:
         return taken
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a cycle confirmed, on the host."""
+class Mark(NamedTuple):
+    """A moment between two steps of a cycle."""
 
-    sizes: list[int]  # nodes of each tree, padding left out
-    counts: list[int]  # tokens confirmed, bonus included
-    paths: list[list[int]]  # nodes of the walks, padded
-    confirmed: list[list[int]]  # tokens after them
+    time: float  # of the host
+    event: torch.cuda.Event | None = None  # of a GPU, where the host does not wait for it
 
-    @staticmethod
-    def read(packed: Tensor) -> Found:
-        """From `pack`: the one time in a cycle that the host waits for the device."""
-        rows, width = packed.tolist(), packed.shape[1] // 2
-        return Found(
-            sizes=[row[0] for row in rows],
-            counts=[row[1] for row in rows],
-            paths=[row[2 : 1 + width] for row in rows],
-            confirmed=[row[1 + width : 1 + width + row[1]] for row in rows],
-        )
-
-
-def pack(tree: Tree, path: Tensor, counts: Tensor, tokens: Tensor) -> Tensor:
-    """Sizes, counts [B], walks and tokens [B, D + 1] in one tensor."""
-    sizes = (tree.parents != torch.arange(tree.parents.shape[1], device=path.device)).sum(dim=1) + 1
-    return torch.cat((sizes[:, None], counts[:, None], path, tokens), dim=1)
+    def until(self, other: Mark) -> float:
+        """Seconds to a later moment, on the GPU where both are moments of it."""
+        if self.event is None or other.event is None:
+            return other.time - self.time
+        return self.event.elapsed_time(other.event) / 1e3
 
 
 class Batch:
@@ -188,65 +178,111 @@ class Batch:
 
     def cycle(self, shape: TreeShape) -> list[Row]:
         """Draft, verify and commit for every row; returns the rows that ended, which are no longer here."""
-        marks, chosen = [self.now()], self._chosen_s()
-        tree, depth = root_only(self.root), 0
-        if self.proposer is not None:
-            shape = self.proposer.plan(shape, [row.rule.room - 1 for row in self.rows])  # more could only be cut off
-            tree, depth = self.proposer.draft(self.root, shape), shape.depth
-        marks.append(self.now())
-        logits, features = self.verify(tree, depth)
-        uniform = self.picker.noise([row.length + 1 for row in self.rows], depth + 1)
-        path, counts, tokens = accept(tree, logits, self.ancestors, depth, self.picker, uniform, self.seen)
-        if self.proposer is not None:
-            self.proposer.verified = Verified(tree, logits, path, self.picker, self.seen)
-        marks.append(self.now())
-        found = Found.read(pack(tree, path, counts, tokens))
-        counts = found.counts
-        self._commit(path, found.paths, counts)
-        self.root = tokens.gather(1, torch.tensor(counts, device=tokens.device)[:, None] - 1)[:, 0]
-        emitted = [row.take(confirmed) for row, confirmed in zip(self.rows, found.confirmed, strict=True)]
-        marks.append(self.now())
-        self._refresh(tokens, features, path, counts)
-        marks.append(self.now())
-        draft_s, verify_s, host_s, refresh_s = (after - before for before, after in pairwise(marks))
-        select_s, schedule_s = (after - before for before, after in zip(chosen, self._chosen_s(), strict=True))
-        draft_s += refresh_s - select_s - schedule_s
-        self._note(shape, depth, found, emitted, draft_s, verify_s, host_s, select_s, schedule_s, refresh_s)
+        limits = [row.rule.room - 1 for row in self.rows]  # more levels could only be cut off
+        record, marks = CycleRecord(self.root, limits, shape), [self.mark()]
+        for step in (self.plan, self.draft, self.verify, self.commit, self.refresh):
+            step(record)
+            marks.append(self.mark())
+        self.charge(record, marks)
+        self._add_statistics(record)
         return self._leave()
 
-    def _chosen_s(self) -> tuple[float, float]:
-        """Seconds spent so far on choosing drafters and shapes."""
-        return (0.0, 0.0) if self.proposer is None else (self.proposer.select_s, self.proposer.schedule_s)
+    def plan(self, record: CycleRecord) -> None:
+        """Choose each row's drafter and tree."""
+        if self.proposer is None:
+            record.plan_alike(ROOT_ALONE)
+        else:
+            self.proposer.plan(record)
 
-    def _note(
-        self,
-        shape: TreeShape,
-        depth: int,
-        found: Found,
-        emitted: list[list[int]],
-        draft_s: float,
-        verify_s: float,
-        host_s: float,
-        select_s: float = 0.0,
-        schedule_s: float = 0.0,
-        refresh_s: float = 0.0,
-    ) -> None:
+    def draft(self, record: CycleRecord) -> None:
+        """Draft a tree for each row."""
+        record.tree = root_only(self.root) if self.proposer is None else self.proposer.draft(record)
+
+    def verify(self, record: CycleRecord) -> None:
+        """Let the target read the trees, and accept what it confirms."""
+        tree, depth = record.tree, record.bounds.depth
+        batch, count = tree.tokens.shape
+        base, ancestors = self._base, ancestor_mask(tree.parents, depth)
+        lengths = torch.tensor([[row.length] for row in self.rows], device=self.root.device)
+        mask = None
+        if batch > 1 or count > 1:
+            mask = level_mask(ancestors, lengths[:, 0], base, self.target.compute_dtype)
+        self.cache.place(base, count)
+        states, record.features = self.target.forward(
+            tree.tokens, lengths + tree.levels, self.cache, mask, self.invariant
+        )
+        record.logits = self.target.logits(states, self.invariant)
+        uniform = self.picker.noise([row.length + 1 for row in self.rows], depth + 1)
+        accept(record, ancestors, self.picker, uniform, self.seen)
+
+    def commit(self, record: CycleRecord) -> None:
+        """Wait for the device, and add what was accepted to every row."""
+        acceptance = Acceptance.unpack(record.packed)
+        record.sizes, record.counts = acceptance.sizes, acceptance.counts
+        self._keep_accepted(record, acceptance.paths)
+        for row, count in zip(self.rows, record.counts, strict=True):
+            row.length += count
+        record.emitted = [row.take(tokens) for row, tokens in zip(self.rows, acceptance.tokens, strict=True)]
+
+    def refresh(self, record: CycleRecord) -> None:
+        """Let the drafters take over what was committed, unless every row has ended."""
+        if self.proposer is not None and not all(row.answer.stop_reason for row in self.rows):
+            self.proposer.refresh(record)
+
+    @property
+    def _base(self) -> int:
+        """Slot of the trees' roots: behind the longest text."""
+        return max(row.length for row in self.rows)
+
+    def _keep_accepted(self, record: CycleRecord, paths: list[list[int]]) -> None:
+        """Move the keys of the accepted nodes behind each row's text; the last accepted tokens are the next roots."""
+        base, counts = self._base, record.counts
+        if len(self.rows) == 1:
+            if paths[0][: counts[0]] != list(range(counts[0])):  # else they are there
+                self.cache.move(base + record.path[0, : counts[0]], self.rows[0].length)
+        else:
+            rows, sources, destinations = [], [], []
+            for place, (row, path, count) in enumerate(zip(self.rows, paths, counts, strict=True)):
+                rows += [place] * count
+                sources += [base + node for node in path[:count]]
+                destinations += range(row.length, row.length + count)
+            self.cache.move_rows(rows, sources, destinations)
+        last = torch.tensor(counts, device=self.root.device)[:, None] - 1
+        self.root = record.next_tokens.gather(1, last)[:, 0]
+
+    def mark(self) -> Mark:
+        """This moment, between two steps."""
+        return Mark(self.now())
+
+    def charge(self, record: CycleRecord, marks: Sequence[Mark]) -> None:
+        """Set the seconds of the steps, between which the marks are; a proposer has charged what it chose with."""
+        start, _, drafted, verified, committed, refreshed = marks
+        seconds = record.seconds
+        seconds["refresh"] = committed.until(refreshed)
+        drafting = start.until(drafted) + seconds["refresh"]
+        seconds["draft"] = drafting - seconds["select"] - seconds["schedule"]
+        seconds["verify"], seconds["host"] = drafted.until(verified), verified.until(committed)
+
+    def _add_statistics(self, record: CycleRecord) -> None:
         """Add a cycle to every row's statistics."""
         now = time.perf_counter()
-        spent = {"draft": draft_s, "verify": verify_s, "select": select_s, "schedule": schedule_s, "host": host_s}
-        drafters = getattr(self.proposer, "chosen", ()) or [""] * len(self.rows)
-        shapes = getattr(self.proposer, "shapes", ()) or [replace(shape, depth=depth)] * len(self.rows)
-        seconds = {"draft_s": draft_s, "verify_s": verify_s, "host_s": host_s, "select_s": select_s}
-        seconds |= {"schedule_s": schedule_s, "refresh_s": refresh_s}
-        for place, (row, taken) in enumerate(zip(self.rows, emitted, strict=True)):
-            for step, one in spent.items():
-                row.answer.time_s[step] += one
-            accepted, size = min(found.counts[place] - 1, len(taken)), found.sizes[place]
-            tree = {"depth": shapes[place].depth, "top_k": shapes[place].top_k, "num_nodes": size}
-            row.answer.cycles.append(
-                Cycle(**tree, accept_length=len(taken), accepted=accepted, drafter=drafters[place], **seconds)
+        seconds = {f"{step}_s": spent for step, spent in record.seconds.items()}
+        for place, row in enumerate(self.rows):
+            answer, shape, tokens = row.answer, record.shapes[place], len(record.emitted[place])
+            for step in TIMED:
+                answer.time_s[step] += record.seconds[step]
+            answer.cycles.append(
+                Cycle(
+                    depth=shape.depth,
+                    num_nodes=record.sizes[place],
+                    accept_length=tokens,
+                    accepted=min(record.counts[place] - 1, tokens),
+                    drafter=record.drafters[place],
+                    top_k=shape.top_k,
+                    **seconds,
+                )
             )
-            row.answer.time_s["total"] = now - row.began
+            answer.time_s["total"] = now - row.began
 
     def _leave(self) -> list[Row]:
         """Let the rows that ended go."""
@@ -254,42 +290,6 @@ class Batch:
         if ended:
             self.keep([place for place, row in enumerate(self.rows) if not row.answer.stop_reason])
         return ended
-
-    def verify(self, tree: Tree, depth: int) -> tuple[Tensor, Tensor]:
-        """The target's logits after each node, [B, T, V], and the nodes' features, [B, T, 3H]."""
-        batch, count = tree.tokens.shape
-        lengths = torch.tensor([[row.length] for row in self.rows], device=self.root.device)
-        self.base = max(row.length for row in self.rows)
-        self.cache.place(self.base, count)
-        self.ancestors = ancestor_mask(tree.parents, depth)
-        mask = None
-        if batch > 1 or count > 1:
-            mask = level_mask(self.ancestors, lengths[:, 0], self.base, self.target.compute_dtype)
-        states, features = self.target.forward(tree.tokens, lengths + tree.levels, self.cache, mask, self.invariant)
-        return self.target.logits(states, self.invariant), features
-
-    def _commit(self, path: Tensor, walks: list[list[int]], counts: list[int]) -> None:
-        """Move the keys of the accepted nodes behind each row's text."""
-        if len(self.rows) == 1:
-            if walks[0][: counts[0]] != list(range(counts[0])):  # else they are there
-                self.cache.move(self.base + path[0, : counts[0]], self.rows[0].length)
-        else:
-            rows, sources, destinations = [], [], []
-            for place, (row, walk, count) in enumerate(zip(self.rows, walks, counts, strict=True)):
-                rows += [place] * count
-                sources += [self.base + node for node in walk[:count]]
-                destinations += range(row.length, row.length + count)
-            self.cache.move_rows(rows, sources, destinations)
-        for row, count in zip(self.rows, counts, strict=True):
-            row.length += count
-
-    def _refresh(self, tokens: Tensor, features: Tensor, path: Tensor, counts: list[int]) -> None:
-        """Let the drafter read what was committed, unless every row has ended."""
-        if self.proposer is None or all(row.answer.stop_reason for row in self.rows):
-            return
-        width = max(counts)
-        path = path[:, :width, None].expand(-1, -1, features.shape[2])
-        self.proposer.refresh(tokens[:, :width], features.gather(1, path), counts)
 
     def add_drafter(self, name: str, drafter: object, cost: float | None = None) -> None:
         """Let a drafter join the pool between cycles; it reads each row's text, whose features the target repeats."""
@@ -318,31 +318,3 @@ class Batch:
         self.seen = None if self.seen is None or not rows else self.seen[index]
         if self.proposer is not None:
             self.proposer.keep(rows)
-
-
-def accept(
-    tree: Tree,
-    logits: Tensor,
-    ancestors: Tensor,
-    depth: int,
-    picker: Picker,
-    uniform: Tensor | None,
-    seen: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Accepted walks [B, D + 1], their lengths [B], and the tokens chosen after their nodes, [B, D + 1].
-
-    logits: [B, T, V].  uniform: noise of the positions after the root's, [B, D + 1].  seen: [B, V], the tokens of the
-    walks are added.
-    """
-    if picker.plain:
-        chosen = argmax(logits)
-        path, counts = accepted_path(tree, chosen, ancestors, depth)
-        return path, counts, chosen.gather(1, path)
-
-    def pick(level: int, logits: Tensor, walking: Tensor) -> Tensor:
-        token = picker(logits, None if uniform is None else uniform[:, level], seen)
-        if seen is not None:
-            seen.logical_or_(walking[:, None] & torch.zeros_like(seen).scatter_(1, token[:, None], True))
-        return token
-
-    return sampled_path(tree, logits, depth, pick)

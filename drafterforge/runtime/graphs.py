@@ -13,16 +13,21 @@ from __future__ import annotations
 import logging
 import time
 import weakref
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.propose import Eagle3Proposer, append_slots, draft_levels, new_draft_cache
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.runtime.batch import Batch, Found, Row, accept, pack
+from drafterforge.runtime.acceptance import accept
+from drafterforge.runtime.batch import ROOT_ALONE, Batch, Mark, Row
+from drafterforge.runtime.sampling import Sampling
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape, ancestor_mask, root_only
 from drafterforge.tree.masks import level_mask
@@ -87,34 +92,30 @@ class StaticRows:
 
 
 class StaticCycle:
-    """Draft, verify and commit for all rows with one tree shape."""
+    """The device's part of cycles with one tree shape: what `Batch.draft`, `verify` and `commit` do in fixed shapes."""
 
     def __init__(self, rows: StaticRows, shape: TreeShape, batch: Batch, capture: bool) -> None:
         self.rows, self.shape, self.picker, self.invariant = rows, shape, batch.picker, batch.invariant
-        self.capture = capture
+        self.record = CycleRecord(rows.root, [shape.depth] * rows.batch, shape)  # whose tensors graphs write again
+        self.record.plan_alike(shape)
         self.graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
+        if capture:
+            self._capture()
 
-    def __call__(self) -> tuple[Found, float, float]:
-        """What was confirmed, and the seconds of drafting and of verifying."""
-        if self.rows.target.device.type != "cuda":
-            began = time.perf_counter()
+    def draft(self) -> None:
+        """Let the drafter read what the last cycle committed, and draft."""
+        if self.graphs is None:
             self._draft()
-            drafted = time.perf_counter()
+        else:
+            self.graphs[0].replay()
+
+    def verify(self) -> Tensor:
+        """Verify, accept and commit; what the host is to know of it, see `Acceptance`."""
+        if self.graphs is None:
             self._verify()
-            found = Found.read(self.packed)
-            return found, drafted - began, time.perf_counter() - drafted
-        with torch.cuda.device(self.rows.target.device):
-            if self.capture and self.graphs is None:
-                self._capture()
-            draft, verify = (self._draft, self._verify) if self.graphs is None else (g.replay for g in self.graphs)
-            marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
-            marks[0].record()
-            draft()
-            marks[1].record()
-            verify()
-            marks[2].record()
-            found = Found.read(self.packed)  # waits, so that the marks have been passed
-            return found, marks[0].elapsed_time(marks[1]) / 1e3, marks[1].elapsed_time(marks[2]) / 1e3
+        else:
+            self.graphs[1].replay()
+        return self.record.packed
 
     def _capture(self) -> None:
         """Capture both graphs, or neither; what the runs before it changed is put back."""
@@ -135,14 +136,13 @@ class StaticCycle:
             self.graphs = draft, verify
         except RuntimeError as error:
             log.warning("decoding goes on without CUDA graphs: %s", str(error).strip().splitlines()[0])
-            self.capture = False
         for tensor, kept in zip(self.rows.state(), before, strict=True):
             tensor.copy_(kept)
 
     def _draft(self) -> None:
-        rows, shape = self.rows, self.shape
+        rows, shape, record = self.rows, self.shape, self.record
         if rows.drafter is None:
-            self.tree = root_only(rows.root)
+            record.tree = root_only(rows.root)
             return
         levels = shape.top_k * max(shape.depth - 1, 0)
         base = rows.slots - levels
@@ -152,10 +152,11 @@ class StaticCycle:
         rows.last.copy_(torch.where(rows.pending, last, rows.last))
         rows.stable.add_(rows.counts * rows.pending[:, 0])
         rows.pending.zero_()
-        self.tree = draft_levels(rows.drafter, rows.draft_cache, rows.last, rows.root, rows.stable, base, shape)
+        record.tree = draft_levels(rows.drafter, rows.draft_cache, rows.last, rows.root, rows.stable, base, shape)
 
     def _verify(self) -> None:
-        rows, tree, depth = self.rows, self.tree, self.shape.depth
+        rows, record, depth = self.rows, self.record, self.shape.depth
+        tree = record.tree
         count = tree.tokens.shape[1]
         base = rows.slots - count
         ancestors = ancestor_mask(tree.parents, depth)
@@ -163,10 +164,9 @@ class StaticCycle:
         mask = level_mask(ancestors, rows.lengths, base, rows.target.compute_dtype)
         positions = rows.lengths[:, None] + tree.levels
         states, features = rows.target.forward(tree.tokens, positions, rows.cache, mask, self.invariant)
-        logits = rows.target.logits(states, self.invariant)
-        seen = rows.seen if self.picker.penalised else None
-        path, counts, tokens = accept(tree, logits, ancestors, depth, self.picker, rows.uniform, seen)
-        self.packed = pack(tree, path, counts, tokens)
+        record.logits = rows.target.logits(states, self.invariant)
+        counts = accept(record, ancestors, self.picker, rows.uniform, rows.seen if self.picker.penalised else None)
+        path, tokens = record.path, record.next_tokens
         steps = torch.arange(depth + 1, device=path.device)
         kept = steps < counts[:, None]
         # what is not kept goes to the spare slot in front of the tree
@@ -179,6 +179,7 @@ class StaticCycle:
         rows.features[:, : depth + 1] = features.gather(1, path[:, :, None].expand(-1, -1, features.shape[2]))
         rows.counts.copy_(counts)
         rows.pending.fill_(True)
+        record.logits = record.distribution = None  # large, and no longer asked for
 
 
 class StaticBatch(Batch):
@@ -196,6 +197,7 @@ class StaticBatch(Batch):
         super().__init__(target, None, invariant)
         self.drafter, self.pool, self.largest = drafter, pool, shape
         self.static: StaticRows | None = None
+        self.samplings: tuple[Sampling, ...] = ()  # of the rows, without their seeds
         self.fresh_seen: Tensor | None = None
 
     def _see(self, seen: Tensor | None, root: Tensor) -> None:
@@ -245,6 +247,7 @@ class StaticBatch(Batch):
             rows.take(place, source, row)
         self._release()
         self.static, rows.owner = rows, weakref.ref(self)
+        self.root, self.samplings = rows.root, tuple(replace(row.sampling, seed=0) for row in self.rows)
 
     def _release(self) -> None:
         if self.static is not None:
@@ -260,27 +263,55 @@ class StaticBatch(Batch):
             self._release()
 
     def cycle(self, shape: TreeShape) -> list[Row]:
-        """Draft, verify and commit for every row; returns the rows that ended, which are no longer here."""
-        began, largest = time.perf_counter(), self.largest
+        """See `Batch`."""
+        on_gpu = self.target.device.type == "cuda"
+        with torch.cuda.device(self.target.device) if on_gpu else nullcontext():
+            return super().cycle(shape)
+
+    def plan(self, record: CycleRecord) -> None:
+        """The tree that is asked for, in every row; buffers with room for the cycle, and its noise."""
+        shape, largest = record.shape, self.largest
         if shape.num_tokens > largest.num_tokens or shape.depth > largest.depth or shape.top_k > largest.top_k:
             raise DrafterforgeError(f"this batch was opened for trees up to {largest}, got {shape}")
-        if self._slots(max(row.length for row in self.rows)) > self.static.slots:
+        record.plan_alike(ROOT_ALONE if self.drafter is None else shape)
+        if self._slots(self._base) > self.static.slots:
             self._gather([(self.static, row) for row in range(self.static.batch)])
-        if self.drafter is None:
-            shape = TreeShape(1, 0, 1)
-        uniform = self.picker.noise([row.length + 1 for row in self.rows], shape.depth + 1)
+        depth = record.bounds.depth
+        uniform = self.picker.noise([row.length + 1 for row in self.rows], depth + 1)
         if uniform is not None:
-            self.static.uniform[:, : shape.depth + 1] = uniform
-        key = (shape, self.invariant, tuple(replace(row.sampling, seed=0) for row in self.rows))
-        cycles = self.static.cycles
-        one = cycles.pop(key, None) or StaticCycle(self.static, shape, self, self.target.device.type == "cuda")
-        cycles[key] = one  # last, as above
+            self.static.uniform[:, : depth + 1] = uniform
+
+    def _device_cycle(self, shape: TreeShape) -> StaticCycle:
+        """The cycle of this shape and these samplings in the buffers, captured when it is first asked for."""
+        key, cycles = (shape, self.invariant, self.samplings), self.static.cycles
+        cycle = cycles.pop(key, None) or StaticCycle(self.static, shape, self, self.target.device.type == "cuda")
+        cycles[key] = cycle  # last: what has not been used for longest goes first
         if len(cycles) > MOST_CYCLES:
             del cycles[next(iter(cycles))]
-        found, draft_s, verify_s = one()
-        emitted = [row.take(confirmed) for row, confirmed in zip(self.rows, found.confirmed, strict=True)]
-        for row, count in zip(self.rows, found.counts, strict=True):
-            row.length += count
-        host_s = time.perf_counter() - began - draft_s - verify_s
-        self._note(shape, shape.depth, found, emitted, draft_s, verify_s, host_s)
-        return self._leave()
+        return cycle
+
+    def draft(self, record: CycleRecord) -> None:
+        """Draft a tree for each row, once the drafter has read what the last cycle committed."""
+        self._device_cycle(record.bounds).draft()
+
+    def verify(self, record: CycleRecord) -> None:
+        """Verify the trees, and keep what is accepted on the device."""
+        record.packed = self._device_cycle(record.bounds).verify()
+
+    def _keep_accepted(self, record: CycleRecord, paths: list[list[int]]) -> None:
+        """The device has kept it."""
+
+    def mark(self) -> Mark:
+        """This moment, also on a GPU, which is not waited for."""
+        event = None
+        if self.target.device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+        return Mark(time.perf_counter(), event)
+
+    def charge(self, record: CycleRecord, marks: Sequence[Mark]) -> None:
+        """Set the seconds of the steps; the host's are those in which the GPU neither drafts nor verifies."""
+        start, planned, drafted, verified, _, end = marks
+        seconds = record.seconds
+        seconds["draft"], seconds["verify"] = planned.until(drafted), drafted.until(verified)
+        seconds["host"] = end.time - start.time - seconds["draft"] - seconds["verify"]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafters.base import Drafter
+from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.judging import Judgement
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.runtime.deferred_reading import CommittedCycle, UnreadCycles
@@ -38,23 +39,7 @@ class PoolProposer(Proposer):
         self.scheduling = TreeScheduling(pool, self.members)
         self.unread = UnreadCycles()
         self.rows: list[PoolRow] = []
-        self.select_s = 0.0
         self.judgement: Judgement | None = None  # of the last evaluation, drafters in the order of the members
-
-    @property
-    def chosen(self) -> list[str]:
-        """The drafter of each row's cycle."""
-        return [row.choice for row in self.rows]
-
-    @property
-    def shapes(self) -> list[TreeShape]:
-        """The tree of each row's cycle."""
-        return [row.shape for row in self.rows]
-
-    @property
-    def schedule_s(self) -> float:
-        """Seconds spent on choosing shapes, ever."""
-        return self.scheduling.seconds
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`, and start its selector."""
@@ -76,56 +61,60 @@ class PoolProposer(Proposer):
         self.unread.keep(rows)
         self.members.keep(rows)
 
-    def plan(self, shape: TreeShape, limits: Sequence[int]) -> TreeShape:
-        """Pick every row's drafter and tree; the bounds of the trees, see `Proposer`."""
+    def plan(self, record: CycleRecord) -> None:
+        """Pick every row's drafter and tree."""
         began = time.perf_counter()
-        self.asked = shape
-        for row, limit in zip(self.rows, limits, strict=True):
+        self.asked = record.shape
+        for row, limit in zip(self.rows, record.limits, strict=True):
             row.select(self.names, limit)
-        self.select_s += time.perf_counter() - began
-        self.scheduling.choose(self.rows)
+        record.charge("select", began)
+        self.scheduling.choose(self.rows, record)
         for row in self.rows:
-            tree = row.scheduled if self.pool.scheduled(row.choice) else self.pool.shape_of(row.choice, shape)
+            tree = row.scheduled if self.pool.scheduled(row.choice) else self.pool.shape_of(row.choice, record.shape)
             row.shape = TreeShape(tree.num_tokens, min(tree.depth, row.limit), tree.top_k)
-        return bounds(self.shapes)
+        record.drafters, record.shapes = [row.choice for row in self.rows], [row.shape for row in self.rows]
+        record.bounds = bounds(record.shapes)
 
-    def draft(self, root: Tensor, shape: TreeShape) -> Tree:
-        """Trees below the roots [B], each by its row's drafter."""
+    def draft(self, record: CycleRecord) -> Tree:
+        """Trees below the roots, each by its row's drafter."""
         alike: dict[tuple[str, TreeShape], list[int]] = {}
         for place, row in enumerate(self.rows):
             alike.setdefault((row.choice, row.shape), []).append(place)
-        parts = [(places, self._draft(name, places, root[places], tree)) for (name, tree), places in alike.items()]
+        parts = [(places, self._draft(name, places, tree, record)) for (name, tree), places in alike.items()]
+        record.shapes = [row.shape for row in self.rows]
         return beside(parts, len(self.rows))
 
-    def _draft(self, name: str, places: list[int], root: Tensor, shape: TreeShape) -> Tree:
+    def _draft(self, name: str, places: list[int], shape: TreeShape, record: CycleRecord) -> Tree:
         """Trees of one drafter and shape; a scheduler may end them early."""
         if shape.depth == 0 or shape.num_tokens == 1:
-            return root_only(root)
-        tree = self.scheduling.draft(name, places, self.rows, root, shape)
-        return self.members.draft(name, places, root, shape) if tree is None else tree
+            return root_only(record.root[places])
+        tree = self.scheduling.draft(name, places, self.rows, shape, record)
+        return self.members.draft(name, places, record.root[places], shape) if tree is None else tree
 
-    def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
-        """Let the drafters read what was committed, and the selectors learn from it; see `Proposer`."""
+    def refresh(self, record: CycleRecord) -> None:
+        """Let the drafters read what was committed, and the selectors learn from it."""
         began = time.perf_counter()
+        tokens, features = record.committed()
+        counts = record.counts
         judged = any(row.selector.needs.evaluation for row in self.rows)
-        distributions = self._distributions(tokens.shape[1]) if judged else None
+        distributions = self._distributions(record, tokens.shape[1]) if judged else None
         self.unread.add(CommittedCycle(tokens, distributions, counts, judged))
         self.members.commit(tokens, features, counts, judged)
-        divergences = self._divergences() if any(row.selector.needs.divergence for row in self.rows) else None
+        divergences = self._divergences(record) if any(row.selector.needs.divergence for row in self.rows) else None
         keep_text = self.pool.scheduler is not None and self.pool.scheduler.reads_text
         for place, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
             divergence = None if divergences is None else divergences[place]
             drafter = self.names.index(row.choice)
             row.commit(drafter, tokens[place, :count], features[place, :count], divergence, keep_text)
-        self.select_s += time.perf_counter() - began
+        record.charge("select", began)
         if self.unread.is_due(self.pool.every):
-            self._read()
+            record.seconds["select"] += self._read()
         else:
             for row in self.rows:
                 row.observe(None)
 
-    def _read(self) -> None:
-        """Let all drafters read; judge them where a selector asks for it."""
+    def _read(self) -> float:
+        """Let all drafters read; judge them where a selector asks for it.  Returns the seconds of the selectors."""
         truth = self.unread.truth()
         judgement = self.members.read(truth, self._top_k, self.pool.details)
         began = time.perf_counter()
@@ -138,7 +127,7 @@ class PoolProposer(Proposer):
         self.unread.clear()
         for row, evaluation in zip(self.rows, evaluations, strict=True):
             row.observe(evaluation)
-        self.select_s += time.perf_counter() - began
+        return time.perf_counter() - began
 
     def _top_k(self, name: str) -> int:
         """How many proposals of a drafter count when it is judged."""
@@ -149,18 +138,17 @@ class PoolProposer(Proposer):
         if self.unread:
             self._read()
 
-    def _distributions(self, width: int) -> Tensor | None:
+    def _distributions(self, record: CycleRecord, width: int) -> Tensor | None:
         """The target's at each node of the walks, [B, A, V], None if every row is greedy."""
-        verified = self.verified
-        if verified.picker.greedy:
+        if record.distribution is None:
             return None
-        batch = verified.path.shape[0]
-        at = torch.arange(batch, device=verified.path.device)[:, None], verified.path[:, :width]
-        return torch.stack([verified.picker.law(step, verified.seen) for step in verified.logits[at].unbind(1)], dim=1)
+        rows = torch.arange(len(self.rows), device=record.path.device)[:, None]
+        logits = record.logits[rows, record.path[:, :width]]
+        return torch.stack([record.distribution(step) for step in logits.unbind(1)], dim=1)
 
-    def _divergences(self) -> list[float]:
+    def _divergences(self, record: CycleRecord) -> list[float]:
         """Block divergence of the drafts, [B], over the levels of the deepest drafter."""
-        return block_divergences(self.verified.tree, self.verified.logits, max(1, *self.pool.levels(self.asked)))
+        return block_divergences(record.tree, record.logits, max(1, *self.pool.levels(self.asked)))
 
     def join(
         self,

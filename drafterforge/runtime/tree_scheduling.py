@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.pool_members import PoolMembers
 from drafterforge.runtime.row_selection import PoolRow
@@ -25,9 +26,8 @@ class TreeScheduling:
 
     def __init__(self, pool: Pool, members: PoolMembers) -> None:
         self.pool, self.members = pool, members
-        self.seconds = 0.0  # spent on choosing shapes, ever
 
-    def choose(self, rows: Sequence[PoolRow]) -> None:
+    def choose(self, rows: Sequence[PoolRow], record: CycleRecord) -> None:
         """Ask the scheduler for the trees of rows whose last choice no longer stands."""
         scheduler = self.pool.scheduler
         if scheduler is None:
@@ -42,23 +42,24 @@ class TreeScheduling:
             shapes = scheduler.choose(observation_of(guesses, asking, scheduler, embedding))
             for row, shape in zip(asking, shapes, strict=True):
                 row.scheduled, row.kept = shape, scheduler.every
-            self.seconds += time.perf_counter() - began
+            record.charge("schedule", began)
         for row in rows:
             row.kept = max(row.kept - 1, 0)
 
     def draft(
-        self, name: str, places: list[int], rows: Sequence[PoolRow], root: Tensor, shape: TreeShape
+        self, name: str, places: list[int], rows: Sequence[PoolRow], shape: TreeShape, record: CycleRecord
     ) -> Tree | None:
-        """Trees below the roots [B'] of some rows, which the scheduler may end early; None: it does not serve them."""
+        """Trees of some rows, which the scheduler may end early; None: it does not serve them."""
         if not self.pool.scheduled(name):
             return None
+        root = record.root[places]
         lengths = torch.tensor([rows[place].position - 1 for place in places], device=root.device)
         growth = self.pool.scheduler.growth(lengths)
         if growth is None:
             return None
         timed = TimedGrowth(growth)
         tree = self.members.draft(name, places, root, shape, timed)
-        self.seconds += timed.seconds
+        record.seconds["schedule"] += timed.seconds
         for place, depth, count in zip(places, timed.depths.tolist(), timed.counts.tolist(), strict=True):
             rows[place].shape = TreeShape(count, depth, shape.top_k)
         return tree

@@ -154,9 +154,10 @@ def test_a_cycle_in_which_nothing_was_worth_verifying_teaches_a_bandit_too(targe
 def test_a_tree_does_not_depend_on_the_rows_beside_it(target, eagle, worth, monkeypatch):
     trees, verify = [], Batch.verify
 
-    def watching(batch, tree, depth):
+    def watching(batch, record):
+        tree = record.tree
         trees.append({row.answer.prompt[-1]: tuple(kept(tree, place)) for place, row in enumerate(batch.rows)})
-        return verify(batch, tree, depth)
+        return verify(batch, record)
 
     def kept(tree, row):
         for node, (token, parent, level) in enumerate(
@@ -222,12 +223,12 @@ def test_the_drafter_is_asked_for_rows_of_which_retrieval_does_not_promise_enoug
 def test_a_hybrid_that_is_alone_reads_when_it_drafts(target, eagle, monkeypatch):
     unread, drafted, refresh, draft = [], [], PoolProposer.refresh, PoolProposer.draft
 
-    def watching(proposer, *committed):
-        refresh(proposer, *committed)
+    def watching(proposer, record):
+        refresh(proposer, record)
         unread.append(max(len(row) for row in proposer.members.groups[0][1].unread))
 
-    def drawing(proposer, root, shape):
-        tree = draft(proposer, root, shape)
+    def drawing(proposer, record):
+        tree = draft(proposer, record)
         drafted.append(tree.tokens.tolist())
         return tree
 

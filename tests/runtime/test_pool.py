@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from drafterforge.drafters.causal_lm.small import SmallLM
+from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import LowRank, merge
 from drafterforge.drafters.eagle3.propose import Eagle3Proposer
@@ -110,11 +111,11 @@ def test_one_pass_equals_the_loop_over_drafters(target, kind, count):
         pool.commit(tokens, features, counts)
         pool.read(Truth(tokens, None), top_k=[3] * len(members))
         for one in loop:
-            one.refresh(tokens, features, counts)
+            one.read(tokens, features, counts)
     torch.testing.assert_close(pool.last, torch.stack([one.last for one in loop]), rtol=1e-5, atol=1e-5)
     root = tokens[torch.arange(3), torch.tensor(counts) - 1]
     for member, one in enumerate(loop):
-        wanted, found = one.draft(root, SHAPE), pool.draft(member, [0, 1, 2], root, SHAPE)
+        wanted, found = one.draft_trees(root, SHAPE), pool.draft(member, [0, 1, 2], root, SHAPE)
         assert torch.equal(wanted.tokens, found.tokens) and torch.equal(wanted.parents, found.parents)
         some = pool.draft(member, [2, 0], root[[2, 0]], SHAPE)
         assert torch.equal(some.tokens, wanted.tokens[[2, 0]])
@@ -438,7 +439,7 @@ def test_a_router_s_advice_counts_with_learners_and_is_refused_where_it_cannot(t
     batch = engine.open_batch()
     with torch.inference_mode():
         batch.admit(*engine.read(PROMPTS[0], 16))
-        batch.proposer.plan(SHAPE, [15])
+        batch.proposer.plan(CycleRecord(batch.root, [15], SHAPE))
     row = batch.proposer.rows[0]
     assert engine.drafter.options["prior"] == 4 and row.choice == row.selector.drafters[row.selector.advice.argmax()]
     assert Pool(everything(target), "hedgespec", router=router, prior=0).options["prior"] == 0

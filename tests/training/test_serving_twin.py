@@ -41,7 +41,9 @@ def test_unrolled_chains_equal_drafted_chains(norms):
         proposer = Eagle3Proposer(FusedDrafter(drafter, target.backbone.embedding))
         with torch.inference_mode():
             proposer.admit(tokens[: root + 1], seen.features[:root])
-            drafted = proposer.draft(tokens[root : root + 1], TreeShape(STEPS + 1, STEPS, 1)).tokens[0, 1:].tolist()
+            drafted = (
+                proposer.draft_trees(tokens[root : root + 1], TreeShape(STEPS + 1, STEPS, 1)).tokens[0, 1:].tolist()
+            )
         # step i of training is fed the text, a chain its own tokens: they agree while the chain follows the text
         for step, token in enumerate(drafted):
             assert unrolled[step, row] == token, (row, step)
@@ -92,5 +94,5 @@ def test_unrolled_later_steps_equal_a_drafter_fed_the_text(norms):
         proposer = Eagle3Proposer(forced)
         with torch.inference_mode():
             proposer.admit(tokens[: root + 1], seen.features[:root])
-            proposer.draft(tokens[root : root + 1], TreeShape(STEPS + 1, STEPS, 1))
+            proposer.draft_trees(tokens[root : root + 1], TreeShape(STEPS + 1, STEPS, 1))
         torch.testing.assert_close(torch.cat(forced.outputs), outputs[:, row], rtol=1e-4, atol=1e-5)

@@ -40,7 +40,7 @@ class CausalLMProposer(JudgedProposer):
         """Add a row, see `Proposer`; features are not read."""
         fresh = CausalLMProposer(self.drafter)
         fresh.cache, fresh.stable = self.model.new_cache(1), [0]
-        fresh.refresh(text[None], features, [text.numel()])
+        fresh.read(text[None], features, [text.numel()])
         if self.stable:
             self.cache.put_rows(fresh.cache, [])
         else:
@@ -55,14 +55,14 @@ class CausalLMProposer(JudgedProposer):
         self.stable = [self.stable[row] for row in rows]
         self.logits = self.logits[index]
 
-    def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
+    def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
         """Read the committed tokens, roots included; features are not read."""
-        self._newest(self.read(tokens, counts), counts)
+        self._newest(self._states(tokens, counts), counts)
 
-    def refresh_with_guesses(self, tokens: Tensor, features: Tensor, counts: list[int]) -> Tensor:
-        """As `refresh`; returns the logits that the committed tokens were guessed with, [B, A, V]."""
+    def read_with_guesses(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> Tensor:
+        """As `read`; returns the logits that the committed tokens were guessed with, [B, A, V]."""
         before = self.logits[:, None]
-        states = self.read(tokens, counts)
+        states = self._states(tokens, counts)
         self._newest(states, counts)
         return torch.cat((before, self.model.logits(states[:, :-1])), dim=1)
 
@@ -79,11 +79,11 @@ class CausalLMProposer(JudgedProposer):
         token_ids = torch.arange(self.model.config.vocab_size, device=self.model.device)[None]
         return token_ids, draft_id_table(token_ids, token_ids.shape[1])
 
-    def _newest(self, states: Tensor, counts: list[int]) -> None:
+    def _newest(self, states: Tensor, counts: Sequence[int]) -> None:
         last = torch.tensor(counts, device=states.device) - 1
         self.logits = self.model.logits(states[torch.arange(len(counts), device=states.device), last])
 
-    def read(self, tokens: Tensor, counts: list[int]) -> Tensor:
+    def _states(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
         """The model's states after each of the tokens, [B, A, width]; counts[b] of them are kept."""
         batch, width = tokens.shape
         device = tokens.device
@@ -99,17 +99,17 @@ class CausalLMProposer(JudgedProposer):
         mask = additive(torch.arange(used, device=device) <= slots[:, :, None], self.model.compute_dtype)
         return self.model.forward(tokens, slots, self.cache, mask)[0]
 
-    def draft(self, root: Tensor, shape: TreeShape) -> Tree:
+    def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees below the roots [B], which the model has read."""
         return self.draft_some(range(len(self.stable)), root, shape)
 
     def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
-        """As `draft`, for some rows, whose roots are [B']."""
+        """As `draft_trees`, for some rows, whose roots are [B']."""
         if len(rows) < len(self.stable):
             some = CausalLMProposer(self.drafter)
             some.cache, some.stable, some.logits = copy(self.cache), list(self.stable), self.logits
             some.keep(list(rows))
-            return some.draft(root, shape)
+            return some.draft_trees(root, shape)
         base = max(self.stable)
         # a text beyond the model's context is drafted for badly; once all are, nothing is
         depth = min(shape.depth, self.model.max_positions - min(self.stable))

@@ -5,12 +5,14 @@ Axes: B rows, A committed tokens, K beam nodes, L level slots, H hidden.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.model import Attend
-from drafterforge.drafters.proposer import Proposer
+from drafterforge.drafters.proposer import SoloProposer
 from drafterforge.kernels.attention import additive, grouped_attention
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.tree.expand import Growth, Step, expand
@@ -19,7 +21,7 @@ from drafterforge.tree.masks import level_mask
 from drafterforge.tree.merge import Others
 
 
-class Eagle3Proposer(Proposer):
+class Eagle3Proposer(SoloProposer):
     """The cache holds [stable | this cycle's levels]; only true features ever become stable.
 
     Slots of a row beyond its own stable ones are never read, so rows of different lengths share the level slots, which
@@ -36,7 +38,7 @@ class Eagle3Proposer(Proposer):
         """Add a row, see `Proposer`."""
         fresh = Eagle3Proposer(self.drafter)
         fresh.cache, fresh.stable = new_draft_cache(self.drafter, 1), [0]
-        fresh.refresh(text[None, 1:], features[None], [text.numel() - 1])
+        fresh.read(text[None, 1:], features[None], [text.numel() - 1])
         if self.stable:
             self.cache.put_rows(fresh.cache, [])
         else:
@@ -50,7 +52,7 @@ class Eagle3Proposer(Proposer):
         self.cache.keep_rows(index)
         self.stable, self.last = [self.stable[row] for row in rows], self.last[index]
 
-    def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
+    def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
         """Append slots that pair tokens with the target's features one position before."""
         if tokens.shape[0] == 1:  # no padding, no mask
             start, width = self.stable[0], tokens.shape[1]
@@ -68,7 +70,7 @@ class Eagle3Proposer(Proposer):
             self.last = append_slots(self.drafter, self.cache, tokens, features, stable, added, used)
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
 
-    def draft(self, root: Tensor, shape: TreeShape) -> Tree:
+    def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees below the roots [B], which are the tokens of the newest stable slots."""
         stable = torch.tensor(self.stable, device=root.device)
         return draft_levels(self.drafter, self.cache, self.last, root, stable, max(self.stable), shape)

@@ -37,13 +37,15 @@ class RetrievalProposer(JudgedProposer):
         """Forget all rows but these."""
         self.rows = [self.rows[row] for row in rows]
 
-    def refresh(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
-        """Index the committed tokens, see `Proposer`."""
+    def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
+        """Index the committed tokens, see `SoloProposer`."""
         for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
             index.append(committed[:count])
 
-    def refresh_with_guesses(self, tokens: Tensor, features: Tensor, counts: list[int]) -> list[list[dict[int, float]]]:
-        """As `refresh`; returns what would have been proposed for each committed token, with probabilities."""
+    def read_with_guesses(
+        self, tokens: Tensor, features: Tensor, counts: Sequence[int]
+    ) -> list[list[dict[int, float]]]:
+        """As `read`; returns what would have been proposed for each committed token, with probabilities."""
         one = TreeShape(num_tokens=MOST + 1, depth=1, top_k=MOST)
         told = []
         for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
@@ -54,12 +56,12 @@ class RetrievalProposer(JudgedProposer):
                 index.append([token])
         return told
 
-    def draft(self, root: Tensor, shape: TreeShape) -> Tree:
+    def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees of different sizes, the smaller ones padded; nothing where little is expected."""
         return self.draft_some(range(len(self.rows)), root, shape)
 
     def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
-        """As `draft`, for some rows, whose roots are [B']."""
+        """As `draft_trees`, for some rows, whose roots are [B']."""
         if shape.depth == 0 or shape.num_tokens <= 1:
             return root_only(root)
         return as_tree(root, [self._worth(self.rows[row], shape) for row in rows])

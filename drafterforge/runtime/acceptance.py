@@ -1,0 +1,73 @@
+"""Which drafted tokens the target confirms, on the device and packed into one tensor for the host.
+
+Axes: B rows, T tree nodes, D drafted levels, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from drafterforge.drafters.cycle import CycleRecord
+from drafterforge.kernels.best import argmax
+from drafterforge.runtime.sampling import Picker
+from drafterforge.tree.accept import accepted_path, sampled_path
+from drafterforge.tree.grow import Tree
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What a cycle accepted, on the host."""
+
+    sizes: list[int]  # nodes of each tree, padding left out
+    counts: list[int]  # tokens accepted, bonus included
+    paths: list[list[int]]  # nodes of the walks, padded
+    tokens: list[list[int]]  # after them
+
+    @staticmethod
+    def unpack(packed: Tensor) -> Acceptance:
+        """From `pack`: the one time in a cycle that the host waits for the device."""
+        rows, width = packed.tolist(), packed.shape[1] // 2
+        return Acceptance(
+            sizes=[row[0] for row in rows],
+            counts=[row[1] for row in rows],
+            paths=[row[2 : 1 + width] for row in rows],
+            tokens=[row[1 + width : 1 + width + row[1]] for row in rows],
+        )
+
+
+def pack(tree: Tree, path: Tensor, counts: Tensor, tokens: Tensor) -> Tensor:
+    """Sizes, counts [B], walks and tokens [B, D + 1] in one tensor."""
+    sizes = (tree.parents != torch.arange(tree.parents.shape[1], device=path.device)).sum(dim=1) + 1
+    return torch.cat((sizes[:, None], counts[:, None], path, tokens), dim=1)
+
+
+def accept(
+    record: CycleRecord, ancestors: Tensor, picker: Picker, uniform: Tensor | None, seen: Tensor | None
+) -> Tensor:
+    """Walk a cycle's trees by the target's logits; returns the lengths of the walks, [B], bonus included.
+
+    ancestors: see `ancestor_mask`.  uniform: noise of the positions after the root's, [B, D + 1].  seen: [B, V], the
+    tokens of the walks are added.
+    """
+    tree, logits, depth = record.tree, record.logits, record.bounds.depth
+    if picker.plain:
+        best = argmax(logits)
+        record.path, counts = accepted_path(tree, best, ancestors, depth)
+        record.next_tokens = best.gather(1, record.path)
+    else:
+
+        def pick(level: int, logits: Tensor, walking: Tensor) -> Tensor:
+            token = picker(logits, None if uniform is None else uniform[:, level], seen)
+            if seen is not None:
+                seen.logical_or_(walking[:, None] & torch.zeros_like(seen).scatter_(1, token[:, None], True))
+            return token
+
+        record.path, counts, record.next_tokens = sampled_path(tree, logits, depth, pick)
+    if not picker.greedy:
+        record.distribution = partial(picker.law, seen=seen)
+    record.packed = pack(tree, record.path, counts, record.next_tokens)
+    return counts

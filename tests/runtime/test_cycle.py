@@ -1,0 +1,103 @@
+"""The record of a cycle: who drafted, which trees, and which step took how long."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.proposer import Proposer
+from drafterforge.drafters.retrieval.model import Retrieval
+from drafterforge.runtime.batch import STEPS, Batch
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.stopping import StopRule
+from drafterforge.schedulers.base import StaticScheduler
+from drafterforge.tree.grow import TreeShape, root_only
+from tests.models import tiny_drafter, tiny_target
+
+PROMPTS = [[3, 14, 15, 9, 26, 5], [7, 7, 7]]
+LATE_S = 0.05
+
+
+class Watcher(Proposer):
+    """Drafts nothing, chooses slowly, and keeps the records it is given."""
+
+    def __init__(self) -> None:
+        self.records, self.steps = [], []
+
+    def admit(self, text, features) -> None: ...
+
+    def keep(self, rows) -> None: ...
+
+    def plan(self, record) -> None:
+        self.note("plan", record)
+        assert record.tree is None and record.logits is None and not record.counts
+        began = time.perf_counter()
+        time.sleep(LATE_S)
+        record.charge("select", began)
+        super().plan(record)
+
+    def draft(self, record):
+        self.note("draft", record)
+        assert record.bounds.depth <= max(record.limits)
+        return root_only(record.root)
+
+    def refresh(self, record) -> None:
+        self.note("refresh", record)
+        tokens, features = record.committed()
+        assert tokens.shape == (len(record.counts), 1) and features.shape[:2] == tokens.shape
+        assert [row.tolist() for row in tokens] == [list(row) for row in record.emitted]
+
+    def note(self, step, record) -> None:
+        self.steps.append(step)
+        if not self.records or self.records[-1] is not record:
+            self.records.append(record)
+
+
+def test_every_step_of_a_cycle_is_given_the_same_record():
+    target = tiny_target(eos_token_id=None)
+    watcher = Watcher()
+    batch = Batch(target, watcher)
+    with torch.inference_mode():
+        rows = [batch.admit(prompt, StopRule(frozenset(), 4, "length")) for prompt in PROMPTS]
+        while batch.rows:
+            batch.cycle(TreeShape(4, 2, 2))
+    assert watcher.steps == ["plan", "draft", "refresh"] * 2 + ["plan", "draft"]  # whoever has ended reads no more
+    assert len(watcher.records) == 3
+    for row in rows:
+        assert [cycle.select_s for cycle in row.answer.cycles] == [one.seconds["select"] for one in watcher.records]
+        assert all(cycle.select_s >= LATE_S for cycle in row.answer.cycles)
+        assert sum(row.answer.time_s[step] for step in STEPS if step != "total") <= row.answer.time_s["total"]
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_batches_of_both_kinds_record_the_trees_they_were_asked_for(graphs):
+    target = tiny_target(eos_token_id=None)
+    drafter, shape = FusedDrafter(tiny_drafter(target), target.backbone.embedding), TreeShape(8, 3, 2)
+    answers = Engine(target, drafter, shape, graphs=graphs).generate(PROMPTS, 12)
+    for answer in answers:
+        first = answer.cycles[0]
+        assert (first.depth, first.top_k, first.num_nodes, first.drafter) == (3, 2, 8, "")
+        assert sum(cycle.accept_length for cycle in answer.cycles) == 11
+        for step in ("verify", "host"):
+            spent = [getattr(cycle, f"{step}_s") for cycle in answer.cycles]
+            assert min(spent) > 0 and sum(spent) == pytest.approx(answer.time_s[step])
+
+
+def test_a_pool_records_each_row_s_drafter_tree_and_seconds_of_choosing():
+    target = tiny_target(eos_token_id=None)
+    eagle = FusedDrafter(tiny_drafter(target), target.backbone.embedding)
+    pool = Pool(
+        {"eagle": eagle, "lookup": Retrieval()},
+        "random",
+        shapes={"lookup": TreeShape(6, 5, 1)},
+        scheduler=StaticScheduler(TreeShape(7, 2, 3)),
+    )
+    answers = Engine(target, pool, TreeShape(8, 3, 2)).generate(PROMPTS, 40)
+    cycles = [cycle for answer in answers for cycle in answer.cycles]
+    assert {(cycle.drafter, cycle.top_k) for cycle in cycles} == {("eagle", 3), ("lookup", 1)}
+    assert all(cycle.select_s > 0 and cycle.draft_s > 0 for cycle in cycles)
+    assert any(cycle.schedule_s > 0 for cycle in cycles)
