@@ -1,14 +1,28 @@
-"""Distil, schedule and serve domain-expert EAGLE-3 drafters."""
+"""Distil, schedule and serve domain-expert drafters.
+
+`load` gives an engine of a target with its best drafter, `open` one of a bundle.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from drafterforge.errors import DrafterforgeError
+
+if TYPE_CHECKING:
+    from drafterforge.assembly.load import load, open
 
 __version__ = "0.1.0"
+__all__ = ["DrafterforgeError", "load", "open"]
 
 
-def open(path: str, **options: Any) -> Any:
-    """The engine of a bundle: a folder, a `.tar` of one, or a hub id; see `drafterforge.assembly.bundles`."""
-    # Late: the package brings no torch.
-    return import_module("drafterforge.assembly.bundles").open_bundle(path, **options)
+def __getattr__(name: str) -> Any:
+    # Late: the package itself brings no torch.
+    if name in ("load", "open"):
+        return getattr(import_module("drafterforge.assembly.load"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

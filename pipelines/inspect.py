@@ -15,10 +15,11 @@ from drafterforge.assembly.bundles import check_bundle, locate
 from drafterforge.bundle.card import summary
 from drafterforge.bundle.record import BUNDLE, BundleRecord
 from drafterforge.config.commands import InspectConfig
-from drafterforge.config.progress import table_console
+from drafterforge.config.progress import say, table_console
 from drafterforge.errors import ConfigError
 
 Config = InspectConfig
+PREFERRED = ("drafters", "bundles")  # where a name means several artifacts
 
 
 def run(cfg: Config) -> Manifest | BundleRecord:
@@ -51,22 +52,27 @@ def run(cfg: Config) -> Manifest | BundleRecord:
 
 
 def named(cfg: Config) -> Path | None:
-    """The one artifact or bundle of this name, if there is no such path."""
+    """The artifact or bundle of this name, if there is no such path: a drafter before a bundle before all others."""
     if "/" in cfg.path or Path(cfg.path).exists():
         return None
     name = glob.escape(cfg.path)
     for aside in Path(cfg.runs_dir).glob(f"*/*/.{name}.old-*"):
         restore_interrupted(aside.with_name(cfg.path))
-    found = sorted(Path(cfg.runs_dir).glob(f"*/*/{name}"))
-    found += sorted(SHIPPED.glob(f"*/*/{name}")) if not found else []
-    if len(found) > 1:
-        raise ConfigError(f"{cfg.path!r} names {len(found)} artifacts; type one of {', '.join(map(str, found))}")
-    if not found:
+    folders = sorted(Path(cfg.runs_dir).glob(f"*/*/{name}"))
+    folders += sorted(SHIPPED.glob(f"*/*/{name}")) if not folders else []
+    if not folders:
         raise ConfigError(
             f"nothing is named {cfg.path!r} in {cfg.runs_dir}, nor is it a folder or file here; type drafterforge "
             "inspect PATH"
         )
-    return found[0]
+    preferred = next(
+        (kept for kind in PREFERRED if (kept := [path for path in folders if path.parent.name == kind])), folders
+    )
+    if len(preferred) > 1:
+        raise ConfigError(f"{cfg.path!r} names {len(folders)} artifacts; type one of {', '.join(map(str, folders))}")
+    if others := [str(path) for path in folders if path not in preferred]:
+        say(f"{preferred[0]}; of the same name: {', '.join(others)}")
+    return preferred[0]
 
 
 def inspect_bundle(path: Path) -> BundleRecord:

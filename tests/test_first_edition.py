@@ -36,7 +36,7 @@ def test_a_bundle_of_the_first_edition_gives_the_tokens_it_gave(case, tmp_path):
     path = Path(shutil.copytree(STORED / "artifacts" / "tiny" / "bundles", tmp_path / "bundles")) / bundle
     target = str(STORED / "target")
     engine = drafterforge.open(path, target=target, dtype="float32", drafter=drafter)
-    answers = engine.generate(PROMPTS, max_new_tokens=24)
+    answers = engine.runtime.generate(PROMPTS, max_new_tokens=24)
     assert [answer.tokens for answer in answers] == EXPECTED[case]["tokens"]
     # Tree shapes may follow the device; the drafters that a stored router or scheduler works with may not.
     drafters = [{cycle[0] for cycle in cycles} for cycles in EXPECTED[case]["cycles"]]

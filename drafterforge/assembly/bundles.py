@@ -112,6 +112,10 @@ class BundleFolder:
         """Names of the bundle's default drafters."""
         return list(self.record.defaults.drafters)
 
+    def unproven(self) -> list[str]:
+        """None: whoever made the bundle has named its drafters."""
+        return []
+
     def drafter(self, name: str) -> DrafterSource:
         """Where a drafter's files are in the bundle."""
         return files_in(self.folder, self.record, name)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from drafterforge.artifacts.locate import find_artifact
 from drafterforge.assembly.bundles import find_bundle, locate, open_bundle
+from drafterforge.assembly.defaults import AUTO, default_drafter
 from drafterforge.assembly.pools import (
     build_pool,
     check_alone,
@@ -11,9 +15,12 @@ from drafterforge.assembly.pools import (
     say_of_reading,
     scheduled,
 )
-from drafterforge.assembly.runs import RunsFolder
+from drafterforge.assembly.runs import POLICY_COMMAND, ROUTER_COMMAND, RunsFolder, locate_drafter
 from drafterforge.bundle.record import read_record
+from drafterforge.config.names import parts_of
 from drafterforge.config.pool import PoolConfig
+from drafterforge.config.progress import say
+from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.serving import GenerateConfig, ServeConfig
 from drafterforge.errors import ConfigError
 from drafterforge.runtime.engine import Engine, kind_name
@@ -28,26 +35,56 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
     """The engine that is configured, and the name of what it serves."""
     if cfg.bundle:
         return open_named_bundle(cfg, max_batch)
-    if cfg.drafter == POOL:
-        check_selector(cfg.pool)
-    else:
-        check_alone(cfg.pool, cfg.drafter)
-        given = [key for key in ("num_tokens", "depth", "top_k") if getattr(cfg.runtime, key) is not None]
-        if cfg.pool.scheduler and given:
-            raise ConfigError(
-                f"runtime.{given[0]}= does nothing where pool.scheduler={cfg.pool.scheduler} chooses the trees; "
-                "leave one of them out"
-            )
+    check_engine(cfg.drafter, cfg.pool, cfg.runtime)
+    check_names(cfg.drafter, cfg.pool, cfg.runs_dir, target_name(cfg.target))
     target = load_target(cfg.target)
     runs = RunsFolder(cfg.runs_dir, target)
-    if cfg.drafter == POOL:
+    drafter = cfg.drafter
+    if drafter == AUTO:
+        drafter = default_drafter(runs)
+        drafting = f"{drafter} drafts" if drafter else "nothing drafts"
+        say(f"drafter=auto: {drafting} for {target.name} on this {target.device.type}")
+    if drafter == POOL:
         say_of_reading(cfg.pool, target)
-        drafter, shape = build_pool(cfg.pool, cfg.runtime, runs)
+    return build_engine(runs, drafter, cfg.pool, cfg.runtime, max_batch), target.name
+
+
+def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig) -> None:
+    """Refuse settings that contradict each other, before anything is loaded."""
+    if drafter == POOL:
+        return check_selector(pool)
+    check_alone(pool, drafter)
+    given = [key for key in ("num_tokens", "depth", "top_k") if getattr(runtime, key) is not None]
+    if pool.scheduler and given:
+        raise ConfigError(
+            f"runtime.{given[0]}= does nothing where pool.scheduler={pool.scheduler} chooses the trees; "
+            "leave one of them out"
+        )
+
+
+def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: str) -> None:
+    """Refuse drafters, policies and routers that are not there, before anything is loaded."""
+    drafters = {POOL: pool.drafters, AUTO: [], "": []}.get(drafter, [drafter])
+    for name in drafters:
+        for part in [name] if Path(name).expanduser().exists() else parts_of([name]):
+            locate_drafter(runs_dir, target, part)
+    for name, hint in ((pool.scheduler, POLICY_COMMAND), (pool.router, ROUTER_COMMAND)):
+        if name:
+            find_artifact(runs_dir, target, "policies", name, hint=hint)
+
+
+def build_engine(
+    runs: RunsFolder, drafter: str, pool: PoolConfig, runtime: RuntimeConfig, max_batch: int = 8
+) -> Engine:
+    """The engine of a loaded target.  drafter: a name or a folder, `pool`, or empty for plain decoding."""
+    target = runs.target
+    if drafter == POOL:
+        opened, shape = build_pool(pool, runtime, runs)
     else:
-        drafter = open_alone(cfg.drafter, runs) if cfg.drafter else None
-        shape = choose_shape(cfg.runtime, target.device, target.dtype, kind_name(drafter))
-        drafter = scheduled(runs, cfg.pool.scheduler, cfg.drafter, drafter)
-    return Engine(target, drafter, shape, max_batch, cfg.runtime.numerics), target.name
+        opened = open_alone(drafter, runs) if drafter else None
+        shape = choose_shape(runtime, target.device, target.dtype, kind_name(opened))
+        opened = scheduled(runs, pool.scheduler, drafter, opened)
+    return Engine(target, opened, shape, max_batch, runtime.numerics)
 
 
 def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tuple[Engine, str]:
@@ -58,9 +95,9 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
             "a bundle fixes pool.drafters, pool.router, pool.every and pool.options; with bundle= give pool.selector "
             "or pool.scheduler only, or export another bundle"
         )
-    if cfg.drafter not in ("", POOL):
+    if cfg.drafter not in ("", AUTO, POOL):
         check_alone(pool, cfg.drafter)
-    if pool.scheduler and cfg.drafter not in ("", POOL):
+    if pool.scheduler and cfg.drafter not in ("", AUTO, POOL):
         raise ConfigError(
             f"drafter={cfg.drafter} of a bundle decodes alone, which pool.scheduler={pool.scheduler} does not change; "
             "leave one of them out"
@@ -70,7 +107,7 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
     engine = open_bundle(
         folder,
         target=cfg.target if cfg.target.source == "hf" else None,
-        drafter="" if cfg.drafter == POOL else cfg.drafter,
+        drafter="" if cfg.drafter in (AUTO, POOL) else cfg.drafter,
         selector=None if pool.selector == plain.selector else pool.selector,
         scheduler=pool.scheduler or None,
         device=cfg.target.device,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.assembly.drafters import RETRIEVAL, open_named
-from drafterforge.assembly.runs import RunsFolder
+from drafterforge.assembly.runs import GENERAL, RunsFolder
 from drafterforge.assembly.sources import PoolSource
 from drafterforge.config.names import parse_hybrid, parts_of
 from drafterforge.config.pool import PoolConfig
@@ -26,8 +26,6 @@ from drafterforge.schedulers.policy import check_observations, check_policy, loa
 from drafterforge.selectors import advised, check_options
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
-
-GENERAL = "general"  # the mixture of all domains
 
 
 def pool_names(source: PoolSource, names: Sequence[str]) -> list[str]:
@@ -74,6 +72,15 @@ def say_of_reading(cfg: PoolConfig, target: Target) -> None:
         )
 
 
+def say_of_unproven(source: PoolSource) -> None:
+    """One line about drafters that the pool leaves out."""
+    if names := source.unproven():
+        say(
+            f"the pool leaves out {', '.join(names)}: validation does not show a gain over what they began with or "
+            "over the generalist; pool.drafters=[NAME,...] takes them"
+        )
+
+
 def check_alone(cfg: PoolConfig, drafter: str) -> None:
     """Refuse keys that pick among a pool's drafters where there is no pool."""
     plain = PoolConfig()
@@ -91,6 +98,8 @@ def build_pool(
     seed: of selectors that draw, where the options do not give one; None: the selector's default.
     """
     target = source.target
+    if not cfg.drafters and not source.quiet:
+        say_of_unproven(source)
     drafters = open_named(pool_names(source, cfg.drafters), source.drafter, target)
     shapes = {
         name: choose_shape(runtime, target.device, target.dtype, drafter.kind)

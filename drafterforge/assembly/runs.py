@@ -16,6 +16,9 @@ from drafterforge.drafters.registry import KINDS, kind_named, manifest_kind
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import Target
 
+GENERAL = "general"  # the mixture of all domains
+POLICY_COMMAND, ROUTER_COMMAND = "drafterforge train-policy", "drafterforge train-policy policy=router"
+
 
 @dataclass(frozen=True)
 class RunsFolder:
@@ -32,13 +35,31 @@ class RunsFolder:
         )
 
     def pool(self) -> list[str]:
-        """All drafters of the target, and retrieval."""
+        """The drafters that are known to gain something, and retrieval; see `unproven`."""
         if not (names := self.names()):
             raise ConfigError(
                 f"the pool is empty: {self.folder} has no drafters for {self.target.name}; "
                 "type drafterforge train-drafter domain=sql"
             )
-        return [*names, RETRIEVAL]
+        unproven = self.unproven()
+        return [*(name for name in names if name not in unproven), RETRIEVAL]
+
+    def unproven(self) -> list[str]:
+        """Drafters that join a pool only by name, as nothing shows that they beat what they would compete with.
+
+        An expert that went on from another drafter has to be better than that on validation: its best step is not 0.
+        An expert that did not is never compared with the target's generalist, so it is left out where there is one.
+        """
+        manifests = {name: Manifest.read(self.find(name)) for name in self.names()}
+        general = [name for name, manifest in manifests.items() if domain_of(manifest) == GENERAL]
+        has_generalist = any("val_accept_length" in manifests[name].metrics for name in general)
+        return [
+            name
+            for name, manifest in manifests.items()
+            if name not in general
+            and "val_accept_length" in manifest.metrics
+            and (manifest.metrics.get("best_step") == 0 if goes_on(manifest) else has_generalist)
+        ]
 
     def rank(self, name: str) -> int:
         """See `DrafterKind.pool_rank`."""
@@ -47,7 +68,7 @@ class RunsFolder:
 
     def find(self, name: str) -> Path:
         """The folder of a drafter given by name or by path."""
-        return find_artifact(self.folder, self.target.name, "drafters", name, hint=command_for(name))
+        return find_drafter(self.folder, self.target.name, name)
 
     def manifest(self, name: str) -> Manifest:
         """The manifest of a drafter, whose files are whole."""
@@ -58,11 +79,12 @@ class RunsFolder:
 
         name: that of a trained or shipped drafter, its folder, `retrieval`, or the folder of a small language model.
         """
-        if name in KINDS and not KINDS[name].needs_files:
+        folder = locate_drafter(self.folder, self.target.name, name)
+        if folder is None:
             return DrafterSource(name, name, None)
-        if is_language_model(folder := Path(name).expanduser()):
+        if not (folder / MANIFEST).is_file():
             return DrafterSource(name, CausalLMKind.name, folder)
-        return source_in(self.find(name), self.target, name)
+        return source_in(folder, self.target, name)
 
     def weights(self, name: str) -> tuple[str, str]:
         """The name in a drafter's manifest, and the fingerprint of its weights."""
@@ -71,10 +93,23 @@ class RunsFolder:
 
     def part(self, name: str, kind: str) -> Path:
         """The folder of a policy or a router, whole and for this target."""
-        hint = "drafterforge train-policy" + (" policy=router" if kind == "router" else "")
+        hint = ROUTER_COMMAND if kind == "router" else POLICY_COMMAND
         folder = find_artifact(self.folder, self.target.name, "policies", name, hint=hint)
         open_artifact(folder, "policies", target_fingerprint=self.target.fingerprint, target=self.target.name)
         return folder
+
+
+def find_drafter(runs_dir: Path | str, target: str, name: str) -> Path:
+    """The folder of a trained or shipped drafter given by name or by path."""
+    return find_artifact(runs_dir, target, "drafters", name, hint=command_for(name))
+
+
+def locate_drafter(runs_dir: Path | str, target: str, name: str) -> Path | None:
+    """The folder of any drafter, a small language model too; None for one that needs no files."""
+    if name in KINDS and not KINDS[name].needs_files:
+        return None
+    folder = Path(name).expanduser()
+    return folder if is_language_model(folder) else find_drafter(runs_dir, target, name)
 
 
 def open_drafter(folder: Path, target: Target) -> Manifest:
@@ -107,6 +142,16 @@ def is_language_model(folder: Path) -> bool:
             f"{folder} looks like an EAGLE-3 head of another program; type `drafterforge import path={folder}`"
         )
     return True
+
+
+def domain_of(manifest: Manifest) -> str:
+    """The domain that a drafter was trained for; `general` for one that does not say."""
+    return manifest.config.get("domain") or GENERAL
+
+
+def goes_on(manifest: Manifest) -> bool:
+    """Whether a drafter's training began with another drafter."""
+    return any(parent["kind"] == "drafters" for parent in manifest.parents)
 
 
 def kind_of(manifest: Manifest) -> str:

@@ -19,6 +19,10 @@ class PoolSource(Protocol):
         """Names of the drafters that decode together where none are named."""
         ...
 
+    def unproven(self) -> list[str]:
+        """Drafters that decode with the others only where they are named."""
+        ...
+
     def drafter(self, name: str) -> DrafterSource:
         """Where the files of one drafter are."""
         ...

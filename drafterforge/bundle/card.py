@@ -36,7 +36,7 @@ def model_card(record: BundleRecord) -> str:
         "import drafterforge",
         "",
         f'engine = drafterforge.open("{record.name}")  # this folder, its .tar or its hub id',
-        'print(engine.generate([[{"role": "user", "content": "..."}]])[0].text)',
+        'print(engine.generate("..."))',
         "```",
         "",
         f"**Target** {target.name} ({source}{', revision ' + target.revision if target.revision else ''}), fingerprint",

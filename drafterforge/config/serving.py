@@ -20,10 +20,10 @@ class GenerateConfig:
     pool: PoolConfig = section(PoolConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
     drafter: str = setting(
-        "", "a drafter's name or folder | pool | retrieval | a small LM's folder; empty: autoregressive"
+        "auto", "a drafter's name or folder | pool | retrieval | a small LM's folder | auto: the best; empty: none"
     )
     bundle: str = setting(
-        "", "a bundle's name, folder, .tar or hub id; drafter= then is one of its own, empty: its pool"
+        "", "a bundle's name, folder, .tar or hub id; drafter= then is one of its own, auto: its pool"
     )
     prompt: str = setting("", "taken verbatim; empty: read from standard input")
     max_new_tokens: int = setting(256, "length limit of the answer")
@@ -53,7 +53,7 @@ class ServeConfig:
     runtime: RuntimeConfig = section(RuntimeConfig)
     bundle: str = setting("", "name or folder of a bundle; empty: target= and drafter=")
     drafter: str = setting(
-        "", "a drafter's name or folder | pool | retrieval | a small LM's folder; empty: autoregressive"
+        "auto", "a drafter's name or folder | pool | retrieval | a small LM's folder | auto: the best; empty: none"
     )
     host: str = setting("127.0.0.1", "address that is listened at; 0.0.0.0: every address of this machine")
     port: int = setting(8000, "0: a free one")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 
@@ -63,6 +64,10 @@ class Engine:
         graphs: cycles of fixed shapes, captured as CUDA graphs on a GPU; None: there, if the target and the drafter
         can.
         """
+        if isinstance(target, str | Path):
+            raise DrafterforgeError(
+                f"Engine takes a loaded target, got {str(target)!r}; type drafterforge.load({str(target)!r})"
+            )
         if max_batch < 1:
             raise DrafterforgeError(f"max_batch must be >= 1, got {max_batch}")
         self.target, self.drafter, self.max_batch = target, drafter, max_batch
@@ -82,6 +87,11 @@ class Engine:
             drafter.idle.append(drafter.selector(self.shape))  # bad options should not wait for a prompt
         elif drafter is not None:
             check_drafter(getattr(drafter, "name", "drafter"), drafter, target)
+
+    def __repr__(self) -> str:
+        shape = f"{self.shape.num_tokens}/{self.shape.depth}/{self.shape.top_k}"
+        drafts = type(self.drafter).__name__ if self.drafter is not None else "no drafter"
+        return f"Engine({self.target!r}, {drafts}, trees {shape}, numerics={self.numerics})"
 
     def generate(
         self,

@@ -50,6 +50,10 @@ class Target:
     dtype: torch.dtype  # of its weights
     eos_ids: frozenset[int]
 
+    def __repr__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"Target({self.name}, {dtype} on {self.device})"
+
     @property
     def compute_dtype(self) -> torch.dtype:
         """Of what it computes with, its cache, states, features and logits; see `widens`."""

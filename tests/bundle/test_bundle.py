@@ -49,7 +49,7 @@ def test_a_bundle_decodes_the_target_s_text_with_all_its_parts(whole_bundle, ser
 
 def test_the_lazy_door_finds_the_target_by_itself(whole_bundle, served):
     engine = drafterforge.open(str(whole_bundle), max_batch=3, dtype="float32")
-    assert engine.max_batch == 3 and engine.target.fingerprint == served.fingerprint
+    assert engine.runtime.max_batch == 3 and engine.target.fingerprint == served.fingerprint
 
 
 def test_one_drafter_and_another_selector_can_be_asked_for(whole_bundle, served):
@@ -235,7 +235,7 @@ builtins.__import__ = guard
 import drafterforge
 assert "torch" not in sys.modules
 engine = drafterforge.open(sys.argv[1], dtype="float32")
-print(len(engine.generate([[3, 4, 5]], 8)[0].tokens))
+print(len(engine.runtime.generate([[3, 4, 5]], 8)[0].tokens))
 print(sorted(blocked & {name.split(".")[0] for name in sys.modules} - {"yaml", "rich", "scipy", "pandas", "pyarrow"}))
 """
 

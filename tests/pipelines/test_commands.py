@@ -165,7 +165,7 @@ def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trai
         typed = [f"prompt={prompt}"] if given == "argument" else []
         return trained("generate", "max_new_tokens=40", *arguments, *typed)
 
-    for arguments in ((), ("drafter=sql",), ("drafter=sql", "runtime.num_tokens=9", "runtime.depth=3")):
+    for arguments in (("drafter=",), ("drafter=sql",), ("drafter=sql", "runtime.num_tokens=9", "runtime.depth=3")):
         done = generate(*arguments)
         assert done.code == 0
         assert done.out == wanted + "\n"

@@ -24,8 +24,8 @@ def small_folder(tmp_path):
 
 @pytest.mark.parametrize("sampling", [(), SAMPLE])
 def test_every_kind_of_drafter_prints_the_same_text(trained, small_folder, sampling):
-    wanted = trained(*ASK, *sampling).out
-    for drafter in ("sql", "retrieval", "sql+retrieval", str(small_folder)):
+    wanted = trained(*ASK, *sampling, "drafter=").out
+    for drafter in ("auto", "sql", "retrieval", "sql+retrieval", str(small_folder)):
         done = trained(*ASK, *sampling, f"drafter={drafter}")
         assert done.code == 0 and done.out == wanted
     assert trained(*ASK, *SAMPLE[:-1], "seed=8").out != wanted
@@ -47,9 +47,9 @@ def test_numerics_and_the_shape_of_the_drafter_s_kind_reach_the_engine(trained, 
 
 
 def test_a_stop_string_ends_the_text_and_is_left_out(trained):
-    whole = trained(*ASK).out
+    whole = trained(*ASK, "drafter=").out
     stop = next(text for text in re.findall(r"[^\W_]{1,3}|[!-/]", whole[3:]) if "\ufffd" not in text)
-    for drafter in ((), ("drafter=sql",)):
+    for drafter in (("drafter=",), ("drafter=sql",)):
         done = trained(*ASK, f"stop=['{stop}']", *drafter)
         assert done.out == whole[: whole.index(stop)] + "\n" and "stopped at stop" in done.err
 

@@ -35,7 +35,7 @@ def test_an_imported_head_decodes_the_targets_own_text(bench, head):
     assert (imported["from"], imported["format"], len(imported["files"])) == (str(head), "speculators", 2)
     assert json.loads((path / "config.json").read_text())["norm_before_residual"] is True
     settings = ("target.dtype=float32", "max_new_tokens=12", PROMPT)
-    plain = bench("generate", *settings)
+    plain = bench("generate", "drafter=", *settings)
     drafted = bench("generate", "drafter=head-of-others", *settings)
     assert (drafted.code, drafted.out) == (0, plain.out) and "drafted nodes accepted" in drafted.err
 
@@ -80,7 +80,7 @@ def test_a_head_of_other_layers_needs_them_typed_and_its_bundle_knows_them(bench
         bench("import", f"path={head}", taps).out
     )
     settings = ("target.dtype=float32", "max_new_tokens=12", PROMPT)
-    plain = bench("generate", *settings).out
+    plain = bench("generate", "drafter=", *settings).out
     assert f"type {taps}, or train" in bench("generate", "drafter=head-of-others", *settings).one_line()
     drafted = bench("generate", "drafter=head-of-others", taps, *settings)
     assert (drafted.code, drafted.out) == (0, plain)

@@ -76,7 +76,7 @@ def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(p
     assert done.code == 0, done.err
     assert f"policy {name}" in done.out
     ask = ("generate", "prompt=How many?", "drafter=sql", "max_new_tokens=8", "colour=never")
-    plain = policies("generate", "prompt=How many?", "max_new_tokens=8", "colour=never")
+    plain = policies("generate", "drafter=", "prompt=How many?", "max_new_tokens=8", "colour=never")
     assert policies(*ask, f"pool.scheduler={name}").out == plain.out
     load_policy(policies.artifact("policies", name))
 
@@ -152,7 +152,7 @@ def test_a_policy_serves_its_drafter_or_a_pool_that_is_told_of_it(policies):
     line = policies(*ask, "drafter=more", "pool.scheduler=planner").one_line()
     assert "is a policy for drafter 'sql', not for 'more'; type drafter=sql" in line
     assert "drafterforge train-policy drafter=more name=more-planner" in line
-    plain, pooled = policies(*ask), policies(*ask, "drafter=pool", "pool.scheduler=planner")
+    plain, pooled = policies(*ask, "drafter="), policies(*ask, "drafter=pool", "pool.scheduler=planner")
     assert pooled.code == 0 and pooled.out == plain.out
     assert "was trained for sql; it also chooses the trees of more\n" in pooled.err
     alone = policies(*ask, "drafter=sql", "pool.scheduler=planner")

@@ -47,7 +47,7 @@ def test_a_pool_of_eagle_3_1_trains_decodes_the_targets_text_and_goes_through_an
     gains = load_file(folder / "model.safetensors")["fc_norm.2.weight"].float()
     assert (gains - 1).abs().mean() > 0.05  # it started at the feature's size
     settings = ("target.dtype=float32", "max_new_tokens=12", "prompt=SELECT a FROM t")
-    plain = bench("generate", *settings)
+    plain = bench("generate", "drafter=", *settings)
     for drafter in ("general", "sql", "pool"):
         drafted = bench("generate", f"drafter={drafter}", *settings)
         assert (drafted.code, drafted.out) == (0, plain.out), drafter
@@ -91,7 +91,7 @@ def test_experts_of_a_pool_share_their_generalist_s_weights(pool):
 
 def test_an_expert_decodes_the_target_s_text(pool):
     ask = ("generate", "prompt=Which users are active?", "max_new_tokens=12")
-    assert pool(*ask, "drafter=sql").out == pool(*ask).out != ""
+    assert pool(*ask, "drafter=sql").out == pool(*ask, "drafter=").out != ""
 
 
 def test_eval_reports_drafters_selectors_and_live_runs(pool):
@@ -203,7 +203,7 @@ TOO_LATE = {  # what can be told without a target, and so before one is loaded
         "drafter=sql",
         "pool.selector=ucb1",
     ),
-    "pool.router= is read by drafter=pool only, not with no drafter": ("generate", "prompt=x", "pool.router=router"),
+    "pool.router= is read by drafter=pool only, not with drafter=auto": ("generate", "prompt=x", "pool.router=router"),
     "not with drafter=sql; type drafter=pool": (
         "generate",
         "prompt=x",
@@ -272,7 +272,7 @@ def test_a_router_learns_from_what_the_pool_s_drafters_were_measured_at(pool):
     assert "needs at least two drafters" in pool(*measured, "router.drafters=[sql]", "name=one").one_line()
     assert "read by router.labels=measured only" in pool(*learn, "router.drafters=[sql,math]").one_line()
     ask = ("generate", "drafter=pool", "prompt=How many?", "max_new_tokens=6", "colour=never")
-    assert pool(*ask, "pool.selector=router", "pool.router=router").out == pool(*ask).out
+    assert pool(*ask, "pool.selector=router", "pool.router=router").out == pool(*ask, "drafter=").out
 
 
 def test_an_empty_pool_says_how_to_fill_it(bench):
@@ -321,7 +321,7 @@ def test_an_expert_goes_on_from_another_and_changes_its_additions_alone(pool):
     ]
     assert torch.equal(tokens[0], tokens[2])
     ask = ("generate", "prompt=Which users are active?", "max_new_tokens=12")
-    assert pool(*ask, "drafter=mine").out == pool(*ask).out != ""
+    assert pool(*ask, "drafter=mine").out == pool(*ask, "drafter=").out != ""
     assert "was trained before" in pool(*CONTINUED, "name=mine").err
     pool.capsys.readouterr()
     assert main(["inspect", str(pool.artifact("drafters", "mine"))]) == 0
@@ -377,7 +377,7 @@ def test_an_expert_keeps_its_shape_and_its_place(pool, wanted, monkeypatch):
 @pytest.mark.parametrize("selector", ["normalhedge", "metasd_ucb"])
 def test_generate_takes_the_whole_pool(pool, selector):
     ask = ("generate", "prompt=Which users are active?", "max_new_tokens=12")
-    assert pool(*ask, "drafter=pool", f"pool.selector={selector}").out == pool(*ask).out
+    assert pool(*ask, "drafter=pool", f"pool.selector={selector}").out == pool(*ask, "drafter=").out
 
 
 def test_what_is_shipped_is_found_by_name_and_yields_to_runs(pool, monkeypatch):

@@ -84,17 +84,17 @@ def test_any_kind_opens_by_its_manifest(specialists):
 
 @pytest.mark.parametrize("name", ["sql-retrieval", "sql-causal_lm"])
 def test_generate_prints_the_target_s_text_whichever_drafts(specialists, name):
-    wanted = specialists(*ASK).out
+    wanted = specialists(*ASK, "drafter=").out
     assert specialists(*ASK, f"drafter={name}").out == wanted
     assert specialists(*ASK, f"drafter={specialists.artifact('drafters', name)}").out == wanted
 
 
 def test_a_bundle_holds_drafters_of_every_kind(specialists):
-    wanted = specialists(*ASK).out
+    wanted = specialists(*ASK, "drafter=").out
     done = specialists("export", "bundle=all", "pool.selector=ucb1")
     assert done.code == 0, done.err
     engine = drafterforge.open(specialists.artifact("bundles", "all"), dtype="float32")
-    kinds = {name: type(drafter) for name, drafter in engine.drafter.drafters.items()}
+    kinds = {name: type(drafter) for name, drafter in engine.runtime.drafter.drafters.items()}
     assert kinds == {"sql": FusedDrafter, "sql-causal_lm": SmallLM, "sql-retrieval": Retrieval, "retrieval": Retrieval}
     for name in ("", *kinds):
         assert specialists(*ASK, "bundle=all", *([f"drafter={name}"] if name else [])).out == wanted, name

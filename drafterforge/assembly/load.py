@@ -1,0 +1,128 @@
+"""The way in from Python: `drafterforge.load` for targets, `drafterforge.open` for bundles."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+from drafterforge.assembly.bundles import find_bundle, is_name, locate, open_bundle
+from drafterforge.assembly.defaults import AUTO, default_drafter
+from drafterforge.assembly.engines import POOL, build_engine, check_engine
+from drafterforge.assembly.runs import RunsFolder
+from drafterforge.assembly.text import TextEngine
+from drafterforge.bundle.record import BUNDLE, read_record
+from drafterforge.config import catalogue
+from drafterforge.config.pool import PoolConfig
+from drafterforge.config.runtime import RuntimeConfig
+from drafterforge.config.target import TargetConfig
+from drafterforge.errors import ArtifactError
+from drafterforge.targets.load import Target, load_target, target_name
+
+
+def load(
+    target: str | Path | TargetConfig | Target,
+    *,
+    drafter: str | Path | None = AUTO,
+    pool: PoolConfig | None = None,
+    runtime: RuntimeConfig | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    runs_dir: str | Path = "runs",
+    max_batch: int = 8,
+) -> TextEngine:
+    """A target with what drafts for it, ready to answer.
+
+    Args:
+        target: a name such as `smollm2-135m` (those of `target=` on the command line), a hub id, or a folder with a
+            model. A `TargetConfig` or a loaded target is taken as it is.
+        drafter: the name or the folder of a drafter, two of them in one tree such as `general+retrieval`, or `pool` for
+            all of the target's drafters together. `auto` is the best setting measured so far, see `default_drafter`;
+            None is plain decoding.
+        pool: with `drafter="pool"`: which drafters, and how one is picked for every cycle.
+        runtime: the shape of trees, and numerics.
+        device: `cpu`, `cuda`, or `auto` for a GPU where there is one.
+        dtype: `float32`, `bfloat16`, or `auto` for bfloat16 where the device computes in it.
+        runs_dir: where drafters are looked up by name, before those that come with the package.
+        max_batch: the most prompts that are decoded together.
+
+    Raises:
+        DrafterforgeError: in one line, on anything that is missing or does not fit.
+    """
+    pool, runtime, drafter = pool or PoolConfig(), runtime or RuntimeConfig(), str(drafter or "")
+    check_engine(drafter, pool, runtime)
+    if not isinstance(target, Target):
+        target = load_target(target if isinstance(target, TargetConfig) else named_target(str(target), device, dtype))
+    runs = RunsFolder(runs_dir, target, quiet=True)
+    name = default_drafter(runs) if drafter == AUTO else drafter
+    return TextEngine(build_engine(runs, name, pool, runtime, max_batch), name)
+
+
+def open(
+    bundle: str | Path,
+    *,
+    target: str | Path | TargetConfig | Target | None = None,
+    drafter: str | None = None,
+    selector: str | None = None,
+    scheduler: str | None = None,
+    runtime: RuntimeConfig | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    runs_dir: str | Path = "runs",
+    max_batch: int = 8,
+) -> TextEngine:
+    """The target and the drafters of a bundle, checked and ready to answer.
+
+    Args:
+        bundle: a folder, a `.tar` of one, a hub id (`owner/name`, `owner/name@revision`), or the name of a bundle in
+            `runs_dir`.
+        target: where the target is, if not where the bundle says: a hub id, a folder, a configuration, or loaded.
+        drafter: a drafter of the bundle that decodes alone; None: as the bundle says.
+        selector: what picks the drafter of a cycle; None: as the bundle says.
+        scheduler: a policy of the bundle that chooses trees, "" for none; None: as the bundle says.
+        runtime: the shape of trees, and numerics; what it leaves open is as the bundle says.
+        device: `cpu`, `cuda`, or `auto` for a GPU where there is one.
+        dtype: `float32`, `bfloat16`, or `auto` for bfloat16 where the device computes in it.
+        runs_dir: where bundles are looked up by name.
+        max_batch: the most prompts that are decoded together.
+
+    Raises:
+        DrafterforgeError: in one line, on anything but a whole bundle of this very target.
+    """
+    target = str(target) if isinstance(target, Path) else target
+    drafter = "" if drafter in (None, AUTO, POOL) else drafter
+    folder = locate(bundle if isinstance(bundle, Path) else bundle_path(bundle, target, runs_dir))
+    engine = open_bundle(
+        folder,
+        target=target,
+        drafter=drafter,
+        selector=selector,
+        scheduler=scheduler,
+        device=device,
+        dtype=dtype,
+        runtime=runtime,
+        max_batch=max_batch,
+    )
+    return TextEngine(engine, drafter or f"bundle {read_record(folder).name}")
+
+
+def named_target(text: str, device: str, dtype: str) -> TargetConfig:
+    """The configuration of a target given by name, hub id or folder."""
+    values = {"name": "", "source": "hf", "model": text}
+    if text in catalogue.group_choices("target"):
+        values = catalogue.group_values("target", text)
+    return TargetConfig(**values, device=device, dtype=dtype)
+
+
+def bundle_path(text: str, target: str | TargetConfig | Target | None, runs_dir: str | Path) -> str | Path:
+    """The bundle that a name means, of any target where none is given; a path or a hub id is left as it is."""
+    if not is_name(text):
+        return text
+    if isinstance(target, str):
+        target = named_target(target, "auto", "auto")
+    name = target.name if isinstance(target, Target) else target_name(target or TargetConfig())
+    folders = sorted(path.parent for path in Path(runs_dir).glob(f"*/bundles/{glob.escape(text)}/{BUNDLE}"))
+    if target is not None or not folders or Path(runs_dir) / name / "bundles" / text in folders:
+        return find_bundle(text, name, runs_dir)
+    if len(folders) > 1:
+        raise ArtifactError(f"{text!r} names {len(folders)} bundles; open one of {', '.join(map(str, folders))}")
+    return folders[0]

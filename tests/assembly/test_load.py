@@ -1,0 +1,177 @@
+"""The way in from Python: `drafterforge.load`, `drafterforge.open`, and text in, text out."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import drafterforge
+from drafterforge import DrafterforgeError
+from drafterforge.assembly.packing import make_bundle
+from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.pool import PoolConfig
+from drafterforge.config.target import TargetConfig
+from drafterforge.data.chat import prompt_ids
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.sampling import Sampling
+from tests.tiny import build_tokenizer
+
+QUESTION, OTHER = "Count users by country.", "How many?"
+ASKED = [{"role": "user", "content": QUESTION}]
+
+
+@pytest.fixture
+def engine(runs):
+    """The default engine of the tiny target."""
+    return drafterforge.load(runs.target, runs_dir=runs.folder)
+
+
+def plain(target, prompt, length: int, **sampling: object) -> str:
+    """What the target answers without any drafter."""
+    return Engine(target).generate([prompt], length, Sampling(**sampling))[0].text
+
+
+def test_importing_the_package_brings_no_torch_and_shows_its_names():
+    code = "import sys, drafterforge; print(sorted(drafterforge.__all__), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['DrafterforgeError', 'load', 'open'] False\n"
+    assert set(drafterforge.__all__) <= set(dir(drafterforge))
+    assert drafterforge.load.__module__ == drafterforge.open.__module__ == "drafterforge.assembly.load"
+    with pytest.raises(AttributeError, match="no attribute 'laod'"):
+        drafterforge.__getattr__("laod")
+
+
+@pytest.mark.parametrize("drafter", ["auto", None, "", "general", "sql", "store", "general+retrieval", "pool"])
+def test_every_drafter_gives_the_targets_own_answer(runs, drafter):
+    engine = drafterforge.load(runs.target, drafter=drafter, runs_dir=runs.folder)
+    assert engine.generate(QUESTION, max_new_tokens=24) == plain(runs.target, ASKED, 24)
+
+
+def test_a_folder_is_a_target_and_auto_is_what_it_says(runs, folder):
+    engine = drafterforge.load(folder, runs_dir=runs.folder, dtype="float32", device="cpu")
+    assert (engine.target.fingerprint, engine.drafter) == (runs.target.fingerprint, "general+store")
+    assert drafterforge.load(runs.target, runs_dir=runs.folder / "none").runtime.drafter is None
+
+
+def test_a_text_is_a_users_message_unless_it_is_to_be_completed(engine):
+    target = engine.target
+    assert engine.generate(QUESTION, max_new_tokens=16) == engine.chat(ASKED, max_new_tokens=16)
+    raw = engine.generate(QUESTION, max_new_tokens=16, raw=True)
+    assert raw == plain(target, QUESTION, 16) != engine.generate(QUESTION, max_new_tokens=16)
+
+
+def test_without_a_chat_template_a_text_is_completed(engine, monkeypatch):
+    monkeypatch.setattr(engine.runtime.target, "tokenizer", build_tokenizer(None))
+    assert engine.generate(QUESTION, max_new_tokens=16) == engine.generate(QUESTION, max_new_tokens=16, raw=True)
+
+
+def test_lists_give_lists_and_conversations_are_prompts(engine):
+    alone = [engine.generate(text, max_new_tokens=12) for text in (QUESTION, OTHER)]
+    assert engine.generate([QUESTION, OTHER], max_new_tokens=12) == alone
+    assert engine.generate([ASKED, [{"role": "user", "content": OTHER}]], max_new_tokens=12) == alone
+    assert engine.generate([QUESTION], max_new_tokens=12) == alone[:1] and engine.generate([]) == []
+
+
+def test_a_stream_is_the_answer_in_pieces(engine):
+    pieces = list(engine.stream(QUESTION, max_new_tokens=24))
+    assert len(pieces) > 1 and all(pieces)
+    assert "".join(pieces) == engine.generate(QUESTION, max_new_tokens=24)
+
+
+def test_options_reach_the_sampling_and_the_stop_rule(engine):
+    options = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 3}
+    sampled = engine.generate(QUESTION, max_new_tokens=32, **options)
+    assert sampled == plain(engine.target, ASKED, 32, **options) != engine.generate(QUESTION, max_new_tokens=32)
+    stop = next(char for char in sampled[2:] if char.isascii())
+    assert engine.generate(QUESTION, max_new_tokens=32, stop=stop, **options) == sampled[: sampled.index(stop)]
+
+
+def test_an_answer_has_tokens_cycles_and_seconds(engine):
+    answer = engine.answer(QUESTION, max_new_tokens=8)
+    assert len(answer.tokens) == 8 and answer.stop_reason == "length" and answer.mat >= 1 and answer.time_s["total"] > 0
+    assert answer.text == engine.generate(QUESTION, max_new_tokens=8)
+    assert [len(one.tokens) for one in engine.answer([QUESTION, OTHER], max_new_tokens=4)] == [4, 4]
+    assert answer.prompt == prompt_ids(engine.target.tokenizer, ASKED)
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        (
+            lambda engine: engine.generate(QUESTION, max_tokens=4),
+            r"no option max_tokens=; did you mean max_new_tokens=",
+        ),
+        (lambda engine: engine.generate(QUESTION, colour="red"), "no option colour=; there is max_new_tokens, temp"),
+        (lambda engine: engine.generate(QUESTION, temperature=-1), "temperature must be >= 0, got -1"),
+        (lambda engine: engine.generate(QUESTION, max_new_tokens=0), "max_new_tokens must be >= 1, got 0"),
+        (
+            lambda engine: engine.generate([[1, 2]]),
+            "text or a list of messages, got list; token ids go to engine.runtime",
+        ),
+        (lambda engine: engine.generate(7), "text or a list of messages, got int"),
+        (lambda engine: engine.chat("Hello"), r"chat takes a list of messages such as"),
+        (lambda engine: Engine("owner/name"), r"takes a loaded target, got 'owner/name'; type drafterforge.load\('own"),
+    ],
+)
+def test_mistakes_are_one_helpful_line(engine, call, wanted):
+    with pytest.raises(DrafterforgeError, match=wanted) as error:
+        call(engine)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_missing_or_contradictory_is_told_before_the_target_is_loaded(tmp_path):
+    with pytest.raises(DrafterforgeError, match="is read by drafter=pool only"):
+        drafterforge.load("owner/name", drafter="sql", pool=PoolConfig(selector="ucb1"))
+    with pytest.raises(DrafterforgeError, match="no bundle named 'house' for target 'smollm2-135m'"):
+        drafterforge.open("house", runs_dir=tmp_path)
+    with pytest.raises(DrafterforgeError, match=r"could not get target\.model=owner/name from the hub"):
+        drafterforge.load("owner/name", runs_dir=tmp_path)
+
+
+def test_representations_are_one_line(engine):
+    assert repr(engine.target) == "Target(tiny, float32 on cpu)"
+    assert repr(engine) == "TextEngine(Target(tiny, float32 on cpu), drafter=general+store, numerics=fast)"
+    assert "\n" not in repr(engine.runtime) and len(repr(engine.runtime)) < 120
+
+
+@pytest.fixture
+def bundled(runs, folder):
+    """Runs with a bundle `house`."""
+    target = TargetConfig(name="tiny", source="hf", model=str(folder), dtype="float32")
+    cfg = ExportConfig(target=target, bundle="house", runs_dir=str(runs.folder))
+    make_bundle(cfg, runs.folder / "tiny" / "bundles" / "house")
+    return runs
+
+
+def test_a_bundle_opens_by_its_name_as_by_its_folder(bundled, tmp_path, monkeypatch):
+    path = bundled.folder / "tiny" / "bundles" / "house"
+    wanted = plain(bundled.target, ASKED, 12)
+    monkeypatch.chdir(tmp_path)
+    for bundle in ("house", path, str(path)):
+        engine = drafterforge.open(bundle, dtype="float32")
+        assert engine.generate(QUESTION, max_new_tokens=12) == wanted
+    assert "drafter=bundle house" in repr(engine)
+    assert drafterforge.open("house", target=bundled.target, drafter="sql", max_batch=3).runtime.max_batch == 3
+
+
+def test_a_name_of_two_bundles_is_refused_with_their_folders(bundled):
+    bundles = bundled.folder / "tiny" / "bundles"
+    shutil.copytree(bundles, bundled.folder / "other" / "bundles")
+    with pytest.raises(DrafterforgeError, match=r"'house' names 2 bundles; open one of .*other.*tiny"):
+        drafterforge.open("house", runs_dir=bundled.folder)
+    assert drafterforge.open("house", target=bundled.target, runs_dir=bundled.folder).target is bundled.target
+
+
+@pytest.mark.slow
+def test_the_embedded_target_answers_with_what_is_shipped(tmp_path):
+    engine = drafterforge.load("smollm2-135m", runs_dir=tmp_path)
+    wanted = "general+store" if engine.target.device.type == "cpu" else "general"
+    assert engine.drafter == wanted
+    fast = engine.answer(QUESTION, max_new_tokens=48)
+    slow = drafterforge.load(engine.target, drafter=None, runs_dir=tmp_path).answer(QUESTION, max_new_tokens=48)
+    assert fast.mat > 1.5 and slow.mat == 1
+    if engine.runtime.numerics == "invariant" or engine.target.compute_dtype.itemsize == 4:
+        assert fast.text == slow.text
