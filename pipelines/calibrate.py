@@ -2,259 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-from rich.table import Table
-
-from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.artifacts.folder import reuse_artifact, write_artifact
-from drafterforge.artifacts.locate import artifact_dir, find_artifact
-from drafterforge.assembly.pools import open_pool
-from drafterforge.assembly.runs import open_drafter
 from drafterforge.config.commands import CalibrateConfig
-from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import typed_target
-from drafterforge.config.progress import bar, table_console
-from drafterforge.config.replay import LatencyConfig
-from drafterforge.errors import ConfigError
-from drafterforge.pipelines.traces import policy_prompts
+from drafterforge.evaluation.calibration import calibrate, require_cycles_to_calibrate
+from drafterforge.reporting.console import print_profile
 from drafterforge.reporting.noise import LARGE_ERROR
-from drafterforge.runtime.batch import Generation
-from drafterforge.runtime.engine import Engine
-from drafterforge.runtime.numerics import choose_numerics
-from drafterforge.runtime.pool import Pool
-from drafterforge.schedulers.actions import ActionGrid, describe
-from drafterforge.schedulers.base import RandomScheduler, StaticScheduler
-from drafterforge.schedulers.latency import FILE, STEPS, Cycles, LatencyProfile, read_profile
-from drafterforge.schedulers.latency_fit import ENOUGH, fit_step, fit_terms, median_error, unpriced
-from drafterforge.targets.device import describe_device
-from drafterforge.targets.load import Target, load_target
+from drafterforge.schedulers.latency import FILE, read_profile
+from drafterforge.targets.load import load_target
 
 Config = CalibrateConfig
-TOKENS_PER_CYCLE = 2.0  # of trees drawn from a grid, about
-CONTEXT = 256  # tokens, at which a token without a drafter is shown
-INPUTS = tuple(Cycles.__dataclass_fields__)
-
-
-@dataclass
-class Measured:
-    """Cycles of live answers and what their steps took."""
-
-    columns: dict[str, list[float]] = field(
-        default_factory=lambda: {n: [] for n in (*Cycles.__dataclass_fields__, *STEPS)}
-    )
-
-    def add(self, answer: Generation) -> None:
-        """Take in an answer of one row."""
-        position = len(answer.prompt)
-        for place, cycle in enumerate(answer.cycles):
-            last = place == len(answer.cycles) - 1  # which refreshes nothing
-            seen = {"depth": cycle.depth, "top_k": cycle.top_k, "nodes": cycle.num_nodes, "length": position}
-            seen |= {"emitted": cycle.accept_length, "draft": cycle.draft_s - cycle.refresh_s}
-            seen |= {"refresh": 0.0 if last else cycle.refresh_s, "verify": cycle.verify_s, "host": cycle.host_s}
-            for name, value in seen.items():
-                self.columns[name].append(value)
-            position += cycle.accept_length
-
-    @staticmethod
-    def join(many: Sequence[Measured]) -> Measured:
-        """One after the other."""
-        return Measured({name: [value for one in many for value in one.columns[name]] for name in Measured().columns})
-
-    @property
-    def cycles(self) -> Cycles:
-        """What their cost depends on."""
-        return Cycles(*(np.array(self.columns[name]) for name in INPUTS))
-
-    def seconds(self, step: str) -> np.ndarray:
-        """Seconds of a step, [M]."""
-        return np.array(self.columns[step])
-
-
-@dataclass
-class Beside:
-    """Cycles of one answer, and tokens decoded without a drafter right beside it."""
-
-    cycles: Measured = field(default_factory=Measured)
-    probes: Measured = field(default_factory=Measured)
 
 
 def run(cfg: Config) -> Path:
     """Measure, fit, compare with held-out answers, and write the profile."""
-    grid = action_grid(cfg)
-    path = artifact_dir(cfg.runs_dir, cfg.target.folder_name, "latency", cfg.name or cfg.drafter)
-    if cfg.overwrite or not path.is_dir():
-        require_cycles(cfg.latency, grid)
+    require_cycles_to_calibrate(cfg)
     target = load_target(cfg.target)
-    folder = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
-    parent = open_drafter(folder, target)
-    settings = {
-        "latency": to_dict(replace(cfg.latency, path="")),
-        "grid": grid.as_dict(),
-        "drafter": parent.as_parent(),
-        "device": describe_device(target.device),
-        "dtype": str(target.dtype).removeprefix("torch."),
-        "numerics": choose_numerics(cfg.runtime.numerics, target),
-        "seed": cfg.seed,
-    }
-    whole = {"target": target.name, "target_fingerprint": target.fingerprint, "config": settings}
-    if cfg.overwrite or reuse_artifact(path, "latency", **whole) is None:
-        profile = measured_profile(cfg, target, grid)
-        with write_artifact(
-            path, kind="latency", name=path.name, **whole, parents=[parent], metrics=dict(profile.errors), replace=True
-        ) as staged:
-            save_json_atomic(staged / FILE, profile.as_json())
-        show(profile)
-    error = read_profile(path).errors.get("total", 0.0)
+    path, measured = calibrate(cfg, target)
+    profile = read_profile(path)
+    if measured:
+        print_profile(profile)
+    error, typed = profile.errors.get("total", 0.0), f"drafter={cfg.drafter}{typed_target(cfg)}"
     if error > LARGE_ERROR:
-        again = f"drafterforge calibrate drafter={cfg.drafter}{typed_target(cfg)} overwrite=true"
+        again = f"drafterforge calibrate {typed} overwrite=true"
         print(f"noisy: the profile is off by {error:.0%} on answers it has not seen; on a quiet machine, type: {again}")
-    print(f"wrote {path / FILE}; next: drafterforge train-policy drafter={cfg.drafter}{typed_target(cfg)}")
+    print(f"wrote {path / FILE}; next: drafterforge train-policy {typed}")
     return path
-
-
-def action_grid(cfg: Config) -> ActionGrid:
-    """The configured grid."""
-    return ActionGrid(cfg.grid.name, tuple(cfg.grid.num_tokens), tuple(cfg.grid.depths), tuple(cfg.grid.top_ks))
-
-
-def require_cycles(latency: LatencyConfig, grid: ActionGrid) -> None:
-    """Refuse so few answers that some tree of the grid would hardly be seen: that is told before any is decoded."""
-    cycles, wanted = latency.num_prompts * latency.max_new_tokens / TOKENS_PER_CYCLE, ENOUGH * len(grid)
-    if cycles < wanted:
-        least = math.ceil(wanted * TOKENS_PER_CYCLE / latency.max_new_tokens)
-        raise ConfigError(
-            f"latency.num_prompts={latency.num_prompts} answers of latency.max_new_tokens={latency.max_new_tokens} are "
-            f"too few to price {len(grid)} trees; type latency.num_prompts={least}, or a smaller grid"
-        )
-
-
-def measured_profile(cfg: Config, target: Target, grid: ActionGrid) -> LatencyProfile:
-    """The fitted profile and its errors on held-out answers.
-
-    Answers to fit, held-out ones and probes without a drafter take turns, so that drift hits all alike.
-    """
-    latency = cfg.latency
-    prompts = policy_prompts(cfg.domains, latency.num_prompts, latency.num_held_out, target, cfg.seed)
-    numerics = choose_numerics(cfg.runtime.numerics, target)
-    pool = Pool(open_pool(cfg.runs_dir, target, [cfg.drafter]), "static")
-    engine = Engine(target, pool, max_batch=1, numerics=numerics)
-    plain = Engine(target, numerics="fast")
-    drawn = RandomScheduler(grid, cfg.seed)
-    draw = np.random.default_rng(cfg.seed + 1)
-    held = [grid.shapes[place] for place in draw.integers(len(grid), size=latency.num_held_out)]
-    turns = [(drawn, ids, True) for ids in prompts["train"]]
-    for place, (shape, ids) in enumerate(zip(held, prompts["test"], strict=True)):
-        after = round((place + 1) * len(prompts["train"]) / len(held)) + place
-        turns.insert(after, (StaticScheduler(shape), ids, False))
-    pool.scheduler = drawn
-    engine.generate([prompts["train"][0]], latency.max_new_tokens)  # warm-up
-    plain.generate([prompts["train"][0]], latency.probe_tokens)
-    found, held_out = [], []
-    with bar("measuring cycles", len(turns)) as progress:
-        for scheduler, ids, fits in turns:
-            pool.scheduler = scheduler
-            one = Beside()
-            probed(plain, ids, latency.probe_tokens, one.probes)
-            one.cycles.add(engine.generate([ids], latency.max_new_tokens)[0])
-            if not fits:
-                probed(plain, ids, latency.probe_tokens, one.probes)
-            (found if fits else held_out).append(one)
-            progress.advance(shown="drawn trees" if fits else describe(scheduler.shape))
-    profile = fitted(cfg, target, grid, found)
-    return replace(profile, errors=errors_on(held_out, profile))
-
-
-def probed(plain: Engine, ids: list[int], num_tokens: int, into: Measured) -> None:
-    """Decode some tokens without a drafter: what a token costs at this moment."""
-    into.add(plain.generate([ids], num_tokens)[0])
-
-
-def fitted(cfg: Config, target: Target, grid: ActionGrid, found: Sequence[Beside]) -> LatencyProfile:
-    """Seconds of all terms; node counts between the grid's are interpolated.
-
-    An answer's times are first divided by how slow the machine was just then: its probe's time over the expected.
-    Only these answers' own probes are read, none that will scale a held-out answer.
-    """
-    probe = Measured.join([one.probes for one in found])
-    nodes = tuple(sorted({1, *grid.num_tokens}))
-    alone = sum(probe.seconds(step) for step in STEPS)
-    kilo = probe.cycles.length / 1000.0
-    profile = LatencyProfile(
-        device=describe_device(target.device),
-        dtype=str(target.dtype).removeprefix("torch."),
-        target=target.name,
-        drafter=cfg.drafter,
-        nodes=nodes,
-        top_ks=grid.top_ks,
-        depth=max(grid.depths),
-        seconds={},
-        autoregressive=fit_terms({"token": np.ones_like(kilo), "kilotoken": kilo}, alone),
-        errors={},
-    )
-    cycles = Cycles(*(np.concatenate([getattr(one.cycles.cycles, name) for one in found]) for name in INPUTS))
-    seconds = {}
-    for step in STEPS:
-        took = np.concatenate([one.cycles.seconds(step) / scale_of(one.probes, profile) for one in found])
-        kept = took > 0
-        ran = Cycles(*(getattr(cycles, name)[kept] for name in INPUTS))
-        if missing := unpriced(step, ran, profile) if kept.any() else "all of it":
-            raise ConfigError(
-                f"{len(found)} answers have too few cycles to price a step, {step} ({missing}); "
-                f"type latency.num_prompts={2 * len(found)}, or a smaller grid"
-            )
-        seconds[step] = fit_step(step, ran, took[kept], profile)
-    return replace(profile, seconds=seconds)
-
-
-def scale_of(probes: Measured, profile: LatencyProfile) -> float:
-    """What probes without a drafter took, over what was predicted for them."""
-    took = sum(probes.seconds(step).sum() for step in STEPS)
-    return float(took / profile.token_s(probes.cycles.length).sum())
-
-
-def errors_on(answers: Sequence[Beside], profile: LatencyProfile) -> dict[str, float]:
-    """Median absolute error of answers' total time and of each step's, one tree for each answer.
-
-    Predictions are scaled by the probes just before and after an answer: a shared machine drifts by more than the
-    profile errs, and a schedule's gain is a ratio.  `total_unscaled` has one factor for all, from all these probes.
-    """
-    overall = scale_of(Measured.join([one.probes for one in answers]), profile)
-    own = np.array([scale_of(one.probes, profile) for one in answers])
-    errors = {"autoregressive_scale": round(overall, 4)}
-    predicted, measured = {}, {}
-    for step in STEPS:
-        took = [one.cycles.seconds(step) for one in answers]
-        known = zip(answers, took, strict=True)
-        predicted[step] = np.array([profile.step_s(step, one.cycles.cycles)[each > 0].sum() for one, each in known])
-        measured[step] = np.array([each.sum() for each in took])
-        drafted = measured[step] > 1e-4 * len(answers)
-        if drafted.any():
-            errors[step] = round(median_error((own * predicted[step])[drafted], measured[step][drafted]), 4)
-    total, took = sum(predicted.values()), sum(measured.values())
-    return errors | {
-        "total": round(median_error(own * total, took), 4),
-        "total_largest": round(float(np.abs(own * total / took - 1).max()), 4),
-        "total_unscaled": round(median_error(overall * total, took), 4),
-    }
-
-
-def show(profile: LatencyProfile) -> None:
-    """What a cycle costs, and how far predictions are off."""
-    table = Table(title=f"milliseconds on {profile.device}, {profile.dtype}", title_justify="left")
-    for heading in ("step", "terms", "held-out error"):
-        table.add_column(heading)
-    for step in STEPS:
-        cells = ", ".join(f"{name} {1e3 * value:.2f}" for name, value in profile.seconds[step].items() if value > 1e-6)
-        error = profile.errors.get(step)
-        table.add_row(step, cells, "" if error is None else f"{100 * error:.1f} %")
-    token_s = float(profile.token_s(np.array([CONTEXT]))[0])
-    table.add_row(f"autoregressive token at {CONTEXT}", f"{1e3 * token_s:.2f}", "")
-    table.add_row("an answer", "scaled by tokens beside it", f"{100 * profile.errors['total']:.1f} %")
-    scale = profile.errors["autoregressive_scale"]
-    table.add_row("", f"scaled by {scale:.3f}, from all of them", f"{100 * profile.errors['total_unscaled']:.1f} %")
-    table_console().print(table)

@@ -13,31 +13,28 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
-from drafterforge.assembly.pools import RETRIEVAL, build_pool, check_selector
+from drafterforge.assembly.pools import RETRIEVAL, build_pool
 from drafterforge.assembly.runs import RunsFolder, open_drafter
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import typed_target
 from drafterforge.config.names import domain_of, parts_of
 from drafterforge.config.progress import say
-from drafterforge.errors import ConfigError
+from drafterforge.evaluation.live_check import decode_beside_replay
 from drafterforge.evaluation.machine_load import machine_of
+from drafterforge.evaluation.method_factory import EXPERT, STATIC, MethodFactory, check_methods, check_suite
 from drafterforge.evaluation.methods import commands_of
-from drafterforge.evaluation.other_engines import require_openvino
+from drafterforge.evaluation.mismatches import settle_mismatches
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.rows import per_request, timed_rows
+from drafterforge.evaluation.scaling import scaling_curves, time_along_axes
+from drafterforge.evaluation.selector_replay import SelectorReplay
 from drafterforge.evaluation.suites import STREAMS, Suite, with_limit
 from drafterforge.evaluation.timing import TimingRun, time_methods
-from drafterforge.pipelines.live_check import decode_beside_replay
-from drafterforge.pipelines.method_factory import EXPERT, OPENVINO, STATIC, MethodFactory, check_methods
-from drafterforge.pipelines.scaling import scaling_curves, time_along_axes
-from drafterforge.pipelines.selector_replay import SelectorReplay
-from drafterforge.pipelines.settling import settle_mismatches
 from drafterforge.reporting.artifact import PAGE, compare_saved, require_lossless, write_report
 from drafterforge.reporting.console import print_report, print_verdict
 from drafterforge.runtime.pool import Pool
-from drafterforge.selectors import check_options
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 
@@ -49,7 +46,7 @@ def run(cfg: Config) -> Path:
     if cfg.compare:
         return compare_saved(cfg.compare, cfg.runs_dir, cfg.target.name)
     cfg = with_limit(cfg)
-    check_names(cfg)
+    check_suite(cfg)
     target = load_target(cfg.target)
     pool, shape = build_pool(cfg.pool, cfg.runtime, RunsFolder(cfg.runs_dir, target), cfg.seed)
     check_methods(cfg.suite.methods, pool.names)
@@ -104,22 +101,6 @@ def run(cfg: Config) -> Path:
     print(f"wrote {file.with_name(PAGE)} and {file.name}")
     require_lossless(report, file)
     return file.parent
-
-
-def check_names(cfg: Config) -> None:
-    """Refuse names and options that do not exist before anything is loaded or decoded."""
-    if cfg.suite.name == "papers" and not cfg.suite.questions:
-        raise ConfigError("suite=papers needs question files; type suite.questions=FOLDER, with *.jsonl in it")
-    check_selector(cfg.pool)
-    check_methods(cfg.suite.methods)
-    if OPENVINO in cfg.suite.methods:
-        require_openvino(cfg.suite.openvino)
-    for name in cfg.suite.selectors:
-        check_options(name, ())
-    if "router" in cfg.suite.selectors and not cfg.pool.router:
-        raise ConfigError("suite.selectors names router, and there is none; type pool.router=NAME")
-    if "oracle" in cfg.suite.selectors:
-        raise ConfigError("suite.selectors names oracle, which is the row `best in hindsight` anyway; leave it out")
 
 
 def name_missing_experts(cfg: Config, pool: Pool, requests: Sequence[Request]) -> None:

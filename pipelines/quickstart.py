@@ -35,13 +35,13 @@ from drafterforge.data.joined import JoinedAnswers, JoinedRows
 from drafterforge.data.prompts import Prompt, load_prompts
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.measurements import Measurement
+from drafterforge.evaluation.method_factory import BUNDLE as THE_BUNDLE
+from drafterforge.evaluation.method_factory import DEFAULT, MethodFactory
+from drafterforge.evaluation.mismatches import settle_mismatches
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.rows import per_request, timed_rows
 from drafterforge.evaluation.timing import TimingRun, time_methods
-from drafterforge.pipelines.method_factory import BUNDLE as THE_BUNDLE
-from drafterforge.pipelines.method_factory import DEFAULT, MethodFactory
-from drafterforge.pipelines.settling import settle_mismatches
 from drafterforge.pipelines.train_drafter import parents_of, train
 from drafterforge.reporting.artifact import require_lossless, write_report
 from drafterforge.reporting.console import print_table

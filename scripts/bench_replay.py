@@ -25,10 +25,9 @@ from drafterforge.assembly.pools import open_pool
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import load_config
 from drafterforge.config.progress import bar
+from drafterforge.evaluation.calibration import action_grid, latency_profile
 from drafterforge.evaluation.lossless import top2_margin
-from drafterforge.pipelines.calibrate import action_grid
-from drafterforge.pipelines.traces import traces_of
-from drafterforge.pipelines.train_policy import given_profile, own_profile
+from drafterforge.evaluation.trace_recording import record_traces
 from drafterforge.replay.environment import ShapeEnvironment
 from drafterforge.replay.scheduler_actions import observations_of
 from drafterforge.replay.table import OutcomeTable, build_table
@@ -39,7 +38,7 @@ from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.base import PlannedScheduler
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
-from drafterforge.training.policies import Lesson, train_shapes
+from drafterforge.training.policies import PolicyInputs, train_shapes
 
 ACTIONS, PROMPTS = 50, 32  # drawn from the grid, and held-out answers decoded with them
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
@@ -58,8 +57,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     target = load_target(cfg.target)
     grid = action_grid(cfg)
-    _, traces = traces_of(cfg.traces, cfg.grid, cfg.drafter, cfg.runs_dir, target, cfg.seed, False)
-    _, profile = (given_profile if cfg.latency.path else own_profile)(cfg, target, grid)
+    _, traces = record_traces(cfg, target)
+    _, profile = latency_profile(cfg, target, grid)
     drafter = traces.drafter(cfg.drafter)
     began = time.perf_counter()
     table = build_table(traces.split("train"), grid, drafter, profile)
@@ -70,9 +69,9 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     budget = replace(resps.policy, total_cycles=4000 if options.quick else resps.policy.total_cycles)
     with tempfile.TemporaryDirectory() as folder:
-        lesson = Lesson(traces.split("train"), drafter, profile, grid, Path(folder), cfg.seed)
+        inputs = PolicyInputs(traces.split("train"), drafter, profile, grid, Path(folder), cfg.seed)
         began = time.perf_counter()
-        train_shapes(budget, lesson, lambda _: None)
+        train_shapes(budget, inputs, lambda _: None)
         budget_s = time.perf_counter() - began
     live = exactness(cfg, target, traces, grid, drafter, 2 if options.quick else PROMPTS)
     figures = {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -13,6 +14,9 @@ from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.noise import noise_of
 from drafterforge.reporting.reader import whole_rows
 from drafterforge.reporting.verdict import summarize
+from drafterforge.schedulers.latency import STEPS, LatencyProfile
+
+CONTEXT = 256  # tokens before a token without a drafter, in the table of a profile
 
 
 def print_report(report: dict[str, Any], pool_selector: str) -> None:
@@ -167,3 +171,95 @@ def print_table(report: dict[str, Any], console: Console) -> None:
             str(row["mismatches"]),
         )
     console.print(table)
+
+
+def print_router(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Accuracy of a router on held-out prompts: of all labels together, and by label."""
+    table = Table(title="router, held-out prompts", title_justify="left")
+    measured = "mat" in rows[0]
+    headings = ("prompts", "number", "accuracy", "95 %", "ECE", "confidence")
+    for heading in (*headings, *(("MAT", "best MAT") if measured else ())):
+        table.add_column(heading, justify="left" if heading == "prompts" else "right")
+    for row in rows:
+        low, high = row["accuracy_ci95"]
+        table.add_row(
+            row["prompts"] + (", unseen kind" if row.get("unseen_kind") else ""),
+            str(row["num_prompts"]),
+            f"{row['accuracy']:.1%}",
+            f"{low:.1%} - {high:.1%}",
+            f"{row['ece']:.3f}",
+            f"{row['confidence']:.2f}",
+            *((f"{row['mat']:.2f}", f"{row['best_mat']:.2f}") if measured else ()),
+        )
+    by_label = Table(title="accuracy by label", title_justify="left")
+    by_label.add_column("label")
+    for row in rows:
+        by_label.add_column(row["prompts"], justify="right")
+    for label in rows[0]["by_label"]:
+        shares = [row["by_label"].get(label) for row in rows]
+        by_label.add_row(label, *("" if share is None else f"{share:.0%}" for share in shares))
+    table_console().print(table)
+    table_console().print(by_label)
+
+
+def print_joint_selection(curves: Mapping[str, Any]) -> None:
+    """Rates, the best first."""
+    table = Table(title=f"replayed on held-out answers, priced for {curves['profile']}", title_justify="left")
+    for heading in ("arm or selector", "tokens/s", "faster than the best arm on"):
+        table.add_column(heading, justify="left" if heading.startswith("arm") else "right")
+    for row in sorted(curves["replayed"], key=lambda row: -row["tokens_per_s"]):
+        wins = f"{100 * row['faster_on']:.0f} % of answers" if "faster_on" in row else ""
+        table.add_row(row["name"], f"{row['tokens_per_s']:.2f}", wins)
+    table_console().print(table)
+
+
+def print_profile(profile: LatencyProfile) -> None:
+    """What a cycle costs, and how far predictions are off."""
+    table = Table(title=f"milliseconds on {profile.device}, {profile.dtype}", title_justify="left")
+    for heading in ("step", "terms", "held-out error"):
+        table.add_column(heading)
+    for step in STEPS:
+        cells = ", ".join(f"{name} {1e3 * value:.2f}" for name, value in profile.seconds[step].items() if value > 1e-6)
+        error = profile.errors.get(step)
+        table.add_row(step, cells, "" if error is None else f"{100 * error:.1f} %")
+    token_s = float(profile.token_s(np.array([CONTEXT]))[0])
+    table.add_row(f"autoregressive token at {CONTEXT}", f"{1e3 * token_s:.2f}", "")
+    table.add_row("an answer", "scaled by tokens beside it", f"{100 * profile.errors['total']:.1f} %")
+    scale = profile.errors["autoregressive_scale"]
+    table.add_row("", f"scaled by {scale:.3f}, from all of them", f"{100 * profile.errors['total_unscaled']:.1f} %")
+    table_console().print(table)
+
+
+def print_replayed_schedules(rows: Sequence[dict[str, Any]], device: str) -> None:
+    """Rates that need no decoding, before there are any others."""
+    table = Table(title=f"replayed on held-out answers, priced for {device}", title_justify="left")
+    for heading in ("schedule", "MAT", "tokens/s", "over best static", "actions used"):
+        table.add_column(heading, justify="left" if heading == "schedule" else "right")
+    static = next(row["tokens_per_s"] for row in rows if row["name"].startswith("best static tree"))
+    for row in rows:
+        mat = "" if row["mat"] is None else f"{row['mat']:.2f}"
+        gain = f"{100 * (row['tokens_per_s'] / static - 1):+.1f} %"
+        table.add_row(row["name"], mat, f"{row['tokens_per_s']:.2f}", gain, str(row["actions"] or ""))
+    table_console().print(table)
+
+
+def print_live_schedules(rows: Sequence[dict[str, Any]]) -> None:
+    """What was decoded."""
+    if not rows:
+        return
+    table = Table(title="live, one request at a time", title_justify="left")
+    for heading in ("method", "MAT", "tokens/s", "speed-up", "over best static", "p", "policy's share", "mismatches"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for row in rows:
+        p = row["p_over_best_static"]
+        table.add_row(
+            row["method"],
+            f"{row['mat']:.2f}",
+            f"{row['tokens_per_s']:.1f}",
+            f"{row['speedup']:.2f}x",
+            f"{100 * (row['over_best_static'] - 1):+.1f} %",
+            "" if p is None else f"{p:.1g}",
+            f"{100 * row['policy_share']:.2f} %",
+            str(row["mismatches"]),
+        )
+    table_console().print(table)

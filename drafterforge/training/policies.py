@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.assembly.runs import fingerprint_of
 from drafterforge.config.policy import (
     LTDPolicyConfig,
     NetworkPolicyConfig,
@@ -22,6 +24,7 @@ from drafterforge.config.policy import (
     ReSpSPolicyConfig,
     ShapePolicyConfig,
 )
+from drafterforge.config.progress import bar
 from drafterforge.errors import ConfigError
 from drafterforge.replay.environment import DepthEnvironment, ShapeEnvironment, SizeEnvironment
 from drafterforge.replay.scheduler_actions import grown_actions, levels_of, observations_of
@@ -30,7 +33,7 @@ from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.growing import LTDPolicy
 from drafterforge.schedulers.latency import LatencyProfile
-from drafterforge.schedulers.marginal import MarginalPolicy, verify_s
+from drafterforge.schedulers.marginal import MarginalPolicy, marginal_grid, verify_s
 from drafterforge.schedulers.nets import ActorCritic
 from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.training.planner import PlannerConfig, distil_planner
@@ -45,7 +48,7 @@ TURNS = {"depth": ["depth"], "size": ["size"], "independent": ["size", "depth"],
 
 
 @dataclass(frozen=True)
-class Lesson:
+class PolicyInputs:
     """What a policy learns from."""
 
     traces: Traces
@@ -56,30 +59,73 @@ class Lesson:
     seed: int
 
 
+@dataclass(frozen=True)
+class FittedPolicy:
+    """A trained policy: what `save_policy` writes, and its learning curves."""
+
+    spec: PolicySpec
+    nets: dict[str, ActorCritic]
+    curves: dict[str, Curve]
+    seconds: torch.Tensor | None = None  # of `marginal`: what verifying each number of nodes takes
+
+
+def fit_policy(config: PolicyConfig, inputs: PolicyInputs, drafter: Manifest) -> FittedPolicy:
+    """Train a policy of any method, with a bar.  drafter: the one that it schedules."""
+    method, score_top_k, grid = config.method, inputs.traces.spec.score_top_k, inputs.grid
+    grids = {"ltd": ltd_grid, "marginal": marginal_grid}
+    grows = method in grids
+    spec = PolicySpec(
+        kind=method if grows else "shapes",
+        method=method,
+        target_fingerprint=drafter.target_fingerprint,
+        drafter=inputs.traces.spec.drafters[inputs.drafter],
+        drafter_sha256=fingerprint_of(drafter),
+        device=inputs.profile.device,
+        grid=(grids[method](grid, score_top_k, config.max_depth) if grows else grid).as_dict(),
+        **observed_settings(config),
+        top_k=score_top_k if grows else 0,
+    )
+    if method == "marginal":
+        with bar("training marginal", NUMBERS_TRIED) as progress:
+            policy, curves = train_marginal(spec, inputs, lambda shown: progress.advance(shown=shown))
+        return FittedPolicy(policy.spec, {}, curves, policy.seconds)
+    if method == "ltd":
+        nets, curves = train_ltd(config, inputs)
+    elif isinstance(config, PlannerPolicyConfig):
+        with bar("training planner", config.planner_rounds) as progress:
+            nets, curves = train_shapes(config, inputs, lambda shown: progress.advance(shown=shown))
+    else:
+        nets, curves = train_shapes(config, inputs)
+    hidden = {name: list(part_of(config, name).actor) for name in nets}
+    return FittedPolicy(replace(spec, hidden=hidden), nets, curves)
+
+
 def train_shapes(
-    config: ReSpSPolicyConfig | PlannerPolicyConfig, lesson: Lesson, advance: Callable[[str], None] = lambda _: None
+    config: ReSpSPolicyConfig | PlannerPolicyConfig,
+    inputs: PolicyInputs,
+    advance: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict, dict[str, Curve]]:
     """Networks and curves of `resps` and `planner`."""
-    torch.manual_seed(lesson.seed)
-    table = build_table(lesson.traces, lesson.grid, lesson.drafter, lesson.profile)
-    seen = observations_of(lesson.traces, lesson.drafter, config.parts)
+    torch.manual_seed(inputs.seed)
+    table = build_table(inputs.traces, inputs.grid, inputs.drafter, inputs.profile)
+    seen = observations_of(inputs.traces, inputs.drafter, config.parts)
     if isinstance(config, PlannerPolicyConfig):
-        net = ActorCritic(seen.shape[1], len(lesson.grid), config.actor, critic=())  # which nothing trains
+        net = ActorCritic(seen.shape[1], len(inputs.grid), config.actor, critic=())  # which nothing trains
         planned = PlannerConfig(rounds=config.planner_rounds, weight_decay=config.weight_decay)
-        curve = distil_planner(net, seen, table, planned, lesson.seed, advance)
+        curve = distil_planner(net, seen, table, planned, inputs.seed, advance)
         return {"shapes": net}, {"shapes": curve}
-    net = ActorCritic(seen.shape[1], len(lesson.grid), config.actor, config.critic)
+    net = ActorCritic(seen.shape[1], len(inputs.grid), config.actor, config.critic)
     net.normalise_by(torch.from_numpy(seen))
-    environment = ShapeEnvironment(table, seen, config.num_envs, config.train_every, reward_of(config), lesson.seed)
+    environment = ShapeEnvironment(table, seen, config.num_envs, config.train_every, reward_of(config), inputs.seed)
     module = PPOModule(net, environment, ppo_config(config))
-    return {"shapes": net}, {"shapes": fit_ppo(module, lesson.folder, lesson.seed)}
+    return {"shapes": net}, {"shapes": fit_ppo(module, inputs.folder, inputs.seed)}
 
 
-def train_ltd(config: LTDPolicyConfig, lesson: Lesson) -> tuple[dict, dict[str, Curve]]:
+def train_ltd(config: LTDPolicyConfig, inputs: PolicyInputs) -> tuple[dict, dict[str, Curve]]:
     """Networks and curves of `ltd`: each alone first, then in turn, the other one fixed."""
-    grid = ltd_grid(lesson.grid, lesson.traces.spec.score_top_k, config.max_depth)
-    table = build_table(lesson.traces, grid, lesson.drafter, lesson.profile)
-    traces, drafter = lesson.traces, lesson.drafter
+    grid = ltd_grid(inputs.grid, inputs.traces.spec.score_top_k, config.max_depth)
+    table = build_table(inputs.traces, grid, inputs.drafter, inputs.profile)
+    traces, drafter = inputs.traces, inputs.drafter
     spec = PolicySpec("ltd", "ltd", "", "", "", "", grid.as_dict(), top_k=traces.spec.score_top_k)
     nets: dict[str, ActorCritic | None] = {"depth": None, "size": None}
     curves: dict[str, Curve] = {}
@@ -90,36 +136,36 @@ def train_ltd(config: LTDPolicyConfig, lesson: Lesson) -> tuple[dict, dict[str, 
         if name == "size":
             depths = None if other is None else levels_of(LTDPolicy(spec, other, None), traces, drafter)
             environment = SizeEnvironment(
-                table, traces, drafter, depths, config.num_envs, reward_of(config), lesson.seed + turn
+                table, traces, drafter, depths, config.num_envs, reward_of(config), inputs.seed + turn
             )
         else:
             levels, policy = np.clip(traces.levels, 1, max(grid.depths)), LTDPolicy(spec, None, other)
             depths = (np.minimum(depth, levels) for depth in range(1, max(grid.depths) + 1))
             actions = np.stack([grown_actions(policy, traces, drafter, each) for each in depths], axis=1)
             environment = DepthEnvironment(
-                table, traces, drafter, actions, config.num_envs, reward_of(config), lesson.seed + turn
+                table, traces, drafter, actions, config.num_envs, reward_of(config), inputs.seed + turn
             )
         net, own = nets[name], part_of(config, name)
         if net is None:
-            torch.manual_seed(lesson.seed + turn)
+            torch.manual_seed(inputs.seed + turn)
             net = ActorCritic(environment.observation_size, environment.num_actions, own.actor, own.critic)
             net.normalise_by(torch.from_numpy(gathered(environment)))
         module = PPOModule(net, environment, replace(ppo_config(own), total_cycles=cycles))
-        curves[f"{turn + 1} {name}"] = fit_ppo(module, lesson.folder / f"{turn + 1}-{name}", lesson.seed + turn)
+        curves[f"{turn + 1} {name}"] = fit_ppo(module, inputs.folder / f"{turn + 1}-{name}", inputs.seed + turn)
         nets[name] = net.eval()
     return {name: net for name, net in nets.items() if net is not None}, curves
 
 
 def train_marginal(
-    spec: PolicySpec, lesson: Lesson, advance: Callable[[str], None]
+    spec: PolicySpec, inputs: PolicyInputs, advance: Callable[[str], None]
 ) -> tuple[MarginalPolicy, dict[str, Curve]]:
     """The numbers of `marginal` with which the answers take the fewest replayed seconds.
 
     spec: with the grid of `marginal_grid`.  They are sought in turn, each over its whole range, until neither moves.
     """
-    traces, drafter, grid = lesson.traces, lesson.drafter, ActionGrid.of(spec.grid)
-    table = build_table(traces, grid, drafter, lesson.profile)
-    seconds = torch.from_numpy(verify_s(lesson.profile, grid.num_tokens, float(traces.positions.mean())))
+    traces, drafter, grid = inputs.traces, inputs.drafter, ActionGrid.of(spec.grid)
+    table = build_table(traces, grid, drafter, inputs.profile)
+    seconds = torch.from_numpy(verify_s(inputs.profile, grid.num_tokens, float(traces.positions.mean())))
     tried: dict[tuple[float, float], float] = {}
     curve: Curve = []
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from drafterforge.cli import main
-from drafterforge.evaluation import timing
+from drafterforge.evaluation import method_factory, timing
 from drafterforge.evaluation.measurements import FILE, load_measurements
 from drafterforge.evaluation.rows import timed_rows
-from drafterforge.pipelines import method_factory
 from drafterforge.reporting.verdict import summarize
 from tests.pipelines.conftest import PLAIN, Bench
 

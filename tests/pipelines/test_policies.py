@@ -10,7 +10,7 @@ import pytest
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.cli import main
-from drafterforge.pipelines import traces as traces_pipeline
+from drafterforge.evaluation import trace_recording
 from drafterforge.pipelines import train_policy
 from drafterforge.schedulers.latency import read_profile
 from drafterforge.schedulers.policy import load_policy
@@ -71,7 +71,7 @@ def test_train_policy_records_calibrates_trains_and_measures(policies):
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "planner"])
 def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(policies, name, monkeypatch):
-    monkeypatch.setattr(traces_pipeline, "record", lambda *_: pytest.fail("recorded again"))
+    monkeypatch.setattr(trace_recording, "record", lambda *_: pytest.fail("recorded again"))
     done = policies("train-policy", *OWN, *POLICIES[name])
     assert done.code == 0, done.err
     assert f"policy {name}" in done.out
@@ -85,7 +85,7 @@ def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
     whole = policies.artifact("traces")
     before = {file.name: file.read_bytes() for file in whole.glob("shard-*.safetensors")}
     shutil.rmtree(whole)
-    real, calls = traces_pipeline.recorded_shard, []
+    real, calls = trace_recording.record_shard, []
 
     def once(*arguments):
         calls.append(1)
@@ -93,7 +93,7 @@ def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(traces_pipeline, "recorded_shard", once)
+    monkeypatch.setattr(trace_recording, "record_shard", once)
     assert "interrupted" in policies("train-policy", *OWN, "policy=planner").one_line()
     assert not whole.exists()
     assert policies("train-policy", *OWN, "policy=planner").code == 0
@@ -181,7 +181,7 @@ def test_what_was_replayed_is_shown_before_anything_is_decoded(policies, monkeyp
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_policy, "live", interrupted)
+    monkeypatch.setattr(train_policy, "decode_held_out", interrupted)
     done = policies("train-policy", *OWN, "policy=planner")
     assert "interrupted" in done.one_line()
     assert "replayed on held-out answers" in done.out and "perfect foresight" in done.out

@@ -13,7 +13,7 @@ import pytest
 from drafterforge.config.commands import EvaluateConfig, TrainPolicyConfig
 from drafterforge.config.compose import load_config
 from drafterforge.errors import ArtifactError
-from drafterforge.pipelines.eval import check_names
+from drafterforge.evaluation.method_factory import check_suite
 from drafterforge.reporting.paper_evidence import gather
 from drafterforge.reporting.paper_forms import FIGURES, FORMS
 from drafterforge.reporting.paper_tables import PaperTable, paper_tables, render_papers
@@ -121,7 +121,7 @@ def test_what_a_table_says_to_type_is_a_command_that_exists():
     measuring = [keys for program, command, *keys in typed if (program, command) == ("drafterforge", "eval")]
     assert len(training) + len(measuring) == len(typed)
     for keys in measuring:
-        check_names(load_config("eval", EvaluateConfig, list(keys)))
+        check_suite(load_config("eval", EvaluateConfig, list(keys)))
 
 
 # --- ours ----------------------------------------------------------------------------------------

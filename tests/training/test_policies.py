@@ -34,8 +34,8 @@ def test_ltd_trains_the_papers_networks_each_with_its_own_discount(tmp_path, mon
     monkeypatch.setattr(
         policies, "fit_ppo", lambda module, folder, seed: seen.append((folder.name, module.config.gamma)) or []
     )
-    lesson = policies.Lesson(traces(), 0, profile(), ActionGrid("g", (1, 2, 4), (1, 2), (1, 2)), tmp_path, 0)
-    nets, _ = policies.train_ltd(config, lesson)
+    inputs = policies.PolicyInputs(traces(), 0, profile(), ActionGrid("g", (1, 2, 4), (1, 2), (1, 2)), tmp_path, 0)
+    nets, _ = policies.train_ltd(config, inputs)
     assert widths(nets["size"].actor) == [1024, 256] == widths(nets["size"].critic)
     assert widths(nets["depth"].actor) == [1024] and widths(nets["depth"].critic) == [1024, 256]
     assert {(name.split("-")[1], gamma) for name, gamma in seen} == {("size", 0.9), ("depth", 0.999)}
@@ -45,20 +45,20 @@ def test_ltd_trains_the_papers_networks_each_with_its_own_discount(tmp_path, mon
 def test_ltd_trains_one_network_alone(tmp_path, monkeypatch, decides):
     config = load_config("train_policy", TrainPolicyConfig, ["policy=ltd", f"policy.decides={decides}"]).policy
     monkeypatch.setattr(policies, "fit_ppo", lambda *_: [])
-    lesson = policies.Lesson(traces(), 0, profile(), ActionGrid("g", (1, 2, 4), (1, 2), (1, 2)), tmp_path, 0)
-    assert list(policies.train_ltd(config, lesson)[0]) == [decides]
+    inputs = policies.PolicyInputs(traces(), 0, profile(), ActionGrid("g", (1, 2, 4), (1, 2), (1, 2)), tmp_path, 0)
+    assert list(policies.train_ltd(config, inputs)[0]) == [decides]
 
 
 def test_marginal_finds_numbers_that_no_others_beat(tmp_path):
     torch.manual_seed(0)
     told = traces(lengths=(40, 40))
     given = ActionGrid("g", (1, 2, 4, 8), (1, 2, 3), (2,))
-    lesson = policies.Lesson(told, 0, profile(), given, tmp_path, 0)
+    inputs = policies.PolicyInputs(told, 0, profile(), given, tmp_path, 0)
     grid = marginal_grid(given, 2, 8)
     assert (grid.num_tokens, grid.depths, grid.top_ks) == (tuple(range(2, 9)), (1, 2, 3), (2,))
     spec = PolicySpec("marginal", "marginal", "", "a", "", "cpu", grid.as_dict(), top_k=2)
     shown = []
-    policy, curves = policies.train_marginal(spec, lesson, shown.append)
+    policy, curves = policies.train_marginal(spec, inputs, shown.append)
     table = build_table(told, grid, 0, profile())
 
     def rate_of(one: MarginalPolicy) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 from drafterforge.config.progress import bar
 from drafterforge.evaluation.lossless import find_mismatches
-from drafterforge.pipelines.selector_replay import SelectorReplay
+from drafterforge.evaluation.selector_replay import SelectorReplay
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 

@@ -8,10 +8,10 @@ from typing import Any
 from drafterforge.config.progress import say
 from drafterforge.data.chat import Message, prompt_ids
 from drafterforge.evaluation.measurements import Measurement
+from drafterforge.evaluation.method_factory import MethodFactory
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.suites import Suite
 from drafterforge.evaluation.timing import TimingRun, time_methods
-from drafterforge.pipelines.method_factory import MethodFactory
 
 TEMPERATURE, BATCH_SIZE, CONTEXT, POOL_SIZE = "temperature", "batch size", "context length", "pool size"
 MOST_TURNS = 64  # of other conversations put before a request to make it long

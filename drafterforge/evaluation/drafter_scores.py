@@ -1,8 +1,8 @@
-"""How well each drafter of a pool drafts what the target answers to prompts: labels for a router that are measured."""
+"""MAT of each drafter of a pool on the target's answers to prompts: measured labels for a router."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +26,7 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.actions import describe
 from drafterforge.targets.load import Target
+from drafterforge.training.router_data import DrafterScores
 from drafterforge.tree.grow import TreeShape
 
 SHARD = 32  # prompts that are measured before they are kept
@@ -33,22 +34,8 @@ BATCH = 8  # answers decoded together
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What the pool's drafters made of prompts; without it a prompt's label is its domain."""
-
-    drafters: list[str]
-    accept_lengths: Mapping[str, Sequence[float]]  # id of a prompt as written -> MAT of every drafter
-    parents: Sequence[Manifest] = ()  # of the drafters
-
-    @property
-    def digest(self) -> str:
-        """Sha256 of what was measured."""
-        return sha256(canonical_json([self.drafters, self.accept_lengths])).hexdigest()
-
-
-@dataclass(frozen=True)
-class Yardstick:
-    """Drafters, and how they are measured."""
+class DrafterScorer:
+    """Measures each drafter of a pool alone on the target's answers to prompts."""
 
     target: Target
     pool: Pool
@@ -70,33 +57,33 @@ class Yardstick:
         """Sha256 of the settings."""
         return sha256(canonical_json(self.settings)).hexdigest()
 
-    def measure(self, prompts: Sequence[Prompt], folder: Path) -> Measured:
-        """MAT of every drafter alone on the target's answers; what `folder` has of an earlier run is not done again."""
-        found: dict[str, list[float]] = {}
+    def measure(self, prompts: Sequence[Prompt], folder: Path) -> DrafterScores:
+        """MAT of every drafter alone on the target's answers; what `folder` has of an earlier run is reused."""
+        scores: dict[str, list[float]] = {}
         with bar("measuring drafters", len(prompts)) as progress:
             for start in range(0, len(prompts), SHARD):
                 part, file = prompts[start : start + SHARD], folder / f"measured-{start // SHARD:05d}.json"
                 if not file.exists():
-                    save_json_atomic(file, dict(zip([one.id for one in part], self._mats(part), strict=True)))
-                found |= typed(dict[str, list[float]], read_json(file), str(file))
+                    save_json_atomic(file, dict(zip([prompt.id for prompt in part], self._mats(part), strict=True)))
+                scores |= typed(dict[str, list[float]], read_json(file), str(file))
                 progress.advance(len(part))
-        return Measured(self.pool.names, found, self.parents)
+        return DrafterScores(self.pool.names, scores, self.parents)
 
     def _mats(self, prompts: Sequence[Prompt]) -> list[list[float]]:
         """MAT of every drafter on each prompt; 1 where there is nothing to draft."""
         ids = [prompt_ids(self.target.tokenizer, list(prompt.messages), date=DATE) for prompt in prompts]
-        found = [[1.0] * len(self.pool.names) for _ in prompts]
-        kept = [place for place, one in enumerate(ids) if len(one) < self.target.max_positions]
-        recorder = AnswerRecorder(self.target, self.pool, self.shape)
-        answers = Engine(self.target, max_batch=BATCH).generate([ids[place] for place in kept], self.max_new_tokens)
-        for place, answer in zip(kept, answers, strict=True):
+        mats = [[1.0] * len(self.pool.names) for _ in prompts]
+        readable = [index for index, tokens in enumerate(ids) if len(tokens) < self.target.max_positions]
+        engine, recorder = Engine(self.target, max_batch=BATCH), AnswerRecorder(self.target, self.pool, self.shape)
+        answers = engine.generate([ids[index] for index in readable], self.max_new_tokens)
+        for index, answer in zip(readable, answers, strict=True):
             if len(answer.tokens) > 1:
-                answer = recorder.record(answer)[STATIC]
-                found[place] = [answer.num_tokens / answer.cycles(drafter) for drafter in range(len(answer.names))]
-        return found
+                recorded = recorder.record(answer)[STATIC]
+                mats[index] = [recorded.num_tokens / recorded.cycles(n) for n in range(len(recorded.names))]
+        return mats
 
 
-def yardstick_of(cfg: TrainPolicyConfig, target: Target) -> Yardstick:
+def scorer_of(cfg: TrainPolicyConfig, target: Target) -> DrafterScorer:
     """The drafters that are configured, or all of the target's, as the pool would decode with them."""
     config = PoolConfig(drafters=cfg.router.drafters, selector="static")
     pool, shape = build_pool(config, cfg.runtime, RunsFolder(cfg.runs_dir, target))
@@ -108,4 +95,4 @@ def yardstick_of(cfg: TrainPolicyConfig, target: Target) -> Yardstick:
     trained = [name for name in pool.names if name != RETRIEVAL]
     folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in trained]
     parents = [open_drafter(folder, target) for folder in folders]
-    return Yardstick(target, pool, shape, cfg.router.max_new_tokens, parents)
+    return DrafterScorer(target, pool, shape, cfg.router.max_new_tokens, parents)

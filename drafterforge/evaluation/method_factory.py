@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.assembly.bundles import open_bundle
-from drafterforge.assembly.pools import RETRIEVAL, build_pool, open_scheduler
+from drafterforge.assembly.pools import RETRIEVAL, build_pool, check_selector, open_scheduler
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import EvaluateConfig
@@ -33,6 +33,7 @@ from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schedulers.base import Scheduler
+from drafterforge.selectors import check_options
 from drafterforge.selectors import names as selector_names
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
@@ -261,3 +262,19 @@ def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -
         close = difflib.get_close_matches(what, known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(f"suite.methods has {what!r}, which is no drafter of the pool, selector or method{hint}")
+
+
+def check_suite(cfg: EvaluateConfig) -> None:
+    """Refuse names and options that do not exist before anything is loaded or decoded."""
+    if cfg.suite.name == "papers" and not cfg.suite.questions:
+        raise ConfigError("suite=papers needs question files; type suite.questions=FOLDER, with *.jsonl in it")
+    check_selector(cfg.pool)
+    check_methods(cfg.suite.methods)
+    if OPENVINO in cfg.suite.methods:
+        require_openvino(cfg.suite.openvino)
+    for name in cfg.suite.selectors:
+        check_options(name, ())
+    if "router" in cfg.suite.selectors and not cfg.pool.router:
+        raise ConfigError("suite.selectors names router, and there is none; type pool.router=NAME")
+    if "oracle" in cfg.suite.selectors:
+        raise ConfigError("suite.selectors names oracle, which is the row `best in hindsight` anyway; leave it out")

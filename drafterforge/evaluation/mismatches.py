@@ -12,11 +12,11 @@ import torch
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.evaluation.lossless import find_mismatches
 from drafterforge.evaluation.measurements import Measurement
+from drafterforge.evaluation.method_factory import MethodFactory
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.requests import Request
+from drafterforge.evaluation.scaling import POOL_SIZE
 from drafterforge.evaluation.timing import samplings
-from drafterforge.pipelines.method_factory import MethodFactory
-from drafterforge.pipelines.scaling import POOL_SIZE
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import Sampling

@@ -14,10 +14,10 @@ import torch
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.progress import bar
 from drafterforge.evaluation.measurements import Measurement, RequestInfo
+from drafterforge.evaluation.method_factory import STATIC, MethodFactory
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.rows import ALL
 from drafterforge.evaluation.suites import STREAMS, Suite
-from drafterforge.pipelines.method_factory import STATIC, MethodFactory
 from drafterforge.replay.answer_recorder import AnswerRecorder
 from drafterforge.replay.curves import actions, pool_scaling, regret_curves, weights
 from drafterforge.replay.selector_play import Cycles, RecordedAnswers, tuned

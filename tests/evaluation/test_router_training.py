@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,23 +19,24 @@ from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.pipelines import train_router as pipeline
-from drafterforge.pipelines import yardstick
-from drafterforge.pipelines.train_router import (
-    CLEAN,
-    accept_lengths,
-    first_turns,
-    pooled_by_target,
-    router_prompts,
-    train_router,
-)
-from drafterforge.pipelines.yardstick import Measured, Yardstick
+from drafterforge.evaluation import drafter_scores
+from drafterforge.evaluation.drafter_scores import DrafterScorer
+from drafterforge.evaluation.router_training import train_router
 from drafterforge.prompts.rephrase import kinds
 from drafterforge.router.features import prompt_features
 from drafterforge.router.router import Router
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.targets.load import Target, load_target
+from drafterforge.training import router_data
+from drafterforge.training.router_data import (
+    CLEAN,
+    DrafterScores,
+    accept_lengths,
+    first_turns,
+    pooled_by_target,
+    router_prompts,
+)
 from drafterforge.tree.grow import TreeShape
 from tests.router.test_router import save_encoder
 
@@ -42,6 +44,12 @@ pytestmark = pytest.mark.slow  # many short ones
 
 DOMAINS = ["math", "chat"]
 TINY = RouterConfig(num_train=8, num_val=2, num_test=2, max_steps=8)
+
+
+def train(target: Target, domains: list[str], path: Path, config: RouterConfig, seed: int, **more: object) -> Path:
+    """The folder of a router, trained if it is not there."""
+    train_router(target, domains, path, config, seed, **more)
+    return path
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +69,7 @@ def served(tiny_folder) -> Target:
 @pytest.fixture(scope="module")
 def trained(served, tmp_path_factory):
     """The folder of a router between two domains."""
-    return train_router(served, DOMAINS, tmp_path_factory.mktemp("policies") / "router", TINY, seed=0)
+    return train(served, DOMAINS, tmp_path_factory.mktemp("policies") / "router", TINY, seed=0)
 
 
 def features_of(target: Target, messages) -> torch.Tensor:
@@ -72,7 +80,7 @@ def features_of(target: Target, messages) -> torch.Tensor:
 
 
 def test_features_of_a_prompt_do_not_depend_on_the_batch_it_stands_in(served, monkeypatch):
-    monkeypatch.setattr(pipeline, "TOKENS_PER_PASS", 90)
+    monkeypatch.setattr(router_data, "TOKENS_PER_PASS", 90)
     draw = torch.Generator().manual_seed(0)
     prompts = [torch.randint(3, 200, (n,), generator=draw).tolist() for n in (30, 4, 17, 44, 29, 1)]
     pooled = pooled_by_target(served, prompts)
@@ -123,11 +131,11 @@ def test_served_features_are_judged_as_in_training(trained, served):
 
 def test_a_router_made_before_is_found_and_other_settings_are_refused(trained, served, monkeypatch):
     before = (trained / "manifest.json").read_bytes()
-    monkeypatch.setattr(pipeline, "pooled_sets", None)
-    assert train_router(served, DOMAINS, trained, TINY, seed=0) == trained
+    monkeypatch.setattr(router_data, "pooled_sets", None)
+    assert train(served, DOMAINS, trained, TINY, seed=0) == trained
     assert (trained / "manifest.json").read_bytes() == before
     with pytest.raises(ArtifactError, match="seed: 0 there, 1 now"):
-        train_router(served, DOMAINS, trained, TINY, seed=1)
+        train(served, DOMAINS, trained, TINY, seed=1)
 
 
 def test_a_router_of_another_target_is_refused(trained, other_folder):
@@ -135,15 +143,15 @@ def test_a_router_of_another_target_is_refused(trained, other_folder):
     with pytest.raises(ArtifactError, match="but this target has fingerprint"):
         Router.load(trained, other.fingerprint)
     with pytest.raises(ArtifactError, match="fingerprint"):
-        train_router(other, DOMAINS, trained, TINY, seed=0)
+        train(other, DOMAINS, trained, TINY, seed=0)
 
 
 def test_measured_drafters_become_the_labels(served, tmp_path):
     sets = router_prompts(DOMAINS, TINY, seed=0)
     ids = {prompt.id.split("/")[0]: prompt.domain for prompts in sets.values() for prompt in prompts}
     lengths = {name: [3.0, 2.0, 1.0] if domain == "math" else [2.0, 2.5, 1.0] for name, domain in ids.items()}
-    measured = Measured(["general", "chat", "retrieval"], lengths)
-    path = train_router(served, DOMAINS, tmp_path / "router", TINY, seed=0, measured=measured)
+    scores = DrafterScores(["general", "chat", "retrieval"], lengths)
+    path = train(served, DOMAINS, tmp_path / "router", TINY, seed=0, scores=scores)
     assert Router.load(path).labels == ["general", "chat", "retrieval"]
     rows = json.loads((path / "rows.json").read_text())
     for row in rows:
@@ -151,23 +159,23 @@ def test_measured_drafters_become_the_labels(served, tmp_path):
         assert row["mat"] <= row["best_mat"]
     lengths.pop(sets["role"][0].id.split("/")[0])
     with pytest.raises(ConfigError, match="1 prompts were not measured"):
-        accept_lengths(sets["role"], measured)
+        accept_lengths(sets["role"], scores)
 
 
 def test_a_router_over_texts_reads_an_encoder(served, tmp_path):
     config = replace(TINY, features="text", encoder=str(save_encoder(tmp_path / "bert")))
-    path = train_router(served, DOMAINS, tmp_path / "router", config, seed=0)
+    path = train(served, DOMAINS, tmp_path / "router", config, seed=0)
     router = Router.load(path, served.fingerprint)
     assert router.kind == "text" and router.probabilities("What is 3 + 4?").shape == (2,)
 
 
-def test_what_a_yardstick_measures_is_what_each_drafter_does_alone(served, tmp_path, monkeypatch):
+def test_what_a_scorer_measures_is_what_each_drafter_does_alone(served, tmp_path, monkeypatch):
     shapes = {"short": TreeShape(2, 1, 1), "long": TreeShape(8, 7, 1)}
     drafters = {name: Retrieval() for name in shapes}
     pool, shape = Pool(drafters, "static", shapes=shapes), TreeShape(4, 3, 1)
     prompts = router_prompts(DOMAINS, TINY, seed=0)[CLEAN]
-    monkeypatch.setattr(yardstick, "SHARD", 3)
-    rule = Yardstick(served, pool, shape, 24)
+    monkeypatch.setattr(drafter_scores, "SHARD", 3)
+    rule = DrafterScorer(served, pool, shape, 24)
     found = rule.measure(prompts, tmp_path)
     assert found.drafters == ["short", "long"] and found.accept_lengths.keys() == {prompt.id for prompt in prompts}
     for prompt in prompts:
@@ -175,14 +183,14 @@ def test_what_a_yardstick_measures_is_what_each_drafter_does_alone(served, tmp_p
         for name, mat in zip(shapes, found.accept_lengths[prompt.id], strict=True):
             alone = Engine(served, drafters[name], shapes[name]).generate([ids], 24)[0]
             assert mat == pytest.approx((len(alone.tokens) - 1) / len(alone.cycles))
-    monkeypatch.setattr(Yardstick, "_mats", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(DrafterScorer, "_mats", lambda *_: pytest.fail("measured again"))
     assert rule.measure(prompts, tmp_path).digest == found.digest
-    assert Yardstick(served, pool, shape, 25).digest != rule.digest
+    assert DrafterScorer(served, pool, shape, 25).digest != rule.digest
 
 
 def test_routers_made_before_there_were_labels_are_found_again():
-    assert not {*pipeline.LATER} & pipeline.recorded(TINY).keys()
-    assert pipeline.recorded(replace(TINY, held_out_kinds=["role"]))["held_out_kinds"] == ["role"]
+    assert not {*router_data.LATER_KEYS} & router_data.recorded_settings(TINY).keys()
+    assert router_data.recorded_settings(replace(TINY, held_out_kinds=["role"]))["held_out_kinds"] == ["role"]
 
 
 def test_a_kind_that_is_held_out_is_tested_and_not_trained_on(served, tmp_path):
@@ -190,7 +198,7 @@ def test_a_kind_that_is_held_out_is_tested_and_not_trained_on(served, tmp_path):
     sets = router_prompts(DOMAINS, config, seed=0)
     used = {prompt.id.partition("/")[2] for split in ("train", "val") for prompt in sets[split]}
     assert used == {"", "two_answers", "role"} and len(sets["language"]) == len(sets[CLEAN])
-    path = train_router(served, DOMAINS, tmp_path / "router", config, seed=0)
+    path = train(served, DOMAINS, tmp_path / "router", config, seed=0)
     rows = json.loads((path / "rows.json").read_text())
     assert [row["prompts"] for row in rows if row["unseen_kind"]] == ["language"]
     for kinds_out, words in ((["rhyme"], "names 'rhyme'; type some of two_answers"), (kinds(), "router.rephrased=0")):
@@ -201,10 +209,10 @@ def test_a_kind_that_is_held_out_is_tested_and_not_trained_on(served, tmp_path):
 @pytest.mark.parametrize("domains", [[], ["sql"], ["sql", "sql"]])
 def test_one_domain_needs_no_router(served, tmp_path, domains):
     with pytest.raises(ConfigError, match="at least two domains"):
-        train_router(served, domains, tmp_path / "router", TINY, seed=0)
+        train(served, domains, tmp_path / "router", TINY, seed=0)
 
 
 def test_prompts_longer_than_the_target_reads_are_told_in_a_line(served, tmp_path):
     short = replace(served, config=type(served.config)(**served.config.to_dict() | {"max_position_embeddings": 8}))
     with pytest.raises(ConfigError, match="longer than the 8 tokens of the target"):
-        train_router(short, DOMAINS, tmp_path / "router", TINY, seed=0)
+        train(short, DOMAINS, tmp_path / "router", TINY, seed=0)

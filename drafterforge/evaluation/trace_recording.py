@@ -1,0 +1,143 @@
+"""Records what every drafter would do at every position of held-out answers, in resumable shards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from drafterforge.artifacts.folder import is_whole, open_artifact, reuse_artifact, write_artifact
+from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.assembly.pools import open_pool
+from drafterforge.assembly.runs import open_drafter
+from drafterforge.config.commands import TrainPolicyConfig
+from drafterforge.config.compose import to_dict
+from drafterforge.config.data import DataConfig, DomainConfig
+from drafterforge.config.progress import bar, say
+from drafterforge.config.replay import TracesConfig
+from drafterforge.data.chat import prompt_ids
+from drafterforge.data.prompts import interleave, load_prompts
+from drafterforge.replay.record import record_answer
+from drafterforge.replay.trace import Traces, TraceSpec, join, load_shards, save_shard
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target
+
+SOURCES = {"train": "val", "test": "test"}  # split of the prompts: tasks no drafter learned from, and unseen ones
+
+
+class SplitPrompt(NamedTuple):
+    """A prompt to record."""
+
+    split: str  # train | test
+    domain: str
+    tokens: list[int]
+
+
+def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]:
+    """The traces that are configured, recorded if they are not there."""
+    names = cfg.traces.drafters or [cfg.drafter]
+    top_ks = tuple(sorted({*cfg.grid.top_ks, cfg.traces.told_top_k}))
+    folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in names]
+    parents = [open_drafter(folder, target) for folder in folders]
+    path = artifact_dir(cfg.runs_dir, target.name, "traces", cfg.traces.name or cfg.drafter)
+    spec = reusable_spec(path, TraceSpec(tuple(names), top_ks, max(cfg.grid.depths), cfg.traces.told_top_k))
+    settings = {
+        "traces": to_dict(cfg.traces),
+        "recorded": spec.as_dict(),
+        "drafters": [parent.as_parent() for parent in parents],
+        "dtype": str(target.dtype),
+        "seed": cfg.seed,
+    }
+    checked = {"config": settings, "target": target.name, "target_fingerprint": target.fingerprint}
+    if reuse_artifact(path, "traces", **checked, overwrite=cfg.overwrite, name_key="traces.name") is not None:
+        return path, load_shards(path, spec)
+    staging = open_staging(path, settings | {"target": target.fingerprint})
+    pool = Pool(open_pool(cfg.runs_dir, target, names), "static")
+    roots, seconds = _record_shards(cfg, target, pool, spec, staging)
+    metrics: dict[str, Any] = {}
+    with write_artifact(
+        path, kind="traces", name=path.name, parents=parents, metrics=metrics, replace=cfg.overwrite, **checked
+    ) as folder:
+        for file in sorted(staging.glob("shard-*")):
+            (folder / file.name).hardlink_to(file)
+        traces = load_shards(folder, spec)
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        metrics |= {
+            "device": describe_device(target.device),
+            "answers": len(traces.tokens),
+            "positions": traces.num_roots,
+            "bytes_per_position": round(size / traces.num_roots, 1),
+        }
+        if roots == traces.num_roots:  # otherwise some were made in a run that was interrupted
+            metrics["positions_per_s"] = round(roots / seconds, 1)
+    drop_staging(path)
+    rate = f", {metrics['positions_per_s']} a second" if "positions_per_s" in metrics else ""
+    say(
+        f"wrote {path}: {metrics['positions']} positions of {metrics['answers']} answers for {len(names)} drafters, "
+        f"{metrics['bytes_per_position']:.0f} bytes each{rate}"
+    )
+    return path, traces
+
+
+def _record_shards(
+    cfg: TrainPolicyConfig, target: Target, pool: Pool, spec: TraceSpec, staging: Path
+) -> tuple[int, float]:
+    """Record what `staging` has not; returns the positions that were recorded, and the seconds."""
+    prompts = draw_prompts(cfg.traces.domains, cfg.traces.num_train, cfg.traces.num_test, target, cfg.seed)
+    size, roots, seconds = cfg.traces.shard_size, 0, 0.0
+    with bar("recording traces", len(prompts)) as progress:
+        for start in range(0, len(prompts), size):
+            part, file = prompts[start : start + size], staging / f"shard-{start // size:05d}.safetensors"
+            if not file.exists() or not file.with_suffix(".json").exists():
+                began = time.perf_counter()
+                shard = record_shard(cfg.traces, target, pool, spec, part)
+                save_shard(file, shard)
+                seconds, roots = seconds + time.perf_counter() - began, roots + shard.num_roots
+            progress.advance(len(part), f"{roots / max(seconds, 1e-9):.0f} positions/s")
+    return roots, seconds
+
+
+def reusable_spec(path: Path, wanted: TraceSpec) -> TraceSpec:
+    """What is recorded already, if it holds all that is wanted and more: a smaller grid needs no recording anew."""
+    if not is_whole(path):
+        return wanted
+    recorded = TraceSpec.of(open_artifact(path, "traces"))
+    same = (recorded.drafters, recorded.score_top_k) == (wanted.drafters, wanted.score_top_k)
+    covers = {*wanted.top_ks} <= {*recorded.top_ks} and wanted.depth <= recorded.depth
+    return recorded if same and covers else wanted
+
+
+def draw_prompts(domains: Sequence[str], num_train: int, num_test: int, target: Target, seed: int) -> list[SplitPrompt]:
+    """Prompts of both splits, domains in turn; `train` are of tasks that no drafter learned from."""
+    counts = {"train": num_train, "test": num_test}
+    num_each = {split: -(-count // len(domains)) for split, count in counts.items()}
+    data = DataConfig(num_train=1, num_val=num_each["train"], num_test=num_each["test"])
+    by_domain = [load_prompts(data, DomainConfig(name=name), seed) for name in domains]
+    return [
+        SplitPrompt(split, prompt.domain, prompt_ids(target.tokenizer, list(prompt.messages)))
+        for split, source in SOURCES.items()
+        for prompt in interleave([splits[source] for splits in by_domain])[: counts[split]]
+    ]
+
+
+def policy_prompts(
+    domains: Sequence[str], num_train: int, num_test: int, target: Target, seed: int
+) -> dict[str, list[list[int]]]:
+    """Token ids of the prompts of each split."""
+    prompts = draw_prompts(domains, num_train, num_test, target, seed)
+    return {split: [prompt.tokens for prompt in prompts if prompt.split == split] for split in SOURCES}
+
+
+def record_shard(
+    cfg: TracesConfig, target: Target, pool: Pool, spec: TraceSpec, prompts: Sequence[SplitPrompt]
+) -> Traces:
+    """Answer and record some prompts; answers of one token take no cycle and are left out."""
+    engine = Engine(target, max_batch=cfg.batch_size)
+    answers = engine.generate([prompt.tokens for prompt in prompts], cfg.max_new_tokens)
+    pairs = [(answer, prompt) for answer, prompt in zip(answers, prompts, strict=True) if len(answer.tokens) > 1]
+    traces = [record_answer(target, pool, answer, spec, max_new_tokens=cfg.max_new_tokens) for answer, _ in pairs]
+    return join(spec, traces, [prompt.domain for _, prompt in pairs], [prompt.split for _, prompt in pairs])
