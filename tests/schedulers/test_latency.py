@@ -9,7 +9,7 @@ import pytest
 
 from drafterforge.config.commands import CalibrateConfig
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.pipelines.calibrate import Beside, Measured, errors_on, fitted
+from drafterforge.evaluation.calibration import CycleTimes, ProbedAnswer, errors_on, fit_profile
 from drafterforge.replay.trace import load_shards, save_shard
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.base import RandomScheduler
@@ -92,15 +92,15 @@ def test_every_tree_has_its_turn_before_one_comes_again():
         assert set(found[start : start + len(grid)]) == set(grid.shapes)
 
 
-def beside(known, cycles: Cycles, scale: float) -> Beside:
+def beside(known, cycles: Cycles, scale: float) -> ProbedAnswer:
     """Cycles and probes of one answer on a machine so many times as slow as the profile says."""
-    one = Beside()
+    one = ProbedAnswer()
     for name in Cycles.__dataclass_fields__:
         one.cycles.columns[name] = list(getattr(cycles, name))
     for step in STEPS:
         one.cycles.columns[step] = list(scale * known.step_s(step, cycles))
     length = np.arange(100, 108)
-    one.probes = Measured({name: [0.0] * len(length) for name in one.probes.columns})
+    one.probes = CycleTimes({name: [0.0] * len(length) for name in one.probes.columns})
     one.probes.columns |= {"length": list(length), "host": list(scale * known.token_s(length))}
     return one
 
@@ -108,7 +108,7 @@ def beside(known, cycles: Cycles, scale: float) -> Beside:
 def test_a_machine_that_slows_down_over_held_out_answers_shows_in_their_scale_and_not_in_the_fit():
     known, grid = profile(), ActionGrid("g", (1, 2, 4, 8, 20), (1, 2, 3, 4, 5), (1, 2, 3, 5))
     cfg, target = CalibrateConfig(drafter="a"), tiny_target()
-    found = fitted(cfg, target, grid, [beside(known, drawn(), 1.0)])
+    found = fit_profile(cfg, target, grid, [beside(known, drawn(), 1.0)])
     assert found.token_s(np.array([104])) == pytest.approx(known.token_s(np.array([104])), rel=1e-6)
     errors = errors_on([beside(known, drawn(50), 1.5), beside(known, drawn(60), 1.5)], found)
     assert errors["autoregressive_scale"] == pytest.approx(1.5, rel=1e-3) and errors["total"] < 0.01
@@ -119,7 +119,7 @@ def test_too_few_cycles_name_the_key_that_brings_more():
     seen = drawn()
     few = beside(known, only(seen, seen.nodes < 8), 1.0)
     with pytest.raises(ConfigError, match=r"verify \(20 nodes\); type latency.num_prompts=2"):
-        fitted(CalibrateConfig(drafter="a"), tiny_target(), grid, [few])
+        fit_profile(CalibrateConfig(drafter="a"), tiny_target(), grid, [few])
 
 
 def test_weights_of_knots_lie_between_neighbours():
