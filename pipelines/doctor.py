@@ -6,14 +6,13 @@ import importlib.metadata
 import platform
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from drafterforge import __version__
 from drafterforge.artifacts.locate import list_artifacts
 from drafterforge.config.commands import DoctorConfig
-from drafterforge.kernels import native
+from drafterforge.kernels.dispatch import describe_kernels
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
 from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.load import target_name
@@ -40,7 +39,7 @@ def checks(cfg: Config) -> list[tuple[str, str]]:
         ("packages", ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)),
         ("device", describe_device(device)),
         ("dtype", str(dtype).removeprefix("torch.")),
-        ("kernels", _kernels(device)),
+        ("kernels", describe_kernels(device)),
         ("target", f"{cfg.target.name or cfg.target.model}: {_target_state(cfg)}"),
         ("cache", str(cache_dir())),
     ]
@@ -49,13 +48,6 @@ def checks(cfg: Config) -> list[tuple[str, str]]:
         names = list_artifacts(cfg.runs_dir, name, kind) if name else []
         rows.append((kind, ", ".join(names) or f"none in {cfg.runs_dir}"))
     return rows
-
-
-def _kernels(device: torch.device) -> str:
-    """Which operations decode."""
-    if device.type != "cpu":
-        return "those of torch"
-    return f"those of torch: {native.why_not()}" if native.why_not() else f"native.c, compiled in {native.cache_dir()}"
 
 
 def _target_state(cfg: Config) -> str:

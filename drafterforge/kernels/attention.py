@@ -5,13 +5,26 @@ Axes: B batch, T queries, S keys, Hq query heads, Hk key heads, D head width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafterforge.kernels import native
+from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.kernels.rope import apply_rope, beside_values
 
-NATIVE_QUERIES = 64  # most queries of a sequence for which native.c is asked
+# attend(layer's index, its qkv [B * T, heads, D]) -> [B * T, Hq * D]
+AttendLayer = Callable[[int, Tensor], Tensor]
+
+
+class Heads(NamedTuple):
+    """Heads of an attention layer."""
+
+    queries: int
+    keys: int
+    width: int
 
 
 def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exact: bool = False) -> Tensor:
@@ -20,8 +33,6 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exac
     q: [B, T, Hq, D].  k, v: [B, Hk, S, D].  mask: additive, [B or 1, T, S], or None for causal with T == S.
     exact: see `folded_attention`.
     """
-    if native_attention_takes(q, q.shape[1], q.shape[3], mask) and k.shape[2] and _of_a_cache(k, v):
-        return native.attention(q.contiguous(), k, v, mask, k.shape[2])
     group = q.shape[2] // k.shape[1]
     if mask is None and q.shape[1] > 1:
         if exact:
@@ -29,12 +40,6 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exac
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k, v, is_causal=True, enable_gqa=group > 1)
         return out.transpose(1, 2)
     return folded_attention(q, k, v, None if mask is None else fold_mask(mask, group), exact)
-
-
-def native_attention_takes(x: Tensor, length: int, width: int, mask: Tensor | None) -> bool:
-    """Whether native.c attends for `length` queries of each sequence, of heads `width` wide, to slots of a cache."""
-    few = length == 1 if mask is None else length <= NATIVE_QUERIES and mask.is_contiguous() and mask.dtype == x.dtype
-    return few and width % 2 == 0 and native.takes(x)
 
 
 def fold_mask(mask: Tensor, group: int) -> Tensor:
@@ -66,10 +71,40 @@ def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exact
     return out.reshape(batch, num_queries, num_heads, width).to(dtype)
 
 
-def _of_a_cache(k: Tensor, v: Tensor) -> bool:
-    """Whether keys and values are the used slots of a preallocated cache, or whole tensors."""
-    width = k.shape[3]
-    return k.stride() == v.stride() and k.stride()[2:] == (width, 1) and k.stride(1) % width == 0
+def rotated_attention(
+    cos: Tensor,
+    sin: Tensor,
+    shape: tuple[int, int],
+    heads: Heads,
+    cache: KeyValueCache | None,
+    mask: Tensor | None,
+    exact: bool = False,
+) -> AttendLayer:
+    """Attention of every layer of a pass, which rotates queries and keys, and writes the cache.
+
+    cos, sin: of the B * T positions, from `RopeTable`.  shape: B and T.  cache: None: attend within the tokens.
+    mask, exact: see `grouped_attention`.
+    """
+    batch, length = shape
+    # values pass through the rotation unchanged, so that keys and values lie side by side for the cache
+    rotation = beside_values(cos, sin, heads.queries + heads.keys, heads.keys)
+    folded = None if mask is None else fold_mask(mask, heads.queries // heads.keys)
+
+    def attend(index: int, qkv: Tensor) -> Tensor:
+        qkv = apply_rope(qkv, *rotation).view(batch, length, -1, heads.width)
+        q = qkv[:, :, : heads.queries]
+        keys_values = qkv[:, :, heads.queries :].unflatten(2, (2, heads.keys))
+        if cache is None:
+            keys, values = keys_values.permute(2, 0, 3, 1, 4)
+        else:
+            keys, values = cache.write_both(index, keys_values)
+        if folded is None and length > 1:
+            attended = grouped_attention(q, keys, values, None, exact)
+        else:
+            attended = folded_attention(q, keys, values, folded, exact)
+        return attended.reshape(batch * length, -1)
+
+    return attend
 
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.kernels import native
+from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.invariant import MAX_ROWS, RowPlan, find_plan, trial_data
 
 PLANS: dict[tuple, RowPlan] = {}  # by shape, dtype, device and kernel of a linear layer
@@ -61,7 +63,7 @@ class FrozenLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> None:
         self.weight = weight.detach()
         self.bias = None if bias is None else bias.detach()
-        self.native = native.PackedLinear(self.weight, self.bias) if pack and native.takes(self.weight) else None
+        self.native = kernels_of(self.weight).pack_linear(self.weight, self.bias) if pack else None
         self.packing = _packing(self.weight) if pack and self.native is None else None
         if self.packing is not None:
             dtype = self.packing[1]
@@ -114,3 +116,24 @@ class FrozenLinear:
         dtype = self.packing[1]
         out = torch.ops.mkldnn._linear_pointwise(flat.to(dtype), self.packed, self.packed_bias, "none", [], "")
         return out.to(flat.dtype)
+
+
+class LowRankAddition(Protocol):
+    """up @ down, which is added to a weight."""
+
+    down: Tensor  # [r, in]
+    up: Tensor  # [out, r]
+
+
+class AdaptedLinear:
+    """A frozen linear layer, shared, and a low-rank addition to it."""
+
+    def __init__(self, base: FrozenLinear, low: LowRankAddition) -> None:
+        self.base, self.low = base, low
+        self.native = None if base.native is None else native.PackedAddition(base.native, low.down, low.up)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply to [..., in]."""
+        if self.native is not None and x.numel() <= NATIVE_ROWS * x.shape[-1] and x.is_contiguous():
+            return self.native(x.view(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+        return self.base(x) + F.linear(F.linear(x, self.low.down), self.low.up)

@@ -1,7 +1,7 @@
 """The kernels of native.c: few rows in float32 on a CPU, compiled once on the machine that runs them.
 
-`library()` is None without a C compiler that knows OpenMP, or with DRAFTERFORGE_NATIVE=off in the environment; every
-caller then goes on with the operations of torch, which a test holds these against.
+`library()` is None without a C compiler that knows OpenMP, or with DRAFTERFORGE_NATIVE=off in the environment;
+`dispatch` then chooses the operations of torch, which a test holds these against.
 """
 
 from __future__ import annotations
@@ -76,16 +76,6 @@ def why_not() -> str | None:
     """Why there are no compiled kernels, or None if there are."""
     found = _load()
     return found if isinstance(found, str) else None
-
-
-def takes(x: Tensor) -> bool:
-    """Whether these kernels compute with x: float32 on a CPU, no gradients asked for."""
-    return (
-        x.dtype == torch.float32
-        and x.device.type == "cpu"
-        and library() is not None
-        and not (torch.is_grad_enabled() and x.requires_grad)
-    )
 
 
 @functools.cache
@@ -292,7 +282,7 @@ class PackedMLP:
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """As `kernels.norm.rms_norm`, for x [N, D] with contiguous rows and a gain [D]."""
+    """As `norm.rms_norm`, for x [N, D] with contiguous rows and a gain [D]."""
     rows, width = x.shape
     if gain.shape[0] != width:
         raise ValueError(f"wanted a gain of {width} numbers, got {gain.shape[0]}")

@@ -1,12 +1,10 @@
-"""RMS norm for inference, in the fewest operations a device needs."""
+"""RMS norm for inference, by operations of torch, in the fewest that a device needs."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from drafterforge.kernels import native
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
@@ -15,10 +13,6 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     A float32 `F.rms_norm` on a CPU is put together from some fifteen operations, which is most of its cost on a few
     rows; other dtypes and devices take it as it is.
     """
-    if gain.dim() == 1 and gain.dtype == x.dtype and native.takes(x):
-        if x.dim() == 2 and x.stride(1) == 1:
-            return native.rms_norm(x, gain, eps)
-        return native.rms_norm(x.reshape(-1, x.shape[-1]), gain, eps).view(x.shape)
     if x.dtype != torch.float32 or x.device.type != "cpu" or torch.is_grad_enabled():
         if gain.dim() > 1:
             return F.rms_norm(x, x.shape[-1:], None, eps) * gain

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
-from drafterforge.kernels.best import argmax
+from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.runtime.sampling import Picker
 from drafterforge.tree.accept import accepted_path, sampled_path
 from drafterforge.tree.grow import Tree
@@ -55,7 +55,7 @@ def accept(
     """
     tree, logits, depth = record.tree, record.logits, record.bounds.depth
     if picker.plain:
-        best = argmax(logits)
+        best = kernels_of(logits).argmax(logits)
         record.path, counts = accepted_path(tree, best, ancestors, depth)
         record.next_tokens = best.gather(1, record.path)
     else:

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
-from drafterforge.kernels.attention import additive, grouped_attention
-from drafterforge.kernels.norm import rms_norm
+from drafterforge.kernels.attention import additive
 from drafterforge.targets.lean import LeanBackbone
 from drafterforge.targets.load import Target
 
@@ -50,7 +49,7 @@ def invariance_obstacle(target: Target) -> str | None:
 
 def _try_operations(backbone: LeanBackbone) -> str | None:
     """Compare rows computed together with rows computed alone, operation by operation."""
-    weight = backbone.embedding
+    weight, kernels = backbone.embedding, backbone.kernels
     generator = torch.Generator().manual_seed(1)
 
     def draw(*shape: int) -> Tensor:
@@ -63,8 +62,8 @@ def _try_operations(backbone: LeanBackbone) -> str | None:
         if not linear(x, True).equal(torch.cat([linear(row[None], True) for row in x])):
             return f"the {name} product {tuple(linear.weight.shape)} in {weight.dtype}"
     x = draw(count, weight.shape[1])
-    if not rms_norm(x, layer.input_norm, backbone.eps).equal(
-        torch.cat([rms_norm(row[None], layer.input_norm, backbone.eps) for row in x])
+    if not kernels.rms_norm(x, layer.input_norm, backbone.eps).equal(
+        torch.cat([kernels.rms_norm(row[None], layer.input_norm, backbone.eps) for row in x])
     ):
         return f"RMS norm in {weight.dtype}"
     q, slots = draw(1, count, backbone.num_heads, backbone.width), PREFIX + count
@@ -72,9 +71,9 @@ def _try_operations(backbone: LeanBackbone) -> str | None:
     reads = torch.rand(count, slots, generator=generator) < 0.7
     reads[:, 0] = True
     reads = reads.to(weight.device)
-    together = grouped_attention(q, k, v, additive(reads, weight.dtype)[None], exact=True)
+    together = kernels.grouped_attention(q, k, v, additive(reads, weight.dtype)[None], exact=True)
     alone = [
-        grouped_attention(q[:, row : row + 1], k[:, :, keys], v[:, :, keys], None, exact=True)
+        kernels.grouped_attention(q[:, row : row + 1], k[:, :, keys], v[:, :, keys], None, exact=True)
         for row, keys in enumerate(reads)
     ]
     return None if together.equal(torch.cat(alone, dim=1)) else f"attention summed in float64 for {weight.dtype}"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError, quote, shorten
-from drafterforge.kernels import native, native_trees
+from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.schedulers.actions import MOST, ActionGrid
 from drafterforge.schedulers.growing import GrowingPolicy
 from drafterforge.schedulers.latency import Cycles, LatencyProfile
@@ -45,18 +45,11 @@ class MarginalPolicy(GrowingPolicy):
     def go_on(self, level: int, scores: Tensor, lengths: Tensor) -> Tensor:
         """See `GrowingPolicy`."""
         width = min(self.spec.top_k, scores.shape[1])
-        if native.takes(scores):
-            return native_trees.reach(scores.contiguous(), width) >= self.reach
-        return scores.half().float().topk(width, dim=1).values.exp().double().cumsum(dim=1)[:, -1].float() >= self.reach
+        return kernels_of(scores).reach(scores, width) >= self.reach
 
     def nodes(self, depths: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """See `GrowingPolicy`; at least 2."""
-        if native.takes(scores):
-            return native_trees.worth(scores.contiguous(), self.count, self.prices)
-        best = scores.half().float().topk(min(self.sizes[-1] - 1, scores.shape[1]), dim=1).values
-        expected = best.exp().double().cumsum(dim=1)
-        filled = (self.count - 2).clamp(max=expected.shape[1] - 1)  # sizes that no pool fills add no tokens
-        return self.count[(expected[:, filled] - self.prices).argmax(dim=1)]
+        return kernels_of(scores).worth(scores, self.count, self.prices)
 
 
 def marginal_grid(grid: ActionGrid, told: int, max_depth: int) -> ActionGrid:

@@ -5,13 +5,13 @@ Axes: B decisions, O observation, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from drafterforge.kernels import native
+from drafterforge.kernels.dispatch import kernels_of
 
 FARTHEST = 10.0  # standard deviations; what lies beyond in a new domain is cut off
 
@@ -54,7 +54,7 @@ class ActorCritic(nn.Module):
         self.critic = mlp((observation_size, *critic, 1), gain=1.0)
         self.register_buffer("mean", torch.zeros(observation_size))
         self.register_buffer("scale", torch.ones(observation_size))
-        self._packed: native.PackedMLP | None = None
+        self._packed: Callable[[Tensor], Tensor] | None = None
 
     def normalise_by(self, observations: Tensor) -> None:
         """From now on shift and scale each feature as observations [N, O] need it to have mean 0 and deviation 1."""
@@ -80,16 +80,15 @@ class ActorCritic(nn.Module):
 
         Of a frozen one on a CPU with compiled kernels a row's bits do not depend on the others, live and in replays.
         """
-        if self._packed is not None and native.takes(observations):
-            return forbid(self._packed(observations.contiguous()), mask)
+        if self._packed is not None:
+            return forbid(self._packed(observations.to(self.mean.dtype).contiguous()), mask)
         return forbid(self.actor(self.normalised(observations)), mask)
 
     def frozen(self) -> ActorCritic:
         """This network, ready to serve: its weights may not change any more."""
         self.eval().requires_grad_(False)
-        if self.mean.dtype == torch.float32 and native.takes(self.mean):
-            layers = [(layer.weight, layer.bias) for layer in self.actor if isinstance(layer, Dense)]
-            self._packed = native.PackedMLP(self.mean, self.scale, FARTHEST, layers)
+        layers = [(layer.weight, layer.bias) for layer in self.actor if isinstance(layer, Dense)]
+        self._packed = kernels_of(self.mean).pack_mlp(self.mean, self.scale, FARTHEST, layers)
         return self
 
 

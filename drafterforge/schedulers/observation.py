@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
-from drafterforge.kernels import native, native_trees
-from drafterforge.kernels.best import best_logp
+from drafterforge.kernels.dispatch import kernels_of
 
 CHILDREN = 10  # of the root, whose log-probabilities a scheduler sees before it chooses
 PARTS = ("features", "text", "children", "length")
@@ -66,11 +65,7 @@ def observed(parts: Sequence[str], seen: Observation) -> Tensor:
 def of_children(logp: Tensor) -> Tensor:
     """Log-probabilities [B, C] as traces hold them, the probabilities and what is left of them, [B, 2C + 1] float32."""
     logp = logp.float()
-    if native.takes(logp):
-        return native_trees.children(logp.contiguous(), FLOOR)
-    logp = logp.half().float().clamp(min=FLOOR)
-    probs = logp.exp()
-    return torch.cat((logp, probs, 1.0 - probs.sum(dim=1, keepdim=True)), dim=1)
+    return kernels_of(logp).children_state(logp, FLOOR)
 
 
 def text_state(tokens: Tensor, embedding: Tensor) -> Tensor:
@@ -83,11 +78,8 @@ def text_state(tokens: Tensor, embedding: Tensor) -> Tensor:
 
 def best_children(logits: Tensor, count: int) -> Tensor:
     """Log-probabilities of the best children of logits [B, W], descending, [B, count]; their ids are not asked for."""
-    logits, count = logits.float(), min(count, logits.shape[-1])
-    if (found := best_logp(logits, count)) is not None:
-        return found[0]
-    best = logits.topk(count, dim=-1).values
-    return (best - logits.logsumexp(dim=-1, keepdim=True)).clamp_(max=0.0)
+    logits = logits.float()
+    return kernels_of(logits).best_children(logits, min(count, logits.shape[-1]))
 
 
 def of_level(scores: Tensor, size: int, lengths: Tensor, level: int | Tensor) -> Tensor:

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.kernels.attention import additive
-from drafterforge.kernels.best import argmax
 from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.targets.capture import Capture
 from drafterforge.targets.load import Target
 
@@ -131,7 +131,7 @@ class BatchAnswerer:
         return picked.clamp_(max=logits.shape[-1] - 1)
 
     def _take(self, logits: Tensor, rows: list[_Row]) -> None:
-        best = argmax(logits)
+        best = kernels_of(logits).argmax(logits)
         picked = best if self.temperature == 0.0 else self._sample(logits, rows)
         for row, token, likely in zip(rows, picked.tolist(), best.tolist(), strict=True):
             if not row.done:

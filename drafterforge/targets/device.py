@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from drafterforge.errors import ConfigError
-from drafterforge.kernels import native
+from drafterforge.kernels.dispatch import is_compiled
 from drafterforge.kernels.linear import computes_bfloat16, has_matrix_unit
 
 DTYPES = {
@@ -47,7 +47,7 @@ def widens(dtype: torch.dtype, device: torch.device) -> bool:
     Wherever a CPU has no matrix unit for them, this takes less time than multiplying as bfloat16, and rounds less.
     """
     half = dtype in (torch.bfloat16, torch.float16)
-    return half and device.type == "cpu" and not has_matrix_unit("cpu") and native.library() is not None
+    return half and device.type == "cpu" and not has_matrix_unit("cpu") and is_compiled()
 
 
 def describe_device(device: torch.device) -> str:
@@ -57,5 +57,5 @@ def describe_device(device: torch.device) -> str:
     bf16 = "bfloat16 in hardware" if computes_bfloat16("cpu") else "no bfloat16 in hardware"
     if computes_bfloat16("cpu") and not has_matrix_unit("cpu"):
         bf16 += ", no AMX"
-    bf16 += KERNELS if native.library() is not None else ""
+    bf16 += KERNELS if is_compiled() else ""
     return f"cpu, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, {bf16}"

@@ -6,7 +6,7 @@ Axes: B batch, T tokens, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,13 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from drafterforge.kernels import native
-from drafterforge.kernels.attention import fold_mask, folded_attention, grouped_attention, native_attention_takes
+from drafterforge.kernels.attention import AttendLayer, Heads
 from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.kernels.gate import swiglu
+from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.linear import FrozenLinear
-from drafterforge.kernels.norm import rms_norm
-from drafterforge.kernels.rope import RopeTable, apply_rope, beside_values
+from drafterforge.kernels.rope import RopeTable
 from drafterforge.targets.taps import taps_of
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -72,7 +70,9 @@ class LeanBackbone:
         self.num_heads, self.num_key_heads = config.num_attention_heads, config.num_key_value_heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.num_heads
         self.eps = config.rms_norm_eps
+        self.heads = Heads(self.num_heads, self.num_key_heads, self.width)
         self.embedding = decoder.embed_tokens.weight.detach()
+        self.kernels = kernels_of(self.embedding)
         self.norm = decoder.norm.weight.detach()
         head = model.get_output_embeddings()
         self.head = FrozenLinear(head.weight, head.bias)
@@ -119,6 +119,7 @@ class LeanBackbone:
         mask: additive [B or 1, T, S], or None for causal attention of a sequence that starts at slot 0.
         invariant: a token's numbers do not depend on what else is in the pass, bit for bit.
         """
+        rms_norm, swiglu = self.kernels.rms_norm, self.kernels.swiglu
         batch, length = tokens.shape
         x = F.embedding(tokens, self.embedding).view(batch * length, -1)
         attend = self._attention(x, positions, cache, mask, invariant)
@@ -142,40 +143,10 @@ class LeanBackbone:
 
     def _attention(
         self, x: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Tensor | None, invariant: bool
-    ) -> Callable[[int, Tensor], Tensor]:
+    ) -> AttendLayer:
         """attend(layer's index, its qkv [B*T, heads, D]) -> [B*T, Hq*D], which also writes the cache of that layer."""
-        batch, length = positions.shape
         cos, sin = self.rope(positions.reshape(-1), x.dtype)
-        if cache is not None and native_attention_takes(x, length, self.width, mask):
-            cos, sin = cos.flatten(1), sin[:, 0, 1].contiguous()  # [B*T, D/2] each
-            slots = None if cache.slots is None else cache.slots.reshape(-1).contiguous()
-
-            def attend_natively(index: int, qkv: Tensor) -> Tensor:
-                stored = cache.data[index]
-                native.rotate_and_store(qkv, cos, sin, length, self.num_heads, stored, slots, cache.start)
-                q = qkv.view(batch, length, -1, self.width)[:, :, : self.num_heads]
-                return native.attention(q, stored[0], stored[1], mask, cache.used).view(batch * length, -1)
-
-            return attend_natively
-        # values pass through the rotation unchanged, so that keys and values lie side by side for the cache
-        rotation = beside_values(cos, sin, self.num_heads + self.num_key_heads, self.num_key_heads)
-        folded = None if mask is None else fold_mask(mask, self.num_heads // self.num_key_heads)
-
-        def attend(index: int, qkv: Tensor) -> Tensor:
-            qkv = apply_rope(qkv, *rotation).view(batch, length, -1, self.width)
-            q = qkv[:, :, : self.num_heads]
-            keys_values = qkv[:, :, self.num_heads :].unflatten(2, (2, self.num_key_heads))
-            if cache is None:
-                keys, values = keys_values.permute(2, 0, 3, 1, 4)
-            else:
-                keys, values = cache.write_both(index, keys_values)
-            if folded is None and length > 1:
-                attended = grouped_attention(q, keys, values, None, invariant)
-            else:
-                attended = folded_attention(q, keys, values, folded, invariant)
-            return attended.reshape(batch * length, -1)
-
-        return attend
+        return self.kernels.rotated_attention(cos, sin, positions.shape, self.heads, cache, mask, invariant)
 
     def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
         """Vocabulary logits [..., V] of final normed states [..., H]."""

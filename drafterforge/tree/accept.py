@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from drafterforge.kernels import native, native_trees
+from drafterforge.kernels.dispatch import tree_kernels
 from drafterforge.tree.grow import Tree
 
 
@@ -21,18 +21,7 @@ def accepted_path(tree: Tree, chosen: Tensor, ancestors: Tensor, depth: int) -> 
     confirmed when it is the token chosen after its parent and its ancestors are confirmed; siblings differ, so at most
     one walk exists.
     """
-    if chosen.device.type == "cpu" and native.library() is not None:
-        return native_trees.walk(tree.tokens.contiguous(), tree.parents.contiguous(), chosen.contiguous(), depth + 1)
-    batch, count = tree.tokens.shape
-    index = torch.arange(count, device=tree.tokens.device).expand(batch, -1)
-    matches = (tree.tokens == chosen.gather(1, tree.parents)) & (tree.parents != index)
-    matches[:, 0] = True
-    confirmed = (matches[:, None, :] | ~ancestors).all(dim=2)
-    deepest = torch.where(confirmed, tree.levels, -1).argmax(dim=1, keepdim=True)
-    on_walk = ancestors.gather(1, deepest[:, :, None].expand(-1, -1, count))[:, 0]
-    path = torch.zeros(batch, depth + 2, dtype=torch.long, device=tree.tokens.device)
-    path.scatter_(1, torch.where(on_walk, tree.levels, depth + 1), index)
-    return path[:, : depth + 1], tree.levels.gather(1, deepest)[:, 0] + 1
+    return tree_kernels(chosen).walk(tree.tokens, tree.parents, tree.levels, chosen, ancestors, depth)
 
 
 def sampled_path(

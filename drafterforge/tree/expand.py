@@ -11,9 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from drafterforge.kernels import native
-from drafterforge.kernels.native_trees import NativeCandidates
-from drafterforge.tree.candidates import Candidates
+from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import Others, merged_tree
 
@@ -58,8 +56,7 @@ def expand(
         shape = TreeShape(shape.num_tokens, min(shape.depth, most), min(shape.top_k, most))
     logits, batch = logits.float(), root.numel()
     top_k = min(shape.top_k, logits.shape[-1])
-    compiled = native.takes(logits)
-    pool = NativeCandidates(batch, shape.pool_size, token_ids) if compiled else Candidates(batch, token_ids)
+    pool = kernels_of(logits).candidates(batch, shape.pool_size, token_ids)
     tokens, origin, newest = pool.level(logits[:, None], top_k, top_k)
     reads = torch.empty(batch, 1, 0, dtype=torch.bool, device=root.device)
     depths, growing = torch.ones_like(root), None

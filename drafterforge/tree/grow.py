@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
-from drafterforge.kernels import native, native_trees
-from drafterforge.kernels.best import best_logp
+from drafterforge.kernels.dispatch import kernels_of, tree_kernels
+from drafterforge.kernels.trees import cut
 
 
 @dataclass(frozen=True)
@@ -46,41 +46,13 @@ class Tree:
     levels: Tensor  # [B, T] 0 for the root and for padding
 
 
-def ordered(scores: Tensor) -> Tensor:
-    """Indices that sort [..., P] by score descending; equal scores keep their order."""
-    return scores.sort(dim=-1, descending=True, stable=True).indices
-
-
 def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Log-probabilities and draft ids of the `count` best children, each [..., count], of logits [..., W].
 
     Equal logits are ordered by id, also across the cut.
     """
-    count = min(count, logits.shape[-1])
     logits = logits.float()
-    if (found := best_logp(logits, count)) is not None:
-        return found
-    ids = _best_ids(logits, count)
-    values = logits.gather(-1, ids)
-    best = values[..., :1]
-    lse = (logits - best).exp_().sum(dim=-1, keepdim=True).log_() + best  # logsumexp, which takes longer
-    # a probability of one rounds to a log of +1e-7 at times, which would lift a child above its parent
-    return (values - lse).clamp_(max=0.0), ids
-
-
-def _best_ids(logits: Tensor, count: int) -> Tensor:
-    """Ids of the largest `count` of [..., W] in the order (logit descending, id ascending)."""
-    width = logits.shape[-1]
-    if logits.device.type != "cpu":  # looking for ties would stop the device: make every key different instead
-        bits = logits.view(torch.int32).long()
-        bits = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)  # integers in the order of the floats
-        ids = torch.arange(width, device=logits.device)
-        return width - 1 - ((bits * width + (width - 1 - ids)).topk(count, dim=-1).values % width)
-    values, ids = logits.topk(min(count + 1, width), dim=-1)
-    if count < width and bool((values[..., count - 1] == values[..., count]).any()):
-        return ordered(logits)[..., :count]
-    ids = ids[..., :count].sort(dim=-1).values
-    return ids.gather(-1, ordered(logits.gather(-1, ids)))
+    return kernels_of(logits).top_children(logits, min(count, logits.shape[-1]))
 
 
 def cut_tree(
@@ -92,47 +64,8 @@ def cut_tree(
     num_tokens: int,
     counts: Tensor | None = None,
 ) -> Tree:
-    """The root and the best num_tokens - 1 candidates of each row's pool.
-
-    root: [B] target ids.  tokens, scores: [B, P].  parents: [B, P], pool index of the parent, -1 for the root's
-    children.  levels: [B, P] or [P].  counts: nodes of each row, [B], where some keep fewer; their trees are padded,
-    and candidates with a score of -inf are never kept.
-    """
-    keep = ordered(scores)[:, : max(num_tokens - 1, 0)]
-    if counts is not None:
-        return _cut_rows(root, tokens, scores, parents, levels.expand_as(scores), keep, counts)
-    keep = keep.sort(dim=-1).values
-    batch, count = keep.shape
-    place = torch.zeros(batch, tokens.shape[1] + 1, dtype=torch.long, device=tokens.device)
-    place.scatter_(1, keep + 1, torch.arange(1, count + 1, device=tokens.device).expand(batch, -1))
-    zero = torch.zeros(batch, 1, dtype=torch.long, device=tokens.device)
-    return Tree(
-        tokens=torch.cat((root[:, None], tokens.gather(1, keep)), dim=1),
-        parents=torch.cat((zero, place.gather(1, parents.gather(1, keep) + 1)), dim=1),
-        levels=torch.cat((zero, levels.expand(batch, -1).gather(1, keep)), dim=1),
-    )
-
-
-def _cut_rows(
-    root: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, levels: Tensor, keep: Tensor, counts: Tensor
-) -> Tree:
-    """As `cut_tree`, with counts [B] - 1 of the best candidates `keep` [B, T - 1] of each row."""
-    (batch, count), size = keep.shape, scores.shape[1]
-    index = torch.arange(count, device=keep.device)
-    dropped = (index >= counts[:, None] - 1) | (scores.gather(1, keep) == -torch.inf)
-    keep = keep.masked_fill(dropped, size).sort(dim=-1).values  # what is dropped becomes padding behind the rest
-    padding = keep == size
-    keep = keep.clamp(max=size - 1)
-    node = (index + 1).expand(batch, -1)
-    place = torch.zeros(batch, size + 2, dtype=torch.long, device=keep.device)
-    place.scatter_(1, torch.where(padding, size + 1, keep + 1), node)
-    zero = torch.zeros(batch, 1, dtype=torch.long, device=keep.device)
-    above = place.gather(1, parents.gather(1, keep) + 1)
-    return Tree(
-        tokens=torch.cat((root[:, None], tokens.gather(1, keep).masked_fill(padding, 0)), dim=1),
-        parents=torch.cat((zero, torch.where(padding, node, above)), dim=1),
-        levels=torch.cat((zero, levels.gather(1, keep).masked_fill(padding, 0)), dim=1),
-    )
+    """The root and the best num_tokens - 1 candidates of each row's pool, see `kernels.trees.cut`."""
+    return Tree(*cut(root, tokens, scores, parents, levels, num_tokens, counts))
 
 
 def root_only(root: Tensor) -> Tree:
@@ -143,12 +76,4 @@ def root_only(root: Tensor) -> Tree:
 
 def ancestor_mask(parents: Tensor, depth: int) -> Tensor:
     """Whether node j is node i or an ancestor of it, [B, T, T]; `depth` is at least the deepest level."""
-    if parents.device.type == "cpu" and native.library() is not None:
-        return native_trees.ancestors(parents.contiguous())
-    batch, count = parents.shape
-    mask = torch.eye(count, dtype=torch.bool, device=parents.device).repeat(batch, 1, 1)
-    ancestor = parents
-    for _ in range(depth):
-        mask.scatter_(2, ancestor[:, :, None], True)
-        ancestor = parents.gather(1, ancestor)
-    return mask
+    return tree_kernels(parents).ancestors(parents, depth)

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
+from drafterforge.kernels.trees import ordered
 from drafterforge.tree.expand import Step
-from drafterforge.tree.grow import ordered, top_children
+from drafterforge.tree.grow import top_children
 
 MISSING = 65535  # rank of what is no candidate
 

@@ -9,10 +9,10 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from drafterforge.kernels import linear
-from drafterforge.kernels.attention import additive, grouped_attention
+from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import BLOCK, KeyValueCache
+from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.linear import FrozenLinear
-from drafterforge.kernels.norm import rms_norm
 from drafterforge.kernels.rope import RopeTable, apply_rope
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.device import describe_device
@@ -91,7 +91,7 @@ def test_grouped_attention_equals_repeated_keys_under_a_mask(heads, masks, queri
     q, k, v = torch.randn(2, queries, heads[0], 8), torch.randn(2, heads[1], 9, 8), torch.randn(2, heads[1], 9, 8)
     allowed = torch.rand(masks, queries, 9) < 0.6
     allowed[..., 0] = True
-    found = grouped_attention(q, k, v, additive(allowed, q.dtype))
+    found = kernels_of(q).grouped_attention(q, k, v, additive(allowed, q.dtype))
     torch.testing.assert_close(found, slow_attention(q, k, v, allowed.expand(2, -1, -1)), rtol=1e-5, atol=1e-5)
 
 
@@ -100,14 +100,16 @@ def test_grouped_attention_equals_repeated_keys_under_a_mask(heads, masks, queri
 def test_grouped_attention_without_a_mask_is_causal(heads, length):
     q, k, v = (torch.randn(2, length, heads[0], 8), *torch.randn(2, 2, heads[1], length, 8))
     causal = torch.ones(2, length, length).tril().bool()
-    found = grouped_attention(q, k, v, None)
+    found = kernels_of(q).grouped_attention(q, k, v, None)
     torch.testing.assert_close(found, slow_attention(q, k, v, causal), rtol=1e-5, atol=1e-5)
 
 
 def test_one_query_without_a_mask_reads_every_key():
     q, k, v = torch.randn(1, 1, 4, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
     every = torch.ones(1, 1, 6, dtype=torch.bool)
-    torch.testing.assert_close(grouped_attention(q, k, v, None), slow_attention(q, k, v, every), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        kernels_of(q).grouped_attention(q, k, v, None), slow_attention(q, k, v, every), rtol=1e-5, atol=1e-5
+    )
 
 
 # Cache.
@@ -240,6 +242,8 @@ def test_no_positions_give_no_angles():
 def test_the_lean_norm_equals_the_library_s(shape, dtype):
     x, gain = torch.randn(shape).to(dtype) * 50, torch.rand(16).to(dtype)
     with torch.inference_mode():
-        torch.testing.assert_close(rms_norm(x, gain, 1e-5), F.rms_norm(x, (16,), gain, 1e-5))
+        torch.testing.assert_close(kernels_of(x).rms_norm(x, gain, 1e-5), F.rms_norm(x, (16,), gain, 1e-5))
         rotated = torch.randn(4, 5, 16).to(dtype)[:, :3]  # not contiguous, as the queries of a fused projection
-        torch.testing.assert_close(rms_norm(rotated, gain, 1e-5), F.rms_norm(rotated, (16,), gain, 1e-5))
+        torch.testing.assert_close(
+            kernels_of(rotated).rms_norm(rotated, gain, 1e-5), F.rms_norm(rotated, (16,), gain, 1e-5)
+        )

@@ -15,16 +15,13 @@ import torch
 import torch.nn.functional as F
 
 from drafterforge.config.target import TargetConfig
-from drafterforge.drafters.eagle3.fused import AdaptedLinear
 from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.errors import ConfigError
 from drafterforge.kernels import native, native_trees
-from drafterforge.kernels.attention import additive, grouped_attention
-from drafterforge.kernels.best import argmax
+from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.kernels.gate import swiglu
-from drafterforge.kernels.linear import NATIVE_ROWS, FrozenLinear
-from drafterforge.kernels.norm import rms_norm
+from drafterforge.kernels.dispatch import KERNELS, NATIVE, TORCH, kernels_of
+from drafterforge.kernels.linear import NATIVE_ROWS, AdaptedLinear, FrozenLinear
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.marginal import MarginalPolicy
 from drafterforge.schedulers.nets import ActorCritic
@@ -46,16 +43,34 @@ compiled = pytest.mark.skipif(native.library() is None, reason=f"no compiled ker
 def fresh():
     """What was found of a compiler is forgotten, before and after."""
     rooms = (native.library, native.why_not, native._load)
-    for found in rooms:
-        found.cache_clear()
+    for found in (*rooms, None):
+        KERNELS.clear() if found is None else found.cache_clear()
     yield
-    for found in rooms:
-        found.cache_clear()
+    for found in (*rooms, None):
+        KERNELS.clear() if found is None else found.cache_clear()
 
 
 def without(monkeypatch) -> None:
     """Go on as on a machine without a compiler."""
     monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setitem(KERNELS, ("cpu", torch.float32), TORCH)
+
+
+def rms_norm(x, *rest):
+    """By the kernels that are chosen for x, as below."""
+    return kernels_of(x).rms_norm(x, *rest)
+
+
+def swiglu(x):
+    return kernels_of(x).swiglu(x)
+
+
+def grouped_attention(q, *rest):
+    return kernels_of(q).grouped_attention(q, *rest)
+
+
+def argmax(x):
+    return kernels_of(x).argmax(x)
 
 
 # Linear.
@@ -132,11 +147,24 @@ def test_many_rows_are_left_to_blas_and_few_are_not(monkeypatch):
 
 
 @compiled
-def test_a_linear_layer_of_gradients_is_not_asked(monkeypatch):
-    x = torch.randn(3, 24, requires_grad=True)
-    assert not native.takes(x)
-    with torch.no_grad():
-        assert native.takes(x)
+def test_what_asks_for_gradients_is_left_to_torch():
+    x, gain = torch.randn(3, 24, requires_grad=True), torch.randn(24)
+    q, (k, v) = torch.randn(1, 1, 4, 8, requires_grad=True), torch.randn(2, 1, 2, 5, 8)
+    calls = {
+        "rms_norm": (x, gain, 1e-5),
+        "swiglu": (x,),
+        "grouped_attention": (q, k, v, None),
+        "top_children": (x, 3),
+        "best_children": (x, 3),
+        "children_state": (x, -20.0),
+    }
+    for name, given in calls.items():
+        found, wanted = getattr(NATIVE, name)(*given), getattr(TORCH, name)(*given)
+        found, wanted = (found[0], wanted[0]) if name == "top_children" else (found, wanted)
+        assert found.requires_grad and found.equal(wanted), name
+        with torch.no_grad():
+            alone = getattr(NATIVE, name)(*given)
+        torch.testing.assert_close(alone[0] if name == "top_children" else alone, wanted, rtol=1e-5, atol=1e-5)
 
 
 # Small operations.
@@ -217,7 +245,7 @@ def test_the_best_children_are_those_of_torch_also_under_ties(width, count, monk
         best, ids = top_children(logits, count)
         alone = [top_children(row[None], count) for row in logits.flatten(0, 1)]
         highest = best_children(logits.flatten(0, 1), count)
-        monkeypatch.setattr(native, "takes", lambda x: False)
+        without(monkeypatch)
         wanted, places = top_children(logits, count)
     assert ids.equal(places) and best.shape == wanted.shape and (best <= 0).all()
     torch.testing.assert_close(best, wanted, rtol=1e-5, atol=2e-6)
@@ -259,7 +287,7 @@ def test_confirmed_walks_are_those_of_torch(shape, monkeypatch):
             chosen[right] = chosen[right].scatter(1, tree.parents[right, node, None], tree.tokens[right, node, None])
         path, counts = accepted_path(tree, chosen, mask, shape.depth)
         with monkeypatch.context() as patched:
-            patched.setattr(native, "library", lambda: None)
+            without(patched)
             wanted, lengths = accepted_path(tree, chosen, mask, shape.depth)
         assert path.equal(wanted) and counts.equal(lengths)
         longest = max(longest, int(counts.max()))
@@ -296,7 +324,7 @@ def test_what_a_marginal_policy_decides_is_what_torch_decides(count, monkeypatch
     given = (depths, scores, depths)
     going, nodes = policy.go_on(1, scores, depths), policy.nodes(*given)
     assert torch.cat([policy.nodes(depths[:1], row[None], depths[:1]) for row in scores]).equal(nodes)
-    monkeypatch.setattr(native, "library", lambda: None)
+    without(monkeypatch)
     assert policy.go_on(1, scores, depths).equal(going) and policy.nodes(*given).equal(nodes)
     assert len(set(nodes.tolist())) > (count > 1) and (count == 1 or 0 < going.sum() < 500)
     assert (nodes[:40] == 2).all()
@@ -312,7 +340,7 @@ def test_what_a_scheduler_sees_of_children_is_what_traces_hold_of_them(count, mo
     assert found[:, :count].equal(logp.half().float().clamp(min=FLOOR))
     assert found.equal(of_children(logp.half()))
     assert torch.cat([of_children(row[None]) for row in logp]).equal(found)
-    monkeypatch.setattr(native, "library", lambda: None)
+    without(monkeypatch)
     torch.testing.assert_close(found, of_children(logp), rtol=1e-5, atol=1e-5)
 
 
@@ -324,7 +352,7 @@ def test_masks_of_trees_are_those_of_torch(base, monkeypatch):
     ours = ancestor_mask(parents, 4)
     masks = [level_mask(reads, lengths, base, torch.float32) for reads in (ours, ours[:, 2:, :5])]
     assert masks[0].shape == (2, 7, base + 7) and masks[1].shape == (2, 5, base + 5)
-    monkeypatch.setattr(native, "library", lambda: None)
+    without(monkeypatch)
     assert ancestor_mask(parents, 4).equal(ours)
     for reads, mask in zip((ours, ours[:, 2:, :5]), masks, strict=True):
         assert level_mask(reads, lengths, base, torch.float32).equal(mask)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,10 +12,10 @@ from hypothesis import strategies as st
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.errors import ConfigError
 from drafterforge.kernels import linear as linear_room
-from drafterforge.kernels.attention import additive, grouped_attention
+from drafterforge.kernels.attention import additive
+from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.invariant import RowPlan, find_plan, trial_data
 from drafterforge.kernels.linear import FrozenLinear
-from drafterforge.runtime import numerics as room
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics, invariance_obstacle
 from drafterforge.runtime.sampling import GREEDY, Sampling
@@ -93,17 +95,21 @@ def test_exact_attention_reads_what_it_may_and_nothing_else_matters(dtype):
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     reads = torch.rand(2, 7, 30) < 0.5
     reads[:, :, 0] = True
-    together = grouped_attention(q, k, v, additive(reads, dtype), exact=True)
+    together = kernels_of(q).grouped_attention(q, k, v, additive(reads, dtype), exact=True)
     order = torch.randperm(30)
-    moved = grouped_attention(q, k[:, :, order], v[:, :, order], additive(reads[:, :, order], dtype), exact=True)
+    moved = kernels_of(q).grouped_attention(
+        q, k[:, :, order], v[:, :, order], additive(reads[:, :, order], dtype), exact=True
+    )
     assert together.dtype == dtype and together.equal(moved)
     for row in range(2):
         for node in range(7):
             keys = reads[row, node]
             own = slice(row, row + 1)
-            alone = grouped_attention(q[own, node : node + 1], k[own][:, :, keys], v[own][:, :, keys], None, exact=True)
+            alone = kernels_of(q).grouped_attention(
+                q[own, node : node + 1], k[own][:, :, keys], v[own][:, :, keys], None, exact=True
+            )
             assert alone[0, 0].equal(together[row, node])
-    wide = grouped_attention(q.float(), k.float(), v.float(), additive(reads, torch.float32))
+    wide = kernels_of(q).grouped_attention(q.float(), k.float(), v.float(), additive(reads, torch.float32))
     torch.testing.assert_close(together.float(), wide, atol=2e-2, rtol=2e-2)
 
 
@@ -137,9 +143,11 @@ def test_the_operation_that_breaks_is_named(name, monkeypatch):
     elif name == "head":
         monkeypatch.setattr(backbone, "head", _Crooked(backbone.head))
     elif name == "norm":
-        monkeypatch.setattr(room, "rms_norm", crooked(room.rms_norm))
+        kernels = replace(backbone.kernels, rms_norm=crooked(backbone.kernels.rms_norm))
+        monkeypatch.setattr(backbone, "kernels", kernels)
     elif name == "attention":
-        monkeypatch.setattr(room, "grouped_attention", crooked(room.grouped_attention))
+        kernels = replace(backbone.kernels, grouped_attention=crooked(backbone.kernels.grouped_attention))
+        monkeypatch.setattr(backbone, "kernels", kernels)
     else:
         monkeypatch.setattr(backbone.layers[3], "down", _Crooked(backbone.layers[3].down))
     wanted = {"norm": "RMS norm", "pass": "a whole pass"}.get(name, name)

@@ -9,10 +9,8 @@ from torch import Tensor
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.eagle3.lora import Adapter, LowRank, joined
 from drafterforge.drafters.eagle3.model import Attend, Eagle3Drafter
-from drafterforge.kernels import native
-from drafterforge.kernels.gate import swiglu
-from drafterforge.kernels.linear import NATIVE_ROWS, FrozenLinear
-from drafterforge.kernels.norm import rms_norm
+from drafterforge.kernels.dispatch import kernels_of
+from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
 from drafterforge.kernels.rope import apply_rope
 
 ATTENTION, MLP = "midlayer.self_attn", "midlayer.mlp"
@@ -33,20 +31,6 @@ NORMS = {
 }
 
 
-class AdaptedLinear:
-    """A generalist's frozen projection, shared, and an expert's addition to it."""
-
-    def __init__(self, base: FrozenLinear, low: LowRank) -> None:
-        self.base, self.low = base, low
-        self.native = None if base.native is None else native.PackedAddition(base.native, low.down, low.up)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Apply to [..., in]."""
-        if self.native is not None and x.numel() <= NATIVE_ROWS * x.shape[-1] and x.is_contiguous():
-            return self.native(x.view(-1, x.shape[-1])).view(*x.shape[:-1], -1)
-        return self.base(x) + F.linear(F.linear(x, self.low.down), self.low.up)
-
-
 class FusedDrafter(Drafter):
     """Same numbers as the module, for inference only.  Axes: N rows, H hidden, W draft vocabulary."""
 
@@ -63,7 +47,7 @@ class FusedDrafter(Drafter):
         if self.spec.fc_norm:
             self.gains["fc_norm"] = torch.stack([self._cast(norm.weight) for norm in drafter.fc_norm])  # [3, H]
         self.token_ids = drafter.token_ids.to(embedding.device)
-        self.rope = drafter.rope
+        self.rope, self.kernels = drafter.rope, kernels_of(embedding)
 
     def expert(self, adapter: Adapter) -> FusedDrafter:
         """This drafter with additions; its own weights are shared, not copied."""
@@ -87,7 +71,7 @@ class FusedDrafter(Drafter):
         return spec.intermediate_size if part in PROJECTIONS["gate_up"] else 0  # 0: the only part, whatever its width
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        return rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
+        return self.kernels.rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Target embeddings [N, H]."""
@@ -120,7 +104,7 @@ class FusedDrafter(Drafter):
             x, hidden, rope = x[rows], hidden[rows], (rope[0][rows], rope[1][rows])
         q = apply_rope(linears["q"](x).view(-1, spec.num_heads, spec.head_dim), *rope)
         hidden = hidden + linears["out"](attend(q, k, v).flatten(1))
-        gated = swiglu(linears["gate_up"](self._norm(hidden, "post_norm")))
+        gated = self.kernels.swiglu(linears["gate_up"](self._norm(hidden, "post_norm")))
         out = hidden + linears["down"](gated)
         return self._norm(out, "norm") if spec.norm_output else out
 
@@ -135,4 +119,4 @@ class FusedDrafter(Drafter):
 
 def norm_each(features: Tensor, gains: Tensor, eps: float) -> Tensor:
     """Features low|mid|high [..., 3H], each of the three normed by itself; gains: [3, H], or [N, 1, 3, H] of N."""
-    return rms_norm(features.unflatten(-1, gains.shape[-2:]), gains, eps).flatten(-2)
+    return kernels_of(features).rms_norm(features.unflatten(-1, gains.shape[-2:]), gains, eps).flatten(-2)

@@ -13,8 +13,9 @@ from torch import Tensor
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.model import Attend
 from drafterforge.drafters.proposer import SoloProposer
-from drafterforge.kernels.attention import additive, grouped_attention
+from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.masks import level_mask
@@ -85,9 +86,11 @@ def new_draft_cache(drafter: FusedDrafter, batch: int) -> KeyValueCache:
 def attend_to(cache: KeyValueCache, batch: int, mask: Tensor | None) -> Attend:
     """Attention of flattened rows over a one-layer cache, to which their keys are added."""
 
+    kernels = kernels_of(cache.data)
+
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = cache.write(0, k.unflatten(0, (batch, -1)), v.unflatten(0, (batch, -1)))
-        return grouped_attention(q.unflatten(0, (batch, -1)), keys, values, mask).flatten(0, 1)
+        return kernels.grouped_attention(q.unflatten(0, (batch, -1)), keys, values, mask).flatten(0, 1)
 
     return attend
 

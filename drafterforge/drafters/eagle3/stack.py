@@ -18,7 +18,7 @@ from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Judgement, Truth, draft_id_table, judge
-from drafterforge.kernels.attention import additive, grouped_attention
+from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
@@ -181,7 +181,9 @@ class StackProposer(DrafterGroup):
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self.cache.write(0, by_row(k), by_row(v))
-            mixed = grouped_attention(by_row(q), keys, values, mask if batch == 1 else mask.repeat(count, 1, 1))
+            mixed = self.drafters.kernels.grouped_attention(
+                by_row(q), keys, values, mask if batch == 1 else mask.repeat(count, 1, 1)
+            )
             return mixed.unflatten(0, (count, batch)).flatten(1, 2)
 
         return attend

@@ -13,13 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafterforge.drafters.eagle3.fused import PROJECTIONS, AdaptedLinear, FusedDrafter, norm_each
+from drafterforge.drafters.eagle3.fused import PROJECTIONS, FusedDrafter, norm_each
 from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.spec import FLAGS
 from drafterforge.errors import DrafterforgeError
-from drafterforge.kernels.gate import swiglu
-from drafterforge.kernels.linear import FrozenLinear
-from drafterforge.kernels.norm import rms_norm
+from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
 from drafterforge.kernels.rope import apply_rope
 
 # attend(q [N, R, heads, D], k, v [N, R, key heads, D]) gives [N, R, heads, D]
@@ -105,7 +103,7 @@ class StackedDrafters:
         self.linears = {name: StackedLinear([member.linears[name] for member in members]) for name in PROJECTIONS}
         self.gains = {name: self._gain(name) for name in members[0].gains}
         self.token_ids = torch.stack([member.token_ids for member in members])  # [N, W]
-        self.rope = members[0].rope
+        self.rope, self.kernels = members[0].rope, members[0].kernels
 
     def _gain(self, name: str) -> Tensor:
         gains = [member.gains[name] for member in self.members]
@@ -113,7 +111,7 @@ class StackedDrafters:
         return gains[0] if alike else torch.stack(gains)[:, None]
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        return rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
+        return self.kernels.rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Target embeddings [R, H], the same for all."""
@@ -151,7 +149,7 @@ class StackedDrafters:
             x, hidden, rope = x[:, rows], hidden[:, rows], (rope[0][rows], rope[1][rows])
         q = apply_rope(linears["q"](x).unflatten(-1, (spec.num_heads, spec.head_dim)), *rope)
         hidden = hidden + linears["out"](attend(q, k, v).flatten(2))
-        gated = swiglu(linears["gate_up"](self._norm(hidden, "post_norm")))
+        gated = self.kernels.swiglu(linears["gate_up"](self._norm(hidden, "post_norm")))
         out = hidden + linears["down"](gated)
         return self._norm(out, "norm") if spec.norm_output else out
 

@@ -1,6 +1,6 @@
 """The candidates of trees that are being drafted, level by level, by operations of torch, without stopping a GPU.
 
-`kernels.native_trees.NativeCandidates` is its twin on a CPU; a test holds each to the other.
+`native_trees.NativeCandidates` is its twin on a CPU; a test holds each to the other.
 Axes: B rows, K beam nodes, P candidates of all levels, W draft vocabulary.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from drafterforge.tree.grow import cut_tree, ordered, top_children
+from drafterforge.kernels.trees import cut, ordered, top_children
 
 
 class Candidates:
     """The pool of a draft, and the beam of its newest level."""
 
-    def __init__(self, batch: int, names: Tensor | None) -> None:
-        """names: token of each logit, [W]; None: the same."""
+    def __init__(self, batch: int, most: int, names: Tensor | None) -> None:
+        """most: candidates of a row, of which its twin asks.  names: token of each logit, [W]; None: the same."""
         self.batch, self.names, self.size = batch, names, 0
         self.parts: list[tuple[Tensor, Tensor, Tensor]] = []  # of every level: tokens, scores, parents
         self.beam: tuple[Tensor, Tensor] | None = None  # scores and places of its nodes, [B, K]
@@ -51,7 +51,7 @@ class Candidates:
         score -inf.  Returns the next beam's tokens and origins in the one before, [B, K'], and the new candidates'
         scores, [B, n].
         """
-        logp, ids = top_children(logits, count)
+        logp, ids = top_children(logits.float(), min(count, logits.shape[-1]))
         scores, parents = logp.flatten(1), torch.full_like(ids, -1).flatten(1)
         if self.beam is not None:
             above, places = self.beam
@@ -74,6 +74,5 @@ class Candidates:
         return torch.cat((before.gather(1, origin[:, :, None].expand(-1, -1, before.shape[2])), own), dim=2)
 
     def cut(self, root: Tensor, nodes: int, counts: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens, parents and levels of the best `nodes` of every row, see `cut_tree`."""
-        tree = cut_tree(root, self.tokens, self.scores, self.parents, self.levels, nodes, counts)
-        return tree.tokens, tree.parents, tree.levels
+        """Tokens, parents and levels of the best `nodes` of every row, see `kernels.trees.cut`."""
+        return cut(root, self.tokens, self.scores, self.parents, self.levels, nodes, counts)

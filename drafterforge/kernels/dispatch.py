@@ -1,0 +1,116 @@
+"""Which implementation of the kernels a device and a dtype use: native.c, or the operations of torch.
+
+The choice is made once for each device and dtype, when the first target or drafter of them is loaded.  A new
+implementation is a `Kernels` and a line in `_choose`; nobody outside this room asks what was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from drafterforge.kernels import attention, gate, native, native_kernels, native_trees, norm, trees
+from drafterforge.kernels.attention import AttendLayer
+from drafterforge.kernels.candidates import Candidates
+
+PackLinear = Callable[[Tensor, Tensor | None], native.PackedLinear | None]
+PackMLP = Callable[[Tensor, Tensor, float, Sequence[tuple[Tensor, Tensor]]], native.PackedMLP | None]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """One implementation of every kernel; what they compute is said by the operations of torch, their twins."""
+
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor]
+    swiglu: Callable[[Tensor], Tensor]
+    grouped_attention: Callable[..., Tensor]
+    rotated_attention: Callable[..., AttendLayer]
+    argmax: Callable[[Tensor], Tensor]
+    top_children: Callable[[Tensor, int], tuple[Tensor, Tensor]]
+    best_children: Callable[[Tensor, int], Tensor]
+    ancestors: Callable[[Tensor, int], Tensor]
+    walk: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
+    tree_mask: Callable[[Tensor, Tensor, int, torch.dtype], Tensor]
+    children_state: Callable[[Tensor, float], Tensor]
+    reach: Callable[[Tensor, int], Tensor]
+    worth: Callable[[Tensor, Tensor, Tensor], Tensor]
+    candidates: Callable[[int, int, Tensor | None], Candidates | native_trees.NativeCandidates]
+    pack_linear: PackLinear  # None: weights stay as they are
+    pack_mlp: PackMLP  # None: its modules compute
+
+
+TORCH = Kernels(
+    norm.rms_norm,
+    gate.swiglu,
+    attention.grouped_attention,
+    attention.rotated_attention,
+    trees.argmax,
+    trees.top_children,
+    trees.best_children,
+    trees.ancestors,
+    trees.walk,
+    trees.tree_mask,
+    trees.children_state,
+    trees.reach,
+    trees.worth,
+    Candidates,
+    pack_linear=lambda weight, bias: None,
+    pack_mlp=lambda mean, scale, farthest, layers: None,
+)
+NATIVE = Kernels(
+    native_kernels.rms_norm,
+    native_kernels.swiglu,
+    native_kernels.grouped_attention,
+    native_kernels.rotated_attention,
+    native_kernels.argmax,
+    native_kernels.top_children,
+    native_kernels.best_children,
+    native_kernels.ancestors,
+    native_kernels.walk,
+    native_kernels.tree_mask,
+    native_kernels.children_state,
+    native_kernels.reach,
+    native_kernels.worth,
+    native_trees.NativeCandidates,
+    pack_linear=native.PackedLinear,
+    pack_mlp=native.PackedMLP,
+)
+
+
+def _choose(device_type: str, dtype: torch.dtype) -> Kernels:
+    return NATIVE if device_type == "cpu" and dtype == torch.float32 and is_compiled() else TORCH
+
+
+class _Choices(dict[tuple[str, torch.dtype], Kernels]):
+    """By type of device and dtype; each is chosen when it is first asked for."""
+
+    def __missing__(self, key: tuple[str, torch.dtype]) -> Kernels:
+        return self.setdefault(key, _choose(*key))
+
+
+KERNELS = _Choices()
+
+
+def kernels_of(x: Tensor) -> Kernels:
+    """Those that compute with x."""
+    return KERNELS[x.device.type, x.dtype]
+
+
+def tree_kernels(x: Tensor) -> Kernels:
+    """Those for trees on the device of x, whose scores are float32."""
+    return KERNELS[x.device.type, torch.float32]
+
+
+def is_compiled() -> bool:
+    """Whether native.c is there for float32 on a CPU."""
+    return native.library() is not None
+
+
+def describe_kernels(device: torch.device) -> str:
+    """Which operations decode on a device, and why, in a few words."""
+    if device.type != "cpu":
+        return "those of torch"
+    return f"those of torch: {native.why_not()}" if native.why_not() else f"native.c, compiled in {native.cache_dir()}"

@@ -1,0 +1,135 @@
+"""The kernels of native.c by the names and arguments of their twins, the operations of torch.
+
+What they cannot compute goes to the twin: gradients, an empty axis, a gain of several axes, many queries.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from drafterforge.kernels import attention as by_torch
+from drafterforge.kernels import gate, native, native_trees, norm, trees
+from drafterforge.kernels.attention import AttendLayer, Heads
+from drafterforge.kernels.cache import KeyValueCache
+
+MAX_QUERIES = 64  # of a sequence for which native.c is asked
+
+
+def _asks_gradients(x: Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()
+
+
+def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """See `norm.rms_norm`."""
+    if gain.dim() != 1 or gain.dtype != x.dtype or _asks_gradients(x):
+        return norm.rms_norm(x, gain, eps)
+    if x.dim() == 2 and x.stride(1) == 1:
+        return native.rms_norm(x, gain, eps)
+    return native.rms_norm(x.reshape(-1, x.shape[-1]), gain, eps).view(x.shape)
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """See `gate.swiglu`."""
+    if not gate_up.is_contiguous() or _asks_gradients(gate_up):
+        return gate.swiglu(gate_up)
+    return native.swiglu(gate_up.view(-1, gate_up.shape[-1])).view(*gate_up.shape[:-1], gate_up.shape[-1] // 2)
+
+
+def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exact: bool = False) -> Tensor:
+    """See `attention.grouped_attention`."""
+    if _is_short(q.shape[1], q.shape[3], mask) and k.shape[2] and _lies_in_a_cache(k, v) and not _asks_gradients(q):
+        return native.attention(q.contiguous(), k, v, mask, k.shape[2])
+    return by_torch.grouped_attention(q, k, v, mask, exact)
+
+
+def rotated_attention(
+    cos: Tensor,
+    sin: Tensor,
+    shape: tuple[int, int],
+    heads: Heads,
+    cache: KeyValueCache | None,
+    mask: Tensor | None,
+    exact: bool = False,
+) -> AttendLayer:
+    """See `attention.rotated_attention`."""
+    batch, length = shape
+    if cache is None or not _is_short(length, heads.width, mask):
+        return by_torch.rotated_attention(cos, sin, shape, heads, cache, mask, exact)
+    cos, sin = cos.flatten(1), sin[:, 0, 1].contiguous()  # [B*T, D/2] each
+    slots = None if cache.slots is None else cache.slots.reshape(-1).contiguous()
+
+    def attend(index: int, qkv: Tensor) -> Tensor:
+        stored = cache.data[index]
+        native.rotate_and_store(qkv, cos, sin, length, heads.queries, stored, slots, cache.start)
+        q = qkv.view(batch, length, -1, heads.width)[:, :, : heads.queries]
+        return native.attention(q, stored[0], stored[1], mask, cache.used).view(batch * length, -1)
+
+    return attend
+
+
+def _is_short(length: int, width: int, mask: Tensor | None) -> bool:
+    """Whether native.c attends for `length` queries of each sequence, of heads `width` wide."""
+    if mask is None:
+        return length == 1 and width % 2 == 0
+    return length <= MAX_QUERIES and width % 2 == 0 and mask.is_contiguous() and mask.dtype == torch.float32
+
+
+def _lies_in_a_cache(k: Tensor, v: Tensor) -> bool:
+    """Whether keys and values are the used slots of a preallocated cache, or whole tensors."""
+    width = k.shape[3]
+    return k.stride() == v.stride() and k.stride()[2:] == (width, 1) and k.stride(1) % width == 0
+
+
+def argmax(x: Tensor) -> Tensor:
+    """See `trees.argmax`."""
+    if not x.shape[-1]:
+        return trees.argmax(x)
+    return native.argmax(x.reshape(-1, x.shape[-1]).contiguous()).view(x.shape[:-1])
+
+
+def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """See `trees.top_children`."""
+    if _asks_gradients(logits):
+        return trees.top_children(logits, count)
+    best, ids = native.top(logits.reshape(-1, logits.shape[-1]).contiguous(), count)
+    return best.view(*logits.shape[:-1], count), ids.view(*logits.shape[:-1], count)
+
+
+def best_children(logits: Tensor, count: int) -> Tensor:
+    """See `trees.best_children`."""
+    return trees.best_children(logits, count) if _asks_gradients(logits) else top_children(logits, count)[0]
+
+
+def ancestors(parents: Tensor, depth: int) -> Tensor:
+    """See `trees.ancestors`."""
+    return native_trees.ancestors(parents.contiguous())
+
+
+def walk(
+    tokens: Tensor, parents: Tensor, levels: Tensor, chosen: Tensor, ancestors: Tensor, depth: int
+) -> tuple[Tensor, Tensor]:
+    """See `trees.walk`."""
+    return native_trees.walk(tokens.contiguous(), parents.contiguous(), chosen.contiguous(), depth + 1)
+
+
+def tree_mask(reads: Tensor, lengths: Tensor, base: int, dtype: torch.dtype) -> Tensor:
+    """See `trees.tree_mask`."""
+    return native_trees.mask(reads.contiguous(), lengths.contiguous(), base)
+
+
+def children_state(logp: Tensor, least: float) -> Tensor:
+    """See `trees.children_state`."""
+    if _asks_gradients(logp):
+        return trees.children_state(logp, least)
+    return native_trees.children(logp.contiguous(), least)
+
+
+def reach(scores: Tensor, most: int) -> Tensor:
+    """See `trees.reach`."""
+    return native_trees.reach(scores.contiguous(), most)
+
+
+def worth(scores: Tensor, sizes: Tensor, prices: Tensor) -> Tensor:
+    """See `trees.worth`."""
+    return native_trees.worth(scores.contiguous(), sizes, prices)
