@@ -71,7 +71,7 @@ def test_train_policy_records_calibrates_trains_and_measures(policies):
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "planner"])
 def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(policies, name, monkeypatch):
-    monkeypatch.setattr(trace_recording, "record", lambda *_: pytest.fail("recorded again"))
+    monkeypatch.setattr(trace_recording, "record_answer", lambda *_, **__: pytest.fail("recorded again"))
     done = policies("train-policy", *OWN, *POLICIES[name])
     assert done.code == 0, done.err
     assert f"policy {name}" in done.out
