@@ -47,7 +47,7 @@ def test_every_data_file_is_shipped_with_its_package():
         for pattern in patterns
         for path in ROOT.joinpath(*package.split(".")).glob(pattern)
     }
-    kinds = ("json", "safetensors", "c", "yaml", "typed")
+    kinds = ("json", "safetensors", "c", "h", "yaml", "typed")
     files = {path for kind in kinds for path in (ROOT / "drafterforge").rglob(f"*.{kind}")}
     assert files == {path for path in shipped if path.suffix != ".md"}
 

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "threads.h"
 #if defined __FMA__ || defined __AVX512F__
 #include <immintrin.h>
 #elif defined __aarch64__
@@ -192,12 +194,25 @@ INLINE void tile(const float *x, long ldx, weights w, long panel, const char *fe
 }
 
 /* out[row] = weight x[row] (+ up low[row]) (+ bias) (+ added[row]); up.packed, bias and added may be null. */
-static void linear(const float *x, long ldx, weights w, const float *low, weights up, const float *bias,
-                   const float *added, float *out, long rows, long columns, int threads) {
-    const long panels = (columns + PANEL - 1) / PANEL, panel_bytes = PANEL * w.depth * (w.half ? 2 : 4);
+typedef struct {
+    const float *x;
+    long ldx;
+    weights w;
+    const float *low;
+    weights up;
+    const float *bias, *added;
+    float *out;
+    long rows, columns;
+} linear_loop;
+
+static void linear_panels(const void *loop, long first_panel, long last_panel) {
+    const linear_loop of = *(const linear_loop *)loop;
+    const weights w = of.w, up = of.up;
+    const float *x = of.x, *low = of.low, *bias = of.bias, *added = of.added;
+    float *out = of.out;
+    const long ldx = of.ldx, rows = of.rows, columns = of.columns, panel_bytes = PANEL * w.depth * (w.half ? 2 : 4);
     const long tiles = (rows + MOST_ROWS - 1) / MOST_ROWS;
-#pragma omp parallel for num_threads(threads) schedule(static) if (panels > 1 && rows * w.depth * columns > SMALL)
-    for (long panel = 0; panel < panels; panel++) {
+    for (long panel = first_panel; panel < last_panel; panel++) {
         const long first = panel * PANEL, width = columns - first < PANEL ? columns - first : PANEL;
         const char *from = (const char *)w.packed + panel * panel_bytes;
         for (long part = 0; part < tiles; part++) {
@@ -223,21 +238,25 @@ static void linear(const float *x, long ldx, weights w, const float *low, weight
     }
 }
 
+static void linear(linear_loop loop, int threads) {
+    const long panels = (loop.columns + PANEL - 1) / PANEL;
+    share_loop(linear_panels, &loop, panels, loop.rows * loop.w.depth * loop.columns > SMALL ? threads : 1);
+}
+
 /* out[row] = weight x[row] (+ bias) (+ added[row]).
  *
  * x: [rows, depth] with row stride ldx.  out, added: [rows, columns]. */
 void df_linear(const float *x, long ldx, const void *packed, int half, const float *bias, const float *added,
                float *out, long rows, long depth, long columns, int threads) {
-    linear(x, ldx, (weights){packed, half, depth}, 0, (weights){0}, bias, added, out, rows, columns, threads);
+    linear((linear_loop){x, ldx, {packed, half, depth}, 0, {0}, bias, added, out, rows, columns}, threads);
 }
 
 /* out[row] = weight x[row] + up down x[row] (+ bias); low: room for down x, [rows, rank]. */
 void df_adapted(const float *x, long ldx, const void *packed, int half, const void *down, int down_half,
                 const void *up, int up_half, float *low, const float *bias, float *out, long rows, long depth,
                 long rank, long columns, int threads) {
-    linear(x, ldx, (weights){down, down_half, depth}, 0, (weights){0}, 0, 0, low, rows, rank, threads);
-    linear(x, ldx, (weights){packed, half, depth}, low, (weights){up, up_half, rank}, bias, 0, out, rows, columns,
-           threads);
+    linear((linear_loop){x, ldx, {down, down_half, depth}, 0, {0}, 0, 0, low, rows, rank}, threads);
+    linear((linear_loop){x, ldx, {packed, half, depth}, low, {up, up_half, rank}, bias, 0, out, rows, columns}, threads);
 }
 
 /* ---- small operations ---------------------------------------------------------------------------------------- */
@@ -275,12 +294,20 @@ INLINE int any_above(vec x, float number) {
     return found != 0;
 }
 
-/* Log-probabilities and places of the best `count` of logits [rows, width], each [rows, count], descending.
- *
- * Equal logits stand in the order of their places. */
-void df_top(const float *logits, long rows, long width, long count, float *values, int64_t *places, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows > 1 && rows * width > SMALL)
-    for (long row = 0; row < rows; row++) {
+typedef struct {
+    const float *logits;
+    long width, count;
+    float *values;
+    int64_t *places;
+} top_loop;
+
+static void top_rows(const void *loop, long first, long last) {
+    const top_loop *of = loop;
+    const float *logits = of->logits;
+    const long width = of->width, count = of->count;
+    float *values = of->values;
+    int64_t *places = of->places;
+    for (long row = first; row < last; row++) {
         const float *in = logits + row * width;
         float *best = values + row * count;
         int64_t *where = places + row * count;
@@ -316,11 +343,25 @@ void df_top(const float *logits, long rows, long width, long count, float *value
     }
 }
 
-/* Place of the largest number of each row of [rows, width]; the first of equal ones. */
-void df_argmax(const float *x, long rows, long width, int64_t *places, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows > 1 && rows * width > SMALL)
-    for (long row = 0; row < rows; row++) {
-        const float *in = x + row * width;
+/* Log-probabilities and places of the best `count` of logits [rows, width], each [rows, count], descending.
+ *
+ * Equal logits stand in the order of their places. */
+void df_top(const float *logits, long rows, long width, long count, float *values, int64_t *places, int threads) {
+    const top_loop loop = {logits, width, count, values, places};
+    share_loop(top_rows, &loop, rows, rows * width > SMALL ? threads : 1);
+}
+
+typedef struct {
+    const float *x;
+    long width;
+    int64_t *places;
+} argmax_loop;
+
+static void argmax_rows(const void *loop, long first, long last) {
+    const argmax_loop *of = loop;
+    const long width = of->width;
+    for (long row = first; row < last; row++) {
+        const float *in = of->x + row * width;
         float highest = in[0];
         long best = 0;
         for (long start = 0; start < width; start += LANES) {
@@ -329,8 +370,14 @@ void df_argmax(const float *x, long rows, long width, int64_t *places, int threa
             for (long at = start; at < end; at++)
                 if (in[at] > highest) highest = in[at], best = at;
         }
-        places[row] = best;
+        of->places[row] = best;
     }
+}
+
+/* Place of the largest number of each row of [rows, width]; the first of equal ones. */
+void df_argmax(const float *x, long rows, long width, int64_t *places, int threads) {
+    const argmax_loop loop = {x, width, places};
+    share_loop(argmax_rows, &loop, rows, rows * width > SMALL ? threads : 1);
 }
 
 /* Walks from the root that a target confirms: path [rows, levels] of nodes, padded with the root, and lengths [rows].
@@ -496,26 +543,43 @@ static void dense(const float *x, const float *weight, const float *bias, float 
     }
 }
 
-/* Layers with tanh between them of clamp((x - mean) / scale); x [rows, widths[0]], out [rows, widths[layers]].
- *
- * weights, biases: one for each layer, [widths[i], widths[i + 1]] and [widths[i + 1]].  scratch: [rows, 2 widest]. */
-void df_mlp(const float *x, const float *mean, const float *scale, float farthest, const float *const *weights,
-            const float *const *biases, const long *widths, long layers, long widest, float *scratch, float *out,
-            long rows, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows > 8)
-    for (long row = 0; row < rows; row++) {
-        float *from = scratch + 2 * row * widest, *to = from + widest;
+typedef struct {
+    const float *x, *mean, *scale;
+    float farthest;
+    const float *const *weights, *const *biases;
+    const long *widths;
+    long layers, widest;
+    float *scratch, *out;
+} mlp_loop;
+
+static void mlp_rows(const void *loop, long first, long last_row) {
+    const mlp_loop of = *(const mlp_loop *)loop;
+    const float *x = of.x, *mean = of.mean, *scale = of.scale;
+    const long *widths = of.widths, layers = of.layers;
+    const float farthest = of.farthest;
+    for (long row = first; row < last_row; row++) {
+        float *from = of.scratch + 2 * row * of.widest, *to = from + of.widest;
         for (long at = 0; at < widths[0]; at++) {
             const float value = (x[row * widths[0] + at] - mean[at]) / scale[at];
             from[at] = value < -farthest ? -farthest : value > farthest ? farthest : value;
         }
         for (long layer = 0; layer < layers; layer++) {
             const int last = layer == layers - 1;
-            float *into = last ? out + row * widths[layers] : to;
-            dense(from, weights[layer], biases[layer], into, widths[layer], widths[layer + 1], last);
+            float *into = last ? of.out + row * widths[layers] : to;
+            dense(from, of.weights[layer], of.biases[layer], into, widths[layer], widths[layer + 1], last);
             to = from, from = into;
         }
     }
+}
+
+/* Layers with tanh between them of clamp((x - mean) / scale); x [rows, widths[0]], out [rows, widths[layers]].
+ *
+ * weights, biases: one for each layer, [widths[i], widths[i + 1]] and [widths[i + 1]].  scratch: [rows, 2 widest]. */
+void df_mlp(const float *x, const float *mean, const float *scale, float farthest, const float *const *weights,
+            const float *const *biases, const long *widths, long layers, long widest, float *scratch, float *out,
+            long rows, int threads) {
+    const mlp_loop loop = {x, mean, scale, farthest, weights, biases, widths, layers, widest, scratch, out};
+    share_loop(mlp_rows, &loop, rows, rows > 8 ? threads : 1);
 }
 
 /* x as float16 holds it, for |x| up to 65504. */
@@ -600,12 +664,18 @@ void df_rms_norm(const float *x, long ldx, const float *gain, float *out, long r
     }
 }
 
-/* out[row] = silu(gate) * up for rows gate|up; in [rows, 2 width], out [rows, width]. */
-void df_swiglu(const float *in, float *out, long rows, long width, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * width > SMALL / 2)
-    for (long row = 0; row < rows; row++) {
-        const float *gate = in + row * 2 * width, *up = gate + width;
-        float *to = out + row * width;
+typedef struct {
+    const float *in;
+    float *out;
+    long width;
+} swiglu_loop;
+
+static void swiglu_rows(const void *loop, long first, long last) {
+    const swiglu_loop *of = loop;
+    const long width = of->width;
+    for (long row = first; row < last; row++) {
+        const float *gate = of->in + row * 2 * width, *up = gate + width;
+        float *to = of->out + row * width;
         long at = 0;
         for (; at + LANES <= width; at += LANES) {
             const vec value = *(const vec *)(gate + at);
@@ -619,6 +689,12 @@ void df_swiglu(const float *in, float *out, long rows, long width, int threads) 
             for (long lane = 0; at + lane < width; lane++) to[at + lane] = done[lane] * up[at + lane];
         }
     }
+}
+
+/* out[row] = silu(gate) * up for rows gate|up; in [rows, 2 width], out [rows, width]. */
+void df_swiglu(const float *in, float *out, long rows, long width, int threads) {
+    const swiglu_loop loop = {in, out, width};
+    share_loop(swiglu_rows, &loop, rows, rows * width > SMALL / 2 ? threads : 1);
 }
 
 /* Rotates queries and keys of qkv [rows, queries + 2 keys, width] in place and stores keys and values in a cache.
@@ -742,6 +818,43 @@ static void attend(const float *queries[LANES], const float *masks[LANES], float
     }
 }
 
+typedef struct {
+    const float *queries, *keys, *values, *mask;
+    long query_stride, batch_stride, slots, mask_stride;
+    float *out;
+    long length, key_heads, group, width, used;
+    float scale;
+    atomic_int *failed;
+} attention_loop;
+
+static void attention_tasks(const void *loop, long first, long last) {
+    const attention_loop of = *(const attention_loop *)loop;
+    const long key_heads = of.key_heads, group = of.group, width = of.width, used = of.used;
+    const long lanes = of.length * group, chunks = (lanes + LANES - 1) / LANES;
+    void *memory = NULL;
+    if (posix_memalign(&memory, 64, (used + width) * sizeof(vec))) {
+        atomic_store(of.failed, 1);
+        return;
+    }
+    vec *scores = memory, *turned = scores + used;
+    for (long task = first; task < last; task++) {
+        const long chunk = task % chunks, head = task / chunks % key_heads, row = task / chunks / key_heads;
+        const float *from[LANES], *masks[LANES];
+        float *to[LANES];
+        for (int lane = 0; lane < LANES; lane++) {
+            const long place = chunk * LANES + lane, step = place / group, query = head * group + place % group;
+            const int real = place < lanes;
+            from[lane] = real ? of.queries + (row * of.length + step) * of.query_stride + query * width : NULL;
+            masks[lane] = real && of.mask ? of.mask + row * of.mask_stride + step * used : NULL;
+            to[lane] = real ? of.out + ((row * of.length + step) * key_heads * group + query) * width : NULL;
+        }
+        const float *key = of.keys + row * of.batch_stride + head * of.slots * width;
+        const float *value = of.values + row * of.batch_stride + head * of.slots * width;
+        attend(from, masks, to, key, value, width, used, of.scale, scores, turned);
+    }
+    free(memory);
+}
+
 /* softmax(q k^T scale + mask) v for queries [batch, length, key_heads * group, width] with row stride query_stride.
  *
  * keys, values: [batch, key_heads, slots, width] of which `used` slots are read, batch_stride numbers apart.
@@ -750,35 +863,10 @@ static void attend(const float *queries[LANES], const float *masks[LANES], float
 int df_attention(const float *queries, long query_stride, const float *keys, const float *values, long batch_stride,
                  long slots, const float *mask, long mask_stride, float *out, long batch, long length, long key_heads,
                  long group, long width, long used, float scale, int threads) {
-    const long lanes = length * group, chunks = (lanes + LANES - 1) / LANES, tasks = batch * key_heads * chunks;
-    int failed = 0;
-#pragma omp parallel num_threads(threads) if (tasks > 1 && tasks * used * width > SMALL / 4)
-    {
-        void *memory = NULL;
-        if (posix_memalign(&memory, 64, (used + width) * sizeof(vec))) memory = NULL;
-        vec *scores = memory, *turned = memory ? scores + used : NULL;
-        if (!memory) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp for schedule(dynamic, 1)
-        for (long task = 0; task < tasks; task++) {
-            if (!memory) continue;
-            const long chunk = task % chunks, head = task / chunks % key_heads, row = task / chunks / key_heads;
-            const float *from[LANES], *masks[LANES];
-            float *to[LANES];
-            for (int lane = 0; lane < LANES; lane++) {
-                const long place = chunk * LANES + lane, step = place / group, of = head * group + place % group;
-                const int real = place < lanes;
-                from[lane] = real ? queries + (row * length + step) * query_stride + of * width : NULL;
-                masks[lane] = real && mask ? mask + row * mask_stride + step * used : NULL;
-                to[lane] = real ? out + ((row * length + step) * key_heads * group + of) * width : NULL;
-            }
-            const float *key = keys + row * batch_stride + head * slots * width;
-            const float *value = values + row * batch_stride + head * slots * width;
-            attend(from, masks, to, key, value, width, used, scale, scores, turned);
-        }
-        free(memory);
-    }
-    return failed;
+    const long tasks = batch * key_heads * ((length * group + LANES - 1) / LANES);
+    atomic_int failed = 0;
+    const attention_loop loop = {queries, keys, values, mask,      query_stride, batch_stride, slots, mask_stride,
+                                 out,     length, key_heads, group, width,        used,         scale, &failed};
+    share_loop(attention_tasks, &loop, tasks, tasks * used * width > SMALL / 4 ? threads : 1);
+    return atomic_load(&failed);
 }

@@ -1,6 +1,6 @@
 """The kernels of native.c: few rows in float32 on a CPU, compiled once on the machine that runs them.
 
-`library()` is None without a C compiler that knows OpenMP, or with DRAFTERFORGE_NATIVE=off in the environment;
+`library()` is None without a C compiler, or with DRAFTERFORGE_NATIVE=off in the environment;
 `dispatch` then chooses the operations of torch, which a test holds these against.
 """
 
@@ -24,7 +24,8 @@ from torch import Tensor
 from drafterforge.errors import ConfigError
 
 SOURCE = Path(__file__).with_name("native.c")
-FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
+THREADS = SOURCE.with_name("threads.h")  # which it includes
+FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-pthread", "-shared", "-fPIC")
 COMPILER_SECONDS = 120
 SIGNATURES: dict[str, tuple] = {
     "df_panel": (),
@@ -105,7 +106,7 @@ def _load() -> ctypes.CDLL | str:
 def _compiled(compiler: str) -> Path:
     """The shared library for this source, compiler and processor; compiled unless it is there."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=COMPILER_SECONDS)
-    parts = (SOURCE.read_text(), version.stdout, " ".join(FLAGS), _processor())
+    parts = (SOURCE.read_text(), THREADS.read_text(), version.stdout, " ".join(FLAGS), _processor())
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     root = cache_dir()
     path = root / f"{digest}.so"
