@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from drafterforge.errors import DrafterforgeError
+from drafterforge.kernels import waiting  # noqa: F401 - first: it sets how OpenMP waits, before torch loads it
 
 if TYPE_CHECKING:
     from drafterforge.assembly.load import load, open
