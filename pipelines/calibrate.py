@@ -7,6 +7,7 @@ from pathlib import Path
 from drafterforge.config.commands import CalibrateConfig
 from drafterforge.config.hints import typed_target
 from drafterforge.evaluation.calibration import calibrate, require_cycles_to_calibrate
+from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.reporting.console import print_profile
 from drafterforge.reporting.noise import LARGE_ERROR
 from drafterforge.schedulers.latency import FILE, read_profile
@@ -18,6 +19,7 @@ Config = CalibrateConfig
 def run(cfg: Config) -> Path:
     """Measure, fit, compare with held-out answers, and write the profile."""
     require_cycles_to_calibrate(cfg)
+    warn_if_busy()
     target = load_target(cfg.target)
     path, measured = calibrate(cfg, target)
     profile = read_profile(path)

@@ -12,7 +12,9 @@ from rich.table import Table
 from drafterforge import __version__
 from drafterforge.artifacts.locate import list_artifacts
 from drafterforge.config.commands import DoctorConfig
+from drafterforge.evaluation.load_warning import current_warning
 from drafterforge.kernels.dispatch import describe_kernels
+from drafterforge.kernels.waiting import WAITING
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
 from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.load import target_name
@@ -38,6 +40,8 @@ def checks(cfg: Config) -> list[tuple[str, str]]:
         ("drafterforge", f"{__version__}, Python {platform.python_version()}"),
         ("packages", ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)),
         ("device", describe_device(device)),
+        ("load", current_warning() or "other programs leave the cores to this one"),
+        ("waiting", WAITING.describe()),
         ("dtype", str(dtype).removeprefix("torch.")),
         ("kernels", describe_kernels(device)),
         ("target", f"{cfg.target.name or cfg.target.model}: {_target_state(cfg)}"),

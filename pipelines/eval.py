@@ -21,6 +21,7 @@ from drafterforge.config.hints import typed_target
 from drafterforge.config.names import domain_of, parts_of
 from drafterforge.config.progress import say
 from drafterforge.evaluation.live_check import decode_beside_replay
+from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.machine_load import machine_of
 from drafterforge.evaluation.method_factory import EXPERT, STATIC, MethodFactory, check_methods, check_suite
 from drafterforge.evaluation.methods import commands_of
@@ -47,6 +48,7 @@ def run(cfg: Config) -> Path:
         return compare_saved(cfg.compare, cfg.runs_dir, cfg.target.name)
     cfg = with_limit(cfg)
     check_suite(cfg)
+    warn_if_busy()
     target = load_target(cfg.target)
     pool, shape = build_pool(cfg.pool, cfg.runtime, RunsFolder(cfg.runs_dir, target), cfg.seed)
     check_methods(cfg.suite.methods, pool.names)

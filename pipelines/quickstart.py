@@ -34,6 +34,7 @@ from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers, JoinedRows
 from drafterforge.data.prompts import Prompt, load_prompts
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.method_factory import BUNDLE as THE_BUNDLE
 from drafterforge.evaluation.method_factory import DEFAULT, MethodFactory
@@ -61,6 +62,7 @@ def run(cfg: Config) -> Path:
     began = time.perf_counter()
     check_start(cfg)
     prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)  # bad input should not wait
+    warn_if_busy()
     target = load_target(cfg.target)
     say(f"target: {target.name}, {target.dtype} on {target.device}")
     generalist, expert = parents_of(cfg, target)
