@@ -6,6 +6,11 @@ One run on held-out prompts of the built-in grammars; the methods take turns pro
 alike.  Then a profile by step, the same forward passes timed alone, the cost of a verification by nodes, and
 `numerics=invariant` beside `fast` in half precision.  FlashSpec joins where it is installed, OpenVINO GenAI with
 --openvino.
+
+    python scripts/bench_decode.py --busy [--setting GOMP_SPINCOUNT=300000]
+
+Instead: plain and tree decoding on an idle machine, and beside as many busy processes as there are cores.  Each setting
+of the environment decodes in a process of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench_decode_busy import measure_busy, show_busy
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
@@ -350,11 +356,23 @@ def main() -> None:
         "--peers", default=True, action=argparse.BooleanOptionalAction, help="HF and FlashSpec beside ours"
     )
     parser.add_argument("--quick", action="store_true", help="a few short answers, to see that all runs")
+    parser.add_argument("--busy", action="store_true", help="instead: speed beside one busy process for each core")
+    parser.add_argument(
+        "--setting", action="append", default=[], help="with --busy: NAME=VALUE,... of the environment, beside ours"
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.quick:
         args.prompts, args.max_new_tokens, args.invariant_prompts = 4, 12, min(args.invariant_prompts, 2)
     folder = None if args.drafter is None else Path(args.drafter.removeprefix("drafter="))
+    if args.busy:
+        report = measure_busy(folder, args.dtype, args.prompts, args.max_new_tokens, args.setting)
+        show_busy(console, report)
+        if args.json:
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            save_json_atomic(args.json, {"created": created, **report})
+            console.print(f"wrote {args.json}")
+        return
     target = load_target(TargetConfig(dtype=args.dtype))
     dtype = str(target.dtype).removeprefix("torch.")
     drafter = None if folder is None else open_any(folder, target)
