@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import drafterforge.waiting  # noqa: F401 - first: it sets how OpenMP waits, before torch loads it
 from drafterforge.errors import DrafterforgeError
-from drafterforge.kernels import waiting  # noqa: F401 - first: it sets how OpenMP waits, before torch loads it
 
 if TYPE_CHECKING:
     from drafterforge.assembly.load import load, open

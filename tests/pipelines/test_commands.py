@@ -14,9 +14,9 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.errors import ArtifactError
-from drafterforge.kernels.waiting import WAITING
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.load import load_target
+from drafterforge.waiting import WAITING
 from tests.pipelines.conftest import TRAIN
 
 pytestmark = pytest.mark.slow  # whole programs
