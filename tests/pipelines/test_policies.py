@@ -119,7 +119,12 @@ MISTAKES = {
     "no policies named 'plannerr'": ("train-policy", *OWN, "name=new", "live.policies=[plannerr]"),
     "policy.size_gamma must lie in [0, 1]": ("train-policy", *OWN, "policy=ltd", "policy.size_gamma=1.5"),
     "policy=marginal has no key policy.size_gamma; policy=ltd has": ("train-policy", *OWN, "policy.size_gamma=0.5"),
-    "pool.scheduler=planner needs a drafter; type drafter=NAME": ("generate", "prompt=a", "pool.scheduler=planner"),
+    "pool.scheduler=planner needs a drafter; type drafter=NAME": (
+        "generate",
+        "prompt=a",
+        "drafter=",
+        "pool.scheduler=planner",
+    ),
     "chooses trees of EAGLE-3 drafters, but retrieval is none; type drafter=sql": (
         "generate",
         "prompt=a",

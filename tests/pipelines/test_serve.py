@@ -102,7 +102,7 @@ def test_ipv6_loopback_is_loopback():
 def test_the_engine_is_what_the_configuration_says(trained):
     hf = TargetConfig(name="tiny", source="hf", model=str(trained.target))
     common = {"target": hf, "runs_dir": str(trained.runs), "max_batch": 3}
-    engine, model = open_engine(ServeConfig(**common), 3)
+    engine, model = open_engine(ServeConfig(drafter="", **common), 3)
     assert (model, engine.drafter, engine.max_batch, engine.shape.num_tokens) == ("tiny", None, 3, 1)
     engine, _ = open_engine(ServeConfig(drafter="pool", runtime=RuntimeConfig(num_tokens=5), **common))
     assert isinstance(engine, Engine) and isinstance(engine.drafter, Pool) and engine.shape.num_tokens == 5

@@ -106,7 +106,7 @@ def test_a_bundle_holds_drafters_of_every_kind(specialists):
 def test_again_nothing_is_made_and_other_settings_are_refused(specialists, command):
     done = specialists(*command, *BRIEF)
     kind = command[-1].partition("=")[2]
-    assert done.code == 0 and "was made before" in done.err
+    assert done.code == 0 and "was trained before" in done.err
     assert f"next: drafterforge generate drafter=sql-{kind}" in done.out
     other = "trainer.lr=0.5" if command is LM else "answers=math"
     if command is STORE:
