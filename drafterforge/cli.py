@@ -95,6 +95,12 @@ COMMANDS = {
         resumes=True,
         reports=("drafters",),
     ),
+    "plan": Command(
+        "drafterforge.pipelines.plan",
+        commands.PlanConfig,
+        "estimate time, disk and memory of a pool from the target's config alone",
+        reports=("target",),
+    ),
     "doctor": Command(
         "drafterforge.pipelines.doctor",
         commands.DoctorConfig,

@@ -167,6 +167,34 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True)
+class PlanConfig:
+    """`drafterforge plan`."""
+
+    target: TargetConfig = section(TargetConfig)
+    data: DataConfig = section(DataConfig)
+    trainer: TrainerConfig = section(TrainerConfig)
+    num_domains: int = setting(len(POOL_DOMAINS), "drafters of the pool, one a domain")
+    prompt_tokens: int = setting(128, "tokens of a prompt, about")
+    draft_vocab_size: int = setting(16384, "as drafter.draft_vocab_size of train-drafter")
+    trained_head: bool = setting(True, "as drafter.head=own of train-drafter; false: target")
+    batch_size: int = setting(8, "requests served together")
+    context: int = setting(2048, "tokens of a served request, prompt and answer")
+    bandwidth_gb_s: float | None = setting(None, "gigabytes that the device reads per second; null: timed on this one")
+    tflops: float | None = setting(None, "teraflops of the device in the target's dtype; null: timed on this one")
+    runs_dir: str = setting("runs", "where measured rates are looked up")
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for key in ("num_domains", "prompt_tokens", "draft_vocab_size", "batch_size", "context"):
+            require_at_least(key, getattr(self, key), 1)
+        for key in ("bandwidth_gb_s", "tflops"):
+            value = getattr(self, key)
+            require(value is None or value > 0, f"{key} must be > 0, got {value}")
+        given = self.bandwidth_gb_s is None, self.tflops is None
+        require(given[0] == given[1], "bandwidth_gb_s and tflops describe another device; type both, or neither")
+
+
+@dataclass(frozen=True)
 class DoctorConfig:
     """`drafterforge doctor`."""
 

@@ -1,0 +1,244 @@
+"""Estimates of what a pool will take, from the target's config alone: time, disk, memory and bundle size.
+
+Every estimate names how it was derived.  Rates that were measured on this device come first; else they follow from two
+rates of the device, which are timed for a second: bytes that it reads and multiplications that it does per second.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from drafterforge.artifacts.locate import artifact_dir, list_artifacts
+from drafterforge.artifacts.manifest import MANIFEST, Manifest
+from drafterforge.artifacts.typed import read_json
+from drafterforge.config.commands import PlanConfig
+from drafterforge.errors import ArtifactError
+from drafterforge.schedulers.latency import read_profile
+
+HALF, SINGLE = 2, 4  # bytes of a number
+TRAINED = 16  # bytes of a trained number: weight, gradient and AdamW's two moments in single precision
+READ_SHARE, MULTIPLY_SHARE = 0.6, 0.35  # of the timed rates that decoding and training reach, about
+DRAFTER_LAYERS = 1
+GIBIBYTE = 2**30
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes in a model's config.json."""
+
+    hidden: int
+    layers: int
+    heads: int
+    key_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    tied: bool  # whether the output head is the embedding
+
+    @staticmethod
+    def read(path: Path) -> ModelShape:
+        """From a config.json, without the weights."""
+        content = read_json(path)
+        config = content.get("text_config", content) if isinstance(content, dict) else {}
+        if missing := [name for name in SIZES if type(config.get(name)) is not int or config[name] < 1]:
+            raise ArtifactError(f"{path} has no {missing[0]}; wanted the config of a decoder of the Llama kind")
+        hidden, layers, heads, intermediate, vocab = (config[name] for name in SIZES)
+        return ModelShape(
+            hidden=hidden,
+            layers=layers,
+            heads=heads,
+            key_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or hidden // heads,
+            intermediate=intermediate,
+            vocab=vocab,
+            tied=bool(content.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
+        )
+
+    def layer_numbers(self, inputs: int = 1) -> int:
+        """Weights of a decoder layer whose attention reads `inputs` hidden states side by side."""
+        attention = self.hidden * self.head_dim * (inputs * (self.heads + 2 * self.key_heads) + self.heads)
+        return attention + 3 * self.hidden * self.intermediate
+
+    @property
+    def num_weights(self) -> int:
+        """Of the whole model, norms left out."""
+        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
+        return self.layers * self.layer_numbers() + embeddings
+
+    def drafter_weights(self, draft_vocab: int, own_head: bool) -> int:
+        """Of an EAGLE-3 drafter: fc over three features, a layer that reads two states, and a head if it is its own."""
+        head = min(draft_vocab, self.vocab) * self.hidden if own_head else 0
+        return 3 * self.hidden**2 + DRAFTER_LAYERS * self.layer_numbers(inputs=2) + head
+
+    def cache_bytes(self, number_bytes: int, layers: int | None = None) -> int:
+        """Of keys and values of one token."""
+        return 2 * (self.layers if layers is None else layers) * self.key_heads * self.head_dim * number_bytes
+
+
+@dataclass(frozen=True)
+class DeviceRates:
+    """What a device does per second, and where the figures are from."""
+
+    bytes_per_s: float
+    multiplications_per_s: float  # pairs of multiply and add
+    source: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One line of the plan."""
+
+    what: str
+    value: str
+    derived: str
+
+
+def make_plan(
+    cfg: PlanConfig, shape: ModelShape, rates: DeviceRates, number_bytes: int, known: KnownRates
+) -> list[Estimate]:
+    """The estimates for `num_domains` drafters.  number_bytes: of the target's weights on this device."""
+    data, trainer = cfg.data, cfg.trainer
+    answers = cfg.num_domains * (data.num_train + data.num_val + data.num_test)
+    tokens = answers * data.max_new_tokens
+    taught = cfg.num_domains * (data.num_train + data.num_val) * (data.max_new_tokens + cfg.prompt_tokens)
+    weights = shape.num_weights * number_bytes
+    read = weights + data.batch_size * (cfg.prompt_tokens + data.max_new_tokens) * shape.cache_bytes(number_bytes)
+    step_s = max(read_seconds(read, rates), multiply_seconds(data.batch_size * shape.num_weights, rates))
+    decoded_per_s = known.answer_tokens_per_s or data.batch_size / step_s
+    drafter = shape.drafter_weights(cfg.draft_vocab_size, cfg.trained_head)
+    trained_tokens = cfg.num_domains * trainer.max_steps * trainer.tokens_per_batch * trainer.accumulate
+    passes = 3 + trainer.checkpoint_steps  # forward, backward twice as much, and forward again
+    training_s = multiply_seconds(trained_tokens * trainer.ttt_steps * passes * drafter, rates)
+    stored = 1 if trainer.checkpoint_steps else trainer.ttt_steps
+    states = trainer.tokens_per_batch * (4 * shape.hidden + stored * (8 * shape.hidden + 3 * shape.intermediate))
+    logits = 3 * trainer.loss_chunk * min(cfg.draft_vocab_size, shape.vocab)
+    training_bytes = TRAINED * drafter + SINGLE * (states + logits) + weights
+    served = weights + cfg.num_domains * drafter * HALF
+    cached = cfg.batch_size * cfg.context * shape.cache_bytes(number_bytes)
+    cached += cfg.num_domains * cfg.batch_size * cfg.context * shape.cache_bytes(number_bytes, DRAFTER_LAYERS)
+    plain_s = known.token_s or read_seconds(weights, rates)
+    return [
+        Estimate("target", f"{shape.num_weights / 1e6:,.0f} M weights, {size(weights)}", "config.json, norms left out"),
+        Estimate(
+            "answering",
+            f"{duration(tokens / decoded_per_s)} at {decoded_per_s:,.0f} tokens/s",
+            f"{answers:,} answers of at most {data.max_new_tokens} tokens; rate: "
+            + (known.answers_source or f"batches of {data.batch_size}, a share of {rates.source}"),
+        ),
+        Estimate(
+            "features on disk",
+            size(taught * feature_bytes(shape.hidden)) if data.features == "cached" else "none (data.features=online)",
+            f"{taught:,} tokens, of a prompt {cfg.prompt_tokens}, x {feature_bytes(shape.hidden):,} bytes",
+        ),
+        Estimate("a drafter", f"{drafter / 1e6:,.1f} M weights, {size(drafter * HALF)}", "EAGLE-3, whole, bfloat16"),
+        Estimate(
+            "training, memory",
+            size(training_bytes),
+            f"{TRAINED} bytes a trained weight, activations of {trainer.tokens_per_batch:,} tokens, and the target",
+        ),
+        Estimate(
+            "training, time",
+            duration(training_s),
+            f"{cfg.num_domains} x {trainer.max_steps} steps of {trainer.tokens_per_batch * trainer.accumulate:,} "
+            f"tokens, {trainer.ttt_steps} drafted positions each; {MULTIPLY_SHARE:.0%} of {rates.source}",
+        ),
+        Estimate("bundle", size(cfg.num_domains * drafter * HALF), "the drafters; the target is not in it"),
+        Estimate(
+            "serving, memory",
+            size(served + cached),
+            f"target, {cfg.num_domains} drafters, caches of {cfg.batch_size} requests of {cfg.context:,} tokens",
+        ),
+        Estimate(
+            "plain decoding",
+            f"{1 / plain_s:,.1f} tokens/s",
+            known.token_source or f"one request, the weights read once a token, {READ_SHARE:.0%} of {rates.source}",
+        ),
+    ]
+
+
+LIMITS = (
+    "Times that follow from the device's rates are within a factor of about three; measured ones are closer.",
+    "Answers that end early, early stopping and LoRA experts make them smaller; other programs make them larger.",
+    "All of it is for one device: a command uses one GPU. A speed-up is measured by `drafterforge eval`, not planned.",
+)
+
+
+def feature_bytes(hidden: int) -> int:
+    """On disk for one token: three features and a final state in half precision, and the best token."""
+    return HALF * 4 * hidden + 4
+
+
+def read_seconds(num_bytes: float, rates: DeviceRates) -> float:
+    """What reading takes at the share of the timed rate that decoding reaches."""
+    return num_bytes / (READ_SHARE * rates.bytes_per_s)
+
+
+def multiply_seconds(multiplications: float, rates: DeviceRates) -> float:
+    """What multiplying takes at the share of the timed rate that is reached."""
+    return multiplications / (MULTIPLY_SHARE * rates.multiplications_per_s)
+
+
+@dataclass(frozen=True)
+class KnownRates:
+    """Rates that artifacts of this target and device hold; 0 and empty where there are none."""
+
+    answer_tokens_per_s: float = 0.0
+    answers_source: str = ""
+    token_s: float = 0.0
+    token_source: str = ""
+
+
+def known_rates(runs_dir: str, target: str, device: str) -> KnownRates:
+    """From answers and latency profiles in the runs."""
+    rate, source, token_s, token_source = 0.0, "", 0.0, ""
+    for name in list_artifacts(runs_dir, target, "answers"):
+        folder = artifact_dir(runs_dir, target, "answers", name)
+        if (folder / MANIFEST).is_file() and (measured := Manifest.read(folder).metrics.get("tokens_per_s")):
+            rate, source = float(measured), f"measured when {folder} was answered, on whatever machine that was"
+    for name in list_artifacts(runs_dir, target, "latency"):
+        folder = artifact_dir(runs_dir, target, "latency", name)
+        profile = read_profile(folder)
+        if profile.device == device:
+            token_s = float(profile.token_s(torch.tensor([256]).numpy())[0])
+            token_source = f"latency profile {folder}, at 256 tokens of context"
+    return KnownRates(rate, source, token_s, token_source)
+
+
+def measure_device(device: torch.device, dtype: torch.dtype, side: int = 2048, repeats: int = 5) -> DeviceRates:
+    """Time a large copy and a large product, the best of some repeats."""
+    matrix = torch.randn(side, side, device=device).to(dtype)
+    block = torch.empty(64 * 2**20, dtype=torch.uint8, device=device)
+
+    def best(work: Any) -> float:
+        seconds = []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            work()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            seconds.append(time.perf_counter() - began)
+        return min(seconds)
+
+    copied, multiplied = best(block.clone), best(lambda: matrix @ matrix)
+    bytes_per_s, products = 2 * block.numel() / copied, side**3 / multiplied
+    source = f"{bytes_per_s / 1e9:,.0f} GB/s and {2 * products / 1e12:,.2f} TFLOP/s, timed just now"
+    return DeviceRates(bytes_per_s, products, source)
+
+
+def size(num_bytes: float) -> str:
+    """In MiB or GiB."""
+    return f"{num_bytes / GIBIBYTE:,.1f} GiB" if num_bytes >= GIBIBYTE else f"{num_bytes / 2**20:,.1f} MiB"
+
+
+def duration(seconds: float) -> str:
+    """In seconds, minutes, hours or days."""
+    for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.1f} {name}"
+    return f"{seconds:,.0f} s"
