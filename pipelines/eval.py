@@ -18,15 +18,19 @@ from drafterforge.assembly.runs import RunsFolder, open_drafter
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import typed_target
-from drafterforge.config.names import domain_of, parts_of
-from drafterforge.config.progress import say
+from drafterforge.config.names import parts_of
 from drafterforge.evaluation.live_check import decode_beside_replay
 from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.machine_load import machine_of
-from drafterforge.evaluation.method_factory import EXPERT, STATIC, MethodFactory, check_methods, check_suite
+from drafterforge.evaluation.method_factory import (
+    STATIC,
+    MethodFactory,
+    check_methods,
+    check_suite,
+    name_missing_experts,
+)
 from drafterforge.evaluation.methods import commands_of
 from drafterforge.evaluation.mismatches import settle_mismatches
-from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.rows import per_request, timed_rows
 from drafterforge.evaluation.scaling import scaling_curves, time_along_axes
@@ -103,14 +107,6 @@ def run(cfg: Config) -> Path:
     print(f"wrote {file.with_name(PAGE)} and {file.name}")
     require_lossless(report, file)
     return file.parent
-
-
-def name_missing_experts(cfg: Config, pool: Pool, requests: Sequence[Request]) -> None:
-    """Say for which domains `expert` has no drafter and is the generalist."""
-    if EXPERT in [domain_of(name.partition("/")[0]) for name in cfg.suite.methods]:
-        wanted = dict.fromkeys(request.expert_name for request in requests)
-        if missing := [name for name in wanted if name not in map(domain_of, pool.names)]:
-            say(f"no drafter of the pool is named {', '.join(missing)}: there `expert` is {pool.names[0]}")
 
 
 def settings_of(cfg: Config) -> dict[str, Any]:

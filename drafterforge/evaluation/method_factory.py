@@ -14,6 +14,7 @@ from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.names import JOINT, domain_of, parse_hybrid
 from drafterforge.config.pool import PoolConfig
+from drafterforge.config.progress import say
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.hybrid.kind import can_join, join
 from drafterforge.drafters.registry import kind_of
@@ -28,6 +29,7 @@ from drafterforge.evaluation.other_engines import (
     open_pipeline,
     require_openvino,
 )
+from drafterforge.evaluation.requests import Request
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
@@ -278,3 +280,11 @@ def check_suite(cfg: EvaluateConfig) -> None:
         raise ConfigError("suite.selectors names router, and there is none; type pool.router=NAME")
     if "oracle" in cfg.suite.selectors:
         raise ConfigError("suite.selectors names oracle, which is the row `best in hindsight` anyway; leave it out")
+
+
+def name_missing_experts(cfg: EvaluateConfig, pool: Pool, requests: Sequence[Request]) -> None:
+    """Say for which domains `expert` has no drafter and is the generalist."""
+    if EXPERT in [domain_of(name.partition("/")[0]) for name in cfg.suite.methods]:
+        wanted = dict.fromkeys(request.expert_name for request in requests)
+        if missing := [name for name in wanted if name not in map(domain_of, pool.names)]:
+            say(f"no drafter of the pool is named {', '.join(missing)}: there `expert` is {pool.names[0]}")
