@@ -24,9 +24,11 @@ from drafterforge.drafters.base import TrainedParent, TrainingJob
 from drafterforge.drafters.eagle3.checkpoint import generalist_of
 from drafterforge.drafters.registry import trained_kind
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.evaluation.drafter_comparison import compare_with_references, split_sizes
 from drafterforge.evaluation.held_out import decode_held_out
 from drafterforge.reporting.artifact import write_report
 from drafterforge.reporting.console import print_table
+from drafterforge.reporting.drafter_verdict import drafter_verdict
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.inputs import find_answers, open_features, packed
 from drafterforge.training.keeper import Keeper
@@ -45,6 +47,7 @@ def run(cfg: Config) -> Path:
     answers = find_answers(cfg, target, prompts)
     path = train(cfg, target, answers)
     rows, mismatches = decode_held_out(cfg, target, answers, path)
+    compared = compare_with_references(cfg, target, path.name, answers)
     report, _ = write_report(
         cfg.runs_dir,
         target,
@@ -53,11 +56,17 @@ def run(cfg: Config) -> Path:
         seed=cfg.seed,
         numerics=cfg.runtime.numerics,
         rows=rows,
-        curves={"mismatches": mismatches},
+        curves={"mismatches": mismatches, "references": compared.rows if compared else []},
         config={"eval": to_dict(cfg.eval), "runtime": to_dict(cfg.runtime), "domain": cfg.domain.name},
         parents=[open_drafter(path, target), *answers.manifests],
     )
     print_table(report, table_console())
+    print(split_sizes(answers, cfg.domain.alone, rows[0]["num_prompts"]))
+    if compared:
+        beside = report | {"suite": f"{path.name} and what it could replace"}
+        beside |= {"rows": compared.rows, "curves": compared.curves}
+        print_table(beside, table_console())
+        print(drafter_verdict(beside, path.name))
     print(f'wrote {path}; next: drafterforge generate drafter={path.name}{typed_target(cfg)} prompt="..."')
     return path
 

@@ -24,6 +24,7 @@ CURVES = {
     "scaling": "{axis: [{method, at, and any of speedup, mat, regret_cycles}]}, such as axis `pool size`",
     "quickstart": "{seconds: {step: s}, total_s, first: [row], train_prompts, answer_tokens, training_steps}",
     "machine": "{cores, threads, sessions: [{began, requests, other_cores}]}, load by other programs while timing",
+    "references": "[row] of the drafters that a trained one could replace, of it and its hybrid, timed together",
     "commands": "{method: the command that decodes with it}",
     "again": "the command that times again",
     "profile_error": "median error of the latency profile on held-out answers",

@@ -15,12 +15,13 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.bundle.record import read_record
 from drafterforge.cli import main
 from drafterforge.evaluation import timing
+from drafterforge.reporting.drafter_verdict import drafter_verdict
 from tests.pipelines.conftest import PLAIN, Bench, ever_better
 
 pytestmark = pytest.mark.slow  # whole programs
 
 QUICK = ("quickstart", "experiment=smoke", "first_prompts=2", "first_tokens=6")
-METHODS = ["autoregressive", "general alone", "sql alone", "quickstart alone", "the bundle"]
+METHODS = ["autoregressive", "general alone", "sql alone", "quickstart alone", "quickstart+retrieval", "the bundle"]
 ASK = ("generate", "prompt=Which users are active?", "max_new_tokens=12")
 
 
@@ -59,6 +60,7 @@ def test_quickstart_tells_its_steps_and_leaves_a_report(pool):
     shown, _, last = done.out.partition("quickstart, sql, held out")
     assert "sql, before tuning" in shown and "hedgespec over the pool" in shown and "the bundle" in last
     report = report_of(pool)
+    assert drafter_verdict(report, "quickstart") in done.out.splitlines()
     assert report == json.loads((pool.runs / "quickstart" / "report.json").read_text())
     assert [row["method"] for row in report["rows"]] == METHODS
     assert {(row["num_prompts"], row["mismatches"]) for row in report["rows"]} == {(2, 0)}
@@ -112,8 +114,8 @@ def test_given_drafters_go_into_the_bundle_as_they_are_named(pool):
 def test_tuning_that_gains_nothing_is_told_and_what_is_said_to_type_next_works(pool):
     with ever_better(by=-1):
         done = pool(*QUICK)
-    told = "quickstart went on from sql for 4 steps, which did not better it on validation: it has the weights of sql ("
-    assert told in done.err and report_of(pool)["curves"]["quickstart"]["best_step"] == 0
+    told = "quickstart went on from sql for 4 steps, which did not better it on validation: it has the weights of sql; "
+    assert f"{told}8 answers to learn from" in done.err and report_of(pool)["curves"]["quickstart"]["best_step"] == 0
     typed = done.out.splitlines()[-1].partition("next: drafterforge ")[2]
     assert typed.startswith("generate bundle=quickstart") and pool(*typed.split(), "max_new_tokens=3").code == 0
 
@@ -175,6 +177,7 @@ def test_prompts_of_one_s_own(pool):
         "autoregressive",
         "general alone",
         "mine alone",
+        "mine+retrieval",
         "the bundle",
     ]
     defaults = read_record(pool.artifact("bundles", "mine")).defaults

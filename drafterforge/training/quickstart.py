@@ -1,0 +1,81 @@
+"""What `quickstart` checks before it starts, says of its training, and bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from drafterforge.artifacts.locate import find_artifact, list_artifacts
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.assembly.bundles import is_name, named_bundle
+from drafterforge.assembly.packing import make_bundle
+from drafterforge.assembly.pools import check_selector
+from drafterforge.bundle.record import BUNDLE, read_record
+from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.commands import QuickstartConfig
+from drafterforge.config.hints import typed_target
+from drafterforge.config.names import JOINT, parts_of
+from drafterforge.data.joined import JoinedRows
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.targets.load import target_name
+from drafterforge.training.loggers import require_loggers
+
+
+def check_start(cfg: QuickstartConfig) -> None:
+    """Refuse what can be told to fail without the target: no drafters to start from, no expert of the domain."""
+    require_loggers(cfg.trainer)
+    check_selector(cfg.pool)
+    name, init = target_name(cfg.target), cfg.drafter.init
+    train_one = f"drafterforge train-drafter domain={cfg.domain.name}{typed_target(cfg)}"
+    if not set(list_artifacts(cfg.runs_dir, name, "drafters")) - {cfg.name}:
+        raise ConfigError(
+            f"quickstart starts from trained drafters, and there are none for {name}, neither shipped nor in "
+            f"{cfg.runs_dir}; type {train_one}"
+        )
+    if not is_name(init):
+        raise ConfigError(f"drafter.init={init} is no name of a drafter; type drafter.init=NAME")
+    other = f"drafterforge quickstart domain={cfg.domain.name} drafter.init=general{typed_target(cfg)}"
+    find_artifact(cfg.runs_dir, name, "drafters", init, hint=other)
+
+
+def training_figures(rows: JoinedRows, tuned: Manifest) -> dict[str, int]:
+    """How much the expert was tuned on, and for how long."""
+    return {
+        "train_prompts": len(rows),
+        "answer_tokens": sum(row.answer_tokens for row in rows),
+        "training_steps": tuned.metrics["steps"],
+        "best_step": tuned.metrics["best_step"],
+    }
+
+
+def describe_training(cfg: QuickstartConfig, about: Mapping[str, int]) -> str:
+    """What tuning came to."""
+    words = f"{cfg.name} went on from {cfg.drafter.init} for {about['training_steps']} steps"
+    if about["best_step"] == 0:
+        words += f", which did not better it on validation: it has the weights of {cfg.drafter.init}"
+    return words
+
+
+def bundle_expert(cfg: QuickstartConfig, retrieval: str, replaced: str) -> Path:
+    """The bundle: the tuned expert with retrieval in its trees, and the generalist that it adds to.
+
+    With pool.drafters= those, the tuned expert in place of the one it went on from; without one, besides.
+    """
+    given = cfg.pool.drafters or [f"{cfg.name}{JOINT}{retrieval}"]
+    swapped = [cfg.name if name == replaced else name for name in given]
+    swapped += [] if cfg.name in parts_of(swapped) else [cfg.name]
+    export = ExportConfig(
+        target=cfg.target,
+        pool=replace(cfg.pool, drafters=swapped),
+        runtime=cfg.runtime,
+        bundle=cfg.name,
+        runs_dir=cfg.runs_dir,
+        overwrite=True,
+    )
+    folder = named_bundle(export.bundle, target_name(export.target), export.runs_dir)
+    exists = (folder / BUNDLE).is_file() and not cfg.overwrite
+    if exists and cfg.name not in [entry.name for entry in read_record(folder).drafters]:
+        raise ArtifactError(f"{folder} is not quickstart's; type name=OTHER, or overwrite=true to replace it")
+    make_bundle(export, folder)
+    return folder

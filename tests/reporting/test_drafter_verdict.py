@@ -1,0 +1,52 @@
+"""The verdict on a trained drafter is one sentence with an interval, against the best drafter that it could replace."""
+
+from __future__ import annotations
+
+import pytest
+
+from drafterforge.reporting.drafter_verdict import drafter_verdict
+from tests.reporting.made import live_row, made
+
+
+def report_of(mine: list[float], general: list[float]) -> dict:
+    """A report on prompts of 60 tokens, with the cycles of each under two drafters."""
+    rows = [live_row("autoregressive", 1.0, None, mat=1.0)]
+    curves = {"per_request": {"autoregressive": [[60, 60, 1.0]] * len(mine)}}
+    for name, cycles in (("mine alone", mine), ("general alone", general)):
+        rows.append(live_row(name, 1.5, [1.0, 2.0], mat=60 * len(cycles) / sum(cycles)))
+        curves["per_request"][name] = [[60, count, 1.0] for count in cycles]
+    return made(rows=rows, curves=curves)
+
+
+def test_a_better_drafter_is_recommended_with_its_interval():
+    said = drafter_verdict(report_of([20, 24, 20, 24, 20, 24], [30] * 6), "mine")
+    assert said.startswith(
+        "`mine` drafts better than `general`: 2.73 tokens a cycle against 2.00, 1.36x (95 % interval "
+    )
+    assert said.endswith("6 prompts); use it: drafter=mine")
+
+
+def test_a_worse_drafter_is_not():
+    said = drafter_verdict(report_of([40] * 6, [30] * 6), "mine")
+    assert said.startswith("`mine` drafts worse than `general`: 1.50") and said.endswith("keep drafter=general")
+
+
+@pytest.mark.parametrize("cycles", [[20, 45, 20, 45], [25]])
+def test_what_is_not_shown_to_be_better_is_said_so(cycles):
+    said = drafter_verdict(report_of(cycles, [30] * len(cycles)), "mine")
+    assert said.startswith("`mine` is not shown to draft better than `general`: ") and "keep drafter=general" in said
+    assert ("interval" in said) == (len(cycles) > 1)
+
+
+def test_the_best_of_several_others_is_the_one_to_beat():
+    report = report_of([20] * 4, [30] * 4)
+    report["rows"].append(live_row("parent alone", 2.0, [1.0, 3.0], mat=4.0))
+    report["curves"]["per_request"]["parent alone"] = [[60, 15, 1.0]] * 4
+    assert drafter_verdict(report, "mine").startswith("`mine` drafts worse than `parent`: 3.00")
+
+
+def test_without_another_drafter_there_is_no_verdict():
+    report = report_of([20] * 4, [30] * 4)
+    report["rows"] = report["rows"][:2]
+    assert drafter_verdict(report, "mine") == ""
+    assert drafter_verdict(made(rows=[], curves={}), "mine") == ""
