@@ -54,6 +54,8 @@ def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig) -> None
     if drafter == POOL:
         return check_selector(pool)
     check_alone(pool, drafter)
+    if pool.scheduler and drafter in (AUTO, ""):
+        raise ConfigError(f"pool.scheduler={pool.scheduler} needs a drafter; type drafter=NAME or drafter=pool")
     given = [key for key in ("num_tokens", "depth", "top_k") if getattr(runtime, key) is not None]
     if pool.scheduler and given:
         raise ConfigError(

@@ -130,10 +130,8 @@ def open_alone(name: str, source: PoolSource) -> Drafter:
 
 def scheduled(source: PoolSource, policy: str, name: str, drafter: Drafter | None) -> Drafter | Pool | None:
     """The drafter itself, or a pool of it alone whose trees a policy of its own chooses."""
-    if not policy:
+    if not policy or drafter is None:
         return drafter
-    if drafter is None:
-        raise ConfigError(f"pool.scheduler={policy} needs a drafter; type drafter=NAME or drafter=pool")
     drafters = {name: drafter}
     return Pool(drafters, "static", scheduler=open_scheduler(source, policy, drafters))
 

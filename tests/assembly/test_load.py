@@ -125,6 +125,9 @@ def test_mistakes_are_one_helpful_line(engine, call, wanted):
 def test_what_is_missing_or_contradictory_is_told_before_the_target_is_loaded(tmp_path):
     with pytest.raises(DrafterforgeError, match="is read by drafter=pool only"):
         drafterforge.load("owner/name", drafter="sql", pool=PoolConfig(selector="ucb1"))
+    for drafter in ("auto", None):
+        with pytest.raises(DrafterforgeError, match="planner needs a drafter; type drafter=NAME or drafter=pool"):
+            drafterforge.load("owner/name", drafter=drafter, pool=PoolConfig(scheduler="planner"))
     with pytest.raises(DrafterforgeError, match="no bundle named 'house' for target 'smollm2-135m'"):
         drafterforge.open("house", runs_dir=tmp_path)
     with pytest.raises(DrafterforgeError, match=r"could not get target\.model=owner/name from the hub"):
