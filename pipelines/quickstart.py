@@ -34,7 +34,7 @@ from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.method_factory import BUNDLE, DEFAULT
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.step_clock import StepClock
-from drafterforge.pipelines.train_drafter import parents_of, train
+from drafterforge.pipelines.train_drafter import train
 from drafterforge.reporting.artifact import require_lossless, write_report
 from drafterforge.reporting.console import print_noise, print_table
 from drafterforge.reporting.drafter_verdict import drafter_verdict
@@ -42,6 +42,7 @@ from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.inputs import find_answers
 from drafterforge.training.loggers import settings_of
+from drafterforge.training.parents import parents_of
 from drafterforge.training.quickstart import bundle_expert, check_start, describe_training, training_figures
 
 Config = QuickstartConfig

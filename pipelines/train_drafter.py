@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
-from drafterforge.artifacts.manifest import Manifest
+from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.run import artifact_run
 from drafterforge.assembly.runs import open_drafter
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
-from drafterforge.config.drafter import LoraConfig
-from drafterforge.config.hints import command_for, typed_target
+from drafterforge.config.hints import typed_target
 from drafterforge.config.progress import say, table_console
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
-from drafterforge.drafters.base import TrainedParent, TrainingJob
-from drafterforge.drafters.eagle3.checkpoint import generalist_of
+from drafterforge.drafters.base import TrainingJob
 from drafterforge.drafters.registry import trained_kind
-from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.drafter_comparison import compare_with_references, split_sizes
 from drafterforge.evaluation.held_out import decode_held_out
 from drafterforge.reporting.artifact import write_report
@@ -33,6 +28,7 @@ from drafterforge.targets.load import Target, load_target
 from drafterforge.training.inputs import find_answers, open_features, packed
 from drafterforge.training.keeper import Keeper
 from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
+from drafterforge.training.parents import parents_of, with_lora_of
 from drafterforge.training.trainer import distil
 
 Config = TrainDrafterConfig
@@ -129,41 +125,3 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
             keep_logs(run.staging_dir, folder)
     say(f"drafter: {trained.summary}, {path}")
     return path
-
-
-def parents_of(cfg: Config, target: Target) -> tuple[TrainedParent | None, TrainedParent | None]:
-    """The drafter that drafter.init names, if any, and None; for an expert that goes on from an expert, that one last.
-
-    The first is then the generalist that both add to.
-    """
-    init = cfg.drafter.parent
-    if not init:
-        return None, None
-    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init) + typed_target(cfg))
-    named = TrainedParent(folder, open_drafter(folder, target))
-    if not cfg.drafter.adds:
-        return named, None
-    generalist = generalist_of(folder)
-    parent = named if generalist is None else TrainedParent(generalist, open_drafter(generalist, target))
-    beside = artifact_dir(cfg.runs_dir, target.name, "drafters", parent.manifest.name)
-    if SHIPPED not in parent.folder.parents and parent.folder.resolve() != beside.resolve():
-        raise ArtifactError(f"a LoRA expert needs its generalist beside it: {parent.folder} must be at {beside}")
-    if generalist is None:
-        return named, None
-    with_lora_of(cfg, named.manifest)  # refuses
-    if named.manifest.name == cfg.drafter_name:
-        raise ConfigError(f"drafter.init={init} is the expert that this would write itself; type name=OTHER")
-    return parent, named
-
-
-def with_lora_of(cfg: Config, expert: Manifest) -> Config:
-    """With rank, alpha and projections of the expert that is gone on from; others that were typed are refused."""
-    own, default, typed = LoraConfig(**expert.config["drafter"]["lora"]), LoraConfig(), cfg.drafter.lora
-    for key in to_dict(own):
-        kept, given = getattr(own, key), getattr(typed, key)
-        if given not in (kept, getattr(default, key)):
-            raise ConfigError(
-                f"drafter.lora.{key}={given} is not that of {expert.name}, whose training goes on: {kept}; leave it "
-                "out, or type drafter.init=general for a new expert"
-            )
-    return replace(cfg, drafter=replace(cfg.drafter, lora=own))

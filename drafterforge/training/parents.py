@@ -1,0 +1,59 @@
+"""The trained drafters that a new one starts from or adds to, named by drafter.init."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.assembly.runs import open_drafter
+from drafterforge.config.commands import TrainDrafterConfig
+from drafterforge.config.compose import to_dict
+from drafterforge.config.drafter import LoraConfig
+from drafterforge.config.hints import command_for, typed_target
+from drafterforge.drafters.base import TrainedParent
+from drafterforge.drafters.eagle3.checkpoint import generalist_of
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.targets.load import Target
+
+
+def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent | None, TrainedParent | None]:
+    """The parent of a new drafter, and the expert that it continues; None for each that there is not.
+
+    drafter.init=GENERALIST gives (generalist, None).  drafter.init=EXPERT gives the generalist that the expert adds
+    its LoRA to, and the expert.
+    """
+    init = cfg.drafter.parent
+    if not init:
+        return None, None
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init) + typed_target(cfg))
+    named = TrainedParent(folder, open_drafter(folder, target))
+    if not cfg.drafter.adds:
+        return named, None
+    generalist = generalist_of(folder)
+    parent = named if generalist is None else TrainedParent(generalist, open_drafter(generalist, target))
+    beside = artifact_dir(cfg.runs_dir, target.name, "drafters", parent.manifest.name)
+    if SHIPPED not in parent.folder.parents and parent.folder.resolve() != beside.resolve():
+        raise ArtifactError(f"a LoRA expert needs its generalist beside it: {parent.folder} must be at {beside}")
+    if generalist is None:
+        return named, None
+    with_lora_of(cfg, named.manifest)  # refuses
+    if named.manifest.name == cfg.drafter_name:
+        raise ConfigError(f"drafter.init={init} is the expert that this would write itself; type name=OTHER")
+    return parent, named
+
+
+def with_lora_of(cfg: TrainDrafterConfig, expert: Manifest) -> TrainDrafterConfig:
+    """The configuration with the LoRA settings of the expert that it continues.
+
+    Raises ConfigError where other LoRA settings were typed.
+    """
+    lora, default, typed = LoraConfig(**expert.config["drafter"]["lora"]), LoraConfig(), cfg.drafter.lora
+    for key in to_dict(lora):
+        kept, given = getattr(lora, key), getattr(typed, key)
+        if given not in (kept, getattr(default, key)):
+            raise ConfigError(
+                f"drafter.lora.{key}={given} differs from {kept} of {expert.name}, whose training continues; leave it "
+                "out, or type drafter.init=general for a new expert"
+            )
+    return replace(cfg, drafter=replace(cfg.drafter, lora=lora))
