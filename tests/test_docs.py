@@ -1,4 +1,4 @@
-"""What README and docs say to type exists: commands compose, Python blocks compile, links lead somewhere."""
+"""README and docs match the code: commands compose, Python blocks compile, links, paths and names exist."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import re
 import shlex
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -19,15 +20,18 @@ from drafterforge.config.compose import load_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "drafterforge").rglob("README.md")])
-PROGRAMS = {"curl", "git", "optimum-cli", "pip", "pytest", "torchrun", "vllm"}  # of others
+OTHER_PROGRAMS = {"curl", "git", "optimum-cli", "pip", "pytest", "torchrun", "vllm"}
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`((?:drafterforge |python scripts/|scripts/|make )[^`]*)`(?!`)")
 PATH = re.compile(r"(?<!`)`((?:drafterforge|pipelines|configs|tests|scripts|docs)/[\w./-]*)`(?!`)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+INCLUDE = re.compile(r'^--8<-- "([^":]+)(?::([\w-]+))?"$', re.MULTILINE)  # pymdownx.snippets: a file or its part
+DIRECTIVE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)  # mkdocstrings
+DIAGRAM_ROOMS = re.compile(r"^(\w+(?: \| \w+)*) {2,}", re.MULTILINE)
 
 
-class Typed(NamedTuple):
-    """A command and where it stands."""
+class Command(NamedTuple):
+    """A command of a page."""
 
     page: str
     words: tuple[str, ...]
@@ -62,16 +66,16 @@ def commands_of(text: str) -> list[tuple[str, ...]]:
     return commands
 
 
-def typed() -> list[Typed]:
-    """Every command of every page, each once."""
-    commands: dict[tuple[str, ...], Typed] = {}
+def all_commands() -> list[Command]:
+    """The commands of all pages, each once."""
+    commands: dict[tuple[str, ...], Command] = {}
     for path in PAGES:
         text = path.read_text()
         blocks = [block for language, block in BLOCK.findall(text) if language == "bash"]
         spans = [" ".join(code.split()) for code in INLINE.findall(BLOCK.sub("", text))]
         inline = [code for code in spans if not re.search(r"\.\.\.|[A-Z]{4,} |<", code)]
         for words in [words for block in [*blocks, *inline] for words in commands_of(block)]:
-            commands.setdefault(words, Typed(page_name(path), words))
+            commands.setdefault(words, Command(page_name(path), words))
     return list(commands.values())
 
 
@@ -84,9 +88,9 @@ def script_of(words: tuple[str, ...]) -> str:
     return words[1] if words[0] in ("python", "bash", ".") else words[0]
 
 
-TYPED = typed()
-OURS = [command for command in TYPED if command.words[0] == "drafterforge"]
-OTHERS = [command for command in TYPED if command.words[0] != "drafterforge"]
+COMMANDS_OF_PAGES = all_commands()
+OURS = [command for command in COMMANDS_OF_PAGES if command.words[0] == "drafterforge"]
+OTHERS = [command for command in COMMANDS_OF_PAGES if command.words[0] != "drafterforge"]
 
 
 def test_the_pages_have_commands():
@@ -100,8 +104,8 @@ def test_every_command_of_ours_composes(page):
             compose(command)
 
 
-def compose(command: Typed) -> None:
-    """Through the config system, as the command line does it; files that it names may be absent."""
+def compose(command: Command) -> None:
+    """Compose its settings as the command line does; files that it names may be absent."""
     name, *overrides = command.words[1:]
     assert name in COMMANDS or name in (*HELP, "--version"), command
     if name not in COMMANDS or HELP & set(overrides):
@@ -120,15 +124,16 @@ def test_every_other_command_runs_something_that_is_there(command):
     program = command.words[0]
     if program == "make":
         assert set(command.words[1:]) <= make_targets()
-    elif program not in PROGRAMS and script_of(command.words) != ".venv/bin/activate":
+    elif program not in OTHER_PROGRAMS and script_of(command.words) != ".venv/bin/activate":
         assert script_of(command.words).startswith("scripts/"), command
         assert (ROOT / script_of(command.words)).is_file(), command
 
 
 def python_blocks() -> list[tuple[str, str]]:
-    found = [(page_name(path), block) for path in PAGES for kind, block in BLOCK.findall(path.read_text())
-             if kind == "python"]  # fmt: skip
-    return [(f"{page} {place}", block) for place, (page, block) in enumerate(found)]
+    """A name and the text of each; included parts of files are code that other tests run."""
+    blocks = [(page_name(path), block) for path in PAGES for kind, block in BLOCK.findall(path.read_text())
+              if kind == "python" and not INCLUDE.search(block)]  # fmt: skip
+    return [(f"{page} {number}", block) for number, (page, block) in enumerate(blocks)]
 
 
 @pytest.mark.parametrize("block", [block for _, block in python_blocks()], ids=[name for name, _ in python_blocks()])
@@ -164,9 +169,36 @@ def test_every_link_leads_somewhere(path):
         if re.match(r"\w+:", link):
             continue
         file, _, anchor = link.partition("#")
-        goal = (path.parent / file).resolve() if file else path
-        assert goal.exists(), link
-        assert not anchor or anchor in anchors(goal), link
+        page = (path.parent / file).resolve() if file else path
+        assert page.exists(), link
+        assert not anchor or anchor in anchors(page), link
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_every_included_part_and_documented_name_exists(path):
+    text = path.read_text()
+    for file, part in INCLUDE.findall(text):
+        content = (ROOT / file).read_text()
+        assert not part or all(content.count(f"# --8<-- [{end}:{part}]") == 1 for end in ("start", "end")), (file, part)
+    for name in DIRECTIVE.findall(text):
+        module, _, attribute = name.rpartition(".")
+        if importlib.util.find_spec(module).submodule_search_locations and importlib.util.find_spec(name):
+            continue
+        assert hasattr(importlib.import_module(module), attribute), name
+
+
+def test_the_public_api_is_documented():
+    page = (ROOT / "docs" / "api.md").read_text()
+    members = re.findall(r"members: \[(.*)\]", page)
+    names = {name.rpartition(".")[2] for name in DIRECTIVE.findall(page)} | {*", ".join(members).split(", ")}
+    assert {*drafterforge.__all__} <= names
+
+
+def test_the_architecture_page_has_the_rooms_in_their_order():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    diagram = (ROOT / "docs" / "architecture.md").read_text().split("```text\n")[1]
+    assert DIAGRAM_ROOMS.findall(diagram.split("```")[0]) == layers
 
 
 README = (ROOT / "README.md").read_text()
@@ -175,7 +207,7 @@ README = (ROOT / "README.md").read_text()
 def test_the_readme_is_one_short_page():
     lines = README.splitlines()
     assert len(lines) <= 200 and len(README.encode()) <= 12_000
-    first_answer = next(place for place, line in enumerate(lines) if line.startswith("drafterforge generate"))
+    first_answer = next(number for number, line in enumerate(lines) if line.startswith("drafterforge generate"))
     assert first_answer < 40
 
 

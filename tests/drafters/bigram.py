@@ -1,4 +1,4 @@
-"""A kind of drafter that the package does not come with: what mostly followed a token in the answers."""
+"""A drafter kind that the package does not have: a bigram table of the answers; docs/extending.md shows its parts."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from drafterforge.tree.grow import Tree, TreeShape
 FILE = "bigrams.safetensors"
 
 
+# --8<-- [start:config]
 @dataclass(frozen=True)
 class BigramConfig(DrafterConfig):
     """Bigrams of the domain's answers."""
@@ -33,6 +34,8 @@ class BigramConfig(DrafterConfig):
     smoothing: float = setting(0.1, "what a pair that was never seen counts")
 
 
+# --8<-- [end:config]
+# --8<-- [start:drafter]
 @dataclass(frozen=True, eq=False)
 class Bigrams(Drafter):
     """Log-probabilities of every token after every token, [V, V]."""
@@ -42,8 +45,10 @@ class Bigrams(Drafter):
     table: Tensor
 
 
+# --8<-- [end:drafter]
+# --8<-- [start:proposer]
 class BigramProposer(JudgedProposer):
-    """Its state is the newest token of each row."""
+    """Drafts for all rows; its state is the last committed token of each."""
 
     reads_features = False
 
@@ -63,7 +68,7 @@ class BigramProposer(JudgedProposer):
         guesses = []
         for newest, row, count in zip(self.newest, tokens.tolist(), counts, strict=True):
             best = [self.table[token].exp().topk(8) for token in [newest, *row[: count - 1]]]
-            guesses.append([dict(zip(one.indices.tolist(), one.values.tolist(), strict=True)) for one in best])
+            guesses.append([dict(zip(top.indices.tolist(), top.values.tolist(), strict=True)) for top in best])
         self.read(tokens, features, counts)
         return guesses
 
@@ -74,8 +79,10 @@ class BigramProposer(JudgedProposer):
         return expand(root, self.table[root], shape, lambda level, tokens, origin, reads: self.table[tokens])
 
 
+# --8<-- [end:proposer]
+# --8<-- [start:kind]
 class BigramKind(DrafterKind):
-    """All that the package is told of it."""
+    """Everything that the package needs to know of bigrams."""
 
     name = "bigram"
     config_class = BigramConfig
@@ -107,9 +114,10 @@ class BigramKind(DrafterKind):
         return BigramProposer(drafter)
 
 
+# --8<-- [end:kind]
 @contextmanager
 def registered() -> Iterator[BigramKind]:
-    """The kind is known to the package, which forgets it afterwards."""
+    """Registers the kind, and removes it afterwards."""
     kind = BigramKind()
     registry.register(kind)
     try:
