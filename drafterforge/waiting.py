@@ -12,7 +12,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-NAME, SPIN_COUNT = "GOMP_SPINCOUNT", "10000"  # pauses of the processor, 0.1 to 0.5 ms; measured in docs/hardware.md
+NAME, SPIN_COUNT = "GOMP_SPINCOUNT", "10000"  # pauses of the processor, 0.1 to 0.5 ms; see bench_decode.py --busy
 SETTINGS = ("OMP_WAIT_POLICY", NAME)  # by which a user chooses otherwise
 
 
