@@ -47,7 +47,7 @@ def test_a_bundle_decodes_the_target_s_text_with_all_its_parts(whole_bundle, ser
     assert sum(len(answer.cycles) for answer in found) > 0
 
 
-def test_the_lazy_door_finds_the_target_by_itself(whole_bundle, served):
+def test_open_finds_the_target_by_itself(whole_bundle, served):
     engine = drafterforge.open(str(whole_bundle), max_batch=3, dtype="float32")
     assert engine.runtime.max_batch == 3 and engine.target.fingerprint == served.fingerprint
 

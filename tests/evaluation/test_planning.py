@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -112,6 +113,15 @@ def test_runs_without_artifacts_know_no_rate(tmp_path):
 def test_the_device_is_timed():
     rates = measure_device(torch.device("cpu"), torch.float32, side=64, repeats=2)
     assert rates.bytes_per_s > 0 and rates.multiplications_per_s > 0 and "timed just now" in rates.source
+
+
+def test_the_estimates_of_the_results_page_are_those_of_plan(tmp_path):
+    report = json.loads((Path(__file__).parents[2] / "docs" / "reports" / "plan.json").read_text())
+    rates = DeviceRates(report["bandwidth_gb_s"] * 1e9, report["tflops"] * 1e12 / 2, "")
+    for row in report["rows"]:
+        (tmp_path / "config.json").write_text(json.dumps(row["config"]))
+        plan = make_plan(PlanConfig(), ModelShape.read(tmp_path / "config.json"), rates, 2, KnownRates())
+        assert row["estimates"] == {line.what: line.value for line in plan}
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(5, "5 s"), (150, "2.5 min"), (9000, "2.5 h"), (3 * 86400, "3.0 days")])

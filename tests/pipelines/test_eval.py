@@ -83,7 +83,7 @@ def test_in_half_precision_texts_are_those_of_its_own_numerics(pool):
     assert [row["mismatches"] for row in live] == [0, 0, 0]
 
 
-def test_every_figure_can_be_made_again_from_the_ledger(measured):
+def test_every_row_can_be_computed_again_from_the_cycles_file(measured):
     report = report_of(measured)
     entries = load_measurements(measured.artifact("reports", "domains") / FILE)
     alone = [e for e in entries if e.source == "replay" and e.selector == "static"]

@@ -80,7 +80,9 @@ def test_without_the_extra_one_line_says_how_to_get_it(bench, monkeypatch, missi
         (["host=localhost"], "", False),
     ],
 )
-def test_an_open_door_is_warned_of_and_the_key_is_never_shown(bench, monkeypatch, typed, environment, warned):
+def test_serving_everyone_without_a_key_warns_and_a_key_is_never_printed(
+    bench, monkeypatch, typed, environment, warned
+):
     seen = []
     monkeypatch.setenv("DRAFTERFORGE_API_KEY", environment)
     monkeypatch.setattr(Server, "run", lambda server, sockets: seen.append(is_loopback(sockets[0])))

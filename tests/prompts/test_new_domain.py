@@ -1,12 +1,14 @@
-"""A domain with a grammar is one data file and one YAML."""
+"""A domain with a grammar is one data file and one YAML: those of docs/extending.md."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -20,30 +22,10 @@ from drafterforge.errors import ConfigError
 from drafterforge.prompts.domains import domains
 
 ROOT = Path(__file__).parents[2]
-GRAMMAR = """
-lists:
-  parts: |
-    chain
-    saddle
-    pedal
-    inner tube
-    spoke
-tasks:
-  - task: "{kind}: {part} {number}"
-    for:
-      kind: asks
-      part: parts
-      number: range(40)
-    asks:
-      repair: |
-        How do I repair {a part} of bike {number} in {minutes} minutes?
-        The {part} of bike {number} is broken. I have {minutes} minutes.
-      price: |
-        What is the price of {a part} for bike {number}? I have ${minutes}.
-    draw:
-      minutes: 3..60
-"""
-DOMAIN = "name: shop\ngrammar: true\n"
+EXTENDING = (ROOT / "docs" / "extending.md").read_text()
+GRAMMAR, DOMAIN = (
+    textwrap.dedent(block) for block in re.findall(r"^    ```yaml\n(.*?)^    ```", EXTENDING, re.MULTILINE | re.DOTALL)
+)
 LOOK = """
 import json
 from drafterforge.config.compose import load_config

@@ -71,7 +71,7 @@ def test_weights_of_a_selector_that_remembers_go_on_from_the_answers_before(reco
     assert fresh["a"][0] == pytest.approx(1 / 3, abs=1e-3) != carried["a"][0]
 
 
-def test_actions_are_shares_of_the_trees_of_those_who_are_asked_for(recorded, plays):
+def test_actions_are_shares_of_the_trees_of_the_named_drafters(recorded, plays):
     shares = actions(recorded, plays["random"])
     assert sum(one["share"] for one in shares) == pytest.approx(1.0)
     cycles = [cycle for one in plays["random"] for cycle in one]

@@ -172,7 +172,7 @@ def test_batches_leave_the_cycles_alone(everything, scheduler):
         assert live_cycles(answer) == replayed_cycles(recorded, cycles)
 
 
-def test_schedulers_choose_now_this_now_that(everything):
+def test_schedulers_choose_different_trees(everything):
     """Otherwise equal cycles would prove little."""
     lengths = {}
     for name, recorded in everything[-1].items():

@@ -80,7 +80,7 @@ def test_replayed_cycles_equal_live_cycles_for_every_action(everything, name):
     assert different > 9 or name != "a"  # drafters that never guess right would prove little
 
 
-def test_what_is_told_is_what_drafting_scores(everything):
+def test_recorded_scores_are_those_of_drafting(everything):
     _, _, traces = everything
     assert traces.rows["scores"].shape == (3, traces.num_roots, 3 + 4 * 9)
     assert (np.diff(traces.rows["children"].astype(np.float32), axis=2) <= 0).all()

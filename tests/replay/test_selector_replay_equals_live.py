@@ -129,7 +129,7 @@ def test_divergences_are_those_that_live_cycles_measure(everything, recorded):
     assert {one.drafter for one in heard} == set(range(len(drafters)))
 
 
-def test_a_story_without_divergences_is_refused_by_selectors_that_need_them():
+def test_counterfactuals_without_divergences_are_refused_by_selectors_that_need_them():
     one = made_up([[0, 0, 2, 2, 2], [0, 0, 1, 1, 1]])
     with pytest.raises(DrafterforgeError, match="metasd_ucb needs counterfactuals with divergences"):
         play_selector(build_selector("metasd_ucb", ["a", "b"], 4), one)
@@ -190,6 +190,6 @@ def test_every_selector_replays(recorded, name):
     assert figures["regret_cycles"] >= -0.5 and 1 <= figures["mat"] <= 7
 
 
-def test_answers_without_a_second_token_are_no_contest():
+def test_answers_without_a_second_token_cannot_be_compared():
     with pytest.raises(DrafterforgeError, match="none of 1 answers has a second token"):
         RecordedAnswers.of([made_up([[1] * 3] * 2)], [[1]])

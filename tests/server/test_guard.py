@@ -29,7 +29,7 @@ from tests.server.conftest import HTTP, serving
         ("", False),
     ],
 )
-def test_names_that_only_this_machine_answers_to(host, local):
+def test_local_host_names_are_recognised(host, local):
     assert _is_local(host, ServeConfig(host="house.lan").host) == local
 
 

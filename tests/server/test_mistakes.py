@@ -114,7 +114,7 @@ def test_a_wrong_message_is_named(shared, messages, param, message):
     ],
     ids=str,
 )
-def test_fields_that_ask_for_nothing_are_let_pass(shared, fields):
+def test_fields_with_neutral_values_are_accepted(shared, fields):
     assert shared.post(json=PLAIN | fields).json()["choices"] == shared.post(json=PLAIN).json()["choices"]
 
 
@@ -180,7 +180,7 @@ def test_a_prompt_over_the_context_is_refused_by_the_code_that_clients_know(shar
     assert caught.value.code == "context_length_exceeded" and caught.value.param == "messages"
 
 
-def test_another_model_is_not_here(shared):
+def test_an_unknown_model_is_refused(shared):
     for ask in (
         lambda: shared.client.completions.create(model="gpt-4", prompt="x"),
         lambda: shared.client.models.retrieve("a/b"),
@@ -194,7 +194,7 @@ def test_another_model_is_not_here(shared):
     ("method", "path", "status"),
     [("GET", "/v1/embeddings", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405), ("GET", "/docs", 404)],
 )
-def test_what_is_not_there_is_an_error_in_the_same_shape(shared, method, path, status):
+def test_unknown_paths_and_methods_are_errors_of_the_same_shape(shared, method, path, status):
     refused(HTTP.request(method, shared.url + path), status)
 
 

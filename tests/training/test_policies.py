@@ -84,7 +84,7 @@ def test_a_size_policy_without_settings_of_its_own_has_the_others():
     assert policies.part_of(own, "depth").actor == [8]
 
 
-def test_a_router_in_a_scheduler_s_place_is_told_apart_and_the_reverse(tmp_path):
+def test_a_router_is_no_scheduler_and_a_scheduler_is_no_router(tmp_path):
     for name in ("router", "policy"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.json").write_text("{}")
