@@ -15,8 +15,10 @@ from typing import NamedTuple
 import pytest
 
 import drafterforge
+from drafterforge.assembly.text import GenerationOptions
 from drafterforge.cli import COMMANDS, HELP
 from drafterforge.config.compose import load_config
+from drafterforge.runtime.batch import Cycle, Generation
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "drafterforge").rglob("README.md")])
@@ -159,7 +161,8 @@ def test_every_path_of_the_repository_is_there(path):
 @cache
 def anchors(path: Path) -> set[str]:
     """Anchors of a page's headings, as GitHub and the site make them."""
-    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", path.read_text()), re.MULTILINE)
+    text = INCLUDE.sub(lambda match: (ROOT / match[1]).read_text(), BLOCK.sub("", path.read_text()))
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
@@ -192,6 +195,12 @@ def test_the_public_api_is_documented():
     members = re.findall(r"members: \[(.*)\]", page)
     names = {name.rpartition(".")[2] for name in DIRECTIVE.findall(page)} | {*", ".join(members).split(", ")}
     assert {*drafterforge.__all__} <= names
+    for fields, heading in (
+        (GenerationOptions.__annotations__, "Generation options"),
+        ([*Generation.__dataclass_fields__, "mat", *Cycle.__dataclass_fields__], "Answers"),
+    ):
+        rows = re.findall(r"^\| (`.*?`) \|", page.split(f"## {heading}\n")[1].split("\n## ")[0], re.MULTILINE)
+        assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(fields)
 
 
 def test_the_architecture_page_has_the_rooms_in_their_order():
