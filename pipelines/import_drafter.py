@@ -1,11 +1,11 @@
-"""A published EAGLE-3 head, read strictly -> a drafter like those that train-drafter makes."""
+"""Convert a published EAGLE-3 head into a drafter like those that train-drafter writes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.run import artifact_run
 from drafterforge.config.bundle import ImportConfig
 from drafterforge.config.hints import typed_target
 from drafterforge.config.progress import say
@@ -18,7 +18,6 @@ Config = ImportConfig
 
 
 def run(cfg: Config) -> Path:
-    """Read the head, check it against the target, and write it as a drafter."""
     if not cfg.path:
         raise ConfigError("import needs a head: type path=FOLDER, or path=OWNER/NAME for one on the hub")
     folder, revision = fetch_head(cfg.path, cfg.revision)
@@ -29,16 +28,13 @@ def run(cfg: Config) -> Path:
     for note in head.notes:
         say(f"{name}: {note}")
     imported = {"from": cfg.path, "revision": revision, "format": head.format, "files": head.files}
-    settings = {
-        "config": {"drafter": {"kind": "eagle3", "tuning": "full"}, "imported": imported},
-        "target": target.name,
-        "target_fingerprint": target.fingerprint,
-    }
-    told = f'next: drafterforge generate drafter={name}{typed_target(cfg)} prompt="..."'
-    if reuse_artifact(path, "drafters", overwrite=cfg.overwrite, **settings) and not cfg.overwrite:
-        print(f"{path} was imported from these files before; {told}")
+    settings = {"drafter": {"kind": "eagle3", "tuning": "full"}, "imported": imported}
+    run = artifact_run(path, "drafters", target, settings, overwrite=cfg.overwrite)
+    next_step = f'next: drafterforge generate drafter={name}{typed_target(cfg)} prompt="..."'
+    if run.existing and not cfg.overwrite:
+        print(f"{path} was imported from these files before; {next_step}")
         return path
-    with write_artifact(path, kind="drafters", name=name, replace=cfg.overwrite, **settings) as filled:
-        save_drafter(filled, head.drafter, lossless_dtype(head.drafter.state_dict()))
-    print(f"wrote {path}, {head.format} head of {head.drafter.spec.draft_vocab_size:,} draft tokens; {told}")
+    with run.write() as staging:
+        save_drafter(staging, head.drafter, lossless_dtype(head.drafter.state_dict()))
+    print(f"wrote {path}, {head.format} head of {head.drafter.spec.draft_vocab_size:,} draft tokens; {next_step}")
     return path

@@ -1,4 +1,4 @@
-"""Trains a tree scheduler into a `policies` artifact, unless the same one is there."""
+"""Trains a tree scheduler into a `policies` artifact, unless one with the same settings exists."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.artifacts.folder import open_artifact, reuse_artifact, write_artifact
+from drafterforge.artifacts.folder import open_artifact, reuse_artifact
 from drafterforge.artifacts.locate import find_artifact
-from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.artifacts.run import artifact_run
 from drafterforge.assembly.runs import open_drafter
 from drafterforge.config.catalogue import field_types
 from drafterforge.config.commands import TrainPolicyConfig
@@ -32,29 +32,25 @@ def train_scheduler(
     path: Path,
     sources: tuple[Path, Path],
 ) -> None:
-    """The policy's artifact, trained if it is not there.  sources: folders of the traces and the profile."""
+    """Train the policy and write its artifact, unless it exists.  sources: folders of the traces and the profile."""
     drafter = open_drafter(find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter), target)
     settings = known_settings(cfg) | {
         "grid": grid.as_dict(),
         "profile": profile.as_json(),
         "drafter": drafter.as_parent(),
     }
-    checked: dict[str, Any] = {"target": target.name, "target_fingerprint": target.fingerprint, "config": settings}
-    before = settings | {"policy": former_keys(cfg, path) | settings["policy"]}
-    if reuse_artifact(path, "policies", **checked | {"config": before}, overwrite=cfg.overwrite) is not None:
-        return
-    logs = open_staging(path, settings)
-    inputs = PolicyInputs(traces.split("train"), traces.drafter(cfg.drafter), profile, grid, logs, cfg.seed)
-    fitted = fit_policy(cfg.policy, inputs, drafter)
+    settings["policy"] = former_keys(cfg, path) | settings["policy"]
     parents = [drafter, open_artifact(sources[0], "traces")]
     parents += [open_artifact(sources[1], "latency")] if sources[1].is_dir() else []
-    with write_artifact(
-        path, kind="policies", name=path.name, **checked, parents=parents, replace=cfg.overwrite
-    ) as folder:
+    run = artifact_run(path, "policies", target, settings, parents, overwrite=cfg.overwrite)
+    if run.existing:
+        return
+    inputs = PolicyInputs(traces.split("train"), traces.drafter(cfg.drafter), profile, grid, run.stage(), cfg.seed)
+    fitted = fit_policy(cfg.policy, inputs, drafter)
+    with run.write() as folder:
         save_policy(folder, fitted.spec, fitted.nets, fitted.seconds)
         save_json_atomic(folder / "curves.json", fitted.curves)
         plot_curves(folder / "curves.png", fitted.curves, cfg.policy.method)
-    drop_staging(path)
 
 
 def known_settings(cfg: TrainPolicyConfig) -> dict[str, Any]:
