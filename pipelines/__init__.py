@@ -1,1 +1,1 @@
-"""One file per command, each reads top to bottom: load, build, train, save."""
+"""One file per command; each reads top to bottom: load, build, train, save."""

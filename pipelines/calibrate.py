@@ -1,4 +1,4 @@
-"""Measures what every step of a cycle costs on this device, and how well that predicts answers it has not seen."""
+"""Measure the cost of each step of a cycle on this device, and the error of that profile on held-out answers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ Config = CalibrateConfig
 
 
 def run(cfg: Config) -> Path:
-    """Measure, fit, compare with held-out answers, and write the profile."""
     require_cycles_to_calibrate(cfg)
     warn_if_busy()
     target = load_target(cfg.target)
-    path, measured = calibrate(cfg, target)
+    path, is_new = calibrate(cfg, target)
     profile = read_profile(path)
-    if measured:
+    if is_new:
         print_profile(profile)
     error, typed = profile.errors.get("total", 0.0), f"drafter={cfg.drafter}{typed_target(cfg)}"
     if error > LARGE_ERROR:
-        again = f"drafterforge calibrate {typed} overwrite=true"
-        print(f"noisy: the profile is off by {error:.0%} on answers it has not seen; on a quiet machine, type: {again}")
+        command = f"drafterforge calibrate {typed} overwrite=true"
+        print(f"noisy: the profile is off by {error:.0%} on held-out answers; on a quiet machine, type: {command}")
     print(f"wrote {path / FILE}; next: drafterforge train-policy {typed}")
     return path

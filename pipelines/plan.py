@@ -1,4 +1,4 @@
-"""Estimates what a pool will take: time to answer and train, disk, memory and bundle size; loads no weights."""
+"""Estimate the cost of a pool without loading weights: hours of answering and training, disk, memory, bundle size."""
 
 from __future__ import annotations
 
@@ -28,25 +28,23 @@ Config = PlanConfig
 
 
 def run(cfg: Config) -> None:
-    """Print a table of estimates, each with how it was derived, and what they are worth."""
     shape = ModelShape.read(find_config(cfg.target))
     device = choose_device(cfg.target.device)
     dtype = choose_dtype(cfg.target.dtype, device)
-    given = cfg.bandwidth_gb_s is not None and cfg.tflops is not None
-    if given:
-        source = f"the given {cfg.bandwidth_gb_s:g} GB/s and {cfg.tflops:g} TFLOP/s"
-        rates = DeviceRates(cfg.bandwidth_gb_s * 1e9, cfg.tflops * 1e12 / 2, source)
-        where = source
+    if cfg.bandwidth_gb_s is not None and cfg.tflops is not None:
+        device_name = f"the given {cfg.bandwidth_gb_s:g} GB/s and {cfg.tflops:g} TFLOP/s"
+        device_rates = DeviceRates(cfg.bandwidth_gb_s * 1e9, cfg.tflops * 1e12 / 2, device_name)
+        measured_rates = KnownRates()
     else:
-        multiplied = dtype if has_matrix_unit(device.type) else torch.float32
-        rates, where = measure_device(device, multiplied), describe_device(device)
-    known = KnownRates() if given else known_rates(cfg.runs_dir, cfg.target.folder_name, describe_device(device))
+        device_name = describe_device(device)
+        device_rates = measure_device(device, dtype if has_matrix_unit(device.type) else torch.float32)
+        measured_rates = known_rates(cfg.runs_dir, cfg.target.folder_name, device_name)
     name = str(dtype).removeprefix("torch.")
-    title = f"{cfg.target.folder_name}, {cfg.num_domains} domains, {name} on {where}"
+    title = f"{cfg.target.folder_name}, {cfg.num_domains} domains, {name} on {device_name}"
     table = Table(title=title, title_justify="left")
     for heading in ("what", "estimate", "how it was derived"):
         table.add_column(heading)
-    for line in make_plan(cfg, shape, rates, dtype.itemsize, known):
+    for line in make_plan(cfg, shape, device_rates, dtype.itemsize, measured_rates):
         table.add_row(line.what, line.value, line.derived)
     table_console().print(table)
     for limit in LIMITS:
@@ -54,7 +52,7 @@ def run(cfg: Config) -> None:
 
 
 def find_config(target: TargetConfig) -> Path:
-    """The target's config.json: in its folder, or the one file of it on the hub."""
+    """The path of the target's config.json, fetched alone if the target is on the hub."""
     if target.source == "wheel":
         return ensure_smollm2() / "config.json"
     if not target.model:
@@ -62,14 +60,14 @@ def find_config(target: TargetConfig) -> Path:
     folder = Path(target.model).expanduser()
     if folder.is_dir() or folder.is_absolute() or target.model.startswith((".", "~")):
         if not (folder / "config.json").is_file():
-            raise ArtifactError(f"target.model={target.model} holds no config.json; wanted a model's folder")
+            raise ArtifactError(f"target.model={target.model} holds no config.json; it must be the folder of a model")
         return folder / "config.json"
     from huggingface_hub import hf_hub_download
 
     try:
         return Path(hf_hub_download(target.model, "config.json", revision=target.revision))
-    except Exception as error:  # the hub client raises many kinds; each means the file is not to be had
+    except Exception as error:  # the hub client raises many kinds; each means that there is no file
         raise ArtifactError(
-            f"could not get config.json of target.model={target.model} from the hub ({type(error).__name__}); "
-            "a local folder with it works too"
+            f"could not fetch config.json of target.model={target.model} from the hub ({type(error).__name__}); "
+            "a local folder that holds it works too"
         ) from error

@@ -1,4 +1,4 @@
-"""prompts -> the target's own answers -> features: what a drafter of a domain learns from."""
+"""Let the target answer the prompts of a domain, and cache the features that a drafter is trained on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ Config = PrepareDataConfig
 
 
 def run(cfg: Config) -> Path:
-    """Answer prompts of a domain; cache features unless data.features=online."""
-    prompts = load_prompts(cfg.data, cfg.domain, cfg.seed)  # first: bad input should not wait for the target
+    prompts = load_prompts(cfg.data, cfg.domain, cfg.seed)  # before the target loads, so that bad input fails at once
     target = load_target(cfg.target)
     answers = answer_prompts(cfg, target, prompts)
     if cfg.data.features == "cached":
         features_of(cfg, target, answers)
-    found = f"domain={cfg.domain.name} answers={answers.path.name}"
-    print(f"wrote {answers.path}; next: drafterforge train-drafter {found}{typed_target(cfg)}")
+    typed = f"domain={cfg.domain.name} answers={answers.path.name}{typed_target(cfg)}"
+    print(f"wrote {answers.path}; next: drafterforge train-drafter {typed}")
     return answers.path

@@ -1,4 +1,4 @@
-"""Four steps: the shipped pool's speed at once, its expert tuned on a few prompts, a bundle with it, all measured."""
+"""Time the shipped pool, tune one expert on a few prompts, bundle it, and compare all of them."""
 
 from __future__ import annotations
 
@@ -51,30 +51,29 @@ FIRST = ("method", "num_prompts", "num_tokens", "mat", "tokens_per_s", "speedup"
 
 
 def run(cfg: Config) -> Path:
-    """Open the pool and show its speed, tune the domain's expert, export a bundle with it, measure them all."""
     began = time.perf_counter()
     check_start(cfg)
-    prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)  # bad input should not wait
+    prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)  # bad input fails at once
     warn_if_busy()
     target = load_target(cfg.target)
     say(f"target: {target.name}, {target.dtype} on {target.device}")
     runs, domain = RunsFolder(cfg.runs_dir, target), cfg.domain.alone
     generalist, expert = parents_of(cfg, target)
     names = [name for name in pool_names(runs, cfg.pool.drafters) if name != cfg.name]
-    given = find_answers(cfg, target) if prompts is None else None
-    requests = held_out_requests(cfg, target, prompts, given)
+    recorded_answers = find_answers(cfg, target) if prompts is None else None
+    requests = held_out_requests(cfg, target, prompts, recorded_answers)
     path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name)
     staging = open_measurements(cfg, target, path, names, requests)
     clock = StepClock("quickstart", STEPS, staging / "seconds.json", began)
 
     retrieval = retrieval_of(runs, names, cfg.domain.name)
     first = show_pool(cfg, target, names, retrieval, requests, staging)
-    clock.done("open", f"opened {', '.join(names)}, which decode together, and compared them with plain decoding")
+    clock.done("open", f"opened the pool {', '.join(names)}, and timed it beside plain decoding")
 
-    answers = given or find_answers(cfg, target, prompts)
-    tuned = open_drafter(train(cfg, target, answers), target)
-    about = training_figures(answers.rows("train", domain), tuned)
-    clock.done("tune", f"{describe_training(cfg, about)}; {split_sizes(answers, domain, len(requests))}")
+    answers = recorded_answers or find_answers(cfg, target, prompts)
+    manifest = open_drafter(train(cfg, target, answers), target)
+    training = training_figures(answers.rows("train", domain), manifest)
+    clock.done("tune", f"{describe_training(cfg, training)}; {split_sizes(answers, domain, len(requests))}")
 
     bundle = bundle_expert(cfg, retrieval, replaced=cfg.drafter.init if expert else "")
     clock.done("export", f"{bundle} has {cfg.name}" + (f" in place of {cfg.drafter.init}" if expert else " besides"))
@@ -82,9 +81,9 @@ def run(cfg: Config) -> Path:
     alone = [parent.manifest.name for parent in (generalist, expert) if parent] + [cfg.name]
     methods = [*alone, f"{cfg.name}{JOINT}{retrieval}", BUNDLE]
     pool = PoolConfig(drafters=[*alone, *([retrieval] if retrieval != RETRIEVAL else [])])
-    asked = comparison_config(cfg, pool, methods, cfg.eval.max_new_tokens)
-    part = staging / f"last-{read_record(bundle).digest[:16]}"
-    compared = compare_methods(asked, target, requests[: cfg.eval.num_prompts], part, bundle)
+    comparison = comparison_config(cfg, pool, methods, cfg.eval.max_new_tokens)
+    parts_dir = staging / f"last-{read_record(bundle).digest[:16]}"
+    results = compare_methods(comparison, target, requests[: cfg.eval.num_prompts], parts_dir, bundle)
     clock.done("evaluate", f"{', '.join(alone)} and the bundle were timed beside plain decoding")
 
     times = {"seconds": clock.seconds, "total_s": clock.total, "first": first}
@@ -95,11 +94,11 @@ def run(cfg: Config) -> Path:
         suite=f"quickstart, {cfg.domain.name}, held out",
         seed=cfg.seed,
         numerics=cfg.runtime.numerics,
-        rows=compared.rows,
-        curves=compared.curves | {"quickstart": times | about},
+        rows=results.rows,
+        curves=results.curves | {"quickstart": times | training},
         config=settings(cfg) | {"drafter": to_dict(cfg.drafter), "trainer": settings_of(cfg.trainer)},
         parents=[*(runs.manifest(name) for name in alone), *answers.manifests],
-        measurements=compared.measurements,
+        measurements=results.measurements,
     )
     copy = Path(cfg.runs_dir) / "quickstart" / "report.json"
     copy.parent.mkdir(parents=True, exist_ok=True)
@@ -115,16 +114,16 @@ def run(cfg: Config) -> Path:
 
 
 def settings(cfg: Config) -> dict[str, Any]:
-    """What decides the figures, but for the tuned expert."""
+    """The settings that decide the figures before tuning."""
     parts = {key: to_dict(getattr(cfg, key)) for key in ("data", "eval", "pool", "runtime")}
     first = {"num_prompts": cfg.first_prompts, "max_new_tokens": cfg.first_tokens}
     return parts | {"first": first, "domain": cfg.domain.name, "seed": cfg.seed}
 
 
 def open_measurements(cfg: Config, target: Target, path: Path, names: list[str], requests: Sequence[Request]) -> Path:
-    """The folder of what was measured; parts of other settings, prompts, drafters or machines are not taken over."""
+    """The folder of finished measurements, emptied if settings, prompts, drafters or the machine have changed."""
     runs = RunsFolder(cfg.runs_dir, target)
-    decisive = settings(cfg) | {
+    identity = settings(cfg) | {
         "drafterforge": __version__,
         "target": target.fingerprint,
         "dtype": str(target.dtype),
@@ -134,16 +133,16 @@ def open_measurements(cfg: Config, target: Target, path: Path, names: list[str],
     }
     if cfg.overwrite:
         drop_staging(path)
-    return open_staging(path, decisive)
+    return open_staging(path, identity)
 
 
 def show_pool(
     cfg: Config, target: Target, names: list[str], retrieval: str, requests: Sequence[Request], staging: Path
 ) -> list[dict[str, Any]]:
-    """Rows of plain decoding, of the pool as it is and of its expert with retrieval in its trees, shown at once."""
+    """Print and return the rows of plain decoding, of the shipped pool, and of its expert with retrieval."""
     hybrid = [f"{cfg.drafter.init}{JOINT}{retrieval}"] if cfg.drafter.init in names else []
-    asked = comparison_config(cfg, replace(cfg.pool, drafters=names), [DEFAULT, *hybrid], cfg.first_tokens)
-    rows = compare_methods(asked, target, requests[: cfg.first_prompts], staging / "first").rows
-    about = {"target": {"name": target.name}, "device": describe_device(target.device)}
-    print_table({"suite": f"{cfg.domain.name}, before tuning", "rows": rows, **about}, table_console())
+    comparison = comparison_config(cfg, replace(cfg.pool, drafters=names), [DEFAULT, *hybrid], cfg.first_tokens)
+    rows = compare_methods(comparison, target, requests[: cfg.first_prompts], staging / "first").rows
+    header = {"suite": f"{cfg.domain.name}, before tuning", "target": {"name": target.name}}
+    print_table(header | {"device": describe_device(target.device), "rows": rows}, table_console())
     return [{key: row[key] for key in FIRST} for row in rows]

@@ -1,4 +1,4 @@
-"""The engine behind HTTP until Ctrl-C or SIGTERM: what OpenAI's clients ask for, answered together."""
+"""Serve the engine over HTTP in OpenAI's protocol until Ctrl-C or SIGTERM, batching concurrent requests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import ConfigError
 
 Config = ServeConfig
-KEY = "DRAFTERFORGE_API_KEY"  # in the environment; other users of the machine do not see it, as they see arguments
+KEY = "DRAFTERFORGE_API_KEY"  # unlike arguments, the environment is hidden from other users of the machine
 EXTRA = ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client")
 
 
 def run(cfg: Config) -> None:
-    """Answer requests."""
     try:
         from drafterforge.server.app import build_app
         from drafterforge.server.serving import Server, address_of, is_loopback, listen
@@ -27,16 +26,16 @@ def run(cfg: Config) -> None:
     cfg = dataclasses.replace(cfg, api_key=cfg.api_key or os.environ.get(KEY, ""))
     with listen(cfg.host, cfg.port) as sock:
         if not cfg.api_key and not is_loopback(sock):
-            say(f"warning: host={cfg.host} lets everyone who can reach this machine ask, without a key; set {KEY}=...")
+            say(f"warning: host={cfg.host} serves everyone who can reach this machine, without a key; set {KEY}=...")
         engine, model = open_engine(cfg, cfg.max_batch)
         url = address_of(sock)
         app = build_app(engine, model, cfg)
         if (limit := app.state.service.connections.limit) < cfg.max_connections:
-            say(f"warning: the limit of open files leaves {limit} connections; raise it by ulimit -n")
+            say(f"warning: the limit of open files allows {limit} connections; raise it with ulimit -n")
         server = Server(
             app,
             cfg.grace_s,
             ready=lambda: say(f"{model} answers at {url}/v1, figures at {url}/metrics; Ctrl-C ends"),
         )
         server.run([sock])
-    say("the server has ended")
+    say("the server has stopped")

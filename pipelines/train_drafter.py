@@ -1,4 +1,4 @@
-"""answers -> features -> distilled drafter -> lossless decoding of held-out prompts, measured."""
+"""Distil a drafter from the target's answers, then measure it on held-out prompts."""
 
 from __future__ import annotations
 
@@ -35,15 +35,14 @@ Config = TrainDrafterConfig
 
 
 def run(cfg: Config) -> Path:
-    """Distil the drafter of a domain, then decode held-out prompts with it."""
     require_loggers(cfg.trainer)
     prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)
     target = load_target(cfg.target)
-    parents_of(cfg, target)  # nor should one in drafter.init wait for answers
+    parents_of(cfg, target)  # a mistake in drafter.init fails before prompts are answered
     answers = find_answers(cfg, target, prompts)
     path = train(cfg, target, answers)
     rows, mismatches = decode_held_out(cfg, target, answers, path)
-    compared = compare_with_references(cfg, target, path.name, answers)
+    references = compare_with_references(cfg, target, path.name, answers)
     report, _ = write_report(
         cfg.runs_dir,
         target,
@@ -52,25 +51,25 @@ def run(cfg: Config) -> Path:
         seed=cfg.seed,
         numerics=cfg.runtime.numerics,
         rows=rows,
-        curves={"mismatches": mismatches, "references": compared.rows if compared else []},
+        curves={"mismatches": mismatches, "references": references.rows if references else []},
         config={"eval": to_dict(cfg.eval), "runtime": to_dict(cfg.runtime), "domain": cfg.domain.name},
         parents=[open_drafter(path, target), *answers.manifests],
     )
     print_table(report, table_console())
     print(split_sizes(answers, cfg.domain.alone, rows[0]["num_prompts"]))
-    if compared:
-        beside = report | {"suite": f"{path.name} and what it could replace"}
-        beside |= {"rows": compared.rows, "curves": compared.curves}
-        print_table(beside, table_console())
-        print(drafter_verdict(beside, path.name))
+    if references:
+        comparison = report | {"suite": f"{path.name} and what it could replace"}
+        comparison |= {"rows": references.rows, "curves": references.curves}
+        print_table(comparison, table_console())
+        print(drafter_verdict(comparison, path.name))
     print(f'wrote {path}; next: drafterforge generate drafter={path.name}{typed_target(cfg)} prompt="..."')
     return path
 
 
 def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequence[Any] = ()) -> Path:
-    """The `drafters` artifact of this configuration, trained or found.
+    """The `drafters` artifact of this configuration, trained unless it exists.
 
-    callbacks: lightning's, of a distillation.
+    callbacks: of lightning's trainer.
     """
     kind = trained_kind(cfg.drafter.kind)
     parent, origin = parents_of(cfg, target)
@@ -117,11 +116,11 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
     if run.existing and not cfg.overwrite:
         say(f"drafter: {path} was trained before with these settings")
         return path
-    trained = kind.train(job)
-    with run.write(dict(trained.metrics)) as folder:
-        trained.save(folder)
-        if trained.curve is not None:
-            save_json_atomic(folder / "curves.json", trained.curve)
+    drafter = kind.train(job)
+    with run.write(dict(drafter.metrics)) as folder:
+        drafter.save(folder)
+        if drafter.curve is not None:
+            save_json_atomic(folder / "curves.json", drafter.curve)
             keep_logs(run.staging_dir, folder)
-    say(f"drafter: {trained.summary}, {path}")
+    say(f"drafter: {drafter.summary}, {path}")
     return path

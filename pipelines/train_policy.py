@@ -1,4 +1,4 @@
-"""Trains a tree scheduler or a router: traces and latencies if they are missing, then replay, then held-out answers."""
+"""Train a tree scheduler or a router on recorded traces, and compare it with the best static tree."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ Config = TrainPolicyConfig
 
 
 def run(cfg: Config) -> Path:
-    """Train one policy and compare it with the best static tree, or train a router."""
     if Path(cfg.drafter).name != cfg.drafter:
         raise ConfigError(
-            f"drafter={cfg.drafter} is a path, but traces and profiles are kept under a drafter's name; "
+            f"drafter={cfg.drafter} is a path, but traces and profiles are stored by a drafter's name; "
             "type drafter=NAME runs_dir=FOLDER"
         )
     if cfg.policy.method != "router":
@@ -48,9 +47,9 @@ def run(cfg: Config) -> Path:
         return run_router(cfg, target, path)
     if cfg.policy.method != "joint":
         refuse_other_settings(cfg, target, path)
-    grid, others = action_grid(cfg), open_policies(cfg, target, path)
+    grid, references = action_grid(cfg), open_policies(cfg, target, path)
     if cfg.latency.path:
-        open_given_profile(cfg, target, grid)  # a mistake in it should not wait for the traces
+        open_given_profile(cfg, target, grid)  # a mistake in it fails before traces are recorded
     traces_dir, traces = record_traces(cfg, target)
     grid.check(traces.spec.top_ks, traces.spec.depth, str(traces_dir))
     traces = traces.with_texts(target.backbone.embedding)
@@ -60,14 +59,14 @@ def run(cfg: Config) -> Path:
         return report_joint_selection(cfg, target, curves | profile_curves(cfg, profile), traces_dir)
 
     train_scheduler(cfg, target, grid, traces, profile, path, (traces_dir, profile_dir))
-    policies = {path.name: open_policy(cfg, target, path)} | others
+    policies = {path.name: open_policy(cfg, target, path)} | references
     schedules = schedules_of(cfg, target, grid, traces, profile, policies)
     test, drafter = traces.split("test"), traces.drafter(cfg.drafter)
-    replayed = [schedule_figures(schedule, test, drafter, profile) for schedule in schedules.values()]
-    replayed += bounds_of(test, drafter, grid, profile, traces.split("train"))
-    console.print_replayed_schedules(replayed, profile.device)
+    replays = [schedule_figures(schedule, test, drafter, profile) for schedule in schedules.values()]
+    replays += bounds_of(test, drafter, grid, profile, traces.split("train"))
+    console.print_replayed_schedules(replays, profile.device)
     rows = decode_held_out(cfg, target, test, schedules)
-    curves = {"replayed": replayed, "grid": grid.as_dict()} | profile_curves(cfg, profile)
+    curves = {"replayed": replays, "grid": grid.as_dict()} | profile_curves(cfg, profile)
     report, file = write_policy_report(cfg, target, path.name, "schedules, held out", rows, curves, path)
     console.print_live_schedules(report["rows"])
     console.print_noise(report)
@@ -77,7 +76,6 @@ def run(cfg: Config) -> Path:
 
 
 def run_router(cfg: Config, target: Target, path: Path) -> Path:
-    """Train a router and show its accuracy."""
     scorer = scorer_of(cfg, target) if cfg.router.labels == "measured" else None
     domains, overwrite = cfg.router.domains, cfg.overwrite
     rows = train_router(target, domains, path, cfg.router, cfg.seed, scorer=scorer, overwrite=overwrite)
@@ -90,7 +88,7 @@ def run_router(cfg: Config, target: Target, path: Path) -> Path:
 
 
 def report_joint_selection(cfg: Config, target: Target, curves: dict[str, Any], traces_dir: Path) -> Path:
-    """Write and show what selectors of drafters and trees together came to."""
+    """Write and print the replay of selectors that choose drafter and tree together."""
     suite = "drafters and trees together, held out"
     report, file = write_policy_report(cfg, target, cfg.name or "joint", suite, [], curves, traces_dir)
     console.print_joint_selection(curves)
@@ -102,7 +100,7 @@ def report_joint_selection(cfg: Config, target: Target, curves: dict[str, Any], 
 def write_policy_report(
     cfg: Config, target: Target, name: str, suite: str, rows: list[dict[str, Any]], curves: dict[str, Any], parent: Path
 ) -> tuple[dict[str, Any], Path]:
-    """The report of a policy; parent: folder of the artifact that was measured."""
+    """Write the report of a policy.  parent: folder of the artifact that was measured."""
     return write_report(
         cfg.runs_dir,
         target,
@@ -118,6 +116,6 @@ def write_policy_report(
 
 
 def profile_curves(cfg: Config, profile: LatencyProfile) -> dict[str, Any]:
-    """What the report says of the profile that priced the schedules."""
+    """The latency profile that priced the schedules, as the report names it."""
     again = f"drafterforge calibrate drafter={cfg.drafter}{typed_target(cfg)} overwrite=true"
     return {"profile": profile.device, "profile_error": profile.errors.get("total"), "again": again}

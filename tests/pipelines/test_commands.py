@@ -208,4 +208,4 @@ def test_inspect_shows_every_kind(trained, kind, capsys):
     capsys.readouterr()
     assert main(["inspect", str(trained.artifact(kind))]) == 0
     shown = capsys.readouterr().out
-    assert f"{kind} sql: every file whole" in shown and "tiny" in shown
+    assert f"{kind} sql: all files undamaged" in shown and "tiny" in shown

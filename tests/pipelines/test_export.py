@@ -92,7 +92,7 @@ def test_mistakes_get_one_line_and_leave_the_earlier_bundle(exported):
         "bundle=.hidden is no name": ("export", "bundle=.hidden"),
         "format must be one of": ("export", "format=zip"),
         "push= uploads a bundle": ("export", "format=tar", "push=me/mine"),
-        "is no repository's id": ("export", "bundle=house", "overwrite=true", "push=nowhere"),
+        "is not a repository id": ("export", "bundle=house", "overwrite=true", "push=nowhere"),
         "(there is: house); type drafterforge export bundle=nothing": (*ASK, "bundle=nothing"),
         "no bundle at nothing; wanted a folder": (*ASK, "bundle=./nothing"),
         "the bundle has no drafter 'sq'": (*ASK, "bundle=house", "drafter=sq"),
@@ -157,7 +157,7 @@ def test_a_bundle_that_is_there_is_pushed_as_it_is_and_never_over_something_else
     monkeypatch.setattr("huggingface_hub.HfApi", lambda: stand_in)
     before = everything(exported.runs)
     done = exported("export", "bundle=house", "push=me/house@v2")
-    assert done.code == 0 and "is taken as it is; drafterforge export bundle=house overwrite=true" in done.err, done.err
+    assert done.code == 0 and "is used as it is; to rebuild it, type drafterforge export bundle=house" in done.err, done.err
     assert stand_in.made[1] == ("me/house", "v2", True) and everything(exported.runs) == before
     theirs = tmp_path / "hub/me/thesis/model.safetensors"
     theirs.parent.mkdir(parents=True)
@@ -254,10 +254,10 @@ def test_drafters_of_a_bundle_and_of_runs_are_exported_for_other_programs(export
 def test_what_is_inspected_may_be_named(exported, capsys):
     runs = f"runs_dir={exported.runs}"
     assert main(["inspect", "house", runs]) == 0
-    assert "bundle house: every file whole" in capsys.readouterr().out
+    assert "bundle house: all files undamaged" in capsys.readouterr().out
     assert main(["inspect", "sql", runs]) == 0  # answers, features, a drafter and a report
     done = capsys.readouterr()
-    assert "drafters sql: every file whole" in done.out
-    assert f"{exported.artifact('drafters')}; of the same name: {exported.artifact('answers')}, " in done.err
+    assert "drafters sql: all files undamaged" in done.out
+    assert f"{exported.artifact('drafters')}; others of this name: {exported.artifact('answers')}, " in done.err
     assert main(["inspect", "nothing", runs]) == 2
-    assert "nothing is named 'nothing' in" in capsys.readouterr().err
+    assert "'nothing' is neither an artifact in" in capsys.readouterr().err

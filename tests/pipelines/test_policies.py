@@ -138,7 +138,7 @@ MISTAKES = {
     "policy.parts must be one of": ("train-policy", *OWN, "policy=planner", "policy.parts=[colour]"),
     "grid.depths must be rising numbers": ("train-policy", *OWN, "grid.depths=[2,1]"),
     "no policy named 'planer'; did you mean": ("train-policy", *OWN, "policy=planer"),
-    "but traces and profiles are kept under a drafter's name": ("train-policy", "drafter=runs/tiny/drafters/sql"),
+    "but traces and profiles are stored by a drafter's name": ("train-policy", "drafter=runs/tiny/drafters/sql"),
     "type `drafterforge train-policy`": ("generate", "prompt=a", "drafter=sql", "pool.scheduler=nothing"),
     "selector=router needs pool.router": ("generate", "prompt=a", "drafter=pool", "pool.selector=router"),
 }

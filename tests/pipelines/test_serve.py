@@ -88,7 +88,7 @@ def test_serving_everyone_without_a_key_warns_and_a_key_is_never_printed(
     monkeypatch.setattr(Server, "run", lambda server, sockets: seen.append(is_loopback(sockets[0])))
     done = bench("serve", "port=0", *typed)
     assert done.code == 0 and seen == ["host=0.0.0.0" not in typed]
-    assert ("warning: host=0.0.0.0 lets everyone" in done.err) == warned
+    assert ("warning: host=0.0.0.0 serves everyone" in done.err) == warned
     assert "sesame" not in done.err + done.out
 
 
@@ -154,7 +154,7 @@ def test_more_silent_clients_than_files_leave_the_server_up_and_its_log_short(be
                 time.sleep(0.5)
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
-    assert "warning: the limit of open files leaves 192 connections" in log.read_text()
+    assert "warning: the limit of open files allows 192 connections" in log.read_text()
     assert len(log.read_text()) < 2_000 and "Traceback" not in log.read_text()
 
 
@@ -180,4 +180,4 @@ def test_a_signal_ends_the_server_after_its_stream(trained, number):
         out, rest = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "")
     assert text == whole.message.content
-    assert rest == "the server has ended\n" and "sesame" not in said
+    assert rest == "the server has stopped\n" and "sesame" not in said
