@@ -1,4 +1,4 @@
-"""The studies of a YAML file: a question each, and the settings that are compared."""
+"""Reads the studies of a YAML file: one question each, and the settings that are compared."""
 
 from __future__ import annotations
 
@@ -16,72 +16,51 @@ from drafterforge.config.compose import load_config, to_dict
 from drafterforge.errors import ConfigError
 
 PLAN = Path(__file__).with_name("study_distillation.yaml")
-ELSEWHERE = ("name", "runs_dir", "overwrite", "eval", "runtime")  # keys that change nothing of a training
+NOT_TRAINING = ("name", "runs_dir", "overwrite", "eval", "runtime")  # keys that do not change the trained drafter
 
 
 @dataclass(frozen=True)
 class Study:
-    """Settings that differ in one thing."""
+    """Variants that differ in one setting."""
 
     question: str
-    base: str  # the variant that others are compared with
-    settings: list[str]  # of all its variants
+    base: str  # the variant that the others are compared with
+    settings: list[str]  # of all variants
     variants: dict[str, list[str]]
-    note: str  # what to think of what was measured; empty before
+    note: str  # conclusions, written by hand; empty until the study is measured
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is studied."""
+    """All studies."""
 
-    validated_ttt_steps: int  # drafted tokens of the chain that all are validated with
-    noise: str  # the study whose variants differ in nothing that should matter
-    base: list[str]  # settings of all
+    validated_ttt_steps: int  # drafted tokens of the chain that validates every variant
+    noise: str  # the study whose variants differ only in the seed
+    base: list[str]  # settings of all studies
     studies: dict[str, Study]
-    not_studied: dict[str, str]  # what was asked for: why not
+    not_studied: dict[str, str]  # topic -> why it is left out
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in a file; one line of error for what is wrong with it."""
-    try:
-        plan = typed(Plan, yaml.safe_load(path.read_text()), path.name)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())[:200]}") from None
+    """Raises ConfigError if a base or the noise study does not exist."""
+    plan = typed(Plan, yaml.safe_load(path.read_text()), path.name)
     for name, study in plan.studies.items():
         if study.base not in study.variants:
-            known = ", ".join(study.variants)
-            raise ConfigError(f"{path.name}: the base of {name} is {study.base!r}; wanted one of {known}")
-    if plan.noise and plan.noise not in plan.studies:
-        raise ConfigError(f"{path.name}: noise is {plan.noise!r}; wanted one of {', '.join(plan.studies)}, or nothing")
+            labels = ", ".join(study.variants)
+            raise ConfigError(f"{path.name}: the base of {name} is {study.base!r}; it must be one of {labels}")
+    if plan.noise not in plan.studies:
+        raise ConfigError(f"{path.name}: noise is {plan.noise!r}; it must be one of {', '.join(plan.studies)}")
     return plan
 
 
-def require_composed(plan: Plan, typed: Sequence[str]) -> None:
-    """Refuse mistakes in the settings of all variants."""
-    cfg = load_config("train_drafter", TrainDrafterConfig, [*plan.base, *typed])
-    if not cfg.answers:
-        raise ConfigError("all variants learn from the same answers: type answers=NAME, as prepare-data calls them")
-    if cfg.drafter.kind != "eagle3":
-        raise ConfigError(f"EAGLE-3 drafters are studied, got drafter.kind={cfg.drafter.kind}; leave it out")
-
-
 def compose(plan: Plan, study: Study, label: str, typed: Sequence[str]) -> TrainDrafterConfig:
-    """What trains a variant, under a name made of its settings: the same in all studies.
+    """The command that trains a variant.  Equal settings give an equal name, so studies share runs.
 
-    typed: further settings, of all variants that do not say otherwise.
+    typed: settings of the command line, which a study or variant may override.
     """
     overrides = [*plan.base, *typed, *study.settings, *study.variants[label]]
     cfg = load_config("train_drafter", TrainDrafterConfig, overrides)
-    content = {key: value for key, value in to_dict(cfg).items() if key not in ELSEWHERE}
-    for part, key in (
-        (content["target"], "taps"),
-        (content["trainer"], "val_ttt_steps"),
-        (content, "val_answers"),
-    ):
-        if not part[key]:  # unknown to earlier measurements
-            del part[key]
+    content = {key: value for key, value in to_dict(cfg).items() if key not in NOT_TRAINING}
     content["validated_ttt_steps"] = plan.validated_ttt_steps
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return replace(cfg, name=f"study-{digest[:10]}")

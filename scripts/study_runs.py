@@ -1,16 +1,17 @@
-"""Trains the variants of studies one after the other, each once, and gathers what was measured of them."""
+"""Trains the variants of studies, each once, and gathers their measurements in a report."""
 
 from __future__ import annotations
 
+import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from study_plan import Plan, compose, require_composed
-from study_standings import SAME, runs_of, winners
+from study_comparison import SETUP
+from study_plan import Plan, compose
 
 import drafterforge
 from drafterforge.artifacts.atomic import save_json_atomic
@@ -28,94 +29,85 @@ from drafterforge.targets.load import Target, load_target
 from drafterforge.training.inputs import find_answers
 from drafterforge.training.study import StepClock
 
-Configs = dict[str, dict[str, TrainDrafterConfig | ConfigError]]
+Configs = dict[str, dict[str, TrainDrafterConfig]]  # study -> label -> command
 
 
-def composed(plan: Plan, typed: Sequence[str]) -> Configs:
-    """By study and label what trains a variant, or why this version cannot."""
-    require_composed(plan, typed)
-    found: Configs = {}
-    for name, study in plan.studies.items():
-        found[name] = {}
-        for label in study.variants:
-            try:
-                found[name][label] = compose(plan, study, label, typed)
-            except ConfigError as error:
-                found[name][label] = error
-    return found
-
-
-def train_all(plan: Plan, configs: Configs, only: Sequence[str]) -> None:
-    """Train what is not measured yet."""
+def compose_studies(plan: Plan, only: Sequence[str], typed: Sequence[str]) -> Configs:
+    """The commands of the named studies."""
     if unknown := [name for name in only if name not in plan.studies]:
-        raise ConfigError(f"no study named {unknown[0]!r}; type --only with some of {','.join(plan.studies)}")
-    wanted: dict[str, tuple[str, TrainDrafterConfig]] = {}
-    for name in only:
-        for label, cfg in configs[name].items():
-            if isinstance(cfg, ConfigError):
-                say(f"{name}, {label}: left out, {cfg}")
-            elif not measurement(cfg).is_file():
-                wanted.setdefault(cfg.name, (f"{name}, {label}", cfg))
+        raise ConfigError(f"there is no study {unknown[0]!r}; type --only with some of {','.join(plan.studies)}")
+    studies = {name: plan.studies[name] for name in only or plan.studies}
+    return {
+        name: {label: compose(plan, study, label, typed) for label in study.variants} for name, study in studies.items()
+    }
+
+
+def train_all(plan: Plan, configs: Configs) -> None:
+    """Train the variants that are not measured yet; those without answers are skipped with a message."""
+    pending: dict[str, tuple[str, TrainDrafterConfig]] = {}
+    for name, variants in configs.items():
+        for label, cfg in variants.items():
+            if not measurement_path(cfg).is_file():
+                pending.setdefault(cfg.name, (f"{name}, {label}", cfg))
     targets: dict[str, Target] = {}
-    for place, (what, cfg) in enumerate(wanted.values(), start=1):
-        say(f"{place} of {len(wanted)}: {what}")
+    for number, (title, cfg) in enumerate(pending.values(), start=1):
+        say(f"{number} of {len(pending)}: {title}")
         key = str(cfg.target)
         if key not in targets:
             targets[key] = load_target(cfg.target)
         try:
             answers = find_answers(cfg, targets[key])
         except ArtifactError as error:
-            say(f"{what}: left out, {error}")
+            say(f"{title}: skipped, {error}")
             continue
-        measurement(cfg).parent.mkdir(parents=True, exist_ok=True)
-        save_json_atomic(measurement(cfg), measure(cfg, targets[key], answers, plan.validated_ttt_steps))
+        measurement_path(cfg).parent.mkdir(parents=True, exist_ok=True)
+        save_json_atomic(measurement_path(cfg), measure(cfg, targets[key], answers, plan.validated_ttt_steps))
 
 
-def measurement(cfg: TrainDrafterConfig) -> Path:
-    """The file of what was measured of a variant."""
+def measurement_path(cfg: TrainDrafterConfig) -> Path:
+    """The file that holds the measurement of a variant."""
     return Path(cfg.runs_dir) / "studies" / f"{cfg.name}.json"
 
 
 def measure(
     cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers, validated_ttt_steps: int
 ) -> dict[str, Any]:
-    """Train a variant with a clock; all are validated with chains of one length, else lengths do not compare."""
+    """Train a variant and return its measurement.  All variants are validated with chains of one length."""
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.name)
-    if path.is_dir():  # trained, but killed before its seconds were written
+    if path.is_dir():  # trained, but killed before its measurement was written
         shutil.rmtree(path)
     cfg = replace(cfg, trainer=replace(cfg.trainer, val_ttt_steps=validated_ttt_steps))
     clock = StepClock()
-    with peak(target.device) as held:
+    with peak(target.device) as memory:
         train(cfg, target, answers, [clock])
     manifest = Manifest.read(path)
-    times = {point["step"]: worked(point, target) for point in clock.points}
-    curve = [validated(point) | times[point["step"]] for point in read_json(path / "curves.json")]
-    weights = [file["bytes"] for name, file in manifest.files.items() if name.endswith(".safetensors")]
+    times = {point["step"]: training_time(point, target) for point in clock.points}
+    curve = [validation(point) | times[point["step"]] for point in read_json(path / "curves.json")]
     return {
         "created": manifest.created,
         "drafterforge_version": drafterforge.__version__,
         "torch": torch.__version__,
-        "device": describe_device(target.device),
+        "device": describe_device(target.device).removesuffix(KERNELS),  # training does not use our kernels
         "dtype": str(target.dtype).removeprefix("torch."),
         "target": target.name,
         "answers": manifest.config["answers"],
         "validated_on": manifest.config.get("val_answers", manifest.config["answers"]),
         "draft_vocab_coverage": manifest.metrics["draft_vocab_coverage"],
-        "bytes": sum(weights),
-        "peak_bytes": held.num_bytes,
+        "bytes": sum(file["bytes"] for name, file in manifest.files.items() if name.endswith(".safetensors")),
+        "peak_bytes": memory.num_bytes,
         "curve": curve,
     }
 
 
-def worked(point: dict[str, float], target: Target) -> dict[str, float]:
-    """A point of the clock, whose seconds on a CPU are those that its cores worked: other programs do not count."""
+def training_time(point: dict[str, float], target: Target) -> dict[str, float]:
+    """A point of the clock; on a CPU its seconds are CPU time, so that other programs do not count."""
     if target.device.type != "cpu":
         return point
     return point | {"seconds": point["cpu_seconds"] / torch.get_num_threads()}
 
 
-def validated(point: dict[str, float]) -> dict[str, Any]:
-    """What a study keeps of a validation: how often the n-th drafted token is right, alone and with all before it."""
+def validation(point: dict[str, float]) -> dict[str, Any]:
+    """Accept length, and accuracy of the n-th drafted token: alone, and with all tokens before it right."""
     depths = range(sum(key.startswith("val/accuracy_") for key in point))
     return {
         "accept_length": point["val/accept_length"],
@@ -124,89 +116,52 @@ def validated(point: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def gathered(plan: Plan, configs: Configs, command: str, settings: Sequence[str]) -> dict[str, Any]:
-    """The report: every study of the plan, and what was measured so far.  settings: of all variants."""
-    runs: dict[str, Any] = {}
-    studies: dict[str, Any] = {}
-    for name, study in plan.studies.items():
-        variants = []  # a list: the order of labels says something
-        for label, cfg in configs[name].items():
-            refused = str(cfg) if isinstance(cfg, ConfigError) else ""
-            done = not refused and measurement(cfg).is_file()
-            if done:
-                run = read_json(measurement(cfg))
-                runs[cfg.name] = run | {"device": run["device"].removesuffix(KERNELS)}  # training uses none of them
-            run = cfg.name if done else None
-            variants.append({"label": label, "settings": study.variants[label], "refused": refused, "run": run})
-        studies[name] = {"base": study.base, "settings": study.settings, "variants": variants}
-    if not runs:
-        raise ArtifactError("nothing of these studies is measured; leave --only out, or name a study")
-    for name, study in studies.items():
-        of_study = [runs[one["run"]] for one in study["variants"] if one["run"]]
-        for key in SAME:
-            if len(values := {run[key] for run in of_study}) > 1:
-                raise ArtifactError(
-                    f"runs of two kinds do not compare: {' and '.join(sorted(values))}, in {name}; type runs_dir=OTHER"
-                )
-        if len({str(run.get("validated_on", run.get("answers"))) for run in of_study}) > 1:
-            raise ArtifactError(
-                f"variants of {name} were validated on other answers than one another; type runs_dir=OTHER, or name "
-                "val_answers= in its settings"
-            )
-    return described(
-        {
-            "bench": "distillation",
-            "command": command,
-            "validated_ttt_steps": plan.validated_ttt_steps,
-            "noise": plan.noise,
-            "base": list(settings),
-            "studies": studies,
-            "runs": runs,
-        }
-    )
-
-
-def described(report: dict[str, Any]) -> dict[str, Any]:
-    """The report with what its runs have in common, and what won."""
-    runs = report["runs"].values()
-    newest = max(runs, key=lambda run: run["created"])
-    common = {key: newest[key] for key in ("created", "drafterforge_version", "torch")}
-    common |= {key: " and ".join(sorted({run[key] for run in runs})) for key in SAME}
-    return report | common | {"winners": winners(report)}
-
-
-def with_earlier(report: dict[str, Any], configs: Configs, path: Path) -> dict[str, Any]:
-    """The report, with the studies of an earlier one, `path`, of which it has nothing to compare itself.
-
-    Studies whose settings have changed since, defaults too, are left out, in a line each.
-    """
-    if not path.is_file():
-        raise ArtifactError(f"--earlier {path}: no such file; leave it out, or name a report of this script")
-    earlier = read_json(path)
+def update_report(plan: Plan, configs: Configs, typed: Sequence[str], path: Path | None) -> dict[str, Any]:
+    """The report at `path`, or an empty one, with the studies of `configs` as they are measured now."""
+    typed = [setting for setting in typed if not setting.startswith("runs_dir=")]
+    header = {
+        "bench": "distillation",
+        "command": shlex.join(["python", "scripts/study_distillation.py", "train", *typed]),
+        "validated_ttt_steps": plan.validated_ttt_steps,
+        "noise": plan.noise,
+        "base": [*(setting for setting in plan.base if not setting.startswith("runs_dir=")), *typed],
+    }
+    report = read_json(path) if path and path.is_file() else header | {"studies": {}, "runs": {}}
     for key in ("validated_ttt_steps", "noise", "base"):
-        if earlier.get(key) != report[key]:
+        if report[key] != header[key]:
             raise ArtifactError(
-                f"{path} is of other settings: {key}={earlier.get(key)}, here {report[key]}; type its settings, or "
-                "leave --earlier out"
+                f"{path} was measured with {key}={report[key]}, but this command has {header[key]}; type its settings, "
+                "or another --json"
             )
     studies, runs = dict(report["studies"]), dict(report["runs"])
-    for name in report["studies"]:
-        before = earlier["studies"].get(name)
-        if before is None or len(runs_of(report, name)) > 1 or len(runs_of(earlier, name)) < 2:
+    for name, variants in configs.items():
+        paths = {f"{name}, {label}": measurement_path(cfg) for label, cfg in variants.items()}
+        measured = {key: read_json(path) for key, path in paths.items() if path.is_file()}
+        if not measured:
             continue
-        now = {label: cfg.name for label, cfg in configs[name].items() if not isinstance(cfg, ConfigError)}
-        then = {one["label"]: one["run"].partition(",")[0] for one in before["variants"] if one["run"]}
-        if then.items() - now.items():
-            say(f"{name}: left out, what {path} has of {sorted(then.items() - now.items())[0][0]} is of other settings")
-            continue
-        variants = []
-        for one in before["variants"]:
-            key = one["run"]
-            if key and (run := earlier["runs"][key]) != runs.get(key, run):
-                key = f"{key}, {run['created']}"  # the same settings were trained again since
-            if key:
-                runs[key] = run
-            variants.append(one | {"run": key})
-        studies[name] = before | {"variants": variants}
-    kept = {one["run"] for study in studies.values() for one in study["variants"]}
-    return described(report | {"studies": studies, "runs": {key: run for key, run in runs.items() if key in kept}})
+        require_comparable(name, measured.values())
+        study = plan.studies[name]
+        entries = [  # a list, which keeps the order of the plan
+            {"label": label, "settings": study.variants[label], "run": key if key in measured else None}
+            for label, key in zip(variants, paths, strict=True)
+        ]
+        studies[name] = {"base": study.base, "settings": study.settings, "variants": entries}
+        runs |= measured
+    if not studies:
+        raise ArtifactError("no variant of these studies is measured; see the messages above")
+    keys = {variant["run"] for study in studies.values() for variant in study["variants"]}
+    runs = {key: run for key, run in runs.items() if key in keys}
+    newest = max(runs.values(), key=lambda run: run["created"])
+    common = {key: newest[key] for key in ("created", "drafterforge_version", "torch")}
+    common |= {key: " and ".join(sorted({run[key] for run in runs.values()})) for key in SETUP}
+    return header | common | {"studies": studies, "runs": runs}
+
+
+def require_comparable(name: str, runs: Iterable[dict[str, Any]]) -> None:
+    """Refuse runs of one study that were measured on several devices, dtypes, targets or validation answers."""
+    runs = list(runs)
+    for key in (*SETUP, "validated_on"):
+        if len(values := {str(run[key]) for run in runs}) > 1:
+            raise ArtifactError(
+                f"runs of {name} do not compare: {key} is {' and '.join(sorted(values))}; type runs_dir=OTHER"
+            )
