@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 
 import numpy as np
 import pytest
@@ -12,9 +12,10 @@ from tests.selectors.world import make, simulation
 
 SEEDS = 200
 SCRIPT = simulation()
+SIMULATED = importlib.import_module("simulated_selectors")
 
 
-class Live(SCRIPT.Rule):
+class Live(SCRIPT.SimulatedSelector):
     """Real selectors, one per seed; their evaluations come two cycles late."""
 
     def __init__(self, name, **options):
@@ -33,7 +34,7 @@ class Live(SCRIPT.Rule):
     def observe(self, chosen, length, gamma):
         self.shown.append(gamma)
         for seed, chooser in enumerate(self.selectors):
-            late, evaluation = self.rounds - SCRIPT.DELAY, None
+            late, evaluation = self.rounds - SIMULATED.DELAY, None
             if late >= 0:
                 values = self.shown[late][seed]
                 evaluation = Evaluation(late * SCRIPT.DEPTH, values, values)
@@ -47,7 +48,7 @@ class Live(SCRIPT.Rule):
 
 
 @pytest.mark.parametrize(
-    ("rule", "name", "options"),
+    ("simulated", "name", "options"),
     [
         ("NormalHedge argmax", "normalhedge", {"granularity": "chunk"}),
         ("FTL argmax", "ftl", {"granularity": "chunk"}),
@@ -56,16 +57,17 @@ class Live(SCRIPT.Rule):
         ("MetaSD-UCB", "metasd_ucb", {}),
     ],
 )
-def test_many_seeds_at_once_choose_what_real_selectors_choose(rule, name, options):
-    found = SCRIPT.regret_curves({"fast": SCRIPT.RULES[rule], "real": lambda: Live(name, **options)}, 4, 4, cycles=120)
-    assert np.array_equal(found["fast"], found["real"])
+def test_many_seeds_at_once_choose_what_real_selectors_choose(simulated, name, options):
+    makers = {"fast": SCRIPT.SELECTORS[simulated], "real": lambda: Live(name, **options)}
+    curves = SCRIPT.regret_curves(makers, 4, 4, cycles=120)
+    assert np.array_equal(curves["fast"], curves["real"])
 
 
 def test_the_oracle_has_no_regret():
     best = np.array([2, 0, 1])
-    rule = SCRIPT.Fixed(best)
-    rule.reset(3, 3)
-    assert not SCRIPT.simulate({"oracle": rule}, best, 3, 50, np.random.default_rng(0))["oracle"].any()
+    oracle = SIMULATED.Fixed(best)
+    oracle.reset(3, 3)
+    assert not SCRIPT.simulate({"oracle": oracle}, best, 3, 50, np.random.default_rng(0))["oracle"].any()
 
 
 @pytest.mark.slow
@@ -86,7 +88,7 @@ def test_a_small_pool_has_the_regret_of_the_reference():
         "EXP3Spec",
         "random",
     ]
-    found = SCRIPT.regret_curves({name: SCRIPT.RULES[name] for name in names}, 4, SEEDS)
+    found = SCRIPT.regret_curves({name: SCRIPT.SELECTORS[name] for name in names}, 4, SEEDS)
     place = SCRIPT.SIZES.index(4)
     assert [name for name in names if not SCRIPT.agrees(found[name][-1], SCRIPT.REFERENCE[name][place])] == []
 
@@ -95,7 +97,7 @@ def test_a_small_pool_has_the_regret_of_the_reference():
 def test_all_pools_have_the_regret_of_the_reference():
     outside, before = [], {}
     for place, size in enumerate(SCRIPT.SIZES):
-        found = SCRIPT.regret_curves(SCRIPT.RULES, size, SEEDS)
+        found = SCRIPT.regret_curves(SCRIPT.SELECTORS, size, SEEDS)
         for name, curve in found.items():
             if not SCRIPT.agrees(curve[-1], SCRIPT.REFERENCE[name][place]):
                 outside.append((name, size, curve[-1].mean()))
@@ -108,8 +110,8 @@ def test_all_pools_have_the_regret_of_the_reference():
 @pytest.mark.slow
 def test_near_ties_have_the_regret_of_the_reference():
     for place, size in enumerate(SCRIPT.NEAR_SIZES):
-        makers = {name: SCRIPT.RULES[name] for name in SCRIPT.NEAR_REFERENCE}
-        found = SCRIPT.regret_curves(makers, size, SEEDS, others=SCRIPT.NEAR)
+        makers = {name: SCRIPT.SELECTORS[name] for name in SCRIPT.NEAR_REFERENCE}
+        found = SCRIPT.regret_curves(makers, size, SEEDS, rest=SCRIPT.NEAR)
         for name, references in SCRIPT.NEAR_REFERENCE.items():
             assert SCRIPT.agrees(found[name][-1], references[place]), (name, size)
 
@@ -121,13 +123,8 @@ def test_on_mixed_requests_normalhedge_needs_its_reset():
         assert found[name].mean() == pytest.approx(reference, rel=0.15), name
 
 
-def test_figures_are_drawn_where_matplotlib_is_there(tmp_path, monkeypatch):
+def test_figures_are_drawn(tmp_path):
     rng = np.random.default_rng(0)
     curves = {size: {name: rng.random((20, 3)).cumsum(axis=0) for name in ("UCB1", "random")} for size in (2, 4)}
-    with monkeypatch.context() as without:
-        without.setitem(sys.modules, "matplotlib", None)
-        with pytest.raises(SystemExit, match=r"^--plots needs matplotlib: pip install matplotlib$"):
-            SCRIPT.plot(tmp_path, curves)
-    pytest.importorskip("matplotlib")
     SCRIPT.plot(tmp_path, curves)
     assert {path.name for path in tmp_path.iterdir()} == {"cumulative_regret.png", "regret_by_pool_size.png"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import sys
 from functools import cache
@@ -21,12 +21,8 @@ DEPTH = 4
 @cache
 def simulation():
     """scripts/simulate_selectors.py."""
-    path = HERE.parents[1] / "scripts" / "simulate_selectors.py"
-    spec = importlib.util.spec_from_file_location("simulate_selectors", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    sys.path.append(str(HERE.parents[1] / "scripts"))
+    return importlib.import_module("simulate_selectors")
 
 
 def make(name, num_drafters=3, depth=DEPTH, **options):
