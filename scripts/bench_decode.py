@@ -1,16 +1,16 @@
-"""Measure decoding: ours autoregressive, chain, tree and retrieval beside HF `generate` and HF prompt lookup.
+"""Times our decoding methods (plain, chain, tree, retrieval) beside HF `generate` and HF prompt lookup.
 
     python scripts/bench_decode.py drafter=runs/smollm2-135m/drafters/quickstart
 
-One run on held-out prompts of the built-in grammars; the methods take turns prompt by prompt, so that drift hits all
-alike.  Then a profile by step, the same forward passes timed alone, the cost of a verification by nodes, and
-`numerics=invariant` beside `fast` in half precision.  FlashSpec joins where it is installed, OpenVINO GenAI with
+Prompts are held-out ones of the built-in grammars; methods take turns prompt by prompt, so drift affects all equally.
+Then it prints the time of a cycle by step, the same forward passes run alone, the cost of verification by nodes, and
+`numerics=invariant` beside `fast` in half precision.  FlashSpec is included if it is installed, OpenVINO GenAI with
 --openvino.
 
     python scripts/bench_decode.py --busy [--setting GOMP_SPINCOUNT=300000]
 
-Instead: plain and tree decoding on an idle machine, and beside as many busy processes as there are cores.  Each setting
-of the environment decodes in a process of its own.
+This times plain and tree decoding on an idle machine, and beside one busy process for each core.  Each environment
+setting decodes in its own process.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from bench_decode_busy import measure_busy, show_busy
+from bench_decode_steps import time_forward_passes, time_verification
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
@@ -50,7 +51,6 @@ from drafterforge.evaluation.other_engines import (
     require_openvino,
 )
 from drafterforge.evaluation.statistics import bootstrap_ratio
-from drafterforge.kernels.attention import additive
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.shapes import default_shape
@@ -60,25 +60,29 @@ from drafterforge.tree.grow import TreeShape
 
 AUTOREGRESSIVE, HF, HF_LOOKUP = "autoregressive", "HF generate", "HF prompt lookup (10)"
 FLASHSPEC = f"FlashSpec, prompt lookup ({FLASHSPEC_TOKENS})"
-RETRIEVAL, MERGED = "retrieval", "eagle3+retrieval"
+RETRIEVAL, HYBRID = "retrieval", "eagle3+retrieval"
+STEPS = ("draft", "verify", "host")
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 @dataclass
 class Result:
-    """What one method gave for one prompt."""
+    """The answer of a method to one prompt."""
 
     tokens: list[int]
     seconds: float
-    answer: Generation | None = None
+    answer: Generation | None = None  # None: of another program
+
+
+Decode = Callable[[list[int], int], Result]  # of a prompt and a number of tokens
 
 
 @dataclass
-class Contestant:
-    """A method under test."""
+class Method:
+    """A way to decode, and its results."""
 
     name: str
-    decode: Callable[[list[int], int], Result]
+    decode: Decode
     results: list[Result] = field(default_factory=list)
 
     @property
@@ -87,8 +91,8 @@ class Contestant:
         return sum(len(r.tokens) for r in self.results) / sum(r.seconds for r in self.results)
 
 
-def ours(engine: Engine) -> Callable[[list[int], int], Result]:
-    """The engine as a contestant."""
+def decode_by_engine(engine: Engine) -> Decode:
+    """Decode with our engine."""
 
     def decode(prompt: list[int], count: int) -> Result:
         began = time.perf_counter()
@@ -98,8 +102,8 @@ def ours(engine: Engine) -> Callable[[list[int], int], Result]:
     return decode
 
 
-def transformers_generate(target: Target, **options: Any) -> Callable[[list[int], int], Result]:
-    """HF `generate` with the same weights, dtype and end tokens."""
+def decode_by_transformers(target: Target, **options: Any) -> Decode:
+    """Decode with HF `generate`, with the same weights, dtype and end tokens."""
     model = AutoModelForCausalLM.from_pretrained(target.folder, dtype=target.dtype).to(target.device).eval()
 
     def decode(prompt: list[int], count: int) -> Result:
@@ -114,206 +118,121 @@ def transformers_generate(target: Target, **options: Any) -> Callable[[list[int]
     return decode
 
 
-def rival(method: OtherEngine) -> Callable[[list[int], int], Result]:
-    """Another program as a contestant."""
+def decode_by_other(engine: OtherEngine) -> Decode:
+    """Decode with another program."""
 
     def decode(prompt: list[int], count: int) -> Result:
-        answer = method.generate([prompt], count)[0]
+        answer = engine.generate([prompt], count)[0]
         return Result(answer.tokens, answer.time_s["total"])
 
     return decode
 
 
-def take_turns(contestants: Sequence[Contestant], prompts: Sequence[list[int]], count: int) -> None:
-    """Every method on every prompt, in rotating order, after a warm-up."""
-    for contestant in contestants:
-        contestant.decode(prompts[0], min(count, 8))
+def take_turns(methods: Sequence[Method], prompts: Sequence[list[int]], count: int) -> None:
+    """Run every method on every prompt, in rotating order, after a warm-up."""
+    for method in methods:
+        method.decode(prompts[0], min(count, 8))
     for index, prompt in enumerate(prompts):
-        turn = index % len(contestants)
-        for contestant in (*contestants[turn:], *contestants[:turn]):
-            contestant.results.append(contestant.decode(prompt, count))
+        turn = index % len(methods)
+        for method in (*methods[turn:], *methods[:turn]):
+            method.results.append(method.decode(prompt, count))
         console.print(f"  prompt {index + 1} of {len(prompts)}", end="\r")
     console.print(" " * 30, end="\r")
 
 
-def ratio(one: Contestant, other: Contestant) -> tuple[float, tuple[float, float]]:
-    """Tokens/s of one over the other, and its paired bootstrap interval over prompts."""
+def speed_ratio(method: Method, base: Method) -> tuple[float, tuple[float, float]]:
+    """Tokens/s over those of the base, and the paired bootstrap interval over prompts."""
     pairs = [
-        (len(a.tokens), a.seconds, len(b.tokens), b.seconds) for a, b in zip(one.results, other.results, strict=True)
+        (len(a.tokens), a.seconds, len(b.tokens), b.seconds) for a, b in zip(method.results, base.results, strict=True)
     ]
-    return one.tokens_per_s / other.tokens_per_s, bootstrap_ratio(pairs)
+    return method.tokens_per_s / base.tokens_per_s, bootstrap_ratio(pairs)
 
 
-def mismatches(contestants: Sequence[Contestant]) -> int:
-    """Prompts on which one of ours differs from ours autoregressive."""
-    wanted = next(c for c in contestants if c.name == AUTOREGRESSIVE).results
-    others = [c for c in contestants if c.results and c.results[0].answer is not None]
-    return sum(a.tokens != b.tokens for c in others for a, b in zip(c.results, wanted, strict=True))
+def count_mismatches(methods: Sequence[Method]) -> int:
+    """Answers of our methods that differ from our autoregressive decoding."""
+    expected = next(method for method in methods if method.name == AUTOREGRESSIVE).results
+    ours = [method for method in methods if method.results and method.results[0].answer is not None]
+    return sum(a.tokens != b.tokens for method in ours for a, b in zip(method.results, expected, strict=True))
 
 
-def contest(
+def our_methods(
     target: Target, drafter: FusedDrafter | None, tree: TreeShape, retrieval: TreeShape, numerics: str = "fast"
-) -> list[Contestant]:
-    """Our methods: autoregressive, chain, tree, tree with what retrieval proposes, and retrieval."""
+) -> list[Method]:
+    """Autoregressive decoding, chain, tree, tree with retrieval, and retrieval."""
 
-    def method(name: str, drafter: Drafter | None, shape: TreeShape | None) -> Contestant:
-        return Contestant(name, ours(Engine(target, drafter, shape, numerics=numerics)))
+    def method(name: str, drafter: Drafter | None, shape: TreeShape | None) -> Method:
+        return Method(name, decode_by_engine(Engine(target, drafter, shape, numerics=numerics)))
 
-    found = [method(AUTOREGRESSIVE, None, None)]
+    methods = [method(AUTOREGRESSIVE, None, None)]
     if drafter is not None:
         chain = TreeShape(tree.depth + 1, tree.depth, 1)
-        found.append(method(f"chain {chain.num_tokens}/{chain.depth}/1", drafter, chain))
-        found.append(method(f"tree {tree.num_tokens}/{tree.depth}/{tree.top_k}", drafter, tree))
-        found.append(method(MERGED, HybridDrafter(drafter, Retrieval()), None))
-    found.append(method(RETRIEVAL, Retrieval(), retrieval))
-    return found
+        methods.append(method(f"chain {chain.num_tokens}/{chain.depth}/1", drafter, chain))
+        methods.append(method(f"tree {tree.num_tokens}/{tree.depth}/{tree.top_k}", drafter, tree))
+        methods.append(method(HYBRID, HybridDrafter(drafter, Retrieval()), None))
+    methods.append(method(RETRIEVAL, Retrieval(), retrieval))
+    return methods
 
 
-def show(contestants: Sequence[Contestant], title: str) -> list[dict[str, Any]]:
-    """Print tokens/s and ratios; returns them."""
+def show_speed(methods: Sequence[Method], title: str) -> list[dict[str, Any]]:
+    """Print and return tokens/s and ratios."""
     table = Table(title=title, title_justify="left")
     for heading in ("method", "tokens/s", "median s/prompt", "MAT", "over autoregressive", "95 %", "same tokens"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
-    base = next(c for c in contestants if c.name == AUTOREGRESSIVE)
+    base = next(method for method in methods if method.name == AUTOREGRESSIVE)
     rows = []
-    for c in contestants:
-        value, interval = ratio(c, base)
-        cycles = [cycle for r in c.results if r.answer for cycle in r.answer.cycles]
+    for method in methods:
+        speedup, interval = speed_ratio(method, base)
+        cycles = [cycle for r in method.results if r.answer for cycle in r.answer.cycles]
         mat = sum(cycle.accept_length for cycle in cycles) / len(cycles) if cycles else None
-        same = sum(a.tokens == b.tokens for a, b in zip(c.results, base.results, strict=True))
-        median = statistics.median(r.seconds for r in c.results)
+        equal = sum(a.tokens == b.tokens for a, b in zip(method.results, base.results, strict=True))
+        median = statistics.median(r.seconds for r in method.results)
+        num_prompts = len(method.results)
         rows.append(
-            {"method": c.name, "tokens_per_s": c.tokens_per_s, "median_s": median, "mat": mat}
-            | {"over_autoregressive": value, "ci95": interval, "same_tokens": same, "num_prompts": len(c.results)}
+            {"method": method.name, "tokens_per_s": method.tokens_per_s, "median_s": median, "mat": mat}
+            | {"over_autoregressive": speedup, "ci95": interval, "same_tokens": equal, "num_prompts": num_prompts}
         )
         table.add_row(
-            c.name,
-            f"{c.tokens_per_s:.1f}",
+            method.name,
+            f"{method.tokens_per_s:.1f}",
             f"{median:.2f}",
             f"{mat:.2f}" if mat else "",
-            f"{value:.2f}x",
-            "" if c is base else f"{interval[0]:.2f}-{interval[1]:.2f}",
-            f"{same}/{len(c.results)}",
+            f"{speedup:.2f}x",
+            "" if method is base else f"{interval[0]:.2f}-{interval[1]:.2f}",
+            f"{equal}/{num_prompts}",
         )
     console.print(table)
     return rows
 
 
-def profile(contestants: Sequence[Contestant]) -> list[dict[str, Any]]:
-    """Milliseconds of a cycle by step."""
-    table = Table(title="a cycle by step, ms", title_justify="left")
+def show_steps(methods: Sequence[Method]) -> list[dict[str, Any]]:
+    """Print and return the milliseconds of a cycle by step."""
+    table = Table(title="time of a cycle by step, ms", title_justify="left")
     for heading in ("method", "draft", "verify", "host", "cycle", "host share"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     rows = []
-    for c in contestants:
-        cycles = [cycle for r in c.results if r.answer for cycle in r.answer.cycles]
+    for method in methods:
+        cycles = [cycle for r in method.results if r.answer for cycle in r.answer.cycles]
         if not cycles:
             continue
-        draft, verify, host = (1e3 * statistics.mean(getattr(x, f"{s}_s") for x in cycles) for s in STEPS)
-        whole = draft + verify + host
-        rows.append({"method": c.name, "draft_ms": draft, "verify_ms": verify, "host_ms": host})
-        table.add_row(c.name, *(f"{ms:.1f}" for ms in (draft, verify, host, whole)), f"{host / whole:.1%}")
+        draft, verify, host = (1e3 * statistics.mean(getattr(c, f"{step}_s") for c in cycles) for step in STEPS)
+        total = draft + verify + host
+        rows.append({"method": method.name, "draft_ms": draft, "verify_ms": verify, "host_ms": host})
+        table.add_row(method.name, *(f"{ms:.1f}" for ms in (draft, verify, host, total)), f"{host / total:.1%}")
     console.print(table)
     return rows
 
 
-STEPS = ("draft", "verify", "host")
-
-
-class Recorder:
-    """Notes the forward passes of an engine while it decodes, to run the very same ones again, alone."""
-
-    def __init__(self, target: Target, drafter: FusedDrafter) -> None:
-        self.calls: list[Callable[[], Any]] = []
-        self.recording, self.seconds = False, 0.0
-        self.caches: list[Any] = []
-        for owner, names in ((target, ("forward", "logits")), (drafter, ("layer", "logits", "fuse"))):
-            for name in names:
-                setattr(owner, name, self._noting(getattr(owner, name)))
-
-    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def noting(*args: Any, **kwargs: Any) -> Any:
-            if self.recording:
-                states = [(cache, cache.start, cache.slots, cache.used) for cache in self.caches]
-
-                def again() -> None:
-                    for cache, *state in states:
-                        cache.start, cache.slots, cache.used = state
-                    function(*args, **kwargs)
-
-                self.calls.append(again)
-            began = time.perf_counter()
-            result = function(*args, **kwargs)
-            self.seconds += time.perf_counter() - began
-            return result
-
-        return noting
-
-
-def forwards_alone(
-    target: Target, drafter: FusedDrafter, shape: TreeShape, prompt: list[int], cycles: int
+def compare_numerics(
+    args: argparse.Namespace, folder: Path | None, tree: TreeShape, retrieval: TreeShape
 ) -> dict[str, float]:
-    """A cycle's time over that of its forward passes run alone, and the share of a cycle outside them; medians."""
-    engine, recorder = Engine(target, drafter, shape, graphs=False), Recorder(target, drafter)
-    ratios, shares = [], []
-    with torch.inference_mode():
-        for _ in range(5):
-            batch = engine.open_batch()
-            batch.admit(*engine.read(prompt, 4 * cycles * (shape.depth + 1)))
-            recorder.caches = [batch.cache, batch.proposer.cache]
-            batch.cycle(shape)
-            recorder.calls, recorder.recording, recorder.seconds = [], True, 0.0
-            began = time.perf_counter()
-            for _ in range(cycles):
-                if batch.rows:
-                    batch.cycle(shape)
-            whole = time.perf_counter() - began
-            recorder.recording = False
-            shares.append(1 - recorder.seconds / whole)
-            began = time.perf_counter()
-            for call in recorder.calls:
-                call()
-            ratios.append(whole / (time.perf_counter() - began))
-    return {"host_share": statistics.median(shares), "cycle_over_forwards": statistics.median(ratios)}
-
-
-def verification_costs(target: Target, context: int, repeats: int) -> dict[int, float]:
-    """Milliseconds of a target pass with logits by number of nodes, behind `context` tokens."""
-    cache = target.new_cache()
-    tokens = torch.arange(context, device=target.device)[None] + 100
-    counts = (1, 2, 4, 8, 16, 32, 64)
-    spent: dict[int, list[float]] = {count: [] for count in counts}
-    with torch.inference_mode():
-        cache.place(0, context)
-        target.forward(tokens, torch.arange(context, device=target.device)[None], cache)
-        for _ in range(repeats):
-            for count in counts:
-                cache.place(context, count)
-                mask = torch.ones(count, context + count, dtype=torch.bool, device=target.device).tril(context)
-                positions = torch.arange(context, context + count, device=target.device)[None]
-                began = time.perf_counter()
-                states, _ = target.forward(
-                    tokens[:, :count],
-                    positions,
-                    cache,
-                    additive(mask, target.compute_dtype)[None] if count > 1 else None,
-                )
-                target.logits(states).argmax(dim=-1).tolist()
-                spent[count].append(time.perf_counter() - began)
-    return {count: 1e3 * statistics.median(times) for count, times in spent.items()}
-
-
-def invariance(
-    args: argparse.Namespace, drafter: Path | None, tree: TreeShape, retrieval: TreeShape
-) -> dict[str, float]:
-    """`invariant` beside `fast` in half precision: seconds for the same method, and mismatches."""
+    """Time of a cycle and mismatches of `numerics=invariant` beside `fast`, in bfloat16."""
     target = load_target(TargetConfig(dtype="bfloat16"))
-    head = None if drafter is None else open_any(drafter, target)
+    drafter = None if folder is None else open_any(folder, target)
     prompts = held_out_prompts(target, args.invariant_prompts, POOL_DOMAINS)
-    fast, exact = (contest(target, head, tree, retrieval, numerics) for numerics in ("fast", "invariant"))
-    for contestant in exact:
-        contestant.name += ", invariant"
-    take_turns([c for pair in zip(fast, exact, strict=True) for c in pair], prompts, args.max_new_tokens)
+    fast, exact = (our_methods(target, drafter, tree, retrieval, numerics) for numerics in ("fast", "invariant"))
+    for method in exact:
+        method.name += ", invariant"
+    take_turns([method for pair in zip(fast, exact, strict=True) for method in pair], prompts, args.max_new_tokens)
     table = Table(title="bfloat16: invariant beside fast", title_justify="left")
     for heading in (
         "method",
@@ -324,41 +243,41 @@ def invariance(
         "mismatches, invariant",
     ):
         table.add_column(heading, justify="left" if heading == "method" else "right")
-    worst, wrong = 0.0, 0
-    for a, b in zip(fast, exact, strict=True):
-        # fast and invariant texts may differ, so the cost of a cycle is compared, not of a text
-        cost = [
-            statistics.median(
-                cycle.draft_s + cycle.verify_s + cycle.host_s for r in c.results for cycle in r.answer.cycles
-            )
-            for c in (a, b)
+    worst_ratio, num_mismatches = 0.0, 0
+    for pair in zip(fast, exact, strict=True):
+        # texts may differ, so costs of a cycle are compared, not of an answer
+        seconds = [
+            statistics.median(c.draft_s + c.verify_s + c.host_s for r in method.results for c in r.answer.cycles)
+            for method in pair
         ]
-        differ = [  # from autoregressive decoding in the same numerics
-            sum(r.tokens != w.tokens for r, w in zip(c.results, base.results, strict=True))
-            for c, base in ((a, fast[0]), (b, exact[0]))
+        mismatches = [  # with autoregressive decoding of the same numerics
+            sum(a.tokens != b.tokens for a, b in zip(method.results, base.results, strict=True))
+            for method, base in zip(pair, (fast[0], exact[0]), strict=True)
         ]
-        worst, wrong = max(worst, cost[1] / cost[0]), wrong + differ[1]
-        table.add_row(a.name, *(f"{1e3 * s:.1f}" for s in cost), f"{cost[1] / cost[0]:.2f}x", *map(str, differ))
+        ratio = seconds[1] / seconds[0]
+        worst_ratio, num_mismatches = max(worst_ratio, ratio), num_mismatches + mismatches[1]
+        table.add_row(pair[0].name, *(f"{1e3 * s:.1f}" for s in seconds), f"{ratio:.2f}x", *map(str, mismatches))
     console.print(table)
-    return {"invariant_over_fast": worst, "mismatches_invariant": wrong}
+    return {"invariant_over_fast": worst_ratio, "mismatches_invariant": num_mismatches}
 
 
 def main() -> None:
-    """Run all parts and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("drafter", nargs="?", help="drafter=FOLDER: an EAGLE-3 drafter; without: no chain, no tree")
+    parser.add_argument(
+        "drafter", nargs="?", help="drafter=FOLDER of an EAGLE-3 drafter; without it, no chain and no tree"
+    )
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--invariant-prompts", type=int, default=24, help="0 leaves that part out")
+    parser.add_argument("--invariant-prompts", type=int, default=24, help="for numerics=invariant; 0 skips it")
     parser.add_argument("--dtype", default="auto", help="auto | float32 | bfloat16")
     parser.add_argument("--openvino", default="", help="folder of the target exported to OpenVINO's IR")
     parser.add_argument(
         "--peers", default=True, action=argparse.BooleanOptionalAction, help="HF and FlashSpec beside ours"
     )
-    parser.add_argument("--quick", action="store_true", help="a few short answers, to see that all runs")
-    parser.add_argument("--busy", action="store_true", help="instead: speed beside one busy process for each core")
+    parser.add_argument("--quick", action="store_true", help="a few short answers, to test the script")
+    parser.add_argument("--busy", action="store_true", help="only time decoding beside one busy process for each core")
     parser.add_argument(
-        "--setting", action="append", default=[], help="with --busy: NAME=VALUE,... of the environment, beside ours"
+        "--setting", action="append", default=[], help="with --busy: also time with NAME=VALUE,... in the environment"
     )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -368,79 +287,77 @@ def main() -> None:
     if args.busy:
         report = measure_busy(folder, args.dtype, args.prompts, args.max_new_tokens, args.setting)
         show_busy(console, report)
-        if args.json:
-            created = datetime.now(UTC).isoformat(timespec="seconds")
-            save_json_atomic(args.json, {"created": created, **report})
-            console.print(f"wrote {args.json}")
+        save(args.json, report)
         return
     target = load_target(TargetConfig(dtype=args.dtype))
-    dtype = str(target.dtype).removeprefix("torch.")
+    dtype, device = str(target.dtype).removeprefix("torch."), describe_device(target.device)
     drafter = None if folder is None else open_any(folder, target)
     tree = default_shape(target.device, target.dtype)
     retrieval = default_shape(target.device, target.dtype, "retrieval")
     prompts = held_out_prompts(target, args.prompts, POOL_DOMAINS)
-    contestants = contest(target, drafter, tree, retrieval)
-    if args.peers:
-        contestants.append(Contestant(HF, transformers_generate(target)))
-        contestants.append(Contestant(HF_LOOKUP, transformers_generate(target, prompt_lookup_num_tokens=10)))
-    if args.peers and find_spec("flashspec"):
-        contestants.append(Contestant(FLASHSPEC, rival(FlashSpec(open_model(target), target))))
-    if args.openvino:
-        pipeline = open_pipeline(require_openvino(args.openvino), target)
-        contestants.append(Contestant("OpenVINO GenAI", rival(OpenVINO(pipeline, target))))
-    take_turns(contestants, prompts, args.max_new_tokens)
-    device = describe_device(target.device)
-    rows = show(contestants, f"{target.name} in {dtype} on {device}, {len(prompts)} prompts, greedy")
-    steps = profile(contestants)
-    named = {c.name: c for c in contestants}
-    figures: dict[str, float] = {}
-    if args.peers:
-        mine = [c for c in contestants if c.results[0].answer is not None]
-        best = max(mine, key=lambda c: c.tokens_per_s)
-        figures["ar_over_hf_generate"] = ratio(named[AUTOREGRESSIVE], named[HF])[0]
-        figures["best_over_hf_generate"] = ratio(best, named[HF])[0]
-        figures["retrieval_over_prompt_lookup"] = ratio(named[RETRIEVAL], named[HF_LOOKUP])[0]
+    methods = our_methods(target, drafter, tree, retrieval) + other_methods(args, target)
+    take_turns(methods, prompts, args.max_new_tokens)
+    rows = show_speed(methods, f"{target.name} in {dtype} on {device}, {len(prompts)} prompts, greedy")
+    steps = show_steps(methods)
+    figures = peer_ratios(methods) if args.peers else {}
     if drafter is not None:
-        again = load_target(replace(TargetConfig(), dtype=args.dtype))
-        few = 2 if args.quick else 10
-        figures |= forwards_alone(again, open_any(folder, again), tree, prompts[0], few)
-    costs = verification_costs(target, 256, 3 if args.quick else 15)
-    figures["verify16_over_one"] = costs[16] / costs[1]
-    table = Table(title="one target pass by nodes, 256 tokens before", title_justify="left")
-    for count in costs:
+        fresh = load_target(replace(TargetConfig(), dtype=args.dtype))  # the recorder changes its methods
+        cycles = 2 if args.quick else 10
+        figures |= time_forward_passes(fresh, open_any(folder, fresh), tree, prompts[0], cycles)
+    verify_ms = time_verification(target, 256, 3 if args.quick else 15)
+    figures["verify16_over_one"] = verify_ms[16] / verify_ms[1]
+    table = Table(title="one target pass by nodes, after 256 tokens", title_justify="left")
+    for count in verify_ms:
         table.add_column(str(count), justify="right")
-    table.add_row(*(f"{ms:.1f} ms" for ms in costs.values()))
-    table.add_row(*(f"{ms / costs[1]:.2f}x" for ms in costs.values()))
+    table.add_row(*(f"{ms:.1f} ms" for ms in verify_ms.values()))
+    table.add_row(*(f"{ms / verify_ms[1]:.2f}x" for ms in verify_ms.values()))
     console.print(table)
-    if target.dtype == torch.float32:
-        figures["mismatches_fp32"] = mismatches(contestants)
-    else:
+    if target.dtype != torch.float32:
         exact = load_target(TargetConfig(dtype="float32"))
-        head = None if folder is None else open_any(folder, exact)
-        compared = contest(exact, head, tree, retrieval)
-        take_turns(compared, prompts, args.max_new_tokens)
-        figures["mismatches_fp32"] = mismatches(compared)
+        methods = our_methods(exact, None if folder is None else open_any(folder, exact), tree, retrieval)
+        take_turns(methods, prompts, args.max_new_tokens)
+    figures["mismatches_fp32"] = count_mismatches(methods)
     if args.invariant_prompts:
-        figures |= invariance(args, folder, tree, retrieval)
-    table = Table(title="figures", title_justify="left")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
+        figures |= compare_numerics(args, folder, tree, retrieval)
+    table = Table("figure", "value", title="figures", title_justify="left")
     for name, value in figures.items():
         table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
     console.print(table)
-    if args.json:
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        config = {key: getattr(args, key) for key in ("prompts", "max_new_tokens", "invariant_prompts")}
-        body = {
-            "bench": "decode",
-            "config": config,
-            "created": created,
-            "device": device,
-            "dtype": dtype,
-            "figures": figures,
-        }
-        save_json_atomic(args.json, body | {"rows": rows, "steps": steps, "verify_ms": costs})
-        console.print(f"wrote {args.json}")
+    config = {key: getattr(args, key) for key in ("prompts", "max_new_tokens", "invariant_prompts")}
+    report = {"bench": "decode", "config": config, "device": device, "dtype": dtype, "figures": figures}
+    save(args.json, report | {"rows": rows, "steps": steps, "verify_ms": verify_ms})
+
+
+def other_methods(args: argparse.Namespace, target: Target) -> list[Method]:
+    """Other programs that were asked for and are installed."""
+    methods = []
+    if args.peers:
+        methods.append(Method(HF, decode_by_transformers(target)))
+        methods.append(Method(HF_LOOKUP, decode_by_transformers(target, prompt_lookup_num_tokens=10)))
+    if args.peers and find_spec("flashspec"):
+        methods.append(Method(FLASHSPEC, decode_by_other(FlashSpec(open_model(target), target))))
+    if args.openvino:
+        pipeline = open_pipeline(require_openvino(args.openvino), target)
+        methods.append(Method("OpenVINO GenAI", decode_by_other(OpenVINO(pipeline, target))))
+    return methods
+
+
+def peer_ratios(methods: Sequence[Method]) -> dict[str, float]:
+    """Tokens/s of our methods over those of HF."""
+    by_name = {method.name: method for method in methods}
+    best = max((m for m in methods if m.results[0].answer is not None), key=lambda method: method.tokens_per_s)
+    return {
+        "ar_over_hf_generate": speed_ratio(by_name[AUTOREGRESSIVE], by_name[HF])[0],
+        "best_over_hf_generate": speed_ratio(best, by_name[HF])[0],
+        "retrieval_over_prompt_lookup": speed_ratio(by_name[RETRIEVAL], by_name[HF_LOOKUP])[0],
+    }
+
+
+def save(path: Path | None, report: dict[str, Any]) -> None:
+    """Write the report, if asked to."""
+    if path:
+        save_json_atomic(path, {"created": datetime.now(UTC).isoformat(timespec="seconds"), **report})
+        console.print(f"wrote {path}")
 
 
 if __name__ == "__main__":

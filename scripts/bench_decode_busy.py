@@ -1,4 +1,4 @@
-"""Decoding beside busy processes, for `bench_decode.py --busy`; started as a program, it is a child that decodes."""
+"""Times decoding beside busy processes, for `bench_decode.py --busy`; run as a program, it is the decoding child."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import load_target
 
-OUR_SETTING = "drafterforge"  # of the environment: what the package sets by itself
+OUR_SETTING = "drafterforge"  # the environment that the package sets by itself
 PLAIN, TREE = "plain", "tree"
 SETTLE_S = 0.2  # until busy processes have started
 SHIPPED_DRAFTER = SHIPPED / "smollm2-135m" / "drafters" / "general"
@@ -37,7 +37,7 @@ COLUMNS = ("idle_tokens_per_s", "busy_tokens_per_s", "busy_over_idle", "idle_ove
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[list[subprocess.Popen]]:
-    """Processes that each keep a core busy, at normal priority."""
+    """Start processes that each keep a core busy, at normal priority."""
     with ExitStack() as stack:
         processes = []
         for _ in range(count):
@@ -48,7 +48,7 @@ def busy_processes(count: int) -> Iterator[list[subprocess.Popen]]:
 
 
 def answer_lines(folder: Path, dtype: str, count: int) -> None:
-    """Decode a prompt for each line of stdin, a method and a prompt's number; print tokens, seconds and CPU seconds."""
+    """Decode for each line of stdin, `METHOD PROMPT_NUMBER`; print tokens, seconds and CPU seconds as JSON."""
     target = load_target(TargetConfig(dtype=dtype))
     shape = default_shape(target.device, target.dtype)
     engines = {PLAIN: Engine(target, None), TREE: Engine(target, open_any(folder, target), shape)}
@@ -66,7 +66,7 @@ def answer_lines(folder: Path, dtype: str, count: int) -> None:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a child gave for one prompt, and the cores that other programs used meanwhile."""
+    """A child's answer to one prompt, and the cores that other programs used meanwhile."""
 
     tokens: list[int]
     seconds: float
@@ -75,14 +75,14 @@ class Answer:
 
 @dataclass
 class DecodingProcess:
-    """A child that decodes when asked, under one setting of the environment."""
+    """A child process that decodes on request, with one setting of the environment."""
 
     setting: str
     process: subprocess.Popen
 
     @staticmethod
     def start(setting: str, arguments: Sequence[str]) -> DecodingProcess:
-        """Start the child, its environment without settings of threads but for this one."""
+        """Start the child; of OpenMP's variables, its environment has only this setting."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
         if setting != OUR_SETTING:
             environ |= dict(pair.split("=", 1) for pair in setting.split(","))
@@ -91,11 +91,10 @@ class DecodingProcess:
         return DecodingProcess(setting, subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environ))
 
     def wait_until_ready(self) -> dict[str, str]:
-        """Device and dtype of the child, as soon as its model is loaded."""
+        """Device and dtype of the child, once its model is loaded."""
         return json.loads(self.process.stdout.readline())
 
     def decode(self, method: str, number: int) -> Answer:
-        """The child's answer to one prompt."""
         load, began = MachineLoad(), time.perf_counter()
         self.process.stdin.write(f"{method} {number}\n")
         self.process.stdin.flush()
@@ -104,14 +103,13 @@ class DecodingProcess:
         return Answer(tokens, seconds, None if cores is None else max(0.0, cores - cpu_s / elapsed))
 
     def stop(self) -> None:
-        """End the child."""
         self.process.stdin.close()
         self.process.wait()
 
 
 @dataclass
 class Result:
-    """Tokens/s of one setting and method, round by round: idle, and beside busy processes."""
+    """Tokens/s of one setting and method in each round, idle and beside busy processes."""
 
     setting: str
     method: str
@@ -132,15 +130,15 @@ class Result:
         }
 
 
-def median_ratio(numbers: Sequence[float], others: Sequence[float]) -> float:
-    """Median of the ratios of numbers measured side by side."""
-    return statistics.median(a / b for a, b in zip(numbers, others, strict=True))
+def median_ratio(numbers: Sequence[float], bases: Sequence[float]) -> float:
+    """Median of the ratios within each round."""
+    return statistics.median(number / base for number, base in zip(numbers, bases, strict=True))
 
 
 def measure_busy(
     drafter: Path | None, dtype: str, rounds: int, max_new_tokens: int, settings: Sequence[str]
 ) -> dict[str, Any]:
-    """The report of --busy: settings take turns, idle and beside busy processes, round by round."""
+    """The report of --busy; in each round, settings take turns idle and then beside busy processes."""
     cores = os.cpu_count() or 1
     arguments = [str(drafter or SHIPPED_DRAFTER), dtype, str(max_new_tokens)]
     results: dict[tuple[str, str], Result] = {}
@@ -173,7 +171,6 @@ def measure_busy(
 
 
 def show_busy(console: Console, report: dict[str, Any]) -> None:
-    """Print the report's rows, and how idle the machine was."""
     figures = report["figures"]
     title = f"tokens/s, idle and beside {figures['busy_processes']} busy processes, {report['device']}"
     table = Table(title=title, title_justify="left")
