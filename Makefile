@@ -8,12 +8,12 @@ format:  ## Format, and fix what ruff can fix
 	ruff format .
 	ruff check --fix .
 
-check:  ## What must pass before a commit: format, lint, import contracts, quick tests
+check:  ## Run before a commit: format, lint, import contracts, quick tests
 	ruff format --check .
 	ruff check .
 	$(MAKE) --no-print-directory rooms unit
 
-rooms:  # import contracts, on an installed snapshot so that pipelines/ lies inside the package
+rooms:  # import contracts, on an installed copy, where pipelines/ is inside the package
 	@rm -rf build/rooms build/lib build/bdist.*
 	pip install -q --no-deps --no-build-isolation --target build/rooms .
 	cd build/rooms && PYTHONPATH=. lint-imports --config ../../pyproject.toml --no-cache
@@ -21,11 +21,11 @@ rooms:  # import contracts, on an installed snapshot so that pipelines/ lies ins
 unit:  # the tests that take seconds
 	python -m pytest -q -n 2 -m "not slow and not external and not gpu"
 
-test:  ## Every test
+test:  ## Run all tests
 	python -m pytest -n 2
 
-docs:  ## The documentation site, in build/site
+docs:  ## Build the documentation site in build/site
 	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
 
-quickstart:  ## The shipped pool: its speed, its SQL expert tuned further, a bundle, all of it measured
+quickstart:  ## Time the shipped pool, tune its SQL expert, bundle and compare
 	drafterforge quickstart

@@ -1,10 +1,10 @@
-"""What a pool costs: reading with eight drafters over reading with one, their memory, and selection in a cycle.
+"""Times a pool: reading by eight drafters over reading by one, their memory, and selection in a cycle.
 
     python scripts/bench_pool.py [--json PATH] [--dtype float32] [--quick] [drafters=NAME,NAME,...]
 
-Reading is timed with cold caches, as after a forward pass of the target, which runs before each of them; the two sides
-take turns.  Weights are random where no drafters are named: times do not depend on them.  The share of selection is
-that of live decoding with the pool, so it wants trained drafters.
+A forward pass of the target runs before each reading, so caches are cold as in decoding; pools take turns.  Without
+named drafters, weights are random: times do not depend on them, but the share of selection does, because it is measured
+in live decoding.
 """
 
 from __future__ import annotations
@@ -44,32 +44,31 @@ from drafterforge.selectors import learner
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 
-CHUNK, CONTEXT, TOP_K = 3, 128, 4  # committed tokens read at once, tokens before them, proposals judged
+CHUNK, CONTEXT, TOP_K = 3, 128, 4  # committed tokens read at once, tokens before them, scored proposals
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def main() -> None:
-    """Measure, print, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pool", nargs="*", help="drafters=NAME,NAME,... of runs_dir=runs")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="few repeats; the numbers mean little")
+    parser.add_argument("--quick", action="store_true", help="few repeats, to test the script")
     parser.add_argument("--rank", type=int, default=16, help="of LoRA experts")
     parser.add_argument("--dtype", default="auto", help="auto | float32 | bfloat16")
     parser.add_argument("--vocab", type=int, default=4096, help="draft vocabulary")
     options = parser.parse_args()
-    given = dict(one.split("=", 1) for one in options.pool)
+    typed = dict(setting.split("=", 1) for setting in options.pool)
     repeats = 5 if options.quick else 60
     target = load_target(TargetConfig(dtype=options.dtype))
     with torch.inference_mode():
         torch.manual_seed(0)
         lora, full = lora_pool(target, 8, options.vocab, options.rank), full_pool(target, 8, options.vocab)
         rows = [
-            compared("generalist and 7 LoRA experts", target, lora, repeats),
-            compared("generalist and 7 full experts", target, full, repeats),
+            time_reading("generalist and 7 LoRA experts", target, lora, repeats),
+            time_reading("generalist and 7 full experts", target, full, repeats),
         ]
-    drafters = open_pool(given.get("runs_dir", "runs"), target, given["drafters"].split(",")) if given else None
-    selection = selection_in_cycles(target, drafters or dict(zip("abcdefgh", lora, strict=True)), options.quick)
+    drafters = open_pool(typed.get("runs_dir", "runs"), target, typed["drafters"].split(",")) if typed else None
+    selection = time_selection(target, drafters or dict(zip("abcdefgh", lora, strict=True)), options.quick)
     figures = {
         "lora8_over_one": rows[0]["ratio"],
         "full8_over_one": rows[1]["ratio"],
@@ -92,7 +91,7 @@ def main() -> None:
 
 
 def random_drafter(target: Target, vocab: int) -> Eagle3Drafter:
-    """Of the target's shape."""
+    """A drafter of the target's shape."""
     spec = DrafterSpec.for_target(target.config, target.backbone.taps, vocab)
     drafter = Eagle3Drafter(spec, target.backbone.embedding)
     scratch_init(drafter)
@@ -101,12 +100,12 @@ def random_drafter(target: Target, vocab: int) -> Eagle3Drafter:
 
 
 def full_pool(target: Target, count: int, vocab: int) -> list[FusedDrafter]:
-    """Drafters with weights of their own."""
+    """Independent drafters."""
     return [FusedDrafter(random_drafter(target, vocab), target.backbone.embedding) for _ in range(count)]
 
 
 def lora_pool(target: Target, count: int, vocab: int, rank: int) -> list[FusedDrafter]:
-    """A generalist and experts of it."""
+    """A generalist and its LoRA experts."""
     drafter = random_drafter(target, vocab)
     generalist = FusedDrafter(drafter, target.backbone.embedding)
     modules = {name: m for name, m in drafter.named_modules() if name.split(".")[-1] in LORA_TARGETS}
@@ -121,7 +120,7 @@ def lora_pool(target: Target, count: int, vocab: int, rank: int) -> list[FusedDr
 
 
 class Reader:
-    """A pool that reads the same chunk behind the same text again and again."""
+    """Repeats one reading of a pool: the same chunk after the same text, proposals scored."""
 
     def __init__(self, target: Target, members: Sequence[FusedDrafter]) -> None:
         torch.manual_seed(1)
@@ -133,7 +132,6 @@ class Reader:
         self.features = self.features.to(target.compute_dtype)
 
     def __call__(self) -> None:
-        """Read and judge; then step back."""
         stable, logits, last = list(self.proposer.stable), self.proposer.logits, self.proposer.last
         self.proposer.commit(self.tokens, self.features, [CHUNK])
         self.proposer.read(Truth(self.tokens, None), [TOP_K] * len(self.proposer.drafters.members))
@@ -141,27 +139,26 @@ class Reader:
 
 
 class PlainReader:
-    """One drafter that reads to draft from the newest token, and is not judged."""
+    """Repeats one reading of a drafter without a pool, whose proposals are not scored."""
 
-    def __init__(self, target: Target, member: FusedDrafter, other: Reader) -> None:
-        self.proposer, self.other = Eagle3Proposer(member), other
+    def __init__(self, target: Target, member: FusedDrafter, chunk: Reader) -> None:
+        self.proposer, self.chunk = Eagle3Proposer(member), chunk
         features = torch.randn(CONTEXT, 3 * target.config.hidden_size).to(target.compute_dtype)
         self.proposer.admit(torch.randint(0, 4000, (CONTEXT + 1,)), features)
 
     def __call__(self) -> None:
-        """Read, and score the newest token's children; then step back."""
         stable, last = list(self.proposer.stable), self.proposer.last
-        self.proposer.read(self.other.tokens, self.other.features, [CHUNK])
+        self.proposer.read(self.chunk.tokens, self.chunk.features, [CHUNK])
         self.proposer.drafter.logits(self.proposer.last)
         self.proposer.stable, self.proposer.last = stable, last
 
 
-def compared(name: str, target: Target, members: Sequence[FusedDrafter], repeats: int) -> dict:
-    """Milliseconds of reading with all, with the first alone, and with the first as without a pool."""
-    many, one = Reader(target, members), Reader(target, members[:1])
-    plain = PlainReader(target, members[0], one)
-    times = cold(target, [many, one, plain], repeats)
-    ratios = [all_ / alone for all_, alone in zip(times[0], times[1], strict=True)]
+def time_reading(name: str, target: Target, members: Sequence[FusedDrafter], repeats: int) -> dict:
+    """Milliseconds of reading by all drafters, by a pool of the first, and by the first without a pool."""
+    pool, single = Reader(target, members), Reader(target, members[:1])
+    plain = PlainReader(target, members[0], single)
+    times = time_cold(target, [pool, single, plain], repeats)
+    ratios = [pool_s / single_s for pool_s, single_s in zip(times[0], times[1], strict=True)]
     return {
         "pool": name,
         "all_ms": 1e3 * statistics.median(times[0]),
@@ -171,27 +168,24 @@ def compared(name: str, target: Target, members: Sequence[FusedDrafter], repeats
     }
 
 
-def cold(target: Target, calls: Sequence[Callable[[], None]], repeats: int) -> list[list[float]]:
-    """Seconds of each call, each behind a forward pass of the target, taking turns."""
+def time_cold(target: Target, calls: Sequence[Callable[[], None]], repeats: int) -> list[list[float]]:
+    """Seconds of each call after a forward pass of the target; calls take turns."""
     cache = target.new_cache(1)
     ids, positions = torch.randint(0, 4000, (1, 10)), torch.arange(10)[None]
     times: list[list[float]] = [[] for _ in calls]
     for turn in range(repeats + 3):
-        for call, found in zip(calls, times, strict=True):
+        for call, seconds in zip(calls, times, strict=True):
             cache.place(0, 10)
             target.logits(target.forward(ids, positions, cache)[0])
             began = time.perf_counter()
             call()
             if turn >= 3:
-                found.append(time.perf_counter() - began)
+                seconds.append(time.perf_counter() - began)
     return times
 
 
 def memory(members: Sequence[FusedDrafter]) -> int:
-    """Bytes of the weights that a pool holds, packed copies and batched additions included, each storage once.
-
-    The target's embedding is not the drafters' own; keys and values are not weights.
-    """
+    """Bytes of a pool's weights with packed copies and stacked adapters, without the target's embedding."""
     stack = StackedDrafters(members)
     tensors = [gain for member in members for gain in member.gains.values()]
     for linear in stack.linears.values():
@@ -208,40 +202,38 @@ def memory(members: Sequence[FusedDrafter]) -> int:
 
 
 def normalhedge_ms(drafters: int, rounds: int) -> float:
-    """Milliseconds of an update with the law after it, median."""
-    made, losses, times = learner("normalhedge", drafters), np.random.default_rng(0).random((rounds, drafters)), []
-    for loss in losses:
+    """Milliseconds of an update and of the distribution after it, median."""
+    normalhedge, times = learner("normalhedge", drafters), []
+    for loss in np.random.default_rng(0).random((rounds, drafters)):
         began = time.perf_counter()
-        made.update(loss)
-        made.probs  # noqa: B018 - the law is worked out when it is asked for
+        normalhedge.update(loss)
+        normalhedge.probs  # noqa: B018 - computed on access
         times.append(time.perf_counter() - began)
     return 1e3 * statistics.median(times)
 
 
-def selection_in_cycles(target: Target, drafters: dict[str, Drafter], quick: bool) -> dict[str, float]:
-    """Shares of a decoding cycle: choosing, judging and learning; and all that one drafter alone would not need."""
+def time_selection(target: Target, drafters: dict[str, Drafter], quick: bool) -> dict[str, float]:
+    """The share of a cycle that selection takes (choosing, scoring, learning), and the share that the pool adds."""
     prompts = held_out_prompts(target, 2 if quick else 8, POOL_DOMAINS)
     first = next(iter(drafters))
     pool = Engine(target, Pool(drafters, "normalhedge"))
     alone = Engine(target, Pool({first: drafters[first]}, "static", drafter=first))
-    found = {"pool": [], "alone": []}
+    cycles = {"pool": [], "alone": []}
     for prompt in prompts:
         for name, engine in (("pool", pool), ("alone", alone)):
-            found[name] += engine.generate([prompt], 16 if quick else 64)[0].cycles
-    cycle = {name: [c.draft_s + c.verify_s + c.host_s + c.select_s for c in cycles] for name, cycles in found.items()}
-    select = statistics.median(c.select_s for c in found["pool"]) / statistics.median(cycle["pool"])
-    drafting = {name: statistics.median(c.draft_s + c.select_s for c in cycles) for name, cycles in found.items()}
+            cycles[name] += engine.generate([prompt], 16 if quick else 64)[0].cycles
+    cycle_s = statistics.median(c.draft_s + c.verify_s + c.host_s + c.select_s for c in cycles["pool"])
+    drafting_s = {name: statistics.median(c.draft_s + c.select_s for c in cycles[name]) for name in cycles}
     return {
-        "selection_share": select,
-        "pool_share": (drafting["pool"] - drafting["alone"]) / statistics.median(cycle["pool"]),
-        "cycle_ms": 1e3 * statistics.median(cycle["pool"]),
+        "selection_share": statistics.median(c.select_s for c in cycles["pool"]) / cycle_s,
+        "pool_share": (drafting_s["pool"] - drafting_s["alone"]) / cycle_s,
+        "cycle_ms": 1e3 * cycle_s,
     }
 
 
 def show(rows: list[dict], figures: dict[str, float]) -> None:
-    """Two tables."""
-    table = Table(title=f"reading {CHUNK} tokens behind {CONTEXT}, caches cold, ms", title_justify="left")
-    for heading in ("pool", "all", "one, judged", "one, not judged", "all over one"):
+    table = Table(title=f"reading {CHUNK} tokens after {CONTEXT}, cold caches, ms", title_justify="left")
+    for heading in ("pool", "all", "one, scored", "one, not scored", "all over one"):
         table.add_column(heading, justify="left" if heading == "pool" else "right")
     for row in rows:
         cells = [f"{row[key]:.2f}" for key in ("all_ms", "one_ms", "one_unjudged_ms")]

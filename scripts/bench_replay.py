@@ -1,9 +1,9 @@
-"""How fast replay is, what a Re-SpS training costs, how far the latency model is off, and whether replay is exact.
+"""Measures the speed of replay, the time of a Re-SpS training, the error of the latency profile, and exactness.
 
     python scripts/bench_replay.py [--json PATH] [--quick] [key=value ...]   # keys of `drafterforge train-policy`
 
-Records traces and measures latencies if they are not there.  `live_cycles_different` counts cycles of live decoding,
-each with a tree drawn from 50 actions of the grid, whose tokens are not those that replay says.
+Traces and the latency profile are made if they do not exist.  `live_cycles_different` counts cycles of live decoding
+whose accept length differs from replay; each cycle's tree is drawn from 50 actions of the grid.
 """
 
 from __future__ import annotations
@@ -40,16 +40,15 @@ from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.policies import PolicyInputs, train_shapes
 
-ACTIONS, PROMPTS = 50, 32  # drawn from the grid, and held-out answers decoded with them
+ACTIONS, PROMPTS = 50, 32  # of the grid, and held-out answers decoded live with them
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, print, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("overrides", nargs="*", help="as for drafterforge train-policy")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="little of everything; the numbers mean little")
+    parser.add_argument("--quick", action="store_true", help="little of everything, to test the script")
     options = parser.parse_args(arguments)
     cfg: TrainPolicyConfig = load_config("train_policy", TrainPolicyConfig, options.overrides)
     resps: TrainPolicyConfig = load_config(
@@ -64,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     table = build_table(traces.split("train"), grid, drafter, profile)
     build_s = time.perf_counter() - began
     rows = [
-        stepping(table, observations_of(traces.split("train"), drafter, parts), parts, options.quick)
+        time_stepping(table, observations_of(traces.split("train"), drafter, parts), parts, options.quick)
         for parts in (["features"], ["children", "length"])
     ]
     budget = replace(resps.policy, total_cycles=4000 if options.quick else resps.policy.total_cycles)
@@ -73,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
         began = time.perf_counter()
         train_shapes(budget, inputs, lambda _: None)
         budget_s = time.perf_counter() - began
-    live = exactness(cfg, target, traces, grid, drafter, 2 if options.quick else PROMPTS)
+    live = compare_live(cfg, target, traces, grid, drafter, 2 if options.quick else PROMPTS)
     figures = {
         "cycles_per_s": min(row["cycles_per_s"] for row in rows),
         "resps_budget_s": round(budget_s, 1),
@@ -96,56 +95,56 @@ def main(arguments: list[str] | None = None) -> None:
         save_json_atomic(options.json, report)
 
 
-def stepping(table: OutcomeTable, observations: np.ndarray, parts: list[str], quick: bool) -> dict:
-    """Cycles a second of environments that step and observe, actions drawn beforehand."""
+def time_stepping(table: OutcomeTable, observations: np.ndarray, parts: list[str], quick: bool) -> dict:
+    """Cycles a second of environments that step with random actions and observe."""
     env = ShapeEnvironment(table, observations, num_envs=256, hold_cycles=10)
     draw, steps = np.random.default_rng(0), 20 if quick else 400
     actions = draw.integers(env.num_actions, size=(steps, env.num_envs))
     env.reset()
     began, cycles = time.perf_counter(), 0
-    for one in actions:
-        cycles += int(env.step(one).cycles.sum())
+    for action in actions:
+        cycles += int(env.step(action).cycles.sum())
     rate = cycles / (time.perf_counter() - began)
     return {
-        "part": f"stepping, seeing {'+'.join(parts)}",
+        "part": f"stepping, observing {'+'.join(parts)}",
         "observation": observations.shape[1],
         "cycles_per_s": round(rate),
     }
 
 
-def exactness(
+def compare_live(
     cfg: TrainPolicyConfig, target: Target, traces: Traces, grid: ActionGrid, drafter: int, count: int
 ) -> dict:
-    """Live cycles with drawn trees against their replay; also texts that are not those recorded."""
+    """Decode with random trees, and count cycles that differ from replay and answers that differ from the traces."""
     test = traces.split("test")
-    table, draw = test.accept_lengths(grid, drafter), np.random.default_rng(cfg.seed)
-    drawn = draw.choice(len(grid), size=min(ACTIONS, len(grid)), replace=False)
+    lengths, rng = test.accept_lengths(grid, drafter), np.random.default_rng(cfg.seed)
+    subset = rng.choice(len(grid), size=min(ACTIONS, len(grid)), replace=False)
     drafters = open_pool(cfg.runs_dir, target, [cfg.drafter])
-    found = {"prompts": 0, "cycles": 0, "different": 0, "other_texts": 0, "least_margin": None}
+    counts = {"prompts": 0, "cycles": 0, "different": 0, "other_texts": 0, "least_margin": None}
     with bar("live cycles", count) as progress:
-        for place in range(min(count, len(test.tokens))):
-            begin, tokens = int(test.begins[place]), test.tokens[place].tolist()
-            actions = draw.choice(drawn, size=len(tokens))
+        for index in range(min(count, len(test.tokens))):
+            begin, tokens = int(test.begins[index]), test.tokens[index].tolist()
+            actions = rng.choice(subset, size=len(tokens))
             scheduler = PlannedScheduler([grid.shapes[action] for action in actions])
             engine = Engine(target, Pool(drafters, "static", scheduler=scheduler), max_batch=1)
             answer = engine.generate([tokens[:begin]], cfg.traces.max_new_tokens)[0]
-            found["prompts"] += 1
-            row = test.starts[place]
+            counts["prompts"] += 1
+            row = test.starts[index]
             for cycle, action in zip(answer.cycles, actions, strict=False):
-                found["cycles"] += 1
-                found["different"] += cycle.accept_length != table[row, action]
+                counts["cycles"] += 1
+                counts["different"] += int(cycle.accept_length != lengths[row, action])
                 row += cycle.accept_length
             if answer.tokens != tokens[begin:]:
-                same = next(i for i, (a, b) in enumerate(zip(answer.tokens, tokens[begin:], strict=False)) if a != b)
-                margin = top2_margin(target, tokens[: begin + same])
-                found["other_texts"] += 1
-                found["least_margin"] = min(margin, found["least_margin"] or margin)
+                pairs = enumerate(zip(answer.tokens, tokens[begin:], strict=False))
+                position = next(i for i, (live, recorded) in pairs if live != recorded)
+                margin = top2_margin(target, tokens[: begin + position])
+                counts["other_texts"] += 1
+                counts["least_margin"] = min(margin, counts["least_margin"] or margin)
             progress.advance()
-    return found | {"different": int(found["different"])}
+    return counts
 
 
 def show(rows: list[dict], figures: dict) -> None:
-    """Two tables."""
     table = Table(title="parts", title_justify="left")
     table.add_column("part")
     table.add_column("figures")

@@ -1,11 +1,11 @@
-"""What a cycle costs on a target of a real size, over its own autoregressive decoding and over the memory floor.
+"""Times a cycle on a target of a real size, over autoregressive decoding and over the time of its memory traffic.
 
     python scripts/bench_steps.py [--size llama3.1-8b] [--vocab 32000] [--experts 7] [--context 512] [--json PATH]
 
-Weights are random: what they draft is not accepted, but what a step costs does not depend on that; accept lengths come
-from traces of trained drafters.  The floor of a cycle is the bytes that it must read, the target's weights once and the
-drafter's once a level, over the rate at which this device copies.  With a GPU, cycles of captured graphs stand beside
-the same ones without; speed-ups are over the fastest autoregressive decoding here.
+Weights are random: no drafted token is accepted, but the cost of a step does not depend on that.  The floor of a cycle
+is the bytes that it must read, the target's weights once and the drafter's once a level, over the copy rate of
+this device.  On a GPU, cycles are timed with captured graphs and without.  Ratios are to the fastest autoregressive
+decoding of the same run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from drafterforge.targets.device import DTYPES, choose_device, choose_dtype, des
 from drafterforge.targets.load import Target, wrap_model
 from drafterforge.tree.grow import TreeShape
 
-SIZES = {  # of a target
+SIZES = {
     "llama3.1-8b": {
         "vocab_size": 128256,
         "hidden_size": 4096,
@@ -66,14 +66,14 @@ SIZES = {  # of a target
     },
 }
 STEPS = ("draft", "refresh", "verify", "host", "select")
-WARM = 3  # cycles that are not counted
+WARM_UP = 3  # cycles that are not counted
 RANK = 16  # of LoRA experts
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 @dataclass
-class Contestant:
-    """An engine, and the bytes that one of its cycles has to read."""
+class Method:
+    """An engine, and the bytes that a cycle of it must read."""
 
     name: str
     engine: Engine
@@ -81,15 +81,14 @@ class Contestant:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure, print, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=SIZES, default="llama3.1-8b")
     parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--vocab", type=int, default=32000, help="draft vocabulary")
-    parser.add_argument("--experts", type=int, default=7, help="LoRA experts in the pool, beside its generalist")
+    parser.add_argument("--experts", type=int, default=7, help="LoRA experts in the pool, besides the generalist")
     parser.add_argument("--context", type=int, default=512, help="tokens of the prompt")
-    parser.add_argument("--cycles", type=int, default=30, help="counted, of every method")
+    parser.add_argument("--cycles", type=int, default=30, help="timed cycles of every method")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     device = choose_device(options.device)
@@ -97,10 +96,10 @@ def main(argv: list[str] | None = None) -> None:
     target = random_target(options.size, device, choose_dtype(options.dtype, device))
     drafters = random_pool(target, min(options.vocab, target.config.vocab_size), 1 + options.experts)
     rate = copy_rate(device)
-    rows = [measured(one, options.context, options.cycles, rate) for one in contestants(target, drafters)]
-    alone = min(row["total_ms"] for row in rows if row["method"].startswith("autoregressive"))
+    rows = [measure(method, options.context, options.cycles, rate) for method in methods_of(target, drafters)]
+    autoregressive_ms = min(row["total_ms"] for row in rows if row["method"].startswith("autoregressive"))
     for row in rows:
-        row["over_autoregressive"] = row["total_ms"] / alone
+        row["over_autoregressive"] = row["total_ms"] / autoregressive_ms
     precision = str(target.dtype).removeprefix("torch.")
     title = f"{options.size}, random, {precision}, on {describe_device(device)}; copies at {rate / 1e9:.0f} GB/s"
     show(rows, title)
@@ -119,22 +118,22 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def random_target(size: str, device: torch.device, dtype: torch.dtype) -> Target:
-    """A Llama of that size; weights are made in place, in its dtype."""
+    """A Llama of that size; weights are created on the device in its dtype."""
     config = LlamaConfig(**SIZES[size], max_position_embeddings=8192, bos_token_id=None, eos_token_id=None)
-    before = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with device:
             model = LlamaForCausalLM(config).eval()
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(default_dtype)
     if widens(dtype, device):
         model = model.float()
     return wrap_model(model, None, name=size, folder=Path("in memory"), dtype=dtype)
 
 
 def random_pool(target: Target, vocab: int, count: int) -> list[FusedDrafter]:
-    """A generalist of the target's shape and LoRA experts of it."""
+    """A generalist of the target's shape and its LoRA experts."""
     embedding = target.backbone.embedding
     drafter = Eagle3Drafter(DrafterSpec.for_target(target.config, target.backbone.taps, vocab), embedding)
     drafter = drafter.to(embedding.device)
@@ -144,90 +143,82 @@ def random_pool(target: Target, vocab: int, count: int) -> list[FusedDrafter]:
     modules = {name: m for name, m in drafter.named_modules() if name.split(".")[-1] in LORA_TARGETS}
 
     def adapter() -> dict[str, LowRank]:
-        made = {"device": embedding.device, "dtype": torch.float32}
-        return {
-            name: LowRank(
-                0.02 * torch.randn(RANK, m.in_features, **made), 0.02 * torch.randn(m.out_features, RANK, **made)
-            )
-            for name, m in modules.items()
-        }
+        def random(*shape: int) -> torch.Tensor:
+            return 0.02 * torch.randn(*shape, device=embedding.device)
+
+        return {name: LowRank(random(RANK, m.in_features), random(m.out_features, RANK)) for name, m in modules.items()}
 
     return [generalist, *(generalist.expert(adapter()) for _ in range(count - 1))]
 
 
-def contestants(target: Target, drafters: list[FusedDrafter]) -> list[Contestant]:
+def methods_of(target: Target, drafters: list[FusedDrafter]) -> list[Method]:
     """Autoregressive decoding, chain, tree, and the pool; on a GPU with graphs and without."""
     size = torch.finfo(target.dtype).bits // 8
     generalist = drafters[0]
-    whole = size * numbers_of_target(target)
-    per_level = size * sum(linear.weight.numel() for linear in generalist.linears.values())
+    target_bytes = size * num_weights_read(target)
+    level_bytes = size * sum(linear.weight.numel() for linear in generalist.linears.values())
     tree = default_shape(target.device, target.dtype)
     shapes = {"autoregressive": None, "chain": TreeShape(num_tokens=4, depth=3, top_k=1), "tree": tree}
-    found = []
+    methods = []
     for graphs in (True, False) if target.device.type == "cuda" else (False,):
-        how = ", graphs" if graphs else ""
+        suffix = ", graphs" if graphs else ""
         for name, shape in shapes.items():
             drafter = None if shape is None else generalist
-            named = name if shape is None else f"{name} {shape.num_tokens}/{shape.depth}/{shape.top_k}"
+            label = name if shape is None else f"{name} {shape.num_tokens}/{shape.depth}/{shape.top_k}"
             engine = Engine(target, drafter, shape, max_batch=1, numerics="fast", graphs=graphs)
             levels = 0 if shape is None else shape.depth
-            found.append(Contestant(named + how, engine, whole + levels * per_level))
-    members = {f"drafter{place}": one for place, one in enumerate(drafters)}
+            methods.append(Method(label + suffix, engine, target_bytes + levels * level_bytes))
+    members = {f"drafter{index}": drafter for index, drafter in enumerate(drafters)}
     engine = Engine(target, Pool(members, "normalhedge"), tree, max_batch=1, numerics="fast")
-    own = sum(low.down.numel() + low.up.numel() for one in drafters[1:] for low in additions(one))
-    pool = f"normalhedge over {len(drafters)}"
-    return [*found, Contestant(pool, engine, whole + tree.depth * per_level + size * own)]
+    adapters = [linear.low for expert in drafters[1:] for linear in expert.linears.values() if hasattr(linear, "low")]
+    adapter_bytes = size * sum(low.down.numel() + low.up.numel() for low in adapters)
+    pool_bytes = target_bytes + tree.depth * level_bytes + adapter_bytes
+    return [*methods, Method(f"normalhedge over {len(drafters)}", engine, pool_bytes)]
 
 
-def additions(expert: FusedDrafter) -> list[LowRank]:
-    """What an expert adds to its generalist."""
-    return [linear.low for linear in expert.linears.values() if hasattr(linear, "low")]
-
-
-def numbers_of_target(target: Target) -> int:
-    """Weights that one pass reads: all projections and the head, but of the embedding a row a token."""
+def num_weights_read(target: Target) -> int:
+    """Weights that one pass reads: all projections and the head; of the embedding it reads only a row per token."""
     backbone = target.backbone
     layers = [getattr(layer, name) for layer in backbone.layers for name in ("qkv", "out", "gate_up", "down")]
     return sum(linear.weight.numel() for linear in [*layers, backbone.head])
 
 
 def copy_rate(device: torch.device) -> float:
-    """Bytes that the device reads and writes a second in a large copy."""
-    numbers = (1 << 30 if device.type == "cuda" else 1 << 27) // 4
-    source = torch.zeros(numbers, device=device)
-    sink, took = torch.empty_like(source), []
+    """Bytes a second that the device reads and writes in a large copy."""
+    length = (1 << 30 if device.type == "cuda" else 1 << 27) // 4
+    source = torch.zeros(length, device=device)
+    sink, seconds = torch.empty_like(source), []
     for _ in range(6):
         began = time.perf_counter()
         sink.copy_(source)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        took.append(time.perf_counter() - began)
-    return 8 * numbers / statistics.median(took[1:])
+        seconds.append(time.perf_counter() - began)
+    return 8 * length / statistics.median(seconds[1:])
 
 
-def measured(one: Contestant, context: int, count: int, rate: float) -> dict[str, Any]:
+def measure(method: Method, context: int, count: int, rate: float) -> dict[str, Any]:
     """Median milliseconds of a cycle and of its steps."""
-    vocabulary = one.engine.target.config.vocab_size
+    vocabulary = method.engine.target.config.vocab_size
     prompt = torch.randint(0, vocabulary, (context,), generator=torch.Generator().manual_seed(1)).tolist()
-    largest = 1 + one.engine.shape.depth
-    answer = one.engine.generate([prompt], max_new_tokens=largest * (WARM + count) + 1)[0]
-    cycles = answer.cycles[WARM : WARM + count]
-    spent = {
+    longest = 1 + method.engine.shape.depth
+    answer = method.engine.generate([prompt], max_new_tokens=longest * (WARM_UP + count) + 1)[0]
+    cycles = answer.cycles[WARM_UP : WARM_UP + count]
+    seconds = {
         "draft": [cycle.draft_s - cycle.refresh_s for cycle in cycles],
         "refresh": [cycle.refresh_s for cycle in cycles],
         "verify": [cycle.verify_s for cycle in cycles],
         "host": [cycle.host_s for cycle in cycles],
         "select": [cycle.select_s for cycle in cycles],
     }
-    total = [sum(parts) for parts in zip(*spent.values(), strict=True)]
-    median = {f"{step}_ms": 1e3 * statistics.median(spent[step]) for step in STEPS}
+    total = [sum(parts) for parts in zip(*seconds.values(), strict=True)]
+    median = {f"{step}_ms": 1e3 * statistics.median(seconds[step]) for step in STEPS}
     total_ms = 1e3 * statistics.median(total)
-    floor = 1e3 * one.num_bytes / rate
-    return {"method": one.name, **median, "total_ms": total_ms, "floor_ms": floor, "over_floor": total_ms / floor}
+    floor = 1e3 * method.num_bytes / rate
+    return {"method": method.name, **median, "total_ms": total_ms, "floor_ms": floor, "over_floor": total_ms / floor}
 
 
 def show(rows: list[dict[str, Any]], title: str) -> None:
-    """Print the table."""
     table = Table(title=title, title_justify="left")
     for heading in ("ms", *STEPS, "cycle", "over AR", "floor", "over floor"):
         table.add_column(heading, justify="left" if heading == "ms" else "right", no_wrap=True)

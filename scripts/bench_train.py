@@ -1,13 +1,13 @@
-"""Measure a training step (forward and backward of every TTT step), beside that of `speculators` where it is installed.
+"""Times a training step, forward and backward of all TTT steps, beside that of `speculators` if it is installed.
 
     scripts/bench_train_env && .venv-speculators/bin/python scripts/bench_train.py
 
-Weights and data are synthetic, of the embedded target's shape; both programs get the same, in fp32, in one run, their
-repeats interleaved.  Two things differ by design, so three of our variants are timed: speculators freezes the draft
-head, which we train by default, and it keeps every step's intermediate values, which we recompute by default.
-The losses are compared where their definitions agree: speculators' own per-position loss, averaged over the slots
-whose root and predicted token belong to the answer, against our cross-entropy less the teacher's entropy.  The
-synthetic target never favours a token outside the draft vocabulary, which the two treat differently.
+Weights and data are synthetic, of the embedded target's shape.  Both programs get the same ones in fp32, and take turns
+in one run.  They differ in two ways, so three of our variants are timed: speculators freezes the draft head, which we
+train by default, and it keeps the activations of every step, which we recompute by default.
+Losses are compared where their definitions agree: speculators' loss per position, averaged over the slots whose root
+and predicted token belong to the answer, against our cross-entropy minus the teacher's entropy.  The synthetic target
+never prefers a token outside the draft vocabulary, because the two programs treat that case differently.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from drafterforge.targets.device import choose_device, describe_device
 
 SPECULATORS = "speculators"
 INSTALL = "scripts/bench_train_env && .venv-speculators/bin/python scripts/bench_train.py"
-STAY, JITTER = 0.8, 0.05  # how the synthetic target's states drift from one position to the next
+STAY, JITTER = 0.8, 0.05  # probability that a position keeps the last state, and the noise added to it
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a run is."""
+    """Sizes of a run."""
 
     spec: DrafterSpec
     ttt_steps: int
@@ -66,10 +66,10 @@ def scale(quick: bool) -> Scale:
 
 
 def synthetic_batch(size: Scale, head: Tensor, token_ids: Tensor, generator: torch.Generator) -> PackedBatch:
-    """Sequences whose target drifts: a position's state is often close to the one before.
+    """Sequences whose states are often close to the one before.
 
-    A drafter that copies its feature is then right about as often as a trained one, which makes the comparison of
-    accuracies mean something.  head: [V, H].  token_ids: draft vocabulary, [W].
+    A drafter that copies its feature is then right about as often as a trained one, so accuracies compare.
+    head: [V, H].  token_ids: draft vocabulary, [W].
     """
     lengths, prompts = [], []
 
@@ -102,7 +102,7 @@ def synthetic_batch(size: Scale, head: Tensor, token_ids: Tensor, generator: tor
 
 @torch.no_grad()
 def synthetic_module(size: Scale, config: TrainerConfig, generator: torch.Generator) -> tuple[DistillModule, Tensor]:
-    """A drafter near the copy of its high feature, and the target's head [V, H]."""
+    """A drafter that roughly copies its high feature, and the target's head [V, H]."""
     spec = size.spec
     width = spec.hidden_size
     head = torch.randn(spec.vocab_size, width, generator=generator) * (2.5 * width**-0.5)
@@ -116,7 +116,7 @@ def synthetic_module(size: Scale, config: TrainerConfig, generator: torch.Genera
 
 @dataclass(frozen=True)
 class Agreement:
-    """What both programs say of one TTT step."""
+    """Figures that both programs compute."""
 
     loss: list[float]  # mean KL of each step
     joint: list[int]  # slots right at this and all earlier steps
@@ -126,13 +126,11 @@ class Ours:
     """drafterforge's step."""
 
     def __init__(self, module: DistillModule, batch: PackedBatch, *, train_head: bool, **changes: Any) -> None:
-        """changes: of the trainer's configuration."""
         self.module, self.batch, self.train_head = module, batch, train_head
         self.config = replace(module.config, **changes)
         self.ttt_steps, self.recompute = self.config.ttt_steps, self.config.checkpoint_steps
 
     def step(self) -> StepCounts:
-        """Forward and backward."""
         self.module.config = self.config
         self.module.drafter.lm_head.weight.requires_grad_(self.train_head)
         self.module.zero_grad(set_to_none=True)
@@ -141,7 +139,7 @@ class Ours:
         return counts
 
     def agreement(self) -> Agreement:
-        """Cross-entropy less the teacher's entropy, per step."""
+        """Cross-entropy minus the teacher's entropy, per step."""
         counts = self.step()
         layout = lay_out(self.batch, self.ttt_steps)
         log_p = (self.batch.states[layout.teacher_positions] @ self.module.head.T).log_softmax(dim=-1)
@@ -153,7 +151,7 @@ class Ours:
 class Theirs:
     """The step of speculators' Eagle3DraftModel with the same weights, on the same batch."""
 
-    train_head = recompute = False  # it never trains its head, and keeps every step's intermediate values
+    train_head = recompute = False  # it freezes its head and keeps the activations of every step
 
     def __init__(self, module: DistillModule, batch: PackedBatch) -> None:
         from speculators.losses import resolve_loss_config
@@ -173,7 +171,7 @@ class Theirs:
             max_position_embeddings=spec.max_positions,
             rms_norm_eps=spec.rms_norm_eps,
             rope_parameters=dict(spec.rope_parameters),
-            attn_implementation="sdpa",  # of the two that train on a CPU the faster one
+            attn_implementation="sdpa",  # the faster of the two that train on a CPU
         )
         self.model = Eagle3DraftModel(
             Eagle3SpeculatorConfig(
@@ -187,22 +185,22 @@ class Theirs:
         weights |= {
             "embed_tokens.weight": drafter.embedding,
             "verifier_lm_head.weight": module.head,
-            "verifier_norm.weight": torch.ones(spec.hidden_size),  # our states are normed already: norming is idle
+            "verifier_norm.weight": torch.ones(spec.hidden_size),  # our states are normed already
         }
         self.model.load_state_dict(weights, strict=True)
         self.model.train()
         self.loss = resolve_loss_config("kl_div", "eager")
         self.decay = module.config.step_decay
-        # A sequence of n tokens has n - 1 slots; slot j of the pack is its place[j]-th.
+        # A sequence of n tokens has n - 1 slots; slot_index[j] counts the slots before token j of the pack.
         has_slot = torch.cat([torch.arange(n) < n - 1 for n in batch.lengths]).to(module.head.device)
         self.slots = has_slot.nonzero()[:, 0]
-        self.place = has_slot.cumsum(0) - 1
+        self.slot_index = has_slot.cumsum(0) - 1
         self.documents = torch.cat([torch.full((n - 1,), i) for i, n in enumerate(batch.lengths)]).to(self.slots)
 
     def step(self, loss: dict | None = None) -> dict[str, Tensor]:
         """Forward and backward; a slot's position, token and teacher are those of the token after it."""
         batch, following = self.batch, self.slots + 1
-        # the last token of an answer is followed by nothing that could teach
+        # the last token of an answer has no successor to learn
         mask = batch.loss_mask[following] & (self.slots + 2 < batch.tokens.numel())
         mask[:-1] &= self.documents[1:] == self.documents[:-1]
         self.model.zero_grad(set_to_none=True)
@@ -221,7 +219,7 @@ class Theirs:
         return metrics
 
     def agreement(self) -> Agreement:
-        """Its own loss at every position, averaged over our slots; its joint accuracy counts."""
+        """Its loss per position, averaged over our slots, and its joint accuracy counts."""
         ((name, (kl, weight)),) = self.loss.items()
         by_position: list[Tensor] = []
 
@@ -232,14 +230,14 @@ class Theirs:
         metrics = self.step({name: (recorded, weight)})
         layout = lay_out(self.batch, self.ttt_steps)
         losses = [
-            values[0, self.place[layout.rows[slots[slots >= 0]]]].mean().item()
+            values[0, self.slot_index[layout.rows[slots[slots >= 0]]]].mean().item()
             for values, slots in zip(by_position, layout.slots, strict=True)
         ]
         return Agreement(losses, [int(metrics[f"full_acc_{i}_sum"]) for i in range(self.ttt_steps)])
 
 
 def measure(runners: dict[str, Any], repeats: int, device: torch.device) -> dict[str, float]:
-    """Median seconds of a step of each, the repeats interleaved; every runner has run once before."""
+    """Median seconds of a step; runners take turns, and each has run once before."""
 
     def seconds(step: Callable[[], Any]) -> float:
         begin = time.perf_counter()
@@ -257,7 +255,7 @@ def measure(runners: dict[str, Any], repeats: int, device: torch.device) -> dict
 
 
 def run(quick: bool) -> dict[str, Any]:
-    """The whole measurement, as it is written to --json."""
+    """Measure and return the report."""
     size, device = scale(quick), choose_device("auto")
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
@@ -272,7 +270,7 @@ def run(quick: bool) -> dict[str, Any]:
     }
     if find_spec(SPECULATORS):
         runners[SPECULATORS] = Theirs(module, batch)
-    agreements = {name: runner.agreement() for name, runner in runners.items()}  # also warms each up
+    agreements = {name: runner.agreement() for name, runner in runners.items()}  # also a warm-up
     times = measure(runners, size.repeats, device)
     answer_tokens = int(batch.loss_mask.sum())
     rows = [
@@ -369,10 +367,9 @@ def print_report(report: dict[str, Any], console: Console) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the numbers here")
-    parser.add_argument("--quick", action="store_true", help="a toy in seconds, to see that everything runs")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the report here")
+    parser.add_argument("--quick", action="store_true", help="a toy in seconds, to test the script")
     options = parser.parse_args(arguments)
     report = run(options.quick)
     print_report(report, Console())

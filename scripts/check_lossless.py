@@ -2,9 +2,9 @@
 
     python scripts/check_lossless.py drafter=runs/smollm2-135m/drafters/quickstart [--datastore FOLDER] --prompts 200
 
-Held-out prompts of the built-in grammars, domains mixed, decoded in batches.  In float32 a difference at a near tie is
-decoded again in float64 and counts if it stays; in half precision `numerics=invariant` is checked, where every
-difference counts.  Exit code 1 if any is left.
+Prompts are held-out ones of the built-in grammars, domains mixed, decoded in batches.  In float32, a difference at a
+near tie is decoded again in float64 and counts if it remains.  In half precision, `numerics=invariant` is checked and
+every difference counts.  The exit code is 1 if any difference counts.
 """
 
 from __future__ import annotations
@@ -40,12 +40,10 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a row for every method, and write them if asked to; 1 if any answer differs."""
+    """The exit code: 1 if an answer differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("drafter", nargs="?", help="drafter=FOLDER: an EAGLE-3 drafter beside retrieval")
-    parser.add_argument(
-        "--datastore", type=Path, metavar="FOLDER", help="a datastore of answers, alone and in its trees"
-    )
+    parser.add_argument("drafter", nargs="?", help="drafter=FOLDER of an EAGLE-3 drafter, besides retrieval")
+    parser.add_argument("--datastore", type=Path, metavar="FOLDER", help="a datastore, alone and in hybrid trees")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--dtype", default="float32")
@@ -64,14 +62,14 @@ def main(arguments: list[str] | None = None) -> int:
         return load_target(TargetConfig(dtype="float64"))
 
     def drafters(target: Target) -> dict[str, tuple[Drafter, str]]:
-        found = {"retrieval": Retrieval()}
+        retrievals = {"retrieval": Retrieval()}
         if args.datastore:
-            found["datastore"] = Retrieval(datastore=Datastore.open(args.datastore))
-        alone: dict[str, tuple[Drafter, str]] = {name: (one, "retrieval") for name, one in found.items()}
+            retrievals["datastore"] = Retrieval(datastore=Datastore.open(args.datastore))
+        alone: dict[str, tuple[Drafter, str]] = {name: (drafter, "retrieval") for name, drafter in retrievals.items()}
         if folder is None:
             return alone
         drafter = open_any(folder, target)
-        hybrids = {f"eagle3+{name}": (HybridDrafter(drafter, one), "hybrid") for name, one in found.items()}
+        hybrids = {f"eagle3+{name}": (HybridDrafter(drafter, r), "hybrid") for name, r in retrievals.items()}
         return {"eagle3": (drafter, "eagle3"), **hybrids, **alone}
 
     def engine(target: Target, name: str | None) -> Engine:
@@ -81,22 +79,23 @@ def main(arguments: list[str] | None = None) -> int:
         shape = default_shape(target.device, target.dtype, kind)
         return Engine(target, drafter, shape, numerics=numerics, max_batch=args.max_batch)
 
-    wanted, rows = None, []
+    expected, rows = None, []
     for name in (None, *drafters(target)):
         began = time.perf_counter()
         answers = engine(target, name).generate(prompts, args.max_new_tokens, sampling)
         seconds = time.perf_counter() - began
-        wanted = wanted or answers
-        again = (
+        expected = expected or answers
+        exact_engines = (
             (lambda name=name: (engine(exact(), name), engine(exact(), None)))
             if numerics == "fast" and not args.temperature
             else None
         )
         console.print(f"{name or 'autoregressive'}: {len(prompts)} prompts in {seconds:.0f} s")
-        different = find_mismatches(name or "autoregressive", target, answers, wanted, again)
-        for one in different:
-            near = ", the same in float64" if one.rerun else ""
-            console.print(f"  prompt {one.prompt} differs at token {one.position}, margin {one.margin:.1e}{near}")
+        differences = find_mismatches(name or "autoregressive", target, answers, expected, exact_engines)
+        for mismatch in differences:
+            note = ", equal in float64" if mismatch.rerun else ""
+            where = f"prompt {mismatch.prompt} differs at token {mismatch.position}"
+            console.print(f"  {where}, margin {mismatch.margin:.1e}{note}")
         cycles = [cycle for answer in answers for cycle in answer.cycles]
         rows.append(
             {
@@ -105,8 +104,8 @@ def main(arguments: list[str] | None = None) -> int:
                 "num_tokens": sum(len(answer.tokens) for answer in answers),
                 "mat": sum(cycle.accept_length for cycle in cycles) / len(cycles),
                 "seconds": seconds,
-                "different": len(different),
-                "mismatches": count_mismatches(different),
+                "different": len(differences),
+                "mismatches": count_mismatches(differences),
             }
         )
     show(rows, f"{target.name} in {args.dtype}, numerics={numerics}")
@@ -130,9 +129,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def show(rows: list[dict[str, Any]], title: str) -> None:
-    """A table."""
     table = Table(title=title, title_justify="left")
-    for heading in ("method", "prompts", "tokens", "MAT", "seconds", "different", "of them real"):
+    for heading in ("method", "prompts", "tokens", "MAT", "seconds", "different", "mismatches"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     forms = ("", "", "", ".2f", ".0f", "", "")
     for row in rows:

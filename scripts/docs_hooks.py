@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: a page that would load anything from another host fails the build."""
+"""Hooks of mkdocs: the build fails if a page loads anything from another host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class Loader(HTMLParser):
         self.foreign: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Look at the attributes that make a browser fetch something."""
         values = {name: value or "" for name, value in attrs}
         fetched = [values[name] for name in LOADS & values.keys()]
         if tag == "link" and LINKED & set(values.get("rel", "").split()):
@@ -30,7 +29,7 @@ class Loader(HTMLParser):
 
 
 def foreign_resources(name: str, text: str) -> list[str]:
-    """What the file loads from other hosts."""
+    """Addresses on other hosts that the file loads."""
     if name.endswith(".html"):
         loader = Loader()
         loader.feed(text)

@@ -1,9 +1,9 @@
-"""Print our figures as the papers' tables, beside the published ones, and write them as one Markdown file.
+"""Print our figures in the tables of the papers, beside the published ones, and write them as one Markdown file.
 
     python scripts/papers_tables.py runs/smollm2-135m/reports/papers [REPORT ...] [--out FILE.md]
 
-A report is a folder of `drafterforge eval` or `train-policy`, or its report.json.  Several fill one set of tables, and
-what they do not hold stays empty: each table says how many cells, and what to type.
+A report is a folder of `drafterforge eval` or `train-policy`, or its report.json.  Several reports fill one set of
+tables.  Each table says how many of its cells are empty, and the command that fills them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from drafterforge.reporting.reader import read_report
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print, and write if asked to; 2 and one line if a report cannot be read."""
+    """The exit code: 2 if a report cannot be read."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT")
     parser.add_argument("--out", type=Path, metavar="FILE.md")

@@ -5,9 +5,9 @@
     python scripts/results.py --check          # compare; exit 1 if a file is out of date
     python scripts/results.py --keep FILE NAME # copy FILE, or an artifact's folder, to docs/reports/NAME.json first
 
-`docs/reports/index.yaml` lists title, command, note and figures of each report.  A figure is a template with paths into
-the report: `{A / B:.2f}` is one number over another, `{rows[method=tree*].mat:.2f}` is of the first row that matches.
-NAME@DEVICE is the same measurement on another machine.
+`docs/reports/index.yaml` lists title, command, note and figures of each report.  A figure is a template of paths into
+the report: `{A / B:.2f}` divides two numbers, `{rows[method=tree*].mat:.2f}` reads the first row that matches.
+A report called NAME@DEVICE is NAME measured on another machine.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")  # a key, or a condition in brackets
-COMMIT = re.compile(r"commit `\w+`")  # not compared: a rebase changes it
+STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")  # a key, or [a condition]
+COMMIT = re.compile(r"commit `\w+`")  # not compared, because a rebase changes it
 PRIVATE = re.compile(r"\w+://|(?<![\w./])~?/[A-Za-z_][^\s\"]*")  # an address, or a path of this machine
 MOST_ROWS = 8  # replayed rows in one table
 TOP = """# Results
@@ -49,7 +49,7 @@ Report = Mapping[str, Any]
 
 
 class ResultsError(Exception):
-    """A report lacks what the index asks for."""
+    """A report lacks a value that the index names."""
 
 
 class Template(Formatter):
@@ -59,7 +59,7 @@ class Template(Formatter):
         self.name, self.report = name, {**report, "rows": overall(report)}
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
-        """The value at a path, or one value over another."""
+        """The value at a path, or the ratio of two."""
         values = [self.look_up(path) for path in field_name.split(" / ")]
         return (values[0] if len(values) == 1 else values[0] / values[1]), field_name
 
@@ -83,20 +83,20 @@ class Template(Formatter):
 
 
 def matches(row: Report, condition: str) -> bool:
-    """Whether a row has all values of `key=pattern&key=pattern`."""
+    """Whether a row matches `key=pattern&key=pattern`."""
     pairs = (part.split("=", 1) for part in condition.split("&"))
     return all(fnmatchcase(str(row.get(key)), pattern) for key, pattern in pairs)
 
 
 def overall(report: Report) -> list[Report]:
-    """Rows over all domains, and rows of one domain where that is all that was measured."""
+    """Rows over all domains, and rows of one domain if there is none over all."""
     rows = report.get("rows", [])
-    whole = {key_of(row) for row in rows if row.get("domain") == "all"}
-    return [row for row in rows if row.get("domain") == "all" or key_of(row) not in whole]
+    totals = {key_of(row) for row in rows if row.get("domain") == "all"}
+    return [row for row in rows if row.get("domain") == "all" or key_of(row) not in totals]
 
 
 def key_of(row: Report) -> tuple[str, ...]:
-    """What a row measured, except the domain."""
+    """The identity of a row's measurement, without the domain."""
     return tuple(str(row.get(key)) for key in ("method", "source", "axis", "at"))
 
 
@@ -112,7 +112,7 @@ def is_plain(row: Report) -> bool:
 
 
 def timed(report: Report) -> Iterator[str]:
-    """Methods that were timed."""
+    """The table of timed methods."""
     rows = [row for row in overall(report) if row["source"] == "live" and not row.get("axis")]
     yield f"Timed on {rows[0]['num_prompts']} prompts ({rows[0]['num_tokens']:,} tokens):"
     cells = []
@@ -125,9 +125,9 @@ def timed(report: Report) -> Iterator[str]:
 
 
 def scaled(report: Report) -> Iterator[str]:
-    """Methods timed along axes such as batch size."""
+    """The table of methods along axes such as batch size."""
     rows = [row for row in overall(report) if row.get("axis") and not is_plain(row)]
-    yield "Speed-up and MAT along an axis, everything else unchanged:"
+    yield "Speed-up and MAT along an axis; other settings stay the same:"
     cells = [[r["axis"], f"{r['at']:g}", r["method"], f"{r['speedup']:.2f}x", f"{r['mat']:.2f}"] for r in rows]
     yield table(["axis", "value", "method", "speed-up", "MAT"], cells)
 
@@ -143,7 +143,7 @@ def domains(report: Report) -> Iterator[str]:
 
 
 def selectors(report: Report) -> Iterator[str]:
-    """Selectors that were replayed, the best first."""
+    """The table of replayed selectors, best first."""
     rows = sorted((row for row in overall(report) if row["source"] != "live"), key=lambda row: -row["mat"])
     yield f"Selectors, replayed exactly on {rows[0]['num_prompts']} answers; regret is in cycles a request:"
     cells = [[row["method"], f"{row['mat']:.2f}", f"{row['regret_cycles']:.2f}"] for row in rows[:MOST_ROWS]]
@@ -167,7 +167,7 @@ def section(name: str, entry: Report, report: Report, root: Path) -> str:
 
 
 def commit_of(root: Path, name: str) -> str:
-    """The commit that added the report as it is."""
+    """The last commit that changed the report."""
     command = ["git", "log", "-1", "--format=%h", "--abbrev=7", "--", f"docs/reports/{name}.json"]
     return subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.strip() or "uncommitted"
 
@@ -187,8 +187,8 @@ def picture(report: Report, bars: Mapping[str, str]) -> str:
     """docs/figures/speed.svg: tokens per second of some methods, readable on light and dark pages."""
     rows = {row["method"]: row for row in overall(report) if row["source"] == "live"}
     fastest, lines = max(rows[method]["tokens_per_s"] for method in bars), []
-    for place, (method, label) in enumerate(bars.items()):
-        row, y = rows[method], 44 + 34 * place
+    for index, (method, label) in enumerate(bars.items()):
+        row, y = rows[method], 44 + 34 * index
         width = 400 * row["tokens_per_s"] / fastest
         kind = "theirs" if row["mismatches"] is None else "plain" if is_plain(row) else "ours"
         lines.append(f'<text x="268" y="{y + 17}" text-anchor="end">{escape(label)}</text>')
@@ -205,7 +205,7 @@ def picture(report: Report, bars: Mapping[str, str]) -> str:
 
 
 def keep(path: Path, name: str, index: Report, root: Path) -> None:
-    """Copies a report, or an artifact's folder as one, to docs/reports; refuses what the page could not show."""
+    """Copies a report, or an artifact's JSON files as one, to docs/reports; fails if the page cannot show it."""
     report = {}
     for file in [path] if path.is_file() else [path / part for part in PARTS if (path / part).is_file()]:
         content = json.loads(file.read_text())
@@ -219,7 +219,7 @@ def keep(path: Path, name: str, index: Report, root: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 1 if a file is out of date, 2 and one line for a mistake."""
+    """The exit code: 1 if a file is out of date, 2 for a user's mistake."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--keep", nargs=2, metavar=("FILE", "NAME"))
@@ -241,7 +241,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.check:
             path.write_text(text)
         elif COMMIT.sub("", path.read_text()) != COMMIT.sub("", text):
-            print(f"{path} is not what docs/reports says; run python scripts/results.py", file=sys.stderr)
+            print(f"{path} is out of date; run python scripts/results.py", file=sys.stderr)
             return 1
     return 0
 

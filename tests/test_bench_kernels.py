@@ -41,10 +41,10 @@ def test_a_pass_is_the_sum_of_its_layers(bench, tmp_path):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("--rows some", "--rows some are no numbers"),
-        ("--rows 0", "are 1 or more"),
-        ("--rounds 0", "are 1 or more"),
-        ("--threads 0", "are 1 or more"),
+        ("--rows some", "--rows some must be whole numbers"),
+        ("--rows 0", "must be at least 1"),
+        ("--rounds 0", "must be at least 1"),
+        ("--threads 0", "must be at least 1"),
     ],
 )
 def test_a_mistake_is_told(bench, typed, said, capsys):

@@ -44,7 +44,7 @@ def test_a_figure_that_was_changed_by_hand_is_noticed(results, root, file, capsy
     path = root / "docs" / file
     path.write_text(re.sub(r"1\.87x", "9.87x", path.read_text()))
     assert results("--check", "--root", root) == 1
-    assert f"{path} is not what docs/reports says" in capsys.readouterr().err
+    assert f"{path} is out of date" in capsys.readouterr().err
     assert results("--root", root) == 0 and results("--check", "--root", root) == 0
 
 

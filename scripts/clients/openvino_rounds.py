@@ -1,12 +1,13 @@
-"""Decode prompts in OpenVINO GenAI with an exported drafter and without, and write tokens and statistics.
+"""Decode prompts in OpenVINO GenAI with an exported drafter and without it, and write tokens and statistics.
 
     PYTHON_OF_OPENVINO scripts/clients/openvino_rounds.py --target FOLDER --drafter FOLDER --prompts IDS.json \
         --whole FOLDER --inputs IN.npz --work FOLDER --out FOUND.json
 
-Models become OpenVINO's own files in --work, once.  IDS.json holds lists of token ids.  --whole is the drafter with the
-target's embedding among its tensors, which OpenVINO GenAI puts in place by itself and a pass of the drafter alone
-needs: FOUND.npz gets its `logits` [T, W] for IN.npz, `features` [T, 3H] and `tokens` [T], the token after each of them.
-Needs openvino-genai and optimum-intel (scripts/clients_env openvino); knows nothing of drafterforge.
+Models are converted to OpenVINO's files in --work, once.  IDS.json holds lists of token ids.  --whole is the drafter
+with the target's embedding among its tensors: OpenVINO GenAI adds it by itself, but a pass of the drafter alone needs
+it.  That pass reads IN.npz, `features` [T, 3H] and `tokens` [T], the token after each of them, and writes `logits`
+[T, W] to FOUND.npz.
+Needs openvino-genai and optimum-intel (scripts/clients_env openvino); does not import drafterforge.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PRECISION = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "IN
 
 
 def main() -> None:
-    """Prompts one by one, greedily, in float32."""
+    """Decode prompts one by one, greedily, in float32."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("target", "drafter", "prompts", "whole", "inputs", "work", "out"):
         parser.add_argument(f"--{name}", required=True)
@@ -36,24 +37,24 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64)
     typed = parser.parse_args()
     work = Path(typed.work)
-    target = converted(Path(typed.target), work / "target")
-    drafter, whole = (
-        converted(Path(folder), work / f"drafter-{Path(folder).name}", "--trust-remote-code")
+    target = convert(Path(typed.target), work / "target")
+    drafter, with_embedding = (
+        convert(Path(folder), work / f"drafter-{Path(folder).name}", "--trust-remote-code")
         for folder in (typed.drafter, typed.whole)
     )
-    np.savez(Path(typed.out).with_suffix(".npz"), **forward(whole, np.load(typed.inputs)))
+    np.savez(Path(typed.out).with_suffix(".npz"), **forward(with_embedding, np.load(typed.inputs)))
     prompts = json.loads(Path(typed.prompts).read_text())
     plain = pipeline(target)
     texts = [decode(plain, ids, typed.max_tokens)["tokens"] for ids in prompts]
     del plain
     drafting = pipeline(target, drafter)
     answers = [decode(drafting, ids, typed.max_tokens, typed.depth) for ids in prompts]
-    found = {"version": openvino_genai.__version__, "plain": texts, "answers": answers}
-    Path(typed.out).write_text(json.dumps(found) + "\n")
+    report = {"version": openvino_genai.__version__, "plain": texts, "answers": answers}
+    Path(typed.out).write_text(json.dumps(report) + "\n")
 
 
-def converted(folder: Path, to: Path, *flags: str) -> Path:
-    """The folder of OpenVINO's files of a model."""
+def convert(folder: Path, to: Path, *flags: str) -> Path:
+    """Convert a model to OpenVINO's files, unless they exist, and return their folder."""
     if not (to / "openvino_model.xml").exists():
         tool = Path(sys.executable).with_name("optimum-cli")
         task = ["--task", "text-generation-with-past", "--weight-format", "fp32"]
@@ -78,11 +79,11 @@ def forward(drafter: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarra
 
 
 def pipeline(target: Path, drafter: Path | None = None) -> openvino_genai.LLMPipeline:
-    """The target, and what drafts for it."""
+    """A pipeline of the target, with a drafter or without."""
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.cache_size, scheduler.enable_prefix_caching, scheduler.max_num_batched_tokens = 1, False, 1024
-    more = {"draft_model": openvino_genai.draft_model(str(drafter), "CPU", **PRECISION)} if drafter else {}
-    return openvino_genai.LLMPipeline(str(target), "CPU", scheduler_config=scheduler, **PRECISION, **more)
+    options = {"draft_model": openvino_genai.draft_model(str(drafter), "CPU", **PRECISION)} if drafter else {}
+    return openvino_genai.LLMPipeline(str(target), "CPU", scheduler_config=scheduler, **PRECISION, **options)
 
 
 def decode(pipe: openvino_genai.LLMPipeline, ids: list[int], max_tokens: int, depth: int = 0) -> dict:
@@ -92,12 +93,12 @@ def decode(pipe: openvino_genai.LLMPipeline, ids: list[int], max_tokens: int, de
     if depth:
         config.num_assistant_tokens = depth
     row = np.array([ids], dtype=np.int64)
-    found = pipe.generate(
+    output = pipe.generate(
         openvino_genai.TokenizedInputs(openvino.Tensor(row), openvino.Tensor(np.ones_like(row))), config
     )
-    answer = {"tokens": list(found.tokens[0])}
+    answer = {"tokens": list(output.tokens[0])}
     if depth:
-        metrics = found.extended_perf_metrics
+        metrics = output.extended_perf_metrics
         answer["accepted"] = metrics.get_num_accepted_tokens()
         answer["inferences"] = len(metrics.main_model_metrics.raw_metrics.m_durations)
     return answer

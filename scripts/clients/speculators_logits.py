@@ -1,11 +1,11 @@
-"""Open an exported drafter in the `speculators` library, strictly, and write the logits of its own forward pass.
+"""Open an exported drafter in the `speculators` library and write the logits of its forward pass.
 
     PYTHON_OF_SPECULATORS scripts/clients/speculators_logits.py --drafter FOLDER --inputs IN.safetensors --out OUT \
         [--convert-for TARGET]
 
-IN holds `features` [T, 3H] and `tokens` [T]: the token after each feature's position.  OUT.safetensors gets `logits`
-[steps, T, W]; OUT.json what was missing and unexpected among the tensors.  --convert-for: the folder is in SGLang's
-layout, and speculators' own converter makes it one of theirs first.  Knows nothing of drafterforge.
+IN holds `features` [T, 3H] and `tokens` [T], the token after each feature's position.  OUT.safetensors gets `logits`
+[steps, T, W]; OUT.json lists missing and unexpected tensors.  With --convert-for, the folder is in SGLang's layout, and
+speculators' converter changes it to its own layout first.  Does not import drafterforge.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from speculators.models.eagle3 import Eagle3DraftModel
 
 
 def main() -> None:
-    """Teacher-forced steps as in training, in float32."""
+    """Run teacher-forced steps as in training, in float32."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("drafter", "inputs", "out", "convert-for"):
         parser.add_argument(f"--{name}", required=name != "convert-for", default="")
@@ -37,12 +37,12 @@ def main() -> None:
     config = SpeculatorModelConfig.from_pretrained(folder)
     config.transformer_layer_config._attn_implementation = "eager"
     model = Eagle3DraftModel(config)
-    found = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    keys = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
     inputs = load_file(typed.inputs)
-    if "embed_tokens.weight" in found.missing_keys:
+    if "embed_tokens.weight" in keys.missing_keys:
         model.embed_tokens.weight.data.copy_(inputs["embedding"])
     logits: list[torch.Tensor] = []
-    model.lm_head.register_forward_hook(lambda module, given, output: logits.append(output[0].detach().clone()))
+    model.lm_head.register_forward_hook(lambda module, inputs, output: logits.append(output[0].detach().clone()))
     tokens = inputs["tokens"][None]
     with torch.no_grad():
         model.float().eval()(
@@ -52,29 +52,29 @@ def main() -> None:
             ttt_steps=typed.steps,
         )
     save_file({"logits": torch.stack(logits)}, f"{out}.safetensors")
-    told = {
-        "missing": sorted(found.missing_keys),
-        "unexpected": sorted(found.unexpected_keys),
+    report = {
+        "missing": sorted(keys.missing_keys),
+        "unexpected": sorted(keys.unexpected_keys),
         "layers": list(config.eagle_aux_hidden_state_layer_ids),
         **{flag: getattr(config, flag) for flag in ("norm_before_residual", "fc_norm", "norm_output")},
         "verifier": config.speculators_config.verifier.name_or_path,
     }
-    Path(f"{out}.json").write_text(json.dumps(told) + "\n")
+    Path(f"{out}.json").write_text(json.dumps(report) + "\n")
 
 
 def convert(folder: Path, target: str, to: Path) -> Path:
-    """What speculators makes of a head in SGLang's layout."""
+    """Convert a head in SGLang's layout with speculators."""
     from speculators.convert import convert_model
 
-    given = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
     convert_model(
         model=str(folder),
         verifier=target,
         algorithm="eagle3",
         output_path=str(to),
         validate_device="cpu",
-        norm_before_residual=given["norm_before_residual"],
-        eagle_aux_hidden_state_layer_ids=given["eagle_aux_hidden_state_layer_ids"],
+        norm_before_residual=config["norm_before_residual"],
+        eagle_aux_hidden_state_layer_ids=config["eagle_aux_hidden_state_layer_ids"],
     )
     return to
 

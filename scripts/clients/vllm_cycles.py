@@ -1,8 +1,8 @@
-"""Decode prompts in vLLM with an exported drafter, and write what every cycle accepted.
+"""Decode prompts in vLLM with an exported drafter, and write the accepted tokens of every cycle.
 
     PYTHON_OF_VLLM scripts/clients/vllm_cycles.py --target FOLDER --drafter FOLDER --prompts IDS.json --out FOUND.json
 
-IDS.json holds lists of token ids.  Needs vLLM only (scripts/clients_env vllm); knows nothing of drafterforge.
+IDS.json holds lists of token ids.  Needs vLLM only (scripts/clients_env vllm); does not import drafterforge.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process: easy to end
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process is easy to end
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
 
 import vllm
@@ -21,7 +21,7 @@ from vllm import LLM, SamplingParams
 
 
 def main() -> None:
-    """Prompts one by one, greedily, in float32."""
+    """Decode prompts one by one, greedily, in float32."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("target", "drafter", "prompts", "out"):
         parser.add_argument(f"--{name}", required=name != "drafter", default="")
@@ -45,29 +45,29 @@ def main() -> None:
     sampling = SamplingParams(temperature=0.0, max_tokens=typed.max_tokens, stop_token_ids=typed.stop_ids)
     answers = []
     for ids in json.loads(Path(typed.prompts).read_text()):
-        found = llm.generate([{"prompt_token_ids": ids}], sampling, use_tqdm=False)[0].outputs[0]
-        steps = found.spec_decode_metrics
+        output = llm.generate([{"prompt_token_ids": ids}], sampling, use_tqdm=False)[0].outputs[0]
+        steps = output.spec_decode_metrics
         answers.append(
             {
-                "tokens": list(found.token_ids),
-                "finish": found.finish_reason,
+                "tokens": list(output.token_ids),
+                "finish": output.finish_reason,
                 "accepted": list(steps.per_step_accepted) if steps else [],
                 "drafted": list(steps.per_step_drafted) if steps else [],
             }
         )
-    found = {"version": vllm.__version__, "answers": answers, "counters": counters(llm)}
-    Path(typed.out).write_text(json.dumps(found) + "\n")
+    report = {"version": vllm.__version__, "answers": answers, "counters": counters(llm)}
+    Path(typed.out).write_text(json.dumps(report) + "\n")
     os._exit(0)  # vLLM's threads do not end by themselves
 
 
 def counters(llm: LLM) -> dict[str, list[int]]:
-    """What vLLM counted over all prompts."""
-    prefix, found = "vllm:spec_decode_", {}
+    """vLLM's counters over all prompts."""
+    prefix, counts = "vllm:spec_decode_", {}
     for metric in llm.get_metrics():
         if metric.name.startswith(prefix):
             values = metric.values if hasattr(metric, "values") else [metric.value]
-            found[metric.name.removeprefix(prefix)] = list(values)
-    return found
+            counts[metric.name.removeprefix(prefix)] = list(values)
+    return counts
 
 
 if __name__ == "__main__":

@@ -157,7 +157,8 @@ def test_a_bundle_that_is_there_is_pushed_as_it_is_and_never_over_something_else
     monkeypatch.setattr("huggingface_hub.HfApi", lambda: stand_in)
     before = everything(exported.runs)
     done = exported("export", "bundle=house", "push=me/house@v2")
-    assert done.code == 0 and "is used as it is; to rebuild it, type drafterforge export bundle=house" in done.err, done.err
+    assert done.code == 0, done.err
+    assert "is used as it is; to rebuild it, type drafterforge export bundle=house overwrite=true" in done.err
     assert stand_in.made[1] == ("me/house", "v2", True) and everything(exported.runs) == before
     theirs = tmp_path / "hub/me/thesis/model.safetensors"
     theirs.parent.mkdir(parents=True)
