@@ -10,6 +10,7 @@ from drafterforge.bundle.archive import pack
 from drafterforge.bundle.hub import is_hub_id, push
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.hints import typed_target
 from drafterforge.config.progress import say
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.interop.export import FORMATS, export_drafters, exports_dir
@@ -31,7 +32,8 @@ def run(cfg: Config) -> Path:
     if rebuild or not (folder / BUNDLE).is_file():
         make_bundle(cfg, folder)
     else:
-        say(f"{folder} is used as it is; to rebuild it, type drafterforge export bundle={cfg.bundle} overwrite=true")
+        typed = f"bundle={cfg.bundle}{typed_target(cfg)} overwrite=true"
+        say(f"{folder} is used as it is; to rebuild it, type drafterforge export {typed}")
     if cfg.format == "tar":
         return write_archive(cfg, folder)
     if cfg.push:

@@ -73,7 +73,7 @@ def run(cfg: Config) -> Path:
     answers = recorded_answers or find_answers(cfg, target, prompts)
     manifest = open_drafter(train(cfg, target, answers), target)
     training = training_figures(answers.rows("train", domain), manifest)
-    clock.done("tune", f"{describe_training(cfg, training)}; {split_sizes(answers, domain, len(requests))}")
+    clock.done("tune", f"{describe_training(cfg, training)}; {split_sizes(cfg, answers, len(requests))}")
 
     bundle = bundle_expert(cfg, retrieval, replaced=cfg.drafter.init if expert else "")
     clock.done("export", f"{bundle} has {cfg.name}" + (f" in place of {cfg.drafter.init}" if expert else " besides"))

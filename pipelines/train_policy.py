@@ -16,16 +16,23 @@ from drafterforge.evaluation.calibration import (
     action_grid,
     latency_profile,
     open_given_profile,
-    require_cycles_to_calibrate,
 )
 from drafterforge.evaluation.drafter_scores import scorer_of
 from drafterforge.evaluation.joint_selection import replay_joint_selection
-from drafterforge.evaluation.policy_comparison import decode_held_out, open_policies, open_policy, schedules_of
+from drafterforge.evaluation.policy_comparison import (
+    decode_held_out,
+    open_policies,
+    open_policy,
+    policy_name,
+    require_inputs,
+    schedules_of,
+)
 from drafterforge.evaluation.router_training import train_router
 from drafterforge.evaluation.trace_recording import record_traces
 from drafterforge.replay.scheduler_play import bounds_of, schedule_figures
 from drafterforge.reporting import console
 from drafterforge.reporting.artifact import write_report
+from drafterforge.schedulers.actions import LEGEND
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.policy_artifact import refuse_other_settings, train_scheduler
@@ -40,9 +47,9 @@ def run(cfg: Config) -> Path:
             "type drafter=NAME runs_dir=FOLDER"
         )
     if cfg.policy.method != "router":
-        require_cycles_to_calibrate(cfg)
+        require_inputs(cfg)
     target = load_target(cfg.target)
-    path = artifact_dir(cfg.runs_dir, target.name, "policies", cfg.name or cfg.policy.name or cfg.policy.method)
+    path = artifact_dir(cfg.runs_dir, target.name, "policies", policy_name(cfg))
     if cfg.policy.method == "router":
         return run_router(cfg, target, path)
     if cfg.policy.method != "joint":
@@ -69,6 +76,7 @@ def run(cfg: Config) -> Path:
     curves = {"replayed": replays, "grid": grid.as_dict()} | profile_curves(cfg, profile)
     report, file = write_policy_report(cfg, target, path.name, "schedules, held out", rows, curves, path)
     console.print_live_schedules(report["rows"])
+    print(LEGEND)
     console.print_noise(report)
     typed = f"drafter={cfg.drafter} pool.scheduler={path.name}{typed_target(cfg)}"
     print(f'wrote {path} and {file}; next: drafterforge generate {typed} prompt="..."')
@@ -93,7 +101,7 @@ def report_joint_selection(cfg: Config, target: Target, curves: dict[str, Any], 
     report, file = write_policy_report(cfg, target, cfg.name or "joint", suite, [], curves, traces_dir)
     console.print_joint_selection(curves)
     console.print_noise(report)
-    print(f"wrote {file}")
+    print(f"wrote {file}; next: drafterforge inspect {file.parent}")
     return file.parent
 
 

@@ -244,8 +244,11 @@ def named_bundle(bundle: str, target: str, runs_dir: Path | str) -> Path:
     return folder
 
 
-def find_bundle(bundle: str, target: str, runs_dir: Path | str) -> str | Path:
-    """What `bundle=` means: the target's bundle of that name, or the path or hub id that it is."""
+def find_bundle(bundle: str, target: str, runs_dir: Path | str, typed: str = "") -> str | Path:
+    """What `bundle=` means: the target's bundle of that name, or the path or hub id that it is.
+
+    typed: keys of a suggested command, see `config.hints.typed_target`.
+    """
     if not is_name(bundle):
         return bundle
     folder = named_bundle(bundle, target, runs_dir)
@@ -255,7 +258,7 @@ def find_bundle(bundle: str, target: str, runs_dir: Path | str) -> str | Path:
         return bundle
     there = sorted(path.parent.name for path in folder.parent.glob(f"*/{BUNDLE}") if path.parent.name[0] != ".")
     elsewhere = sorted(Path(runs_dir).glob(f"*/bundles/{glob.escape(bundle)}/{BUNDLE}"))
-    todo = f"type bundle={elsewhere[0].parent}" if elsewhere else f"type drafterforge export bundle={bundle}"
+    todo = f"type bundle={elsewhere[0].parent}" if elsewhere else f"type drafterforge export bundle={bundle}{typed}"
     raise ArtifactError(
         f"no bundle named {bundle!r} for target {target!r} in {runs_dir} "
         f"(there is: {', '.join(there) or 'none'}); {todo}, or give a folder, a .tar or a hub id"

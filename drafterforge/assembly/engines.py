@@ -17,6 +17,7 @@ from drafterforge.assembly.pools import (
 )
 from drafterforge.assembly.runs import POLICY_COMMAND, ROUTER_COMMAND, RunsFolder, locate_drafter
 from drafterforge.bundle.record import read_record
+from drafterforge.config.hints import typed_target
 from drafterforge.config.names import parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
@@ -35,8 +36,9 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
     """The engine that is configured, and the name of what it serves."""
     if cfg.bundle:
         return open_named_bundle(cfg, max_batch)
-    check_engine(cfg.drafter, cfg.pool, cfg.runtime)
-    check_names(cfg.drafter, cfg.pool, cfg.runs_dir, target_name(cfg.target))
+    typed = typed_target(cfg)
+    check_engine(cfg.drafter, cfg.pool, cfg.runtime, typed)
+    check_names(cfg.drafter, cfg.pool, cfg.runs_dir, target_name(cfg.target), typed)
     target = load_target(cfg.target)
     runs = RunsFolder(cfg.runs_dir, target)
     drafter = cfg.drafter
@@ -49,10 +51,13 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
     return build_engine(runs, drafter, cfg.pool, cfg.runtime, max_batch), target.name
 
 
-def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig) -> None:
-    """Refuse settings that contradict each other, before anything is loaded."""
+def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig, typed: str = "") -> None:
+    """Refuse settings that contradict each other, before anything is loaded.
+
+    typed: keys of a suggested command, see `config.hints.typed_target`.
+    """
     if drafter == POOL:
-        return check_selector(pool)
+        return check_selector(pool, typed)
     check_alone(pool, drafter)
     if pool.scheduler and drafter in (AUTO, ""):
         raise ConfigError(f"pool.scheduler={pool.scheduler} needs a drafter; type drafter=NAME or drafter=pool")
@@ -64,15 +69,15 @@ def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig) -> None
         )
 
 
-def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: str) -> None:
+def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: str, typed: str = "") -> None:
     """Refuse drafters, policies and routers that are not there, before anything is loaded."""
     drafters = {POOL: pool.drafters, AUTO: [], "": []}.get(drafter, [drafter])
     for name in drafters:
         for part in [name] if Path(name).expanduser().exists() else parts_of([name]):
-            locate_drafter(runs_dir, target, part)
+            locate_drafter(runs_dir, target, part, typed)
     for name, hint in ((pool.scheduler, POLICY_COMMAND), (pool.router, ROUTER_COMMAND)):
         if name:
-            find_artifact(runs_dir, target, "policies", name, hint=hint)
+            find_artifact(runs_dir, target, "policies", name, hint=hint + typed)
 
 
 def build_engine(
@@ -105,7 +110,7 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
             "leave one of them out"
         )
     check_options(pool.selector, ())
-    folder = locate(find_bundle(cfg.bundle, target_name(cfg.target), cfg.runs_dir))
+    folder = locate(find_bundle(cfg.bundle, target_name(cfg.target), cfg.runs_dir, typed_target(cfg)))
     engine = open_bundle(
         folder,
         target=cfg.target if cfg.target.source == "hf" else None,

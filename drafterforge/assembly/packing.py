@@ -13,11 +13,13 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import is_name, open_bundle, tokenizer_sha256
+from drafterforge.assembly.engines import POOL, check_names
 from drafterforge.assembly.pools import build_pool, check_selector, pool_names, say_of_reading
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
 from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.hints import typed_target
 from drafterforge.config.names import parse_hybrid
 from drafterforge.config.progress import say
 from drafterforge.drafters.base import DrafterSource
@@ -34,7 +36,8 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
     """Gather, write, and open once as a user would."""
     if (folder / BUNDLE).is_file() and not cfg.overwrite:
         raise ArtifactError(f"{folder} exists already; type overwrite=true to replace it, or bundle=OTHER")
-    check_selector(cfg.pool)
+    check_selector(cfg.pool, typed_target(cfg))
+    check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name, typed_target(cfg))
     target = load_target(cfg.target)
     say_of_reading(cfg.pool, target)
     runs = RunsFolder(cfg.runs_dir, target)

@@ -49,8 +49,11 @@ def retrieval_of(runs: RunsFolder, names: Sequence[str], domain: str) -> str:
     return of.get(domain) or of.get(GENERAL) or RETRIEVAL
 
 
-def check_selector(cfg: PoolConfig) -> None:
-    """Refuse a selector or options that do not exist, or a router that nobody would listen to, before any loading."""
+def check_selector(cfg: PoolConfig, typed: str = "") -> None:
+    """Refuse a selector or options that do not exist, or a router that nobody would listen to, before any loading.
+
+    typed: keys of a suggested command, see `config.hints.typed_target`.
+    """
     check_options(cfg.selector, cfg.options)
     if cfg.selector == "oracle":
         raise ConfigError("selector=oracle has to be told the best drafter, which eval alone finds out; type hedgespec")
@@ -59,7 +62,9 @@ def check_selector(cfg: PoolConfig) -> None:
     if cfg.router:
         advised(cfg.selector, cfg.options)
     elif cfg.selector == "router":
-        raise ConfigError("selector=router needs pool.router=NAME; type drafterforge train-policy policy=router")
+        raise ConfigError(
+            f"selector=router needs pool.router=NAME; type drafterforge train-policy policy=router{typed}"
+        )
 
 
 def say_of_reading(cfg: PoolConfig, target: Target) -> None:
@@ -158,15 +163,20 @@ def open_scheduler(source: PoolSource, name: str, drafters: Mapping[str, Drafter
         raise ConfigError(
             f"pool.scheduler={name} is a policy for drafter {trained_for!r}, not for {drafter!r}; "
             f"type drafter={trained_for}, "
-            f"or drafterforge train-policy drafter={drafter} name={recorded}-{policy.name}"
+            f"or drafterforge train-policy drafter={drafter} name={recorded}-{policy.name}{typed_keys_of(source)}"
         )
-    check_policy(policy, source.target.fingerprint, drafter, weights, folder)
+    check_policy(policy, source.target.fingerprint, drafter, weights, folder, typed_keys_of(source))
     sizes = [drafters[key].spec.draft_vocab_size for key in served]
     check_observations(policy, source.target.config.hidden_size, sizes, folder)
     others = [key for key in served if key not in (trained_for, drafter)]
     if others and not source.quiet:
         say(f"pool.scheduler={name} was trained for {trained_for}; it also chooses the trees of {', '.join(others)}")
     return policy
+
+
+def typed_keys_of(source: PoolSource) -> str:
+    """Keys of a suggested command that finds the source's target and runs; empty of a bundle."""
+    return source.typed if isinstance(source, RunsFolder) else ""
 
 
 def open_router(source: PoolSource, name: str) -> Router | None:

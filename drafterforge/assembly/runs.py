@@ -9,7 +9,7 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.drafters import RETRIEVAL
-from drafterforge.config.hints import command_for
+from drafterforge.config.hints import command_for, typed_keys
 from drafterforge.drafters.base import Drafter, DrafterSource
 from drafterforge.drafters.causal_lm.kind import CausalLMKind
 from drafterforge.drafters.registry import KINDS, kind_named, manifest_kind
@@ -28,6 +28,11 @@ class RunsFolder:
     target: Target
     quiet: bool = False
 
+    @property
+    def typed(self) -> str:
+        """Keys of a suggested command that finds the same target and runs."""
+        return typed_keys(self.target.settings, self.folder)
+
     def names(self) -> list[str]:
         """All drafters of the target, those with weights of their own first and datastores last."""
         return sorted(
@@ -39,7 +44,7 @@ class RunsFolder:
         if not (names := self.names()):
             raise ConfigError(
                 f"the pool is empty: {self.folder} has no drafters for {self.target.name}; "
-                "type drafterforge train-drafter domain=sql"
+                f"type drafterforge train-drafter domain=sql{self.typed}"
             )
         unproven = self.unproven()
         return [*(name for name in names if name not in unproven), RETRIEVAL]
@@ -68,7 +73,7 @@ class RunsFolder:
 
     def find(self, name: str) -> Path:
         """The folder of a drafter given by name or by path."""
-        return find_drafter(self.folder, self.target.name, name)
+        return find_drafter(self.folder, self.target.name, name, self.typed)
 
     def manifest(self, name: str) -> Manifest:
         """The manifest of a drafter, whose files are whole."""
@@ -79,7 +84,7 @@ class RunsFolder:
 
         name: that of a trained or shipped drafter, its folder, `retrieval`, or the folder of a small language model.
         """
-        folder = locate_drafter(self.folder, self.target.name, name)
+        folder = locate_drafter(self.folder, self.target.name, name, self.typed)
         if folder is None:
             return DrafterSource(name, name, None)
         if not (folder / MANIFEST).is_file():
@@ -94,22 +99,22 @@ class RunsFolder:
     def part(self, name: str, kind: str) -> Path:
         """The folder of a policy or a router, whole and for this target."""
         hint = ROUTER_COMMAND if kind == "router" else POLICY_COMMAND
-        folder = find_artifact(self.folder, self.target.name, "policies", name, hint=hint)
+        folder = find_artifact(self.folder, self.target.name, "policies", name, hint=hint + self.typed)
         open_artifact(folder, "policies", target_fingerprint=self.target.fingerprint, target=self.target.name)
         return folder
 
 
-def find_drafter(runs_dir: Path | str, target: str, name: str) -> Path:
-    """The folder of a trained or shipped drafter given by name or by path."""
-    return find_artifact(runs_dir, target, "drafters", name, hint=command_for(name))
+def find_drafter(runs_dir: Path | str, target: str, name: str, typed: str = "") -> Path:
+    """The folder of a trained or shipped drafter given by name or by path.  typed: see `config.hints.typed_target`."""
+    return find_artifact(runs_dir, target, "drafters", name, hint=command_for(name) + typed)
 
 
-def locate_drafter(runs_dir: Path | str, target: str, name: str) -> Path | None:
+def locate_drafter(runs_dir: Path | str, target: str, name: str, typed: str = "") -> Path | None:
     """The folder of any drafter, a small language model too; None for one that needs no files."""
     if name in KINDS and not KINDS[name].needs_files:
         return None
     folder = Path(name).expanduser()
-    return folder if is_language_model(folder) else find_drafter(runs_dir, target, name)
+    return folder if is_language_model(folder, typed) else find_drafter(runs_dir, target, name, typed)
 
 
 def open_drafter(folder: Path, target: Target) -> Manifest:
@@ -132,14 +137,14 @@ def open_any(folder: Path, target: Target) -> Drafter:
     return kind_named(source.kind).load(source, target)
 
 
-def is_language_model(folder: Path) -> bool:
+def is_language_model(folder: Path, typed: str = "") -> bool:
     """Whether a folder holds a language model rather than an artifact of ours."""
     config = folder / "config.json"
     if not config.is_file() or (folder / MANIFEST).is_file():
         return False
     if '"eagle_config"' in (text := config.read_text(errors="replace")) or "Eagle3" in text:
         raise ArtifactError(
-            f"{folder} looks like an EAGLE-3 head of another program; type `drafterforge import path={folder}`"
+            f"{folder} looks like an EAGLE-3 head of another program; type `drafterforge import path={folder}{typed}`"
         )
     return True
 

@@ -97,7 +97,7 @@ class CalibrateConfig:
     grid: GridConfig = section(lambda: GridConfig(name="calibration", num_tokens=[*KNOTS]))
     latency: LatencyConfig = section(LatencyConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
-    drafter: str = setting("general", "whose steps are measured")
+    drafter: str = setting("general", "whose steps are measured", input="drafters")
     domains: list[str] = setting([*POOL_DOMAINS], "of the prompts")
     name: str = setting("", "of the profile; empty: the drafter's")
     runs_dir: str = setting("runs", "where drafters are looked up and the profile is written")

@@ -12,6 +12,7 @@ from drafterforge.config.catalogue import group_choices, group_values
 from drafterforge.config.target import TargetConfig
 
 DEFAULT = "smollm2-135m"  # the target of every command that names none
+RUNS_DIR = "runs"  # the folder of every command that names none
 FIRST = ("model", "name")  # keys that say which target it is
 
 
@@ -23,22 +24,28 @@ class HasTarget(Protocol):
 
 
 def typed_target(cfg: HasTarget) -> str:
-    """What to type besides so that a further command finds the same target and runs; each key after a space.
+    """Keys of the target and `runs_dir` as a further command needs them, each after a space; empty at the defaults."""
+    return typed_keys(cfg.target, cfg.runs_dir)
 
-    Empty where everything is at its default.
-    """
+
+def typed_keys(target: TargetConfig | None, runs_dir: Path | str) -> str:
+    """The same of their values.  target: None where no command named it."""
+    typed = [] if target is None else _typed_target(target)
+    if str(runs_dir) != RUNS_DIR:
+        typed.append(f"runs_dir={typed_value(str(runs_dir))}")
+    return "".join(f" {part}" for part in typed)
+
+
+def _typed_target(target: TargetConfig) -> list[str]:
     defaults = {entry.name: getattr(TargetConfig(), entry.name) for entry in fields(TargetConfig)}
     differing = {
-        choice: _differing(cfg.target, defaults | {"name": ""} | group_values("target", choice))
+        choice: _differing(target, defaults | {"name": ""} | group_values("target", choice))
         for choice in group_choices("target")
     }
     choice = min(differing, key=lambda name: (len(differing[name]), name != DEFAULT, name))
     typed = [] if choice == DEFAULT else [f"target={choice}"]
     keys = sorted(differing[choice], key=lambda key: (key not in FIRST, key))
-    typed += [f"target.{key}={typed_value(differing[choice][key])}" for key in keys]
-    if cfg.runs_dir != type(cfg).runs_dir:
-        typed.append(f"runs_dir={typed_value(cfg.runs_dir)}")
-    return "".join(f" {part}" for part in typed)
+    return typed + [f"target.{key}={typed_value(differing[choice][key])}" for key in keys]
 
 
 def _differing(target: TargetConfig, values: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +57,7 @@ def command_for(drafter: str) -> str:
     domain, _, kind = drafter.partition("-")
     if domain not in group_choices("domain"):
         return f"drafterforge train-drafter domain=sql name={Path(drafter).name}"
-    kinds = set(group_choices("drafter")) - {"eagle3"}
+    kinds = set(group_choices("drafter")) - {"eagle3", "auto"}
     return f"drafterforge train-drafter domain={domain}" + (f" drafter={kind}" if kind in kinds else "")
 
 

@@ -182,6 +182,8 @@ def _jsonl_messages(record: dict[str, Any]) -> tuple[dict[str, str], ...]:
         return messages
     if record.get("prompt"):
         return parse_messages(record["prompt"])
+    if empty := [key for key in _COLUMNS if key in record]:
+        raise ValueError(f"an empty {empty[0]!r}, wanted the text that is asked")
     keys = ", ".join(sorted(record)) or "none"
     raise ValueError(f"no messages (keys: {keys}), wanted 'messages', 'turns' or 'prompt'")
 

@@ -261,7 +261,7 @@ def open_given_profile(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid)
             f"{path} was measured for target {profile.target!r}, but this is {target.name!r}; "
             f"type drafterforge calibrate drafter={cfg.drafter}{typed_target(cfg)} on that device"
         )
-    profile.check(grid, path)
+    profile.check(grid, path, typed_target(cfg))
     return path, profile
 
 
@@ -290,7 +290,7 @@ def profile_of_device(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid) 
             f"type drafterforge calibrate drafter={cfg.drafter}{typed_target(cfg)} overwrite=true, "
             f"or latency.path={path} to train for that device"
         )
-    profile.check(grid, path)
+    profile.check(grid, path, typed_target(cfg))
     return path, profile
 
 

@@ -91,10 +91,19 @@ def held_out_requests(
     return fitting[: max(cfg.first_prompts, cfg.eval.num_prompts)]
 
 
-def split_sizes(answers: JoinedAnswers, domain: str, num_tested: int) -> str:
-    """How many prompts there are of each split, in words.  domain: empty for all."""
-    train, val = (len(answers.rows(split, domain)) for split in ("train", "val"))
-    return f"{train} answers to learn from, {val} to validate, {num_tested} held-out prompts decoded"
+def split_sizes(cfg: TrainDrafterConfig, answers: JoinedAnswers, num_tested: int) -> str:
+    """How many prompts there are of each split, in words, and how many were asked for where there are fewer."""
+    train, val = (len(answers.rows(split, cfg.domain.alone)) for split in ("train", "val"))
+    prepared = not cfg.answers  # else data.num_train and data.num_val were not read
+    return (
+        f"{train} answers to learn from{_asked_for(cfg.data.num_train * prepared, train)}, "
+        f"{val} to validate{_asked_for(cfg.data.num_val * prepared, val)}, "
+        f"{num_tested} held-out prompts decoded{_asked_for(cfg.eval.num_prompts, num_tested)}"
+    )
+
+
+def _asked_for(wanted: int, given: int) -> str:
+    return f" ({wanted} were asked for)" if given < wanted else ""
 
 
 def compare_with_references(

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.assembly.bundles import open_bundle
+from drafterforge.assembly.engines import POOL, check_names
 from drafterforge.assembly.pools import RETRIEVAL, build_pool, check_selector, open_scheduler
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import EvaluateConfig
+from drafterforge.config.hints import typed_target
 from drafterforge.config.names import JOINT, domain_of, parse_hybrid
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
@@ -270,7 +272,8 @@ def check_suite(cfg: EvaluateConfig) -> None:
     """Refuse names and options that do not exist before anything is loaded or decoded."""
     if cfg.suite.name == "papers" and not cfg.suite.questions:
         raise ConfigError("suite=papers needs question files; type suite.questions=FOLDER, with *.jsonl in it")
-    check_selector(cfg.pool)
+    check_selector(cfg.pool, typed_target(cfg))
+    check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name, typed_target(cfg))
     check_methods(cfg.suite.methods)
     if OPENVINO in cfg.suite.methods:
         require_openvino(cfg.suite.openvino)

@@ -10,10 +10,11 @@ import numpy as np
 
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.assembly.pools import open_pool
-from drafterforge.assembly.runs import fingerprint_of, open_drafter
+from drafterforge.assembly.runs import POLICY_COMMAND, find_drafter, fingerprint_of, open_drafter
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.hints import typed_target
 from drafterforge.config.progress import bar
+from drafterforge.evaluation.calibration import require_cycles_to_calibrate
 from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.rows import build_row, tokens_per_s
@@ -54,6 +55,22 @@ def schedules_of(
     return found | {name: schedule_of(name, policy) for name, policy in policies.items()}
 
 
+def require_inputs(cfg: TrainPolicyConfig) -> None:
+    """Refuse drafters and policies that are not there, and too few latency prompts, before anything is loaded."""
+    target, typed = cfg.target.folder_name, typed_target(cfg)
+    for name in dict.fromkeys([cfg.drafter, *cfg.traces.drafters]):
+        find_drafter(cfg.runs_dir, target, name, typed)
+    for name in cfg.live.policies:
+        if name != policy_name(cfg):
+            find_artifact(cfg.runs_dir, target, "policies", name, hint=POLICY_COMMAND + typed)
+    require_cycles_to_calibrate(cfg)
+
+
+def policy_name(cfg: TrainPolicyConfig) -> str:
+    """What the policy that is trained is called."""
+    return cfg.name or cfg.policy.name or cfg.policy.method
+
+
 def open_policies(cfg: TrainPolicyConfig, target: Target, path: Path) -> dict[str, Scheduler]:
     """The further policies to decode, opened before anything takes long; the one at `path` is being trained."""
     hint = f"drafterforge train-policy{typed_target(cfg)}"
@@ -68,7 +85,8 @@ def open_policy(cfg: TrainPolicyConfig, target: Target, folder: Path) -> Schedul
     """A policy that schedules this very drafter."""
     drafter = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
     policy = load_policy(folder)
-    check_policy(policy, target.fingerprint, cfg.drafter, fingerprint_of(open_drafter(drafter, target)), folder)
+    weights = fingerprint_of(open_drafter(drafter, target))
+    check_policy(policy, target.fingerprint, cfg.drafter, weights, folder, typed_target(cfg))
     return policy
 
 

@@ -15,7 +15,7 @@ from drafterforge.assembly.bundles import check_bundle, files_in, find_bundle, l
 from drafterforge.assembly.runs import kind_of
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.config.bundle import ExportConfig
-from drafterforge.config.hints import command_for
+from drafterforge.config.hints import command_for, typed_target
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
@@ -53,7 +53,7 @@ def bundle_of(cfg: ExportConfig) -> Path | None:
     where = cfg.bundle, target_name(cfg.target), cfg.runs_dir
     if cfg.bundle == ExportConfig.bundle and not (named_bundle(*where) / BUNDLE).is_file():
         return None
-    return locate(find_bundle(*where))
+    return locate(find_bundle(*where, typed_target(cfg)))
 
 
 def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> Loaders:
@@ -71,7 +71,7 @@ def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> L
             found[entry.name] = loader(files_in(folder, record, entry.name), facts, entry.base)
         elif asked:
             raise no_head(f"drafter {entry.name!r} of {folder}", entry.kind)
-    return some(found, str(folder))
+    return some(found, str(folder), typed_target(cfg))
 
 
 def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
@@ -79,7 +79,7 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
     asked = asked_for(cfg)
     found: Loaders = {}
     for name in asked or list_artifacts(cfg.runs_dir, facts.name, "drafters"):
-        folder = find_artifact(cfg.runs_dir, facts.name, "drafters", name, hint=command_for(name))
+        folder = find_artifact(cfg.runs_dir, facts.name, "drafters", name, hint=command_for(name) + typed_target(cfg))
         manifest = open_artifact(folder, "drafters", target_fingerprint=facts.fingerprint, target=facts.name)
         kind = kind_named(kind_of(manifest))
         if cfg.format in kind.exports:
@@ -88,7 +88,7 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
             found[manifest.name] = loader(DrafterSource(name, kind.name, folder, base), facts, generalist)
         elif asked:
             raise no_head(str(folder), kind.name)
-    return some(found, cfg.runs_dir)
+    return some(found, cfg.runs_dir, typed_target(cfg))
 
 
 def asked_for(cfg: ExportConfig) -> list[str]:
@@ -101,11 +101,11 @@ def no_head(which: str, kind: str) -> ArtifactError:
     return ArtifactError(f"{which} is a {kind} drafter; only EAGLE-3 drafters have a layout to export")
 
 
-def some(found: Loaders, where: str) -> Loaders:
-    """Those found, of which there must be one."""
+def some(found: Loaders, where: str, typed: str) -> Loaders:
+    """Those found, of which there must be one.  typed: keys of a suggested command."""
     if not found:
         raise ArtifactError(
-            f"there is no EAGLE-3 drafter to export in {where}; type drafterforge train-drafter domain=sql"
+            f"there is no EAGLE-3 drafter to export in {where}; type drafterforge train-drafter domain=sql{typed}"
         )
     return found
 

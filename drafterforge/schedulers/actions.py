@@ -112,6 +112,9 @@ class ActionGrid:
             )
 
 
+LEGEND = "6/3/2: a draft tree of 6 tokens, the root included, in 3 levels, with at most 2 children a token"
+
+
 def describe(shape: TreeShape) -> str:
     """nodes/levels/top_k, as papers write them."""
     return f"{shape.num_tokens}/{shape.depth}/{shape.top_k}"

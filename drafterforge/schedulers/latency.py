@@ -100,14 +100,14 @@ class LatencyProfile:
         """Seconds of one token without a drafter, [M]."""
         return self.autoregressive["token"] + self.autoregressive["kilotoken"] * np.asarray(length) / 1000.0
 
-    def check(self, grid: ActionGrid, path: Path | str) -> None:
-        """Refuse a grid that reaches beyond what was measured."""
+    def check(self, grid: ActionGrid, path: Path | str, typed: str = "") -> None:
+        """Refuse a grid that reaches beyond what was measured.  typed: keys of a suggested command."""
         if max(grid.num_tokens) > self.nodes[-1] or max(grid.top_ks) > self.top_ks[-1] or max(grid.depths) > self.depth:
             raise ConfigError(
                 f"{path} measured trees up to {self.nodes[-1]} nodes, {self.depth} levels and top_k {self.top_ks[-1]}, "
                 f"but the grid {grid.name!r} has {grid.summary}; type drafterforge calibrate drafter={self.drafter} "
                 f"grid.num_tokens={_listed(self.nodes, grid.num_tokens)} grid.depths={_listed(grid.depths)} "
-                f"grid.top_ks={_listed(self.top_ks, grid.top_ks)} overwrite=true"
+                f"grid.top_ks={_listed(self.top_ks, grid.top_ks)} overwrite=true{typed}"
             )
 
     def as_json(self) -> dict:

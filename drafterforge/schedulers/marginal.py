@@ -55,7 +55,7 @@ class MarginalPolicy(GrowingPolicy):
 def marginal_grid(grid: ActionGrid, told: int, max_depth: int) -> ActionGrid:
     """What a `MarginalPolicy` can choose: one width, every depth, sizes up to 128 in finer steps than the grid's."""
     if told not in grid.top_ks:
-        raise ConfigError(f"traces tell the scores of top_k={told}, which the grid {quote(grid.name)} has not")
+        raise ConfigError(f"traces record the scores of top_k={told}, which the grid {quote(grid.name)} lacks")
     largest, depth = max(grid.num_tokens), min(max_depth, max(grid.depths))
     steps = [*range(2, FINE + 1), *range(FINE + 2, COARSE + 1, 2), *range(COARSE + 4, largest + 1, 4)]
     sizes = tuple(count for count in steps if count <= largest)

@@ -147,16 +147,18 @@ def _net(name: str, hidden: Sequence[int], size: int, actions: int, tensors: dic
     return net.float().frozen()
 
 
-def check_policy(policy: Scheduler, target_fingerprint: str, drafter: str, drafter_sha256: str, folder: Path) -> None:
-    """Refuse a policy of another target or drafter."""
+def check_policy(
+    policy: Scheduler, target_fingerprint: str, drafter: str, drafter_sha256: str, folder: Path, typed: str = ""
+) -> None:
+    """Refuse a policy of another target or drafter.  typed: keys of a suggested command, see `config.hints`."""
     spec = policy.spec
     if spec.target_fingerprint != target_fingerprint:
         raise ConfigError(
             f"{folder} is a policy for a target with fingerprint {spec.target_fingerprint}, this one has "
-            f"{target_fingerprint}; type drafterforge train-policy"
+            f"{target_fingerprint}; type drafterforge train-policy{typed}"
         )
     if spec.drafter_sha256 != drafter_sha256:
         raise ConfigError(
             f"{folder} is a policy for drafter {quote(spec.drafter)} as it was when traces were recorded, not for this "
-            f"{quote(drafter)}; type drafterforge train-policy drafter={drafter}"
+            f"{quote(drafter)}; type drafterforge train-policy drafter={drafter}{typed}"
         )

@@ -49,6 +49,7 @@ class Target:
     device: torch.device
     dtype: torch.dtype  # of its weights
     eos_ids: frozenset[int]
+    settings: TargetConfig | None = None  # what it was loaded with, for suggested commands
 
     def __repr__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -194,7 +195,9 @@ def load_target(config: TargetConfig, tapped: bool = True) -> Target:
     if config.forward != "modules" and lean_obstacle(model.config) is None and widens(dtype, device):
         model = model.float()
     rest = {"revision": config.revision, "forward": config.forward, "dtype": dtype}
-    return wrap_model(model, tokenizer, name=name, folder=folder, tapped=tapped, taps=config.taps, **rest)
+    target = wrap_model(model, tokenizer, name=name, folder=folder, tapped=tapped, taps=config.taps, **rest)
+    target.settings = config
+    return target
 
 
 def wrap_model(

@@ -1,9 +1,10 @@
-"""Answers, features and packed batches that a configuration learns from; made if they are not there."""
+"""Answers, features and packed batches of a configuration; made if they are not there."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
@@ -26,30 +27,41 @@ from drafterforge.training.batches import PackedData
 
 
 def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None = None) -> JoinedAnswers:
-    """The answers to learn from: those named by answers=, else prepared now unless they are there."""
+    """The answers to learn from: those of answers=, else of the configured prompts, made if they are not there."""
     if cfg.answers:
-        found = [named_answers(cfg, target, name) for name in cfg.answers]
+        sets = [named_answers(cfg, target, name) for name in cfg.answers]
     else:
-        if not trained_kind(cfg.drafter.kind).trained_on_features:  # nor needs captures
+        if not trained_kind(cfg.drafter.kind).trained_on_features:  # needs no captures
             cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, features="online"))
-        found = [answer_prompts(cfg, target, prompts or load_prompts(cfg.data, cfg.domain, cfg.seed))]
+        sets = [answer_prompts(cfg, target, prompts or load_prompts(cfg.data, cfg.domain, cfg.seed))]
     held_out = [named_answers(cfg, target, name, "val_answers") for name in cfg.val_answers]
-    joined = JoinedAnswers(found, cfg.trainer.num_answers, held_out)
-    for split in SPLITS:  # what is lacking is told before features are captured
+    joined = JoinedAnswers(sets, cfg.trainer.num_answers, held_out)
+    for split in SPLITS:  # an empty split is refused before features are captured
         joined.rows(split, cfg.domain.alone)
     return joined
 
 
+def require_answers(cfg: TrainDrafterConfig) -> None:
+    """Refuse answers= and val_answers= that are not there, before the target is loaded."""
+    for key in ("answers", "val_answers"):
+        for name in getattr(cfg, key):
+            answers_folder(cfg, cfg.target.folder_name, name, key)
+
+
 def named_answers(cfg: TrainDrafterConfig, target: Target, name: str, key: str = "answers") -> AnswerSet:
     """The `answers` artifact of this name or folder, checked to be of this target.  key: the setting that names it."""
+    return AnswerSet.open(answers_folder(cfg, target.name, name, key), target.fingerprint, target=target.name)
+
+
+def answers_folder(cfg: TrainDrafterConfig, target: str, name: str, key: str) -> Path:
+    """The folder of the `answers` artifact of this name or path."""
     hint = f"drafterforge prepare-data domain={cfg.domain.name} name={name}"
     if "," in name:
         hint = f"{key}=[{name}] for several artifacts"
-    elif [name] != cfg.answers[:1]:  # from other prompts than those of the first
+    elif [name] != cfg.answers[:1]:  # other prompts than those of the first
         hint += " data=jsonl path=FILE"
     hint += typed_target(cfg)
-    path = find_artifact(cfg.runs_dir, target.name, "answers", name, hint=hint)
-    return AnswerSet.open(path, target.fingerprint, target=target.name)
+    return find_artifact(cfg.runs_dir, target, "answers", name, hint=hint)
 
 
 def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> AnswerSet:
@@ -69,9 +81,9 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
         answerer = BatchAnswerer(target, data.batch_size, data.temperature, answered, keep)
 
         def answer_shard(prompts: list[list[int]], max_new_tokens: int, seed: int) -> list[list[int]]:
-            found = answerer(prompts, max_new_tokens, seed)
+            answers = answerer(prompts, max_new_tokens, seed)
             spool.flush()  # before the shard counts as done: a run killed in between would lack its captures
-            return found
+            return answers
 
         answers = prepare_answers(
             prompts,
@@ -98,7 +110,7 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
 
 
 def within_context(data: DataConfig, target: Target) -> DataConfig:
-    """The limits of `data`, cut so that prompt and answer fit what the target reads."""
+    """`data` with max_prompt_tokens cut so that prompt and answer fit the target's context."""
     room = target.max_positions - data.max_new_tokens
     if room < 1:
         raise ConfigError(
@@ -109,20 +121,20 @@ def within_context(data: DataConfig, target: Target) -> DataConfig:
 
 
 def weighted_domain(domain: DomainConfig) -> DomainConfig:
-    """The domain without the parts that its mixture leaves out: a weight of 0 is as good as none."""
+    """The domain without the parts of its mixture whose weight is 0."""
     return dataclasses.replace(domain, weights={name: weight for name, weight in domain.weights.items() if weight})
 
 
 def answer_settings(cfg: PrepareDataConfig) -> dict:
-    """The data settings that decide the answers' content, not how they are worked through."""
+    """The data settings that decide the content of answers."""
     ignored = {"batch_size", "shard_size", "features", "streaming"}
-    ignored |= {key for key in ("licences", "domain_names") if not getattr(cfg.data, key)}  # unknown to older answers
+    ignored |= {key for key in ("licences", "domain_names") if not getattr(cfg.data, key)}  # older answers lack them
     return {key: value for key, value in to_dict(cfg.data).items() if key not in ignored}
 
 
 def open_features(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers) -> JoinedFeatures:
     """Features of all answers to learn from."""
-    return JoinedFeatures([features_of(cfg, target, one) for one in answers.sets])
+    return JoinedFeatures([features_of(cfg, target, answer_set) for answer_set in answers.sets])
 
 
 def features_of(cfg: PrepareDataConfig, target: Target, answers: AnswerSet) -> FeatureSet | OnlineFeatures:
@@ -156,12 +168,12 @@ def packed(
 ) -> PackedData:
     """Batches of a split's answers; of a mixture, those of the drafter's domain."""
     rows, read = answers.rows(split, cfg.domain.alone), features.reader(split)
-    return PackedData(rows, lambda wanted: read(rows.places[wanted].tolist()), cfg.trainer.tokens_per_batch, seed)
+    return PackedData(rows, lambda indices: read(rows.places[indices].tolist()), cfg.trainer.tokens_per_batch, seed)
 
 
 def open_spool(cfg: PrepareDataConfig, target: Target, name: str) -> CaptureSpool:
-    """Where answering leaves the captures that features are made from."""
+    """Where answering stores the captures that features are made from."""
     features = artifact_dir(cfg.runs_dir, target.name, "features", name)
-    made = f"{target.fingerprint[:8]}-{str(target.dtype).removeprefix('torch.')}"
-    made += "".join(f"-{layer}" for layer in cfg.target.taps)
-    return CaptureSpool(features.with_name(f".{name}.spool-{made}"))
+    suffix = f"{target.fingerprint[:8]}-{str(target.dtype).removeprefix('torch.')}"
+    suffix += "".join(f"-{layer}" for layer in cfg.target.taps)
+    return CaptureSpool(features.with_name(f".{name}.spool-{suffix}"))

@@ -1,4 +1,4 @@
-"""`curves.png` of a policy: what it learned, round by round."""
+"""`curves.png`: the learning curves of a policy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Curve = Sequence[Mapping[str, float]]
 
 
 def plot_curves(path: Path, curves: Mapping[str, Curve], method: str) -> None:
-    """Learning curves."""
+    """Draw tokens per second over rounds, or over cycles where the curve has them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 3.2 * len(curves)), layout="constrained")
-    for place, (name, curve) in enumerate(curves.items()):
-        axes = figure.add_subplot(len(curves), 1, place + 1)
+    for row, (name, curve) in enumerate(curves.items(), start=1):
+        axes = figure.add_subplot(len(curves), 1, row)
         along = "cycles" if curve and "cycles" in curve[0] else "round"
         for key in ("train/tokens_per_s", "val/tokens_per_s"):
             if curve and key in curve[0]:

@@ -1,7 +1,7 @@
-"""Distils the planner: a network that takes the fewest expected seconds, by exact gradients over all actions.
+"""Trains the planner: a network that minimises expected seconds by exact gradients over all actions.
 
-Replay knows what every action at every root leads to, so that nothing has to be sampled: each round evaluates the
-policy by dynamic programming, and lowers the expected seconds along the roots it visits.
+Replay knows the outcome of every action at every root, so nothing is sampled: each round evaluates the policy by
+dynamic programming and lowers the expected seconds along the roots it visits.
 Axes: R roots, A actions, O observation.
 """
 
@@ -23,7 +23,7 @@ from drafterforge.schedulers.nets import ActorCritic
 
 @dataclass(frozen=True)
 class PlannerConfig:
-    """How the planner is distilled."""
+    """How the planner is trained."""
 
     rounds: int = 60  # evaluations of the policy
     patience: int = 12  # rounds without a better validation before it ends
@@ -34,7 +34,7 @@ class PlannerConfig:
     validation: float = 0.2  # share of the answers that choose the round
 
 
-def distil_planner(
+def train_planner(
     net: ActorCritic,
     observations: np.ndarray,
     table: OutcomeTable,
@@ -55,21 +55,21 @@ def distil_planner(
     for number in range(config.rounds):
         logits = logits_of(net, observations)
         probs = _softmax(logits)
-        values, actions = policy_values(table, probs)
-        advantages = torch.from_numpy(((actions - values[:, None]) / unit).astype(np.float32))
+        values, action_values = policy_values(table, probs)
+        advantages = torch.from_numpy(((action_values - values[:, None]) / unit).astype(np.float32))
         weights = torch.from_numpy(visits(table, probs).astype(np.float32))
         for batch in _batches(draw.permutation(rows), config.batch_size):
             loss = planner_loss(net.logits(seen[batch]), advantages[batch], weights[batch], config.entropy)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        chosen = logits_of(net, observations).argmax(axis=1)
-        played = play(table, lambda at, chosen=chosen: chosen[at])
+        actions = logits_of(net, observations).argmax(axis=1)
+        replayed = play(table, lambda roots, actions=actions: actions[roots])
         rates = {
-            "train/tokens_per_s": float(played.tokens[~held].sum() / played.seconds[~held].sum()),
-            "val/tokens_per_s": float(played.tokens[held].sum() / max(played.seconds[held].sum(), 1e-12)),
+            "train/tokens_per_s": float(replayed.tokens[~held].sum() / replayed.seconds[~held].sum()),
+            "val/tokens_per_s": float(replayed.tokens[held].sum() / max(replayed.seconds[held].sum(), 1e-12)),
         }
-        curve.append({"round": number + 1, **rates, "actions": len(np.unique(chosen))})
+        curve.append({"round": number + 1, **rates, "actions": len(np.unique(actions))})
         score = rates["val/tokens_per_s"] if held.any() else rates["train/tokens_per_s"]
         advance(f"{score:.2f} tokens/s")
         if score > best[0]:
@@ -83,7 +83,7 @@ def distil_planner(
 
 
 def planner_loss(logits: Tensor, advantages: Tensor, weights: Tensor, entropy: float) -> Tensor:
-    """Expected seconds: advantages [n, A] under the policy's law, weighted by how often a root is visited [n]."""
+    """Expected seconds: advantages [n, A] under the policy, weighted by how often each root is visited, [n]."""
     probs, logp = logits.softmax(dim=1), logits.log_softmax(dim=1)
     expected = (probs * advantages).sum(dim=1)
     spread = -(probs * logp).sum(dim=1)

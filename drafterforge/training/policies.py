@@ -1,4 +1,4 @@
-"""Trains a policy of every method from traces and what their cycles cost.
+"""Trains policies of every method from traces and a latency profile.
 
 Axes: R roots, A actions, D levels.
 """
@@ -36,20 +36,20 @@ from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.schedulers.marginal import MarginalPolicy, marginal_grid, verify_s
 from drafterforge.schedulers.nets import ActorCritic
 from drafterforge.schedulers.spec import PolicySpec
-from drafterforge.training.planner import PlannerConfig, distil_planner
+from drafterforge.training.planner import PlannerConfig, train_planner
 from drafterforge.training.ppo_fit import fit_ppo
 from drafterforge.training.ppo_module import PPOConfig, PPOModule
 
 Curve = list[dict[str, float]]
-REACHES = tuple(round(0.1 + 0.05 * step, 2) for step in range(15))  # tried for `marginal`
-RATES = tuple(0.4 + 0.1 * step for step in range(13))  # the same, in tokens/s of the best static tree
-NUMBERS_TRIED = 2 * (len(REACHES) + len(RATES))  # about so many pairs
+REACHES = tuple(round(0.1 + 0.05 * step, 2) for step in range(15))  # values of `marginal`'s reach that are tried
+RATES = tuple(0.4 + 0.1 * step for step in range(13))  # of its rate, in tokens/s of the best static tree
+NUMBERS_TRIED = 2 * (len(REACHES) + len(RATES))  # pairs that a search tries, about
 TURNS = {"depth": ["depth"], "size": ["size"], "independent": ["size", "depth"], "both": ["size", "depth"]}
 
 
 @dataclass(frozen=True)
 class PolicyInputs:
-    """What a policy learns from."""
+    """What a policy is trained on."""
 
     traces: Traces
     drafter: int
@@ -61,7 +61,7 @@ class PolicyInputs:
 
 @dataclass(frozen=True)
 class FittedPolicy:
-    """A trained policy: what `save_policy` writes, and its learning curves."""
+    """A trained policy, as `save_policy` takes it, and its learning curves."""
 
     spec: PolicySpec
     nets: dict[str, ActorCritic]
@@ -87,13 +87,13 @@ def fit_policy(config: PolicyConfig, inputs: PolicyInputs, drafter: Manifest) ->
     )
     if method == "marginal":
         with bar("training marginal", NUMBERS_TRIED) as progress:
-            policy, curves = train_marginal(spec, inputs, lambda shown: progress.advance(shown=shown))
+            policy, curves = train_marginal(spec, inputs, lambda text: progress.advance(shown=text))
         return FittedPolicy(policy.spec, {}, curves, policy.seconds)
     if method == "ltd":
         nets, curves = train_ltd(config, inputs)
     elif isinstance(config, PlannerPolicyConfig):
         with bar("training planner", config.planner_rounds) as progress:
-            nets, curves = train_shapes(config, inputs, lambda shown: progress.advance(shown=shown))
+            nets, curves = train_shapes(config, inputs, lambda text: progress.advance(shown=text))
     else:
         nets, curves = train_shapes(config, inputs)
     hidden = {name: list(part_of(config, name).actor) for name in nets}
@@ -108,21 +108,22 @@ def train_shapes(
     """Networks and curves of `resps` and `planner`."""
     torch.manual_seed(inputs.seed)
     table = build_table(inputs.traces, inputs.grid, inputs.drafter, inputs.profile)
-    seen = observations_of(inputs.traces, inputs.drafter, config.parts)
+    observations = observations_of(inputs.traces, inputs.drafter, config.parts)
     if isinstance(config, PlannerPolicyConfig):
-        net = ActorCritic(seen.shape[1], len(inputs.grid), config.actor, critic=())  # which nothing trains
-        planned = PlannerConfig(rounds=config.planner_rounds, weight_decay=config.weight_decay)
-        curve = distil_planner(net, seen, table, planned, inputs.seed, advance)
+        net = ActorCritic(observations.shape[1], len(inputs.grid), config.actor, critic=())  # a critic is not trained
+        planner_config = PlannerConfig(rounds=config.planner_rounds, weight_decay=config.weight_decay)
+        curve = train_planner(net, observations, table, planner_config, inputs.seed, advance)
         return {"shapes": net}, {"shapes": curve}
-    net = ActorCritic(seen.shape[1], len(inputs.grid), config.actor, config.critic)
-    net.normalise_by(torch.from_numpy(seen))
-    environment = ShapeEnvironment(table, seen, config.num_envs, config.train_every, reward_of(config), inputs.seed)
+    net = ActorCritic(observations.shape[1], len(inputs.grid), config.actor, config.critic)
+    net.normalise_by(torch.from_numpy(observations))
+    reward = reward_of(config)
+    environment = ShapeEnvironment(table, observations, config.num_envs, config.train_every, reward, inputs.seed)
     module = PPOModule(net, environment, ppo_config(config))
     return {"shapes": net}, {"shapes": fit_ppo(module, inputs.folder, inputs.seed)}
 
 
 def train_ltd(config: LTDPolicyConfig, inputs: PolicyInputs) -> tuple[dict, dict[str, Curve]]:
-    """Networks and curves of `ltd`: each alone first, then in turn, the other one fixed."""
+    """Networks and curves of `ltd`: depth and size take turns, each trained with the other's network fixed."""
     grid = ltd_grid(inputs.grid, inputs.traces.spec.score_top_k, config.max_depth)
     table = build_table(inputs.traces, grid, inputs.drafter, inputs.profile)
     traces, drafter = inputs.traces, inputs.drafter
@@ -132,25 +133,26 @@ def train_ltd(config: LTDPolicyConfig, inputs: PolicyInputs) -> tuple[dict, dict
     turns = TURNS[config.decides] * (config.rounds if config.decides == "both" else 1)
     cycles = max(config.total_cycles // len(turns), 1)
     for turn, name in enumerate(turns):
-        other = None if config.decides == "independent" else nets["depth" if name == "size" else "size"]
+        fixed = None if config.decides == "independent" else nets["depth" if name == "size" else "size"]
         if name == "size":
-            depths = None if other is None else levels_of(LTDPolicy(spec, other, None), traces, drafter)
+            depths = None if fixed is None else levels_of(LTDPolicy(spec, fixed, None), traces, drafter)
             environment = SizeEnvironment(
                 table, traces, drafter, depths, config.num_envs, reward_of(config), inputs.seed + turn
             )
         else:
-            levels, policy = np.clip(traces.levels, 1, max(grid.depths)), LTDPolicy(spec, None, other)
+            levels, policy = np.clip(traces.levels, 1, max(grid.depths)), LTDPolicy(spec, None, fixed)
             depths = (np.minimum(depth, levels) for depth in range(1, max(grid.depths) + 1))
             actions = np.stack([grown_actions(policy, traces, drafter, each) for each in depths], axis=1)
             environment = DepthEnvironment(
                 table, traces, drafter, actions, config.num_envs, reward_of(config), inputs.seed + turn
             )
-        net, own = nets[name], part_of(config, name)
+        net, net_config = nets[name], part_of(config, name)
         if net is None:
             torch.manual_seed(inputs.seed + turn)
-            net = ActorCritic(environment.observation_size, environment.num_actions, own.actor, own.critic)
-            net.normalise_by(torch.from_numpy(gathered(environment)))
-        module = PPOModule(net, environment, replace(ppo_config(own), total_cycles=cycles))
+            sizes = environment.observation_size, environment.num_actions
+            net = ActorCritic(*sizes, net_config.actor, net_config.critic)
+            net.normalise_by(torch.from_numpy(random_observations(environment)))
+        module = PPOModule(net, environment, replace(ppo_config(net_config), total_cycles=cycles))
         curves[f"{turn + 1} {name}"] = fit_ppo(module, inputs.folder / f"{turn + 1}-{name}", inputs.seed + turn)
         nets[name] = net.eval()
     return {name: net for name, net in nets.items() if net is not None}, curves
@@ -159,9 +161,9 @@ def train_ltd(config: LTDPolicyConfig, inputs: PolicyInputs) -> tuple[dict, dict
 def train_marginal(
     spec: PolicySpec, inputs: PolicyInputs, advance: Callable[[str], None]
 ) -> tuple[MarginalPolicy, dict[str, Curve]]:
-    """The numbers of `marginal` with which the answers take the fewest replayed seconds.
+    """`marginal` with the reach and rate whose replay takes the fewest seconds.
 
-    spec: with the grid of `marginal_grid`.  They are sought in turn, each over its whole range, until neither moves.
+    spec: with the grid of `marginal_grid`.  The search varies one number at a time until neither changes.
     """
     traces, drafter, grid = inputs.traces, inputs.drafter, ActionGrid.of(spec.grid)
     table = build_table(traces, grid, drafter, inputs.profile)
@@ -172,7 +174,7 @@ def train_marginal(
     def policy_of(reach: float, rate: float) -> MarginalPolicy:
         return MarginalPolicy(replace(spec, numbers={"reach": reach, "rate": rate}), seconds)
 
-    def rate_of(numbers: tuple[float, float]) -> float:
+    def replayed_rate(numbers: tuple[float, float]) -> float:
         if numbers not in tried:
             actions = grown_actions(policy_of(*numbers), traces, drafter)
             tried[numbers] = play(table, lambda rows: actions[rows]).tokens_per_s
@@ -186,54 +188,54 @@ def train_marginal(
     best, before = (REACHES[len(REACHES) // 2], rates[len(rates) // 2]), None
     while best != before:
         before = best
-        best = max(((reach, best[1]) for reach in REACHES), key=rate_of)
-        best = max(((best[0], rate) for rate in rates), key=rate_of)
+        best = max(((reach, best[1]) for reach in REACHES), key=replayed_rate)
+        best = max(((best[0], rate) for rate in rates), key=replayed_rate)
     return policy_of(*best), {"marginal": curve}
 
 
 def observed_settings(config: PolicyConfig) -> dict[str, Any]:
-    """What a policy's description says of its observations and how long its choices last."""
+    """Keys of a policy's description that say what it observes and how many cycles an action lasts."""
     if not isinstance(config, ShapePolicyConfig):
         return {}
     return {"parts": list(config.parts), "every": config.every, "temperature": config.temperature}
 
 
 def part_of(config: NetworkPolicyConfig, name: str) -> NetworkPolicyConfig:
-    """What the network of this name is trained with: LTD's size policy is wider and more short-sighted."""
+    """Settings of the network of this name; LTD's size network has its own actor and gamma."""
     if name != "size" or not isinstance(config, LTDPolicyConfig):
         return config
     actor = config.actor if config.size_actor is None else config.size_actor
     return replace(config, actor=actor, gamma=config.gamma if config.size_gamma is None else config.size_gamma)
 
 
-def ltd_grid(grid: ActionGrid, told: int, max_depth: int) -> ActionGrid:
-    """The actions that LTD's two policies can lead to: one width, every depth."""
-    if told not in grid.top_ks:
-        raise ConfigError(f"traces tell the scores of top_k={told}, which the grid {grid.name!r} has not")
+def ltd_grid(grid: ActionGrid, score_top_k: int, max_depth: int) -> ActionGrid:
+    """The trees that LTD's two policies can choose: one width, every depth."""
+    if score_top_k not in grid.top_ks:
+        raise ConfigError(f"traces record the scores of top_k={score_top_k}, which the grid {grid.name!r} lacks")
     depths = tuple(range(1, min(max_depth, max(grid.depths)) + 1))
-    return ActionGrid(f"{grid.name}, ltd", grid.num_tokens, depths, (told,))
+    return ActionGrid(f"{grid.name}, ltd", grid.num_tokens, depths, (score_top_k,))
 
 
-def gathered(environment: DepthEnvironment | SizeEnvironment, steps: int = 32) -> np.ndarray:
-    """Observations under random choices, by which a network is normalised, [n, O]."""
+def random_observations(environment: DepthEnvironment | SizeEnvironment, steps: int = 32) -> np.ndarray:
+    """Observations of a random policy, which normalise a network, [n, O]."""
     draw = np.random.default_rng(0)
-    seen, masks = environment.reset()
-    found = [seen]
+    first, masks = environment.reset()
+    observations = [first]
     for _ in range(steps):
         noise = draw.random(masks.shape) * masks
         step = environment.step(noise.argmax(axis=1))
         masks = step.masks
-        found.append(step.observations)
-    return np.concatenate(found)
+        observations.append(step.observations)
+    return np.concatenate(observations)
 
 
 def reward_of(config: PPOPolicyConfig) -> str:
-    """What environments pay; unread where the objective is the average."""
+    """The environments' reward; not read where the objective is the average."""
     return "throughput" if config.objective == "average" else config.objective
 
 
 def ppo_config(config: PPOPolicyConfig) -> PPOConfig:
-    """PPO's own part of the configuration."""
+    """The part of the configuration that PPO reads."""
     return PPOConfig(
         total_cycles=config.total_cycles,
         num_steps=config.num_steps,

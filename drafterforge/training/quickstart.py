@@ -1,4 +1,4 @@
-"""What `quickstart` checks before it starts, says of its training, and bundles."""
+"""Steps of `quickstart`: its checks, what it prints of the training, its bundle."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from drafterforge.config.names import JOINT, parts_of
 from drafterforge.data.joined import JoinedRows
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import target_name
+from drafterforge.training.inputs import require_answers
 from drafterforge.training.loggers import require_loggers
 
 
 def check_start(cfg: QuickstartConfig) -> None:
-    """Refuse what can be told to fail without the target: no drafters to start from, no expert of the domain."""
+    """Refuse what fails later, before the target is loaded: no drafters to start from, no expert of the domain."""
     require_loggers(cfg.trainer)
-    check_selector(cfg.pool)
+    require_answers(cfg)
+    check_selector(cfg.pool, typed_target(cfg))
     name, init = target_name(cfg.target), cfg.drafter.init
     train_one = f"drafterforge train-drafter domain={cfg.domain.name}{typed_target(cfg)}"
     if not set(list_artifacts(cfg.runs_dir, name, "drafters")) - {cfg.name}:
@@ -35,12 +37,12 @@ def check_start(cfg: QuickstartConfig) -> None:
         )
     if not is_name(init):
         raise ConfigError(f"drafter.init={init} is no name of a drafter; type drafter.init=NAME")
-    other = f"drafterforge quickstart domain={cfg.domain.name} drafter.init=general{typed_target(cfg)}"
-    find_artifact(cfg.runs_dir, name, "drafters", init, hint=other)
+    hint = f"drafterforge quickstart domain={cfg.domain.name} drafter.init=general{typed_target(cfg)}"
+    find_artifact(cfg.runs_dir, name, "drafters", init, hint=hint)
 
 
 def training_figures(rows: JoinedRows, tuned: Manifest) -> dict[str, int]:
-    """How much the expert was tuned on, and for how long."""
+    """Training prompts, answer tokens and steps of the expert."""
     return {
         "train_prompts": len(rows),
         "answer_tokens": sum(row.answer_tokens for row in rows),
@@ -50,24 +52,24 @@ def training_figures(rows: JoinedRows, tuned: Manifest) -> dict[str, int]:
 
 
 def describe_training(cfg: QuickstartConfig, about: Mapping[str, int]) -> str:
-    """What tuning came to."""
-    words = f"{cfg.name} went on from {cfg.drafter.init} for {about['training_steps']} steps"
+    """One sentence on the training."""
+    words = f"{cfg.name} continued {cfg.drafter.init} for {about['training_steps']} steps"
     if about["best_step"] == 0:
-        words += f", which did not better it on validation: it has the weights of {cfg.drafter.init}"
+        words += f", without an improvement on validation: it has the weights of {cfg.drafter.init}"
     return words
 
 
 def bundle_expert(cfg: QuickstartConfig, retrieval: str, replaced: str) -> Path:
-    """The bundle: the tuned expert with retrieval in its trees, and the generalist that it adds to.
+    """The folder of the bundle of the tuned expert with retrieval in its trees.
 
-    With pool.drafters= those, the tuned expert in place of the one it went on from; without one, besides.
+    With pool.drafters= it holds those, and the tuned expert in place of `replaced`, or in addition if that is empty.
     """
-    given = cfg.pool.drafters or [f"{cfg.name}{JOINT}{retrieval}"]
-    swapped = [cfg.name if name == replaced else name for name in given]
-    swapped += [] if cfg.name in parts_of(swapped) else [cfg.name]
+    drafters = cfg.pool.drafters or [f"{cfg.name}{JOINT}{retrieval}"]
+    drafters = [cfg.name if name == replaced else name for name in drafters]
+    drafters += [] if cfg.name in parts_of(drafters) else [cfg.name]
     export = ExportConfig(
         target=cfg.target,
-        pool=replace(cfg.pool, drafters=swapped),
+        pool=replace(cfg.pool, drafters=drafters),
         runtime=cfg.runtime,
         bundle=cfg.name,
         runs_dir=cfg.runs_dir,

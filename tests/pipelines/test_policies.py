@@ -94,7 +94,7 @@ def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(trace_recording, "record_shard", once)
-    assert "interrupted" in policies("train-policy", *OWN, "policy=planner").one_line()
+    assert "interrupted" in policies("train-policy", *OWN, "policy=planner").one_line(130)
     assert not whole.exists()
     assert policies("train-policy", *OWN, "policy=planner").code == 0
     assert len(calls) == len(before) + 1
@@ -132,7 +132,7 @@ MISTAKES = {
         "pool.scheduler=planner",
     ),
     "measured trees up to 4 nodes": ("train-policy", *OWN, "grid.num_tokens=[1,2,4,99]", "grid.depths=[1,2]"),
-    "traces tell the scores of top_k=2, which the grid": ("train-policy", *OWN, "policy=ltd", "grid.top_ks=[1]"),
+    "traces record the scores of top_k=2, which the grid": ("train-policy", *OWN, "policy=ltd", "grid.top_ks=[1]"),
     "too few to price": ("calibrate", *OWN, "latency.num_prompts=1", "overwrite=true"),
     "latency.path=nowhere.json: there is no such file": ("train-policy", *OWN, "latency.path=nowhere.json"),
     "policy.parts must be one of": ("train-policy", *OWN, "policy=planner", "policy.parts=[colour]"),
@@ -188,7 +188,7 @@ def test_what_was_replayed_is_shown_before_anything_is_decoded(policies, monkeyp
 
     monkeypatch.setattr(train_policy, "decode_held_out", interrupted)
     done = policies("train-policy", *OWN, "policy=planner")
-    assert "interrupted" in done.one_line()
+    assert "interrupted" in done.one_line(130)
     assert "replayed on held-out answers" in done.out and "perfect foresight" in done.out
 
 

@@ -114,7 +114,7 @@ def test_given_drafters_go_into_the_bundle_as_they_are_named(pool):
 def test_tuning_that_gains_nothing_is_told_and_what_is_said_to_type_next_works(pool):
     with ever_better(by=-1):
         done = pool(*QUICK)
-    told = "quickstart went on from sql for 4 steps, which did not better it on validation: it has the weights of sql; "
+    told = "quickstart continued sql for 4 steps, without an improvement on validation: it has the weights of sql; "
     assert f"{told}8 answers to learn from" in done.err and report_of(pool)["curves"]["quickstart"]["best_step"] == 0
     typed = done.out.splitlines()[-1].partition("next: drafterforge ")[2]
     assert typed.startswith("generate bundle=quickstart") and pool(*typed.split(), "max_new_tokens=3").code == 0
@@ -146,7 +146,7 @@ def test_an_interrupted_quickstart_goes_on_where_it_was(pool, monkeypatch):
     first, last = 2 * 3, 2 * len(METHODS)
     with monkeypatch.context() as patched:
         counted(patched, stop_at=first + len(METHODS) + 2)  # in the last step, at the second prompt
-        assert "type the same command to go on" in pool(*QUICK).one_line()
+        assert "type the same command to go on" in pool(*QUICK).one_line(130)
     tuned = (pool.artifact("drafters", "quickstart") / "manifest.json").read_bytes()
     assert "tiny/reports/quickstart" not in pool.finished()
     calls = counted(monkeypatch)

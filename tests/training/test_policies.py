@@ -72,7 +72,7 @@ def test_marginal_finds_numbers_that_no_others_beat(tmp_path):
             rate_of(MarginalPolicy(replace(spec, numbers=policy.spec.numbers | {"reach": reach}), policy.seconds))
             <= best
         )
-    with pytest.raises(ConfigError, match="the scores of top_k=4, which the grid 'g' has not"):
+    with pytest.raises(ConfigError, match="the scores of top_k=4, which the grid 'g' lacks"):
         marginal_grid(given, 4, 8)
 
 
