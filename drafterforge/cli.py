@@ -1,14 +1,20 @@
-"""The command line: a table of commands, imported when typed; mistakes exit 2 in one line, failed checks 1."""
+"""The command line: a table of commands, imported when typed; mistakes exit 2 in one line, failed checks 1.
+
+Ctrl-C exits 130 and SIGTERM 143, as shells report them.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 from drafterforge import __version__
@@ -17,7 +23,7 @@ from drafterforge.config.compose import load_config
 from drafterforge.config.hints import plain_value
 from drafterforge.config.overrides import choices_typed
 from drafterforge.config.variants import variants_of
-from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError
+from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError, Terminated
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,9 @@ COMMANDS = {
 HELP = {"-h", "--help", "help"}
 CHECK_FAILED = 1
 USER_ERROR = 2
-BROKEN_PIPE = 141  # what a shell reports for a program ended by SIGPIPE
+INTERRUPTED = 130  # what a shell reports for a program ended by SIGINT
+TERMINATED = 143  # by SIGTERM
+BROKEN_PIPE = 141  # by SIGPIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -136,7 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 config = _config(arguments[0], command, arguments[1:])
                 writing = getattr(config, "runs_dir", None)
                 _check_inputs(config, command)
-                import_module(command.module).run(config)
+                with _sigterm_raises():
+                    import_module(command.module).run(config)
         sys.stdout.flush()
         return 0
     except BrokenPipeError:
@@ -147,7 +156,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if line is None:
             raise
         print(f"drafterforge: {line}", file=sys.stderr)
-        return CHECK_FAILED if isinstance(error, CheckFailedError) else USER_ERROR
+        return _exit_code(error)
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """SIGTERM raises `Terminated` in the main thread."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    try:
+        handler = signal.signal(signal.SIGTERM, terminate)
+    except ValueError:  # not the main thread, which has the handlers
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _command(name: str) -> Command:
@@ -176,13 +203,23 @@ def _check_inputs(config: Any, command: Command) -> None:
 # Exceptions.
 
 
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, DrafterforgeError):
+        return CHECK_FAILED if isinstance(error, CheckFailedError) else USER_ERROR
+    chain = list(_chain(error))
+    if any(isinstance(e, Terminated) for e in chain):
+        return TERMINATED
+    return INTERRUPTED if any(isinstance(e, KeyboardInterrupt) for e in chain) else USER_ERROR
+
+
 def _one_line(error: BaseException, writing: str | None, resumes: bool) -> str | None:
     """What to tell the user, or None for a bug, whose traceback is wanted."""
     if isinstance(error, DrafterforgeError):
         return _flatten(error)
     chain = list(_chain(error))
     if any(isinstance(e, KeyboardInterrupt) for e in chain):
-        return "interrupted" + ("; what was finished is kept; type the same command to go on" if resumes else "")
+        verb = "terminated" if any(isinstance(e, Terminated) for e in chain) else "interrupted"
+        return verb + ("; what was finished is kept; type the same command to go on" if resumes else "")
     full = [e for e in chain if _disk_is_full(e)]
     if full:
         _drop_stdout_if_full()

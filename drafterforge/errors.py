@@ -23,6 +23,10 @@ class PromptTooLongError(DrafterforgeError):
     """A prompt that leaves the target no room for an answer."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: ends a command as Ctrl-C does.  The command line exits with 143, for Ctrl-C with 130."""
+
+
 def quote(value: object, most: int = 100) -> str:
     """`value` as Python writes it, cut; errors quote what others wrote through this or `shorten`."""
     return shorten(repr(value), most)

@@ -24,9 +24,10 @@ from drafterforge.evaluation.held_out import decode_held_out
 from drafterforge.reporting.artifact import write_report
 from drafterforge.reporting.console import print_table
 from drafterforge.reporting.drafter_verdict import drafter_verdict
+from drafterforge.schedulers.actions import LEGEND
 from drafterforge.targets.load import Target, load_target
-from drafterforge.training.inputs import find_answers, open_features, packed
-from drafterforge.training.keeper import Keeper
+from drafterforge.training.best_checkpoint import BestCheckpoint
+from drafterforge.training.inputs import find_answers, open_features, packed, require_answers
 from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
 from drafterforge.training.parents import parents_of, with_lora_of
 from drafterforge.training.trainer import distil
@@ -36,6 +37,7 @@ Config = TrainDrafterConfig
 
 def run(cfg: Config) -> Path:
     require_loggers(cfg.trainer)
+    require_answers(cfg)
     prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)
     target = load_target(cfg.target)
     parents_of(cfg, target)  # a mistake in drafter.init fails before prompts are answered
@@ -56,7 +58,7 @@ def run(cfg: Config) -> Path:
         parents=[open_drafter(path, target), *answers.manifests],
     )
     print_table(report, table_console())
-    print(split_sizes(answers, cfg.domain.alone, rows[0]["num_prompts"]))
+    print(f"{LEGEND}\n{split_sizes(cfg, answers, rows[0]['num_prompts'])}")
     if references:
         comparison = report | {"suite": f"{path.name} and what it could replace"}
         comparison |= {"rows": references.rows, "curves": references.curves}
@@ -78,7 +80,7 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.drafter_name)
     features = cache(lambda: open_features(cfg, target, answers))
 
-    def distil_module(module: Any) -> Keeper:
+    def distil_module(module: Any) -> BestCheckpoint:
         return distil(
             module,
             packed(cfg, answers, features(), "train", seed=cfg.seed),

@@ -27,7 +27,7 @@ from drafterforge.pipelines.train_drafter import train
 from drafterforge.targets.device import KERNELS, describe_device
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.inputs import find_answers
-from drafterforge.training.study import StepClock
+from drafterforge.training.training_clock import TrainingClock
 
 Configs = dict[str, dict[str, TrainDrafterConfig]]  # study -> label -> command
 
@@ -77,7 +77,7 @@ def measure(
     if path.is_dir():  # trained, but killed before its measurement was written
         shutil.rmtree(path)
     cfg = replace(cfg, trainer=replace(cfg.trainer, val_ttt_steps=validated_ttt_steps))
-    clock = StepClock()
+    clock = TrainingClock()
     with peak(target.device) as memory:
         train(cfg, target, answers, [clock])
     manifest = Manifest.read(path)

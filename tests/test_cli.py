@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import subprocess
 import sys
 import types
@@ -21,10 +23,11 @@ from drafterforge.errors import ArtifactError
 def pipeline(monkeypatch):
     """Stands in for every pipeline: keeps its config, and raises the error it is given."""
     fake = types.ModuleType("fake_pipeline")
-    fake.config, fake.error = None, None
+    fake.config, fake.error, fake.act = None, None, lambda: None
 
     def run(config):
         fake.config = config
+        fake.act()
         if fake.error is not None:
             raise fake.error
 
@@ -34,9 +37,9 @@ def pipeline(monkeypatch):
     return fake
 
 
-def _one_line(capsys, *arguments: str) -> str:
+def _one_line(capsys, *arguments: str, code: int = 2) -> str:
     """Run a command that has to fail; return its single line on stderr."""
-    assert main(list(arguments)) == 2
+    assert main(list(arguments)) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("drafterforge: ") and captured.err.count("\n") == 1
@@ -269,8 +272,21 @@ def test_an_error_of_ours_is_found_behind_the_one_a_library_raised_from_it(pipel
 )
 def test_ctrl_c_is_one_line(error, pipeline, capsys):
     pipeline.error = error
-    assert "interrupted; what was finished is kept" in _one_line(capsys, *TRAIN)
-    assert _one_line(capsys, "generate", "prompt=x") == "drafterforge: interrupted"
+    assert "interrupted; what was finished is kept" in _one_line(capsys, *TRAIN, code=130)
+    assert _one_line(capsys, "generate", "prompt=x", code=130) == "drafterforge: interrupted"
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "serve"])  # which ends by itself
+@pytest.mark.parametrize(
+    ("number", "code", "verb"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "term")]
+)
+def test_a_signal_ends_every_command_with_the_exit_code_of_shells(command, number, code, verb, pipeline, capsys):
+    words = {"generate": ["prompt=x"], "inspect": ["x"], "export": ["bundle=b"], "import": ["path=x"]}
+    words |= {name: ["domain=sql"] for name in ("train-drafter", "prepare-data")}
+    handler = signal.getsignal(signal.SIGTERM)
+    pipeline.act = lambda: os.kill(os.getpid(), number)
+    assert _one_line(capsys, command, *words.get(command, []), code=code).startswith(f"drafterforge: {verb}")
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 @pytest.mark.parametrize(

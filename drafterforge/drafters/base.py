@@ -53,13 +53,13 @@ class DrafterSource:
 
 
 class Distilled(Protocol):
-    """What a distillation came to; see `training.keeper.Keeper`."""
+    """The result of a distillation; see `training.best_checkpoint.BestCheckpoint`."""
 
     best_score: float
     best_step: int
     curve: list[dict[str, float]]
 
-    def outcome(self, chain: int) -> str:
+    def summary(self, chain: int) -> str:
         """The result in words; chain: how many tokens a validation drafts."""
 
 

@@ -1,1 +1,1 @@
-"""Lightning modules and everything they need: the only room that imports lightning."""
+"""Training of drafters, tree schedulers and routers with lightning."""

@@ -1,6 +1,6 @@
-"""Packed batches: sequences laid end to end up to a token budget, in an order that is a function of the seed.
+"""Packed batches: sequences laid end to end up to a token budget.
 
-The batch of step s depends on (data, seed, s) alone, so that a resumed run reads what the uninterrupted one would have.
+The batch of step s is a function of (data, seed, s), so a resumed run reads what an uninterrupted one would have.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Sequenced(Protocol):
     loss_mask: Sequence[int]
 
 
-class Captured(Protocol):
-    """What the target says about it."""
+class Capture(Protocol):
+    """The target's features, final states and most likely next tokens of a sequence."""
 
     features: Tensor
     states: Tensor
@@ -31,10 +31,9 @@ class Captured(Protocol):
 
 
 def plan_batches(lengths: list[int], budget: int, generator: torch.Generator | None) -> list[list[int]]:
-    """Row indices of each batch of one pass over the data; shuffled with `generator`, in order without."""
-    order = (
-        list(range(len(lengths))) if generator is None else torch.randperm(len(lengths), generator=generator).tolist()
-    )
+    """Row indices of each batch of one epoch; shuffled with `generator`, in order without."""
+    count = len(lengths)
+    order = list(range(count)) if generator is None else torch.randperm(count, generator=generator).tolist()
     batches: list[list[int]] = []
     room = 0
     for index in order:
@@ -47,34 +46,28 @@ def plan_batches(lengths: list[int], budget: int, generator: torch.Generator | N
 
 
 class PackedData(IterableDataset):
-    """Endless training batches, or one pass in order when `seed` is None."""
+    """Endless training batches, or one epoch in order when `seed` is None."""
 
     def __init__(
         self,
         rows: Sequence[Sequenced],
-        capture: Callable[[list[int]], list[Captured]],
+        capture: Callable[[list[int]], list[Capture]],
         tokens_per_batch: int,
         seed: int | None = None,
         first_batch: Callable[[], int] = lambda: 0,
     ) -> None:
-        """capture(row indices) gives the target's view of those rows; first_batch() is asked when iteration starts."""
+        """capture: the target's captures of rows, by their indices.  first_batch: called when iteration starts."""
         super().__init__()
-        self.rows, self.capture, self.budget, self.seed, self.first_batch = (
-            rows,
-            capture,
-            tokens_per_batch,
-            seed,
-            first_batch,
-        )
+        self.rows, self.capture, self.budget = rows, capture, tokens_per_batch
+        self.seed, self.first_batch = seed, first_batch
         self.lengths = [len(row.input_ids) for row in rows]
 
     def plan(self, epoch: int) -> list[list[int]]:
-        """Batches of one pass."""
+        """Row indices of each batch of an epoch."""
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         return plan_batches(self.lengths, self.budget, generator)
 
     def __iter__(self) -> Iterator[PackedBatch]:
-        """Batches from `first_batch()` on."""
         skip, epoch = self.first_batch(), 0
         while True:
             plan = self.plan(epoch)
@@ -87,14 +80,14 @@ class PackedData(IterableDataset):
     def pack(self, indices: list[int]) -> PackedBatch:
         """Lay the given rows end to end."""
         rows = [self.rows[i] for i in indices]
-        captured = self.capture(indices)
+        captures = self.capture(indices)
         lengths = [self.lengths[i] for i in indices]
         return PackedBatch(
             tokens=torch.cat([torch.as_tensor(row.input_ids, dtype=torch.long) for row in rows]),
             positions=torch.cat([torch.arange(length) for length in lengths]),
             loss_mask=torch.cat([torch.as_tensor(row.loss_mask, dtype=torch.bool) for row in rows]),
             lengths=lengths,
-            features=torch.cat([one.features for one in captured]).clone(),
-            states=torch.cat([one.states for one in captured]).clone(),
-            argmax=torch.cat([one.argmax for one in captured]).clone(),
+            features=torch.cat([capture.features for capture in captures]).clone(),
+            states=torch.cat([capture.states for capture in captures]).clone(),
+            argmax=torch.cat([capture.argmax for capture in captures]).clone(),
         )

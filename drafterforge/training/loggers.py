@@ -1,4 +1,4 @@
-"""CSV and TensorBoard logs that a resumed run continues, every step once; W&B and MLflow, where it is another run."""
+"""Loggers of a training: CSV and TensorBoard, which a resumed run continues; W&B and MLflow, where it is a new run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from drafterforge.config.trainer import TrainerConfig
 from drafterforge.errors import ConfigError
 
 LOGS = "logs"  # folder of all loggers
-EXTRAS = ("wandb", "mlflow")  # packages that come with extras of these names
-PLACES = ("project", "wandb_mode", "mlflow_uri")  # keys that say where is logged
-ADDED = {"num_answers": None, "val_ttt_steps": None}  # settings that were not always there
+EXTRAS = ("wandb", "mlflow")  # optional packages, and the extras that install them
+DESTINATIONS = ("project", "wandb_mode", "mlflow_uri")  # keys that decide where is logged, and nothing else
+ADDED = {"num_answers": None, "val_ttt_steps": None}  # settings that older drafters lack, with their defaults
 
 
 class ResumedCSVLogger(CSVLogger):
-    """Keeps the rows that were logged before `first_step`, where Lightning's own would delete them."""
+    """Keeps the rows that were logged before `first_step`; lightning's logger deletes them."""
 
     def __init__(self, folder: Path, version: str, first_step: int) -> None:
-        # a row is written when it is logged: a killed process has no chance to
+        # a row is written when it is logged, as a killed process could not write it later
         super().__init__(str(folder), name=LOGS, version=version, flush_logs_every_n_steps=1)
         self.first_step = first_step
 
@@ -43,12 +43,12 @@ class ResumedCSVLogger(CSVLogger):
         if not path.is_file():
             return []
         with path.open(newline="") as file:
-            whole = [row for row in csv.DictReader(file) if None not in row.values()]
-        return [row for row in whole if row["step"].isdigit() and int(row["step"]) < self.first_step]
+            complete = [row for row in csv.DictReader(file) if None not in row.values()]
+        return [row for row in complete if row["step"].isdigit() and int(row["step"]) < self.first_step]
 
 
 class EndedWandbLogger(WandbLogger):
-    """Ends its run with the training: its files are whole then, and the next training gets a run of its own."""
+    """Ends its run with the training, so its files are complete and the next training gets a run of its own."""
 
     def finalize(self, status: str) -> None:
         """End the run."""
@@ -59,12 +59,12 @@ class EndedWandbLogger(WandbLogger):
 
 
 def settings_of(config: TrainerConfig) -> dict[str, Any]:
-    """What tells one training from another: where it is logged does not, and may hold a password.
+    """The settings that are recorded with a drafter.
 
-    Nor do settings added later that change nothing: older drafters lack them.
+    Left out: where it is logged, which may hold a password; settings of `ADDED` at their defaults.
     """
-    kept = {key: value for key, value in asdict(config).items() if key not in PLACES}
-    return {key: value for key, value in kept.items() if ADDED.get(key, ...) != value}
+    settings = {key: value for key, value in asdict(config).items() if key not in DESTINATIONS}
+    return {key: value for key, value in settings.items() if ADDED.get(key, ...) != value}
 
 
 def require_loggers(config: TrainerConfig) -> None:
@@ -77,7 +77,7 @@ def require_loggers(config: TrainerConfig) -> None:
 
 
 def build_loggers(config: TrainerConfig, folder: Path, first_step: int) -> list[Logger]:
-    """Loggers under `folder`/logs; CSV and TensorBoard forget what an interrupted run logged from `first_step` on."""
+    """Loggers under `folder`/logs; CSV and TensorBoard drop what an interrupted run logged from `first_step` on."""
     require_loggers(config)
     return [_build(name, config, folder, first_step) for name in config.loggers]
 
@@ -90,7 +90,7 @@ def _build(name: str, config: TrainerConfig, folder: Path, first_step: int) -> L
     try:
         logger = _wandb(config, folder) if name == "wandb" else _mlflow(config, folder)
         logger.log_hyperparams(settings_of(config))  # starts the run
-    except Exception as error:  # both have many kinds: no login, no such server, no database driver
+    except Exception as error:  # many kinds: no login, no such server, no database driver
         reason = " ".join(str(error).split())[:600] or type(error).__name__
         raise ConfigError(f"trainer.loggers: {name} did not start ({reason})") from error
     return logger
@@ -99,8 +99,8 @@ def _build(name: str, config: TrainerConfig, folder: Path, first_step: int) -> L
 def _wandb(config: TrainerConfig, folder: Path) -> Logger:
     (folder / LOGS).mkdir(parents=True, exist_ok=True)  # wandb adds a folder of its own name
     if config.wandb_mode != "online":
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # asks the network even so
-    quiet = {"silent": True, "console": "off"}  # the pipelines say what matters
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # uses the network even offline
+    quiet = {"silent": True, "console": "off"}
     return EndedWandbLogger(
         name=run_name(folder), project=config.project, save_dir=folder / LOGS, mode=config.wandb_mode, settings=quiet
     )
@@ -108,19 +108,19 @@ def _wandb(config: TrainerConfig, folder: Path) -> Logger:
 
 def _mlflow(config: TrainerConfig, folder: Path) -> Logger:
     uri = config.mlflow_uri or f"file:{folder.resolve() / LOGS / 'mlflow'}"
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # asks the network, whatever the uri
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # uses the network, whatever the uri
     if uri.startswith("file:"):
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 prefers databases, which take seconds
     return MLFlowLogger(config.project, run_name=run_name(folder), tracking_uri=uri)
 
 
 def run_name(folder: Path) -> str:
-    """The artifact's name, of the folder or of the staging folder that becomes it."""
+    """The artifact's name, given its folder or its staging folder."""
     return folder.resolve().name.removeprefix(".").removesuffix(".partial")
 
 
 def keep_logs(staging: Path, folder: Path) -> None:
-    """Copy what the loggers wrote; the links that wandb makes to its newest run stay behind."""
+    """Copy the logs, without the links that wandb makes to its newest run."""
     if (staging / LOGS).exists():
         shutil.copytree(staging / LOGS, folder / LOGS, ignore=_links)
 

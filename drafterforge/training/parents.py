@@ -1,4 +1,4 @@
-"""The trained drafters that a new one starts from or adds to, named by drafter.init."""
+"""The trained drafters that drafter.init names: what a new drafter starts from or adds to."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from drafterforge.targets.load import Target
 
 
 def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent | None, TrainedParent | None]:
-    """The parent of a new drafter, and the expert that it continues; None for each that there is not.
+    """The parent of a new drafter, and the expert whose training it continues; None where there is none.
 
-    drafter.init=GENERALIST gives (generalist, None).  drafter.init=EXPERT gives the generalist that the expert adds
-    its LoRA to, and the expert.
+    drafter.init=GENERALIST gives (generalist, None).  drafter.init=EXPERT gives (the expert's generalist, expert).
     """
     init = cfg.drafter.parent
     if not init:
@@ -37,7 +36,7 @@ def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent |
         raise ArtifactError(f"a LoRA expert needs its generalist beside it: {parent.folder} must be at {beside}")
     if generalist is None:
         return named, None
-    with_lora_of(cfg, named.manifest)  # refuses
+    with_lora_of(cfg, named.manifest)  # refuses other LoRA settings
     if named.manifest.name == cfg.drafter_name:
         raise ConfigError(f"drafter.init={init} is the expert that this would write itself; type name=OTHER")
     return parent, named
@@ -48,12 +47,12 @@ def with_lora_of(cfg: TrainDrafterConfig, expert: Manifest) -> TrainDrafterConfi
 
     Raises ConfigError where other LoRA settings were typed.
     """
-    lora, default, typed = LoraConfig(**expert.config["drafter"]["lora"]), LoraConfig(), cfg.drafter.lora
-    for key in to_dict(lora):
-        kept, given = getattr(lora, key), getattr(typed, key)
-        if given not in (kept, getattr(default, key)):
+    lora, default = LoraConfig(**expert.config["drafter"]["lora"]), LoraConfig()
+    for key, value in to_dict(lora).items():
+        typed = getattr(cfg.drafter.lora, key)
+        if typed not in (value, getattr(default, key)):
             raise ConfigError(
-                f"drafter.lora.{key}={given} differs from {kept} of {expert.name}, whose training continues; leave it "
+                f"drafter.lora.{key}={typed} differs from {value} of {expert.name}, whose training continues; leave it "
                 "out, or type drafter.init=general for a new expert"
             )
     return replace(cfg, drafter=replace(cfg.drafter, lora=lora))

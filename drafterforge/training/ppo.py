@@ -33,22 +33,22 @@ def gae(
     """Generalised advantage estimates and the returns they imply, each [T, E].
 
     rewards, values: [T, E], of each step and of the state it was taken in.  last_values: [E], of the state after the
-    last step.  dones: bool [T, E], whether the step ended its episode: nothing is carried back across it.
+    last step.  dones: bool [T, E], whether the step ended its episode, which stops the recursion.
     """
-    goes_on = (~dones).to(values.dtype)
-    following = torch.cat((values[1:], last_values[None]))
-    deltas = rewards + gamma * goes_on * following - values
-    carried = gamma * lam * goes_on
+    continues = (~dones).to(values.dtype)
+    next_values = torch.cat((values[1:], last_values[None]))
+    deltas = rewards + gamma * continues * next_values - values
+    decay = gamma * lam * continues
     advantages = torch.empty_like(deltas)
     advantage = torch.zeros_like(last_values)
     for step in range(len(deltas) - 1, -1, -1):
-        advantage = deltas[step] + carried[step] * advantage
+        advantage = deltas[step] + decay[step] * advantage
         advantages[step] = advantage
     return advantages, advantages + values
 
 
 def categorical_entropy(log_probs: Tensor) -> Tensor:
-    """Entropy [B] of log-probabilities [B, A]; an action of -inf adds nothing, to the gradient neither."""
+    """Entropy [B] of log-probabilities [B, A]; an action of -inf adds nothing to it or to its gradient."""
     finite = log_probs.clamp(min=torch.finfo(log_probs.dtype).min)  # 0 x inf would be nan
     return -(log_probs.exp() * finite).sum(dim=-1)
 

@@ -1,4 +1,4 @@
-"""Runs PPO until its budget of cycles is spent."""
+"""Trains a module by PPO until its budget of cycles is spent."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from pathlib import Path
 from lightning import Trainer
 from lightning.pytorch.loggers import CSVLogger
 
+from drafterforge.training.fit import fit, quiet
 from drafterforge.training.ppo_module import PPOModule
 from drafterforge.training.progress import StepProgress
-from drafterforge.training.quietly import fit, quiet
 
 FIGURES = ("train/tokens_per_s", "train/entropy")  # shown while it trains
 
 
 class CycleProgress(StepProgress):
-    """The same over replayed cycles."""
+    """A progress bar over replayed cycles."""
 
     def completed(self, trainer: Trainer, module: PPOModule) -> int:
-        """Units that are done."""
+        """Replayed cycles."""
         return module.cycles
 
     def figures(self, trainer: Trainer, module: PPOModule) -> str:
-        """What is shown beside the bar."""
+        """Text beside the bar."""
         latest = module.curve[-1] if module.curve else {}
         return ", ".join(f"{key.split('/')[1]} {latest[key]:.4g}" for key in FIGURES if key in latest)
 
 
 def fit_ppo(module: PPOModule, folder: Path, seed: int, progress: bool = True) -> list[dict[str, float]]:
-    """Train; the curve, a point per rollout, which `folder`/logs/csv/metrics.csv has too.
+    """Train on the module's device; returns the curve, a point per rollout, which metrics.csv in `folder` has too.
 
-    The module stays on the device it is on.  Raises KeyboardInterrupt when interrupted.
+    Raises KeyboardInterrupt when interrupted.
     """
     quiet()
     folder.mkdir(parents=True, exist_ok=True)

@@ -23,9 +23,9 @@ from drafterforge.training.ppo import PPOTerms, explained_variance, gae, log_pro
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """How a policy is trained."""
+    """Settings of PPO."""
 
-    total_cycles: int = 400_000  # training ends when the environments have played so many
+    total_cycles: int = 400_000  # cycles that the environments play
     num_steps: int = 64  # decisions per environment and rollout
     batch_size: int = 32  # decisions per optimiser step
     epochs: int = 4  # passes over each rollout
@@ -39,9 +39,9 @@ class PPOConfig:
     entropy: float = 0.01  # weight of the entropy; 0.1 is max-entropy PPO
     grad_clip: float = 0.5  # largest norm of the gradient; 0: none
     normalise_advantages: bool = True  # in each minibatch
-    target_kl: float | None = None  # leave a rollout once the policy is 1.5 times as far from where it was
+    target_kl: float | None = None  # end a rollout's updates when the KL divergence exceeds 1.5 times this
     objective: str = "average"  # average: tokens - rho x seconds, for tokens per second | reward: the environment's
-    rho_rollouts: int = 10  # recent rollouts whose tokens per second are rho
+    rho_rollouts: int = 10  # recent rollouts that rho, their tokens per second, is taken over
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -66,7 +66,7 @@ class PPOConfig:
 
 @dataclass(frozen=True)
 class Rollout:
-    """T steps of E environments, and the state they end in."""
+    """T steps of E environments, and the state after them."""
 
     observations: Tensor  # [T + 1, E, O]
     masks: Tensor  # [T + 1, E, A]
@@ -79,7 +79,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Samples:
-    """What the decisions of a rollout teach, steps and environments flattened."""
+    """Decisions of a rollout, steps and environments flattened."""
 
     observations: Tensor  # [N, O]
     masks: Tensor  # [N, A]
@@ -90,9 +90,9 @@ class Samples:
 
 
 class PPOModule(LightningModule):
-    """Every training step plays one rollout with the current policy and learns from it.
+    """Each training step plays one rollout with the current policy and optimises on it.
 
-    The critic learns returns scaled to mean 0 and deviation 1, so that rewards may have any size.
+    The critic's targets are returns scaled to mean 0 and deviation 1, so rewards may have any size.
     """
 
     def __init__(self, net: ActorCritic, environment: VectorEnvironment, config: PPOConfig) -> None:
@@ -113,7 +113,7 @@ class PPOModule(LightningModule):
         self.cycles, self.curve = 0, []
 
     def train_dataloader(self) -> Iterable[int]:
-        """Nothing to load; the budget ends the training."""
+        """An endless loader; the budget ends the training."""
         return repeat(0)
 
     def training_step(self, batch: int, index: int) -> None:
@@ -124,8 +124,8 @@ class PPOModule(LightningModule):
         tokens, seconds = rollout.tokens.sum().item(), rollout.seconds.sum().item()
         self.recent.append((tokens, seconds))
         rho = sum(t for t, _ in self.recent) / max(sum(s for _, s in self.recent), 1e-12)
-        samples, explained = self.appraise(rollout, rho)
-        terms = self.improve(samples, lr)
+        samples, explained = self.samples_of(rollout, rho)
+        terms = self.optimise(samples, lr)
         figures = {
             "reward": rollout.rewards.mean().item(),
             "tokens_per_s": tokens / max(seconds, 1e-12),
@@ -157,7 +157,7 @@ class PPOModule(LightningModule):
             step = environment.step(actions[-1].numpy())
             self.observations, self.masks = step.observations, step.masks
             self.cycles += int(step.cycles.sum())
-            # copied likewise
+            # copied for the same reason
             steps.append([np.array(x) for x in (step.rewards, step.dones, step.tokens, step.seconds)])
         rewards, dones, tokens, seconds = (np.stack(column) for column in zip(*steps, strict=True))
         return Rollout(
@@ -171,8 +171,8 @@ class PPOModule(LightningModule):
         )
 
     @torch.no_grad()
-    def appraise(self, rollout: Rollout, rho: float) -> tuple[Samples, Tensor]:
-        """Advantages and returns of a rollout, and the share of the returns' variance that the critic explained."""
+    def samples_of(self, rollout: Rollout, rho: float) -> tuple[Samples, Tensor]:
+        """The rollout's decisions with advantages and returns, and the critic's explained variance."""
         config, actions = self.config, rollout.actions
         observations, masks = rollout.observations.flatten(0, 1), rollout.masks.flatten(0, 1)
         logits, values = self.net(observations, masks)
@@ -181,7 +181,7 @@ class PPOModule(LightningModule):
         if config.objective == "average":
             rewards = (rollout.tokens - rho * rollout.seconds).to(rewards)
         advantages, returns = gae(rewards, values[:-1], values[-1], rollout.dones, config.gamma, config.lam)
-        self.follow(returns)
+        self.rescale_critic(returns)
         count = actions.numel()
         samples = Samples(
             observations[:count],
@@ -193,22 +193,22 @@ class PPOModule(LightningModule):
         )
         return samples, explained_variance(values[:-1], returns)
 
-    def follow(self, returns: Tensor) -> None:
-        """Let the critic's units follow the returns [T, E]; what it predicts stays (PopArt, arXiv 1602.07714)."""
+    def rescale_critic(self, returns: Tensor) -> None:
+        """Move the critic's units to the returns [T, E] and keep its predictions (PopArt, arXiv 1602.07714)."""
         self.num_rollouts += 1
         moments = torch.stack((returns.double().mean(), returns.double().square().mean()))
         self.return_moments.lerp_(moments, max(1 / self.num_rollouts, 0.05))
         mean, square = self.return_moments.tolist()
         deviation = max(square - mean**2, 0.0) ** 0.5
         scale = max(deviation, 1e-4 * abs(mean)) or 1.0
-        if self.num_rollouts > 1:  # what an untrained critic predicts need not stay
+        if self.num_rollouts > 1:  # predictions of an untrained critic are not kept
             head = self.net.critic[-1]
             head.weight.mul_(self.return_scale / scale)
             head.bias.mul_(self.return_scale).add_(self.return_mean - mean).div_(scale)
         self.return_mean, self.return_scale = mean, scale
 
-    def improve(self, samples: Samples, lr: float) -> PPOTerms:
-        """Optimise over shuffled minibatches of equal size; the mean of their terms."""
+    def optimise(self, samples: Samples, lr: float) -> PPOTerms:
+        """Optimise on shuffled minibatches of equal size; returns the mean of their terms."""
         config = self.config
         optimizer = self.optimizers(use_pl_optimizer=False)
         optimizer.param_groups[0]["lr"] = lr

@@ -11,14 +11,23 @@ from drafterforge.config.progress import Bar, bar, log
 
 
 class StepProgress(Callback):
-    """A bar on a terminal; a line a minute and a line per validation elsewhere."""
+    """A bar on a terminal; elsewhere a line a minute and a line per validation."""
 
     def __init__(self, total: int, title: str = "training") -> None:
         self.total, self.title = total, title
         self.stack = ExitStack()
         self.bar: Bar | None = None
 
-    def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_sanity_check_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Open the bar for the validation of the initial weights."""
+        self.open(trainer, module)
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Open the bar at the step that training resumes from; earlier, lightning has not restored it."""
+        if self.bar is None:
+            self.open(trainer, module)
+
+    def open(self, trainer: Trainer, module: LightningModule) -> None:
         """Open the bar."""
         self.bar = self.stack.enter_context(bar(self.title, self.total, completed=self.completed(trainer, module)))
 
@@ -27,7 +36,7 @@ class StepProgress(Callback):
         self.bar.reach(min(self.completed(trainer, module), self.total), self.figures(trainer, module))
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """Say how far it has come."""
+        """Print the figures of a validation."""
         log(f"step {trainer.global_step}/{self.total}: {self.figures(trainer, module)}")
 
     def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
@@ -39,11 +48,11 @@ class StepProgress(Callback):
         self.stack.close()
 
     def completed(self, trainer: Trainer, module: LightningModule) -> int:
-        """Units that are done."""
+        """Finished units."""
         return trainer.global_step
 
     def figures(self, trainer: Trainer, module: LightningModule) -> str:
-        """What is shown beside the bar."""
-        names = ("train/loss", "val/accept_length")
-        known = [name for name in names if name in trainer.callback_metrics]
-        return ", ".join(f"{name} {float(trainer.callback_metrics[name]):.3f}" for name in known)
+        """Text beside the bar."""
+        metrics = trainer.callback_metrics
+        names = [name for name in ("train/loss", "val/accept_length") if name in metrics]
+        return ", ".join(f"{name} {float(metrics[name]):.3f}" for name in names)

@@ -1,4 +1,4 @@
-"""Lightning checkpoints as one safetensors file: tensors by name, everything else as JSON in its header; no pickle."""
+"""Lightning checkpoints without pickle: one safetensors file, all but tensors as JSON in its header."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drafterforge.errors import ArtifactError
 
 
 def _flatten(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """A JSON form of nested dicts, lists, tuples and tensors; tensors are moved into `tensors`."""
+    """JSON of nested dicts, lists, tuples and tensors; the tensors are moved into `tensors`."""
     if isinstance(value, Tensor):
         name = f"t{len(tensors)}"
         tensors[name] = value.detach().cpu().contiguous().clone()
@@ -28,7 +28,7 @@ def _flatten(value: Any, tensors: dict[str, Tensor]) -> Any:
         return {kind: [_flatten(item, tensors) for item in value]}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"a {type(value).__name__} cannot be kept in a training checkpoint")
+    raise TypeError(f"a {type(value).__name__} cannot be saved in a training checkpoint")
 
 
 def _restore(value: Any, tensors: dict[str, Tensor]) -> Any:
@@ -44,7 +44,7 @@ def _restore(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 class SafetensorsCheckpointIO(CheckpointIO):
-    """Writes and reads Lightning's checkpoint dict; a file appears whole or not at all."""
+    """Writes and reads lightning's checkpoint dict; a file appears whole or not at all."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Write to a temporary sibling, then rename."""

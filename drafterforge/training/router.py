@@ -13,13 +13,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from drafterforge.config.router import RouterConfig
 from drafterforge.errors import ConfigError
 from drafterforge.router.net import RouterNet
-from drafterforge.training.quietly import fit, quiet
+from drafterforge.training.fit import fit, quiet
 
-LOG_TEMPERATURES = (-3.0, 3.0)  # range that a temperature is looked for in
+LOG_TEMPERATURES = (-3.0, 3.0)  # range that is searched
 
 
 class RouterModule(LightningModule):
-    """Cross-entropy of a router's net against hard labels [n], or against soft ones [n, L]."""
+    """Cross-entropy of a router's net with hard labels [n] or soft ones [n, L]."""
 
     def __init__(self, net: RouterNet, config: RouterConfig) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class RouterModule(LightningModule):
         self.log("val/accuracy", (logits.argmax(dim=1) == best).float().mean())
 
     def on_validation_epoch_end(self) -> None:
-        """One more point of the curve."""
+        """Record a point of the curve."""
         figures = {key: float(value) for key, value in self.trainer.callback_metrics.items()}
         self.curve.append({"step": self.global_step, **figures})
 
@@ -54,7 +54,7 @@ class RouterModule(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def _smoothing(self, labels: Tensor) -> float:
-        """Soft labels say themselves how sure they are."""
+        """Label smoothing, of hard labels only: soft ones are smooth already."""
         return self.config.label_smoothing if labels.dim() == 1 else 0.0
 
 
@@ -65,7 +65,7 @@ def fit_router(
     config: RouterConfig,
     seed: int,
 ) -> tuple[RouterNet, list[dict[str, float]]]:
-    """A trained and calibrated net, and its learning curve; the same for the same seed.
+    """A trained and calibrated net, and its learning curve; a function of the seed.
 
     train, val: pooled features [n, F], and labels: int64 [n], or soft [n, L].
     """
@@ -77,13 +77,13 @@ def fit_router(
         net = RouterNet(train[0].shape[1], num_labels, config.hidden)
         net.normalise(train[0])
         module = RouterModule(net, config)
-        run(module, train, val)
+        fit_module(module, train, val)
     net.eval().requires_grad_(False)
     net.temperature.fill_(calibrate_temperature(net(val[0]), val[1]))
     return net, module.curve
 
 
-def run(module: RouterModule, train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor]) -> None:
+def fit_module(module: RouterModule, train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor]) -> None:
     """`max_steps` optimiser steps, validated about ten times.  Raises KeyboardInterrupt when interrupted."""
     config = module.config
     loaders = (
@@ -117,15 +117,15 @@ def check_examples(examples: tuple[Tensor, Tensor], num_labels: int, split: str)
 
 
 def soft_labels(accept_lengths: Tensor, temperature: float) -> Tensor:
-    """Labels [n, L] from the accept length of every drafter on every prompt, [n, L]: near ties share a prompt."""
+    """Label probabilities [n, L] from the MAT of each drafter on each prompt, [n, L]: near ties share a prompt."""
     return torch.softmax(accept_lengths.float() / temperature, dim=1)
 
 
 def calibrate_temperature(logits: Tensor, labels: Tensor) -> float:
     """The temperature of least cross-entropy for logits [n, L] and labels: int64 [n], or soft [n, L].
 
-    Guo et al., arXiv 1706.04599.  Labels that the logits name without a mistake would make any confidence too small,
-    so each hard one keeps 1 / (n + 2) for the others, as Platt's scaling does.
+    Guo et al., arXiv 1706.04599.  If all logits are right, no temperature is low enough; so, as in Platt scaling, a
+    hard label leaves a probability of 1 / (n + 2) to the others.
     """
     logits = logits.double()
     if labels.dim() == 1:
@@ -140,12 +140,12 @@ def calibrate_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def expected_calibration_error(probabilities: Tensor, labels: Tensor, num_bins: int = 15) -> float:
-    """Mean distance of confidence and accuracy over equal bins of confidence, weighted by their size.
+    """Mean distance of confidence and accuracy over equal bins of confidence, weighted by bin size.
 
     probabilities: [n, L].  labels: int64 [n].
     """
-    confidence, chosen = probabilities.double().max(dim=1)
-    correct = (chosen == labels).double()
+    confidence, predicted = probabilities.double().max(dim=1)
+    correct = (predicted == labels).double()
     bins = (confidence * num_bins).long().clamp(max=num_bins - 1)
     gaps = torch.zeros(num_bins, dtype=torch.double).index_add(0, bins, correct - confidence)
     return float(gaps.abs().sum() / len(labels))

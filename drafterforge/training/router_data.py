@@ -1,4 +1,4 @@
-"""What a router learns from: prompts of every domain, partly rephrased, pooled features and labels.
+"""Training data of a router: prompts of each domain, partly rephrased, their pooled features and labels.
 
 Axes: n prompts, F features, L labels, N drafters.
 """
@@ -27,17 +27,17 @@ from drafterforge.router.features import TextEncoder, prompt_features, request_t
 from drafterforge.targets.load import Target
 from drafterforge.training.router import soft_labels
 
-TOKENS_PER_PASS = 2048  # padded tokens that the target reads at a time
+TOKENS_PER_PASS = 2048  # padded tokens of a batch that the target reads
 CLEAN = "as written"
-LATER_KEYS = ("labels", "drafters", "max_new_tokens", "held_out_kinds")  # that routers of earlier versions do not name
+LATER_KEYS = ("labels", "drafters", "max_new_tokens", "held_out_kinds")  # settings that older routers lack
 
 
 @dataclasses.dataclass(frozen=True)
 class DrafterScores:
-    """MAT of a pool's drafters on prompts, as labels; without them a prompt's label is its domain."""
+    """MAT of a pool's drafters on prompts, which labels are made from; without it, a prompt's label is its domain."""
 
     drafters: list[str]
-    accept_lengths: Mapping[str, Sequence[float]]  # id of a prompt as written -> MAT of every drafter
+    accept_lengths: Mapping[str, Sequence[float]]  # id of a prompt as written -> MAT of each drafter
     parents: Sequence[Manifest] = ()  # of the drafters
 
     @property
@@ -47,23 +47,23 @@ class DrafterScores:
 
 
 def router_prompts(domains: Sequence[str], config: RouterConfig, seed: int) -> dict[str, list[Prompt]]:
-    """Prompts of all domains: partly rephrased for `train` and `val`; test as written, and once for every rephrasing.
+    """Prompts of all domains: `train` and `val` partly rephrased; test prompts as written, and once per rephrasing.
 
-    The three use different tasks, and different wordings to rephrase with; kinds that are held out are tested only.
+    The splits have different tasks and different wordings of rephrasings; held-out kinds are in the test only.
     """
     seen = seen_kinds(config)
     sets: dict[str, list[Prompt]] = {"train": [], "val": [], CLEAN: []} | {kind: [] for kind in kinds()}
-    for found in draw_prompts(domains, config, seed):
+    for splits in draw_prompts(domains, config, seed):
         for split in ("train", "val"):
-            sets[split] += partly_rephrased(found[split], config.rephrased, split, seed, seen)
-        sets[CLEAN] += found["test"]
+            sets[split] += partly_rephrased(splits[split], config.rephrased, split, seed, seen)
+        sets[CLEAN] += splits["test"]
         for kind in kinds():
-            sets[kind] += rephrased(found["test"], kind, "test", seed)
+            sets[kind] += rephrased(splits["test"], kind, "test", seed)
     return sets
 
 
 def seen_kinds(config: RouterConfig) -> list[str]:
-    """Kinds of rephrasing in the training prompts."""
+    """Kinds of rephrasing that training prompts have."""
     if unknown := sorted({*config.held_out_kinds} - {*kinds()}):
         raise ConfigError(f"router.held_out_kinds names {unknown[0]!r}; type some of {', '.join(kinds())}")
     seen = [kind for kind in kinds() if kind not in config.held_out_kinds]
@@ -73,42 +73,42 @@ def seen_kinds(config: RouterConfig) -> list[str]:
 
 
 def draw_prompts(domains: Sequence[str], config: RouterConfig, seed: int) -> list[dict[str, list[Prompt]]]:
-    """First turns of each domain's prompts as written, by split."""
+    """First turns of each domain's prompts, by split."""
     if len(set(domains)) < 2:
         raise ConfigError(f"a router needs at least two domains to tell apart, got {', '.join(domains) or 'none'}")
     data = DataConfig(num_train=config.num_train, num_val=config.num_val, num_test=config.num_test)
-    each = [load_prompts(data, DomainConfig(name=name), seed) for name in domains]
-    return [{split: first_turns(prompts) for split, prompts in one.items()} for one in each]
+    loaded = [load_prompts(data, DomainConfig(name=name), seed) for name in domains]
+    return [{split: first_turns(prompts) for split, prompts in splits.items()} for splits in loaded]
 
 
 def recorded_settings(config: RouterConfig) -> dict[str, Any]:
-    """The configuration as manifests have it: later keys only where they are set."""
+    """The configuration as a manifest records it, with `LATER_KEYS` only where they are set."""
     plain = to_dict(RouterConfig())
     return {key: value for key, value in to_dict(config).items() if key not in LATER_KEYS or value != plain[key]}
 
 
 def first_turns(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """The prompts up to what the target is asked first."""
+    """The prompts up to the first question to the target."""
     return [dataclasses.replace(prompt, messages=tuple(user_turns(prompt.messages)[0])) for prompt in prompts]
 
 
 def pooled_sets(
     target: Target, encoder: TextEncoder | None, sets: Mapping[str, Sequence[Prompt]]
 ) -> dict[str, tuple[list[Prompt], Tensor]]:
-    """Of every set, the prompts that the target can read, and their pooled features, [n, F] float32."""
+    """The prompts of each set that fit the target's context, and their pooled features, [n, F] float32."""
     sets_read, left_out = {}, 0
     with bar("reading prompts", sum(map(len, sets.values()))) as progress:
         for name, prompts in sets.items():
             ids = [prompt_ids(target.tokenizer, prompt.messages, date=DATE) for prompt in prompts]
-            kept = [place for place, one in enumerate(ids) if len(one) <= target.max_positions]
-            left_out += len(prompts) - len(kept)
-            if not kept:
+            fitting = [index for index, tokens in enumerate(ids) if len(tokens) <= target.max_positions]
+            left_out += len(prompts) - len(fitting)
+            if not fitting:
                 raise ConfigError(
                     f"all prompts ({name}) are longer than the {target.max_positions} tokens of the target"
                 )
-            read = [prompts[place] for place in kept]
+            read = [prompts[index] for index in fitting]
             if encoder is None:
-                pooled = pooled_by_target(target, [ids[place] for place in kept], progress.advance)
+                pooled = pooled_by_target(target, [ids[index] for index in fitting], progress.advance)
             else:
                 pooled = torch.stack([encoder(request_text(prompt.messages)) for prompt in read])
                 progress.advance(len(read))
@@ -122,23 +122,23 @@ def pooled_sets(
 def pooled_by_target(
     target: Target, prompts: Sequence[list[int]], advance: Callable[[int], Any] | None = None
 ) -> Tensor:
-    """Pooled features of token ids, [n, F] float32; batches hold prompts of like length, padded where nothing looks."""
-    waiting = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))
+    """Pooled features of token ids, [n, F] float32; batches hold prompts of similar length, padded at the end."""
+    waiting = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     pooled: dict[int, Tensor] = {}
     while waiting:
         longest = len(prompts[waiting[-1]])
         count = max(1, TOKENS_PER_PASS // longest)
-        waiting, chosen = waiting[:-count], waiting[-count:]
-        tokens = torch.zeros(len(chosen), longest, dtype=torch.long)
-        for row, place in enumerate(chosen):
-            tokens[row, : len(prompts[place])] = torch.tensor(prompts[place])
-        positions = torch.arange(longest, device=target.device).expand(len(chosen), -1)
+        waiting, batch = waiting[:-count], waiting[-count:]
+        tokens = torch.zeros(len(batch), longest, dtype=torch.long)
+        for row, index in enumerate(batch):
+            tokens[row, : len(prompts[index])] = torch.tensor(prompts[index])
+        positions = torch.arange(longest, device=target.device).expand(len(batch), -1)
         _, features = target.forward(tokens.to(target.device), positions, None)
-        for row, place in enumerate(chosen):
-            pooled[place] = prompt_features(features[row, : len(prompts[place])]).cpu()
+        for row, index in enumerate(batch):
+            pooled[index] = prompt_features(features[row, : len(prompts[index])]).cpu()
         if advance is not None:
-            advance(len(chosen))
-    return torch.stack([pooled[place] for place in range(len(prompts))]).clone()
+            advance(len(batch))
+    return torch.stack([pooled[index] for index in range(len(prompts))]).clone()
 
 
 def label_prompts(
@@ -147,7 +147,7 @@ def label_prompts(
     config: RouterConfig,
     scores: DrafterScores | None,
 ) -> tuple[list[str], dict[str, Tensor]]:
-    """The labels, and which of them the prompts of every set have: int64 [n]; those to learn from scores, [n, L]."""
+    """Names of the labels, and the labels of each set's prompts: int64 [n]; of training prompts with scores, [n, L]."""
     if scores is None:
         labels = list(domains)
         return labels, {
@@ -162,8 +162,8 @@ def label_prompts(
 
 
 def accept_lengths(prompts: Sequence[Prompt], scores: DrafterScores) -> Tensor:
-    """MAT of every drafter on every prompt, [n, N]; other words, same drafter."""
+    """MAT of each drafter on each prompt, [n, N]; a rephrased prompt has the figures of the prompt as written."""
     ids = [prompt.id.partition("/")[0] for prompt in prompts]
-    if lacking := [one for one in ids if one not in scores.accept_lengths]:
-        raise ConfigError(f"{len(lacking)} prompts were not measured, such as {lacking[0]}; measure them first")
-    return torch.tensor([list(scores.accept_lengths[one]) for one in ids], dtype=torch.float32)
+    if unmeasured := [name for name in ids if name not in scores.accept_lengths]:
+        raise ConfigError(f"{len(unmeasured)} prompts were not measured, such as {unmeasured[0]}; measure them first")
+    return torch.tensor([list(scores.accept_lengths[name]) for name in ids], dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Builds the Lightning trainer of a distillation, and runs it to the end, from the last kept state if there is one."""
+"""Builds the lightning trainer of a distillation and runs it, from its last checkpoint if there is one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
 
+from drafterforge.config.progress import log
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.training.batches import PackedData
-from drafterforge.training.keeper import Keeper
+from drafterforge.training.best_checkpoint import BestCheckpoint
+from drafterforge.training.fit import fit, quiet
 from drafterforge.training.loggers import build_loggers
 from drafterforge.training.progress import StepProgress
-from drafterforge.training.quietly import fit, quiet
 from drafterforge.training.resume import SafetensorsCheckpointIO
 
 
@@ -36,15 +37,15 @@ def build_trainer(
     config: TrainerConfig,
     folder: Path,
     device: torch.device,
-    keeper: Keeper,
+    checkpoint: BestCheckpoint,
     loggers: list[Logger],
     trained: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Trainer:
-    """A trainer of `max_steps` optimiser steps that validates every `val_every`, and at least once.
+    """A trainer of `max_steps` optimiser steps that validates every `val_every` steps, and at least once.
 
-    trained: validate before the first step, too; lightning leaves that out where a run goes on.
-    callbacks: further ones, asked before `keeper` so that it keeps their state of the same step.
+    trained: also validate before the first step; lightning skips that on resumption.
+    callbacks: run before `checkpoint`, which saves their state of the same step.
     """
     precision = config.precision
     if precision == "auto":
@@ -62,7 +63,7 @@ def build_trainer(
         num_sanity_val_steps=-1 if trained else 0,
         log_every_n_steps=config.log_every,
         logger=loggers,
-        callbacks=[StepProgress(config.max_steps), *callbacks, keeper],
+        callbacks=[StepProgress(config.max_steps), *callbacks, checkpoint],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -81,23 +82,28 @@ def distil(
     seed: int,
     trained: bool = False,
     callbacks: Sequence[Callback] = (),
-) -> Keeper:
-    """Train; the drafter ends with the weights of the best validation.  Raises KeyboardInterrupt when interrupted.
+) -> BestCheckpoint:
+    """Train the module's drafter, which ends with the weights of the best validation.
 
-    trained: the weights it starts from are a trained drafter's, which count as step 0 and stay if no later are better.
-    A second call with the same folder goes on from the last validation, on the same curve.
+    trained: the initial weights are a trained drafter's; they are validated as step 0 and stay if no later ones are
+    better.  A second call with the same folder resumes from `last.ckpt` and yields the same weights and curve.
+    Raises KeyboardInterrupt for SIGINT and `Terminated` for SIGTERM, with the state saved after the step under way.
     """
     quiet()
     keep_freed_memory()
     seed_everything(seed, verbose=False)
     folder.mkdir(parents=True, exist_ok=True)
-    keeper = Keeper(folder, config.patience)
-    resume = str(keeper.last_path) if keeper.last_path.exists() else None
+    checkpoint = BestCheckpoint(folder, config.patience)
+    resume = str(checkpoint.last_path) if checkpoint.last_path.exists() else None
     first_step = SafetensorsCheckpointIO().load_checkpoint(resume)["global_step"] if resume else 0
+    if resume:
+        log(f"training: resumed at step {first_step} of {config.max_steps}")
     loggers = build_loggers(config, folder, first_step)
-    trainer = build_trainer(config, folder, device, keeper, loggers, trained, callbacks)
+    trainer = build_trainer(config, folder, device, checkpoint, loggers, trained, callbacks)
     train.first_batch = lambda: trainer.global_step * config.accumulate
     loaders = [DataLoader(data, batch_size=None) for data in (train, val)]
     fit(trainer, module, *loaders, ckpt_path=resume, weights_only=False)
-    keeper.load_best(module)
-    return keeper
+    if checkpoint.interruption.requested:  # in the last step
+        checkpoint.interrupt()
+    checkpoint.load_best(module)
+    return checkpoint

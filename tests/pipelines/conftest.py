@@ -46,11 +46,11 @@ class Done:
     out: str
     err: str
 
-    def one_line(self) -> str:
+    def one_line(self, code: int = 2) -> str:
         """The line that tells of a user's mistake; nothing else may look like an error."""
         lines = self.err.splitlines()
         ours = [line for line in lines if line.startswith("drafterforge: ")]
-        assert self.code == 2 and len(ours) == 1 and ours[0] == lines[-1], self.err
+        assert self.code == code and len(ours) == 1 and ours[0] == lines[-1], self.err
         assert "Traceback" not in self.err and "\r" not in self.err
         return ours[0]
 

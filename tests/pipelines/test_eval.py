@@ -128,7 +128,7 @@ def test_an_interrupted_run_goes_on_where_it_was(measured, monkeypatch):
         return real(method, group, *rest)
 
     monkeypatch.setattr(timing, "decode", interrupted)
-    assert "interrupted" in measured(*DOMAINS, *FEW, "name=cut").one_line()
+    assert "interrupted" in measured(*DOMAINS, *FEW, "name=cut").one_line(130)
     assert "tiny/reports/cut" not in measured.finished()
     begun |= {prompt for _, prompt in asked}
     asked.clear()

@@ -220,7 +220,7 @@ def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
 
             patch.setattr(f"drafterforge.bundle.write.{place}", stop)
             done = exported("export", "bundle=house", "licence=BSD", "overwrite=true")
-        assert "interrupted" in done.one_line()
+        assert "interrupted" in done.one_line(130)
         assert everything(exported.runs) == before
     done = exported("export", "bundle=house", "licence=BSD", "overwrite=true")
     assert done.code == 0

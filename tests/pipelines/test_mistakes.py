@@ -1,14 +1,16 @@
-"""A mistake, a full disk or Ctrl-C: one line, exit code 2, nothing half-written, and the next run finishes."""
+"""A mistake, a full disk or a signal: one line, an exit code, nothing half-written, and the next run finishes."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 
 import pytest
@@ -20,7 +22,7 @@ from drafterforge.drafters.eagle3 import checkpoint
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.targets.answer import BatchAnswerer
 from drafterforge.targets.fingerprint import fingerprint
-from drafterforge.training import keeper, loggers, resume
+from drafterforge.training import best_checkpoint, loggers, resume
 from tests.pipelines.conftest import PLAIN, TRAIN
 
 PREPARE = ("prepare-data", "domain=sql", "experiment=smoke")
@@ -186,7 +188,7 @@ FULL_IN_RUST = SafetensorError('Error while serializing: IoError(Os { code: 28, 
         (os, "fsync", 14, FULL),  # a later one
         (os, "link", 3, FULL),
         (features, "save_file", 1, FULL_IN_RUST),
-        (keeper, "save_file", 1, FULL_IN_RUST),
+        (best_checkpoint, "save_file", 1, FULL_IN_RUST),
         (resume, "save_file", 2, FULL_IN_RUST),
         (checkpoint, "save_file", 1, FULL_IN_RUST),
         (os, "mkdir", 1, FULL),
@@ -241,32 +243,60 @@ def test_ctrl_c_is_one_line_and_the_next_run_gives_the_same_drafter(
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupt_again(getattr(owner, name), call))
         done = bench(*BRIEF)
-    assert "interrupted; what was finished is kept" in done.one_line()
+    assert "interrupted; what was finished is kept" in done.one_line(130)
     assert bench.finished() == whole
     assert bench(*BRIEF).code == 0
     equal_drafters(bench, trained_runs)
 
 
+CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGINT: 130, signal.SIGTERM: 143}
+# a shell starts background jobs with SIGINT ignored, and children inherit that
+LISTEN = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+PIPES = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True, "preexec_fn": LISTEN}
+
+
+def program(bench, *arguments: str) -> list[str]:
+    """The command line of a training in a process of its own."""
+    hf = ["target=hf", f"target.model={bench.target}", "target.name=tiny", PLAIN, f"runs_dir={bench.runs}"]
+    return [sys.executable, "-m", "drafterforge", *TRAIN, *hf, *arguments]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("signal_number", CODES)
 @pytest.mark.parametrize("moment", ["answers:", "step 2/4", "drafter:"])
 def test_a_process_killed_at_a_moment_and_started_again_gives_the_same_drafter(
     bench, trained_runs, moment, signal_number
 ):
-    hf = ["target=hf", f"target.model={bench.target}", "target.name=tiny", PLAIN, f"runs_dir={bench.runs}"]
-    command = [sys.executable, "-m", "drafterforge", *TRAIN, *hf]
-    # a shell starts background jobs with SIGINT ignored, and children inherit that
-    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen(command, preexec_fn=listen, **pipes) as process:
+    with subprocess.Popen(program(bench), **PIPES) as process:
         for line in process.stderr:
             if moment in line:
                 process.send_signal(signal_number)
                 break
         rest = process.stderr.read()
-    if signal_number == signal.SIGINT:
-        assert process.returncode == 2 and rest.splitlines()[-1].startswith("drafterforge: interrupted")
-    else:
-        assert process.returncode == -signal.SIGKILL
+    assert process.returncode == CODES[signal_number], rest
+    if signal_number != signal.SIGKILL:
+        assert re.match("drafterforge: (interrupted|terminated); what was finished is kept", rest.splitlines()[-1])
     assert bench(*BRIEF).code == 0
     equal_drafters(bench, trained_runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_a_training_that_a_signal_ends_between_validations_resumes_where_it_was(bench, signal_number):
+    long = ("trainer.max_steps=40", "trainer.val_every=40", "answers=sql", "eval.num_prompts=1")
+    assert bench("prepare-data", "domain=sql", "experiment=smoke").code == 0
+    assert bench(*TRAIN, *long, "name=whole").code == 0
+    steps = bench.artifact("drafters", ".ended.partial") / "logs/csv/metrics.csv"
+    with subprocess.Popen(program(bench, *long, "name=ended"), **PIPES) as process:
+        deadline = time.monotonic() + 120
+        while not (steps.is_file() and steps.read_text().count("\n") > 8) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal_number)
+        written = process.stderr.read()
+    assert process.returncode == CODES[signal_number], written
+    step = int(re.search(r"training: saved at step (\d+)", written).group(1))
+    assert 7 < step < 40
+    done = bench(*TRAIN, *long, "name=ended")
+    assert done.code == 0 and f"training: resumed at step {step} of 40" in done.err
+    files = [bench.artifact("drafters", name) / "model.safetensors" for name in ("whole", "ended")]
+    assert files[0].read_bytes() == files[1].read_bytes()

@@ -29,6 +29,7 @@ from drafterforge.evaluation.timing import decode
 from drafterforge.pipelines import eval as evaluate
 from drafterforge.pipelines import train_drafter
 from drafterforge.targets.load import load_target
+from drafterforge.training import parents
 from tests.pipelines.conftest import EXPERT, GENERAL, SMOKE, ever_better
 
 pytestmark = pytest.mark.slow  # many short ones
@@ -345,7 +346,7 @@ def assert_start_was_kept(pool, told: str, name: str) -> None:
     metrics = open_artifact(pool.artifact("drafters", name), "drafters").metrics
     assert (metrics["best_step"], metrics["val_accept_length"], metrics["steps"]) == (0, start, 4)
     lengths = f"accept length {max(later):.2f} at best against {start:.2f} at the start"
-    assert f"training did not better the weights it started from, which were kept: {lengths}" in told
+    assert f"training did not improve on the weights it started from, which were kept: {lengths}" in told
 
 
 def test_a_whole_drafter_that_training_does_not_better_is_the_one_it_went_on_from(pool):
@@ -359,8 +360,8 @@ def test_a_whole_drafter_that_training_does_not_better_is_the_one_it_went_on_fro
 
 
 REFUSED = {
-    "drafter.lora.rank=8 is not that of sql, whose training goes on: 4": ("name=mine", "drafter.lora.rank=8"),
-    "drafter.lora.targets=['fc'] is not that of sql": ("name=mine", "drafter.lora.targets=[fc]"),
+    "drafter.lora.rank=8 differs from 4 of sql, whose training continues": ("name=mine", "drafter.lora.rank=8"),
+    "drafter.lora.targets=['fc'] differs from": ("name=mine", "drafter.lora.targets=[fc]"),
     "drafter.init=sql is the expert that this would write itself; type name=OTHER": (),
 }
 
@@ -383,7 +384,7 @@ def test_generate_takes_the_whole_pool(pool, selector):
 def test_what_is_shipped_is_found_by_name_and_yields_to_runs(pool, monkeypatch):
     shipped = pool.folder / "shipped"
     shutil.copytree(pool.runs / "tiny" / "drafters", shipped / "tiny" / "drafters")
-    for module in (locate, checkpoint, train_drafter):
+    for module in (locate, checkpoint, parents):
         monkeypatch.setattr(module, "SHIPPED", shipped)
     shutil.rmtree(pool.runs / "tiny" / "drafters")
     assert locate.list_artifacts(pool.runs, "tiny", "drafters") == ["general", "math", "sql"]

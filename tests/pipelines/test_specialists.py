@@ -133,7 +133,7 @@ def test_a_small_lm_goes_on_from_another_of_its_kind(specialists):
     ]
     with ever_better(by=-1):
         done = specialists(*LM, *BRIEF, "drafter.init=sql-causal_lm", "name=same", "answers=sql")
-    assert done.code == 0 and "training did not better the weights it started from" in done.err
+    assert done.code == 0 and "training did not improve on the weights it started from" in done.err
     before, after = (specialists.artifact("drafters", name) / "model.safetensors" for name in ("sql-causal_lm", "same"))
     assert before.read_bytes() == after.read_bytes()
     line = specialists(*LM, "drafter.init=sql", "name=odd", "answers=sql").one_line()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import os
+import re
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,11 +16,11 @@ from safetensors.torch import load_file
 
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.eagle3.train.module import DistillModule
+from drafterforge.errors import Terminated
 from drafterforge.targets.capture import FeatureCapture
-from drafterforge.training import keeper as keeper_module
-from drafterforge.training import resume as resume_module
+from drafterforge.training import best_checkpoint, resume
 from drafterforge.training.batches import PackedData
-from drafterforge.training.keeper import Keeper
+from drafterforge.training.best_checkpoint import BestCheckpoint
 from drafterforge.training.trainer import distil
 from tests.models import tiny_drafter, tiny_target
 
@@ -55,18 +58,23 @@ class Run:
         self.rows = {"train": rows[:num_rows], "val": rows[num_rows:]}
         self.looks, self.callbacks = 0, ()
 
-    def reader(self, split: str, kill_at: int | None, error: type[BaseException]):
+    def reader(self, split: str, kill_at: int | None, error: type[BaseException] | Callable[[], None]):
         capture, rows = FeatureCapture(self.target), self.rows[split]
 
         def read(indices: list[int]):
             self.looks += 1
             if self.looks == kill_at:
-                raise error
+                if not isinstance(error, type):
+                    error()
+                else:
+                    raise error
             return capture([rows[i].input_ids for i in indices])
 
         return read
 
-    def __call__(self, kill_at: int | None = None, error: type[BaseException] = Killed) -> Keeper:
+    def __call__(
+        self, kill_at: int | None = None, error: type[BaseException] | Callable[[], None] = Killed
+    ) -> BestCheckpoint:
         self.looks = 0
         torch.manual_seed(1)
         drafter = tiny_drafter(self.target)
@@ -96,17 +104,17 @@ def ctrl_c_still_works():
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> tuple[Keeper, dict, list]:
+def whole(tmp_path_factory) -> tuple[BestCheckpoint, dict, list]:
     """An uninterrupted run."""
     run = Run(tmp_path_factory.mktemp("whole"))
-    keeper = run()
-    return keeper, run.weights(), run.logged()
+    checkpoint = run()
+    return checkpoint, run.weights(), run.logged()
 
 
-def same(run: Run, keeper: Keeper, whole: tuple[Keeper, dict, list]) -> None:
+def same(run: Run, checkpoint: BestCheckpoint, whole: tuple[BestCheckpoint, dict, list]) -> None:
     """Equal curves and equal best weights, to the last bit."""
-    assert keeper.curve == whole[0].curve
-    assert (keeper.best_score, keeper.best_step) == (whole[0].best_score, whole[0].best_step)
+    assert checkpoint.curve == whole[0].curve
+    assert (checkpoint.best_score, checkpoint.best_step) == (whole[0].best_score, whole[0].best_step)
     found = run.weights()
     assert found.keys() == whole[1].keys()
     for name, value in whole[1].items():
@@ -155,8 +163,8 @@ def test_a_run_killed_around_a_rename_yields_the_same_curve_and_weights(tmp_path
 
     run = Run(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        fake = type("os", (), {"replace": staticmethod(dying(keeper_module.os.replace))})
-        for module in (keeper_module, resume_module):
+        fake = type("os", (), {"replace": staticmethod(dying(best_checkpoint.os.replace))})
+        for module in (best_checkpoint, resume):
             patch.setattr(module, "os", fake)
         run()
     same(run, run(), whole)
@@ -166,8 +174,8 @@ def test_a_run_killed_around_a_rename_yields_the_same_curve_and_weights(tmp_path
 def test_a_finished_run_started_again_trains_no_further(tmp_path, whole):
     run = Run(tmp_path)
     run()
-    keeper = run()
-    same(run, keeper, whole)
+    checkpoint = run()
+    same(run, checkpoint, whole)
 
 
 @pytest.mark.slow
@@ -187,22 +195,61 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, whole):
     same(run, run(), whole)
 
 
+SIGNALS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+
+
+def send(number: int) -> Callable[[], None]:
+    """A look at the target that is met by a signal and goes on."""
+    return lambda: os.kill(os.getpid(), number)
+
+
+# 10 steps, validations after 3, 6 and 9; looks 6, 10 and 14 or the one before are a validation's
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("look", [3, pytest.param(6, marks=pytest.mark.slow), 8, 13])
+def test_a_signal_saves_the_step_under_way_and_the_run_resumes_to_the_same_weights(
+    tmp_path, whole, number, look, capsys
+):
+    run = Run(tmp_path)
+    handlers = [signal.getsignal(each) for each in SIGNALS]
+    with pytest.raises(SIGNALS[number]) as raised:
+        run(look, send(number))
+    assert raised.type is SIGNALS[number] and [signal.getsignal(each) for each in SIGNALS] == handlers
+    step = int(re.search(r"training: saved at step (\d+)", capsys.readouterr().err).group(1))
+    assert step >= look - 4  # one batch is fetched ahead
+    same(run, run(), whole)
+    assert f"training: resumed at step {step} of 10" in capsys.readouterr().err
+    assert run.logged() == whole[2]
+
+
+def test_a_second_signal_stops_at_once(tmp_path):
+    run = Run(tmp_path)
+
+    def twice():
+        send(signal.SIGINT)()
+        send(signal.SIGTERM)()
+
+    with pytest.raises(Terminated):
+        run(5, twice)
+
+
 @pytest.mark.slow
 def test_gradient_accumulation_resumes_on_the_same_curve(tmp_path):
     config = replace(SHORT, accumulate=2, tokens_per_batch=24, max_steps=6, val_every=2)
     run = Run(tmp_path / "whole", config)
-    keeper = run()
-    assert [point["step"] for point in keeper.curve] == [2, 4, 6]
-    wanted = keeper, run.weights(), run.logged()
-    killed = Run(tmp_path / "killed", config)
-    with pytest.raises(Killed):
-        killed(kill_at=9)
-    same(killed, killed(), wanted)
+    checkpoint = run()
+    assert [point["step"] for point in checkpoint.curve] == [2, 4, 6]
+    wanted = checkpoint, run.weights(), run.logged()
+    for look, error in ((9, Killed), (3, send(signal.SIGTERM)), (4, send(signal.SIGTERM)), (8, send(signal.SIGINT))):
+        killed = Run(tmp_path / f"killed{look}", config)
+        with pytest.raises((Killed, KeyboardInterrupt)):
+            killed(look, error)
+        same(killed, killed(), wanted)
+        assert killed.logged() == wanted[2]
 
 
 def test_a_run_shorter_than_its_validation_interval_is_validated_once(tmp_path):
-    keeper = Run(tmp_path, replace(SHORT, max_steps=2, val_every=50))()
-    assert [point["step"] for point in keeper.curve] == [2]
+    checkpoint = Run(tmp_path, replace(SHORT, max_steps=2, val_every=50))()
+    assert [point["step"] for point in checkpoint.curve] == [2]
 
 
 @pytest.fixture
@@ -222,9 +269,9 @@ def test_stopping_and_the_best_weights_follow_the_accept_length(tmp_path, accept
     config = replace(SHORT, max_steps=30, val_every=2, patience=2)
     accept_lengths[:] = [1.5, 1.75, 1.5, 1.75, 2.5]
     run = Run(tmp_path / "two", config)
-    keeper = run()
-    assert [point["step"] for point in keeper.curve] == [2, 4, 6, 8]  # 1.75 again is no better
-    assert (keeper.best_step, keeper.best_score) == (4, 1.75)
+    checkpoint = run()
+    assert [point["step"] for point in checkpoint.curve] == [2, 4, 6, 8]  # 1.75 again is no better
+    assert (checkpoint.best_step, checkpoint.best_score) == (4, 1.75)
     accept_lengths[:] = [1.5, 1.75, 1.0]
     shorter = Run(tmp_path / "one", replace(config, patience=1))
     shorter()
@@ -247,8 +294,8 @@ def test_overfitting_a_tiny_set_lowers_the_loss_and_lengthens_what_is_accepted(t
     run.rows["val"] = run.rows["train"]
     drafter = tiny_drafter(run.target)
     drafter.set_vocabulary(torch.arange(40))
-    keeper = run()
-    first, last = keeper.curve[0], keeper.curve[-1]
+    checkpoint = run()
+    first, last = checkpoint.curve[0], checkpoint.curve[-1]
     assert last["val/loss"] < first["val/loss"]
     assert last["val/accept_length"] > 1.5
     losses = [float(row["train/loss"]) for row in run.logged() if row["train/loss"]]
@@ -257,15 +304,15 @@ def test_overfitting_a_tiny_set_lowers_the_loss_and_lengthens_what_is_accepted(t
 
 @pytest.mark.slow
 def test_accumulated_micro_batches_count_as_one_step(tmp_path):
-    keeper = Run(tmp_path, replace(SHORT, accumulate=3, max_steps=4, val_every=2))()
-    assert [point["step"] for point in keeper.curve] == [2, 4]
+    checkpoint = Run(tmp_path, replace(SHORT, accumulate=3, max_steps=4, val_every=2))()
+    assert [point["step"] for point in checkpoint.curve] == [2, 4]
 
 
 def test_mixed_bfloat16_keeps_float32_masters(tmp_path):
     run = Run(tmp_path, replace(SHORT, precision="bf16-mixed", max_steps=4, val_every=2))
     before = {name: p.clone() for name, p in tiny_drafter(run.target).named_parameters()}
-    keeper = run()
-    assert all(torch.isfinite(torch.tensor(point["val/loss"])) for point in keeper.curve)
+    checkpoint = run()
+    assert all(torch.isfinite(torch.tensor(point["val/loss"])) for point in checkpoint.curve)
     for name, parameter in run.module.drafter.named_parameters():
         assert parameter.dtype == torch.float32
         assert not torch.equal(parameter, before[name]), name
@@ -283,43 +330,43 @@ def equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> bo
 def test_training_that_betters_nothing_ends_with_the_weights_it_started_from(tmp_path, accept_lengths):
     accept_lengths[:] = [2.0, 1.5, 2.0, 1.25, 9.0]
     run = Run(tmp_path, replace(SHORT, max_steps=30, val_every=2, patience=3), trained=True)
-    keeper = run()
-    assert [point["step"] for point in keeper.curve] == [0, 2, 4, 6]  # the start again is no better
-    assert (keeper.best_step, keeper.best_score) == (0, 2.0)
+    checkpoint = run()
+    assert [point["step"] for point in checkpoint.curve] == [0, 2, 4, 6]  # the start again is no better
+    assert (checkpoint.best_step, checkpoint.best_score) == (0, 2.0)
     assert equal(run.weights(), run.start)
-    assert keeper.outcome(7) == (
-        "training did not better the weights it started from, which were kept: accept length 2.00 at best against 2.00 "
-        "at the start, on validation (chain of 7)"
+    assert checkpoint.summary(7) == (
+        "training did not improve on the weights it started from, which were kept: accept length 2.00 at best against "
+        "2.00 at the start, on validation (chain of 7)"
     )
     again = run()  # had stopped already
-    assert (again.curve, again.best_step, accept_lengths) == (keeper.curve, 0, [9.0])
+    assert (again.curve, again.best_step, accept_lengths) == (checkpoint.curve, 0, [9.0])
     assert equal(run.weights(), run.start)
 
 
 def test_training_that_betters_the_start_is_kept(tmp_path, accept_lengths):
     accept_lengths[:] = [2.0, 2.5, 1.5]
     run = Run(tmp_path, replace(SHORT, max_steps=4, val_every=2), trained=True)
-    keeper = run()
-    assert (keeper.best_step, keeper.best_score) == (2, 2.5)
+    checkpoint = run()
+    assert (checkpoint.best_step, checkpoint.best_score) == (2, 2.5)
     assert not equal(run.weights(), run.start)
-    assert keeper.outcome(7) == "accept length 2.50 on validation (chain of 7), 2.00 at the start"
+    assert checkpoint.summary(7) == "accept length 2.50 on validation (chain of 7), 2.00 at the start"
 
 
 def test_a_new_drafter_is_not_compared_with_its_start(tmp_path, accept_lengths):
     accept_lengths[:] = [1.5, 1.25]
-    keeper = Run(tmp_path, replace(SHORT, max_steps=4, val_every=2))()
-    assert [point["step"] for point in keeper.curve] == [2, 4] and keeper.best_step == 2
-    assert keeper.outcome(7) == "accept length 1.50 on validation (chain of 7)"
+    checkpoint = Run(tmp_path, replace(SHORT, max_steps=4, val_every=2))()
+    assert [point["step"] for point in checkpoint.curve] == [2, 4] and checkpoint.best_step == 2
+    assert checkpoint.summary(7) == "accept length 1.50 on validation (chain of 7)"
 
 
 @pytest.mark.slow
 def test_validating_before_the_first_step_changes_no_later_one(tmp_path, whole):
     run = Run(tmp_path, trained=True)
-    keeper = run()
-    assert keeper.curve[0].keys() < keeper.curve[1].keys() and keeper.curve[0]["step"] == 0
-    assert keeper.curve[1:] == whole[0].curve
+    checkpoint = run()
+    assert checkpoint.curve[0].keys() < checkpoint.curve[1].keys() and checkpoint.curve[0]["step"] == 0
+    assert checkpoint.curve[1:] == whole[0].curve
     first, *later = run.logged()
-    assert (first["step"], float(first["val/accept_length"])) == ("0", keeper.curve[0]["val/accept_length"])
+    assert (first["step"], float(first["val/accept_length"])) == ("0", checkpoint.curve[0]["val/accept_length"])
     assert later == whole[2]
 
 
@@ -329,9 +376,9 @@ def test_a_run_killed_after_its_first_checkpoint_does_not_validate_the_start_aga
     with pytest.raises(Killed):
         run(kill_at=6)  # one look at the start, two steps and one fetched ahead, a validation
     assert accept_lengths == [1.75, 1.25]
-    keeper = run()
-    assert [point["step"] for point in keeper.curve] == [0, 2, 4, 6] and not accept_lengths
-    assert (keeper.best_step, keeper.best_score) == (0, 2.0)
+    checkpoint = run()
+    assert [point["step"] for point in checkpoint.curve] == [0, 2, 4, 6] and not accept_lengths
+    assert (checkpoint.best_step, checkpoint.best_score) == (0, 2.0)
     assert equal(run.weights(), run.start)
 
 
@@ -339,8 +386,8 @@ def test_a_run_killed_after_its_first_checkpoint_does_not_validate_the_start_aga
 @pytest.mark.parametrize("kill_at", [1, 2, 5, 7, 10])
 def test_a_killed_run_from_a_trained_drafter_yields_the_same_curve_and_weights(tmp_path, kill_at):
     run = Run(tmp_path / "whole", trained=True)
-    keeper = run()
-    wanted = keeper, run.weights(), run.logged()
+    checkpoint = run()
+    wanted = checkpoint, run.weights(), run.logged()
     killed = Run(tmp_path / "killed", trained=True)
     with pytest.raises(Killed):
         killed(kill_at)
@@ -350,6 +397,6 @@ def test_a_killed_run_from_a_trained_drafter_yields_the_same_curve_and_weights(t
 
 def test_the_best_weights_on_disk_are_those_the_drafter_ends_with(tmp_path):
     run = Run(tmp_path, replace(SHORT, max_steps=4, val_every=2))
-    keeper = run()
-    for name, value in load_file(keeper.best_path).items():
+    checkpoint = run()
+    for name, value in load_file(checkpoint.best_path).items():
         assert torch.equal(run.weights()[name], value), name

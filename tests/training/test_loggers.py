@@ -20,9 +20,9 @@ VALIDATED = [3, 6, 9]
 
 def trained(folder, **changes):
     """The curve that training kept, which is what loggers were told at validations."""
-    keeper = Run(folder / ".sql.partial", replace(SHORT, **changes))()
-    assert [point["step"] for point in keeper.curve] == VALIDATED
-    return [point["val/accept_length"] for point in keeper.curve]
+    checkpoint = Run(folder / ".sql.partial", replace(SHORT, **changes))()
+    assert [point["step"] for point in checkpoint.curve] == VALIDATED
+    return [point["val/accept_length"] for point in checkpoint.curve]
 
 
 @pytest.mark.slow

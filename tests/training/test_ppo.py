@@ -328,13 +328,13 @@ def test_following_the_returns_changes_no_prediction():
         return module.return_mean + module.return_scale * module.net(observations)[1]
 
     with torch.no_grad():
-        module.follow(torch.tensor([[1.0, 3.0]]))
+        module.rescale_critic(torch.tensor([[1.0, 3.0]]))
         assert (module.return_mean, module.return_scale) == (2.0, 1.0)
         before = predicted()
-        module.follow(torch.tensor([[100.0, 300.0]]))
+        module.rescale_critic(torch.tensor([[100.0, 300.0]]))
         assert module.return_scale > 10.0
         torch.testing.assert_close(predicted(), before)
-        module.follow(torch.zeros(1, 2))
+        module.rescale_critic(torch.zeros(1, 2))
         assert math.isfinite(module.return_scale) and torch.isfinite(predicted()).all()
 
 

@@ -56,7 +56,7 @@ def test_tensors_that_share_storage_come_back_apart(tmp_path):
 
 
 def test_what_is_no_plain_value_is_refused_rather_than_pickled(tmp_path):
-    with pytest.raises(TypeError, match="a set cannot be kept"):
+    with pytest.raises(TypeError, match="a set cannot be saved"):
         SafetensorsCheckpointIO().save_checkpoint({"x": {1, 2}}, tmp_path / "x")
     assert not any(tmp_path.iterdir())
 

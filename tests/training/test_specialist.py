@@ -131,8 +131,9 @@ def test_distilling_lowers_the_loss_and_lengthens_what_is_accepted(tmp_path, pre
     config = dataclasses.replace(SHORT, precision=precision)
     module = SpecialistModule(small(), target.head_weight, config)
     before = module.drafter.embedding.clone()
-    keeper = distil(module, data_of(target, rows, 0), data_of(target, rows), config, tmp_path, torch.device("cpu"), 0)
-    first, last = keeper.curve
+    train, val = data_of(target, rows, 0), data_of(target, rows)
+    checkpoint = distil(module, train, val, config, tmp_path, torch.device("cpu"), 0)
+    first, last = checkpoint.curve
     assert last["val/loss"] < first["val/loss"] and last["val/accept_length"] > 1.5
     assert torch.equal(module.drafter.embedding, before)
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from drafterforge.training.study import StepClock
+from drafterforge.training.training_clock import TrainingClock
 from tests.training.test_distil import SHORT, Killed, Run
 
 SECONDS = iter(range(10**9))
@@ -22,7 +22,7 @@ def watched(run: Run, *callbacks, **kill):
 
 def test_the_clock_counts_steps_and_tokens_and_not_what_lies_between_them():
     time, cpu = iter([10.0, 13.0, 50.0, 51.5]), iter([1.0, 3.0, 3.5, 4.0])
-    clock = StepClock(lambda: next(time), lambda: next(cpu))
+    clock = TrainingClock(lambda: next(time), lambda: next(cpu))
     batch = SimpleNamespace(tokens=torch.zeros(7), loss_mask=torch.tensor([True, False, True]))
     module = SimpleNamespace(device=torch.device("cpu"))
     for steps in (2, 3):
@@ -37,8 +37,8 @@ def test_the_clock_counts_steps_and_tokens_and_not_what_lies_between_them():
 
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_counting(tmp_path):
-    def clock() -> StepClock:
-        return StepClock(lambda: next(SECONDS), lambda: 0.0)  # it is looked at twice between validations
+    def clock() -> TrainingClock:
+        return TrainingClock(lambda: next(SECONDS), lambda: 0.0)  # it is looked at twice between validations
 
     whole, first, second = clock(), clock(), clock()
     watched(Run(tmp_path / "whole"), whole)

@@ -73,7 +73,7 @@ def train(job: TrainingJob) -> TrainedDrafter:
     def save(folder: Path) -> None:
         drafter.save(folder, job.target.tokenizer)
 
-    return TrainedDrafter(save, distilled.outcome(job.trainer.validated_steps), metrics, distilled.curve)
+    return TrainedDrafter(save, distilled.summary(job.trainer.validated_steps), metrics, distilled.curve)
 
 
 def start_drafter(job: TrainingJob) -> CausalLMDrafter:

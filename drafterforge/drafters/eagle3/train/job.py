@@ -66,12 +66,13 @@ def train(job: TrainingJob) -> TrainedDrafter:
         "draft_vocab_coverage": round(coverage(emitted, drafter.token_ids.cpu()), 4),
     }
     depth = sum(key.startswith("val/accuracy_") for key in distilled.curve[-1])
-    return TrainedDrafter(save, distilled.outcome(depth), metrics, distilled.curve)
+    return TrainedDrafter(save, distilled.summary(depth), metrics, distilled.curve)
 
 
 def start_drafter(job: TrainingJob) -> Eagle3Drafter:
     """A drafter to train, fp32: the parent's weights, or a new one."""
     settings, target, config = job.config, job.target, job.target.config
+    assert not settings.undecided
     embedding = target.backbone.embedding.float()
     start = job.origin or job.parent
     parent = start.folder if start else None

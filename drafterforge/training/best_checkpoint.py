@@ -1,0 +1,124 @@
+"""Checkpoints of a distillation: the best weights, the state to resume from, and when to stop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from safetensors.torch import load_file, save_file
+
+from drafterforge.config.progress import say
+from drafterforge.training.interruption import Interruption
+
+
+class BestCheckpoint(Callback):
+    """Saves `best.safetensors` after a validation that raised `monitor`, and `last.ckpt` after every validation.
+
+    Training stops after `patience` validations without a rise, or after SIGINT or SIGTERM, as soon as the optimiser
+    step under way, and the validation if one is due, is finished and saved.  The validation of the initial weights
+    saves no `last.ckpt`, so a run killed right after it starts over.
+    """
+
+    def __init__(self, folder: Path, patience: int, monitor: str = "val/accept_length") -> None:
+        self.folder, self.patience, self.monitor = folder, patience, monitor
+        self.interruption = Interruption()
+        self.best_score, self.best_step, self.waited = float("-inf"), 0, 0
+        self.saved_step = -1
+        self.curve: list[dict[str, float]] = []
+
+    @property
+    def state_key(self) -> str:
+        """Key of this callback's state in `last.ckpt`, unchanged from earlier versions."""
+        return "Keeper"
+
+    @property
+    def best_path(self) -> Path:
+        """Weights of the best validation."""
+        return self.folder / "best.safetensors"
+
+    @property
+    def last_path(self) -> Path:
+        """State to resume from."""
+        return self.folder / "last.ckpt"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Best validation, patience and curve, for `last.ckpt`."""
+        return {name: getattr(self, name) for name in ("best_score", "best_step", "waited", "curve")}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        for name, value in state_dict.items():
+            setattr(self, name, value)
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Stop at once if the resumed run had stopped; from now on a signal is a request."""
+        if self.waited >= self.patience:
+            trainer.should_stop = True
+        self.interruption.listen()
+
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
+        """Save the state of an interrupted run after a whole optimiser step."""
+        batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
+        whole_step = batches % trainer.accumulate_grad_batches == 0
+        validates = batches % trainer.val_check_batch == 0  # and saves then: on resumption lightning would skip it
+        if self.interruption.requested and whole_step and not validates:
+            self.save(trainer)
+
+    def on_train_batch_start(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
+        """End an interrupted run once its state is saved and its last step is logged."""
+        if self.interruption.requested and self.saved_step == trainer.global_step:
+            self.interrupt()
+
+    def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
+        """Record the figures, save, and stop when patience is spent."""
+        if self.curve and self.curve[-1]["step"] >= trainer.global_step:
+            return
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.curve.append({"step": trainer.global_step, **metrics})
+        score = metrics[self.monitor]
+        if score > self.best_score:
+            self.best_score, self.best_step, self.waited = score, trainer.global_step, 0
+            temporary = self.best_path.with_suffix(".tmp")
+            state = {name: value.detach().cpu().contiguous() for name, value in module.drafter.state_dict().items()}
+            save_file(state, temporary)
+            os.replace(temporary, self.best_path)
+        else:
+            self.waited += 1
+        if trainer.sanity_checking:  # lightning neither logs it nor resumes from it
+            for logger in trainer.loggers:
+                logger.log_metrics(metrics, step=0)
+            return
+        self.save(trainer)
+        if self.waited >= self.patience:
+            trainer.should_stop = True
+
+    def interrupt(self) -> None:
+        """Raise what the signal stands for; the state is saved."""
+        say(f"training: saved at step {self.saved_step}")
+        self.interruption.end()
+
+    def save(self, trainer: Trainer) -> None:
+        """Write `last.ckpt`."""
+        trainer.save_checkpoint(self.last_path)
+        self.saved_step = trainer.global_step
+
+    def summary(self, chain: int) -> str:
+        """What training reached.  chain: how many tokens a validation drafts."""
+        where = f"on validation (chain of {chain})"
+        first, *later = self.curve
+        if first["step"] > 0:
+            return f"accept length {self.best_score:.2f} {where}"
+        start = f"{first[self.monitor]:.2f} at the start"
+        if self.best_step > 0:
+            return f"accept length {self.best_score:.2f} {where}, {start}"
+        best = max(point[self.monitor] for point in later)
+        return (
+            f"training did not improve on the weights it started from, which were kept: accept length {best:.2f} at "
+            f"best against {start}, {where}"
+        )
+
+    def load_best(self, module: LightningModule) -> None:
+        """Load the best weights into the drafter."""
+        module.drafter.load_state_dict(load_file(self.best_path))
