@@ -16,6 +16,7 @@ from drafterforge.config.compose import load_config, to_dict
 from drafterforge.errors import ConfigError
 
 PLAN = Path(__file__).with_name("study_distillation.yaml")
+NEW = "drafter=eagle3"  # a variant that names no start gets new weights
 NOT_TRAINING = ("name", "runs_dir", "overwrite", "eval", "runtime")  # keys that do not change the trained drafter
 
 
@@ -58,7 +59,7 @@ def compose(plan: Plan, study: Study, label: str, typed: Sequence[str]) -> Train
 
     typed: settings of the command line, which a study or variant may override.
     """
-    overrides = [*plan.base, *typed, *study.settings, *study.variants[label]]
+    overrides = [NEW, *plan.base, *typed, *study.settings, *study.variants[label]]
     cfg = load_config("train_drafter", TrainDrafterConfig, overrides)
     content = {key: value for key, value in to_dict(cfg).items() if key not in NOT_TRAINING}
     content["validated_ttt_steps"] = plan.validated_ttt_steps

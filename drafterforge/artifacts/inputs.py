@@ -9,7 +9,7 @@ from typing import Any
 
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.config.catalogue import SHORTHANDS
-from drafterforge.config.drafter import NEW
+from drafterforge.config.drafter import NO_PARENT
 from drafterforge.config.hints import command_for, typed_target
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError
@@ -26,7 +26,7 @@ def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
             if not Path(value).expanduser().exists():
                 short = next((word for word, long in SHORTHANDS.items() if long == key), key)
                 raise ArtifactError(f"{short}={value}: there is no such file or folder")
-        elif value not in NEW:
+        elif value not in NO_PARENT:
             hint = command_for(value) + typed_target(cfg)
             find_artifact(cfg.runs_dir, cfg.target.folder_name, kind, value, hint=hint)
 

@@ -8,7 +8,8 @@ from drafterforge.config.catalogue import add_choice
 from drafterforge.config.checks import require, require_at_least, require_choice, require_counts
 from drafterforge.config.fields import section, setting
 
-NEW = ("warm", "scratch")  # what drafter.init is where no trained drafter is begun with
+AUTO = "auto"  # drafter.init that leaves the choice to `training.initialisation`
+NO_PARENT = (AUTO, "warm", "scratch")  # values of drafter.init that name no trained drafter
 LORA_TARGETS = ("fc", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
 
 
@@ -66,13 +67,20 @@ class DrafterConfig:
         """Whether it only adds to its parent."""
         return False
 
+    @property
+    def undecided(self) -> bool:
+        """Whether its start is left to `training.initialisation`."""
+        return False
+
 
 @dataclass(frozen=True)
 class StartedDrafterConfig(DrafterConfig):
     """A drafter that may begin with the target or with a trained drafter."""
 
     init: str = setting(
-        "warm", "warm: from the target | scratch: random | a drafter's name or folder", input="drafters"
+        "warm",
+        "warm: from the target | scratch: random | a drafter's name or folder | auto: see drafter=auto",
+        input="drafters",
     )
 
     def __post_init__(self) -> None:
@@ -83,7 +91,7 @@ class StartedDrafterConfig(DrafterConfig):
     @property
     def parent(self) -> str:
         """Name or folder of the trained drafter that this one begins with; empty if it begins anew."""
-        return "" if self.init in NEW else self.init
+        return "" if self.init in NO_PARENT else self.init
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,11 @@ class Eagle3DrafterConfig(StartedDrafterConfig):
         """Whether it only adds to its parent."""
         return self.tuning == "lora"
 
+    @property
+    def undecided(self) -> bool:
+        """Whether its start is left to `training.initialisation`."""
+        return self.init == AUTO
+
 
 @dataclass(frozen=True)
 class CausalLMDrafterConfig(StartedDrafterConfig):
@@ -134,6 +147,11 @@ class CausalLMDrafterConfig(StartedDrafterConfig):
 
     kind: str = setting("causal_lm", "kind of drafter; chosen by drafter=")
     causal_lm: CausalLMConfig = section(CausalLMConfig)
+
+    def __post_init__(self) -> None:
+        """Check that it has a start."""
+        super().__post_init__()
+        require(self.init != AUTO, "drafter.init=auto chooses the start of an EAGLE-3 drafter; type drafter.init=warm")
 
 
 @dataclass(frozen=True)

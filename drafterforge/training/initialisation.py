@@ -1,0 +1,80 @@
+"""What drafter.init=auto chooses: a LoRA expert of a trained generalist where one fits, else new weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.manifest import MANIFEST, Manifest
+from drafterforge.artifacts.typed import read_json
+from drafterforge.assembly.runs import GENERAL, RunsFolder, domain_of, kind_of
+from drafterforge.config.commands import TrainDrafterConfig
+from drafterforge.config.drafter import Eagle3DrafterConfig
+from drafterforge.config.hints import typed_target
+from drafterforge.config.progress import say
+from drafterforge.drafters.eagle3.spec import DrafterSpec
+from drafterforge.targets.load import Target
+
+SHAPE_KEYS = ("draft_vocab_size", "head", "fc_norm", "norm_output")  # that only new weights have
+EXPECTED = (
+    "expect 1.2 to 1.5 tokens a cycle unless you train on thousands of prompts for thousands of steps "
+    "(SmolLM2-135M: 1.2 from 60 prompts, 1.3 from thousands in 120 steps, 2.5 in several thousand steps)"
+)
+
+
+def choose_init(cfg: TrainDrafterConfig, target: Target) -> TrainDrafterConfig:
+    """The configuration with `drafter.init` decided; prints what was chosen, why, and how to choose otherwise."""
+    if not cfg.drafter.undecided:
+        return cfg
+    new_weights = replace(cfg, drafter=replace(cfg.drafter, init="warm"))
+    if not cfg.overwrite and has_new_weights(cfg, target):  # trained before a generalist was
+        return new_weights
+    generalist = generalist_for(cfg, target)
+    if reason := reason_for_new_weights(cfg, generalist):
+        say(f"drafter: {cfg.drafter_name} gets new weights, because {reason}")
+        return new_weights
+    say(
+        f"drafter: {cfg.drafter_name} adds a LoRA to {generalist}, a trained generalist of {target.name}, because few "
+        "prompts teach an expert more than they teach new weights; drafter=eagle3 trains new weights"
+    )
+    return replace(cfg, drafter=replace(cfg.drafter, init=generalist, tuning="lora"))
+
+
+def reason_for_new_weights(cfg: TrainDrafterConfig, generalist: str) -> str:
+    """Why no expert of the generalist is trained; empty if one is.  generalist: empty if there is none."""
+    default, from_generalist = Eagle3DrafterConfig(), f"; drafter.init={generalist} starts from {generalist}"
+    if not cfg.domain.alone:
+        return "a mixture of domains makes a generalist" + (from_generalist if generalist else f"; {EXPECTED}")
+    if not generalist:
+        first = f"drafterforge train-drafter domain=general{typed_target(cfg)}"
+        return f"no trained generalist fits the target; {EXPECTED}; `{first}` makes a generalist to start from"
+    typed = [key for key in SHAPE_KEYS if getattr(cfg.drafter, key) != getattr(default, key)]
+    return f"drafter.{typed[0]} describes them{from_generalist}" if typed else ""
+
+
+def has_new_weights(cfg: TrainDrafterConfig, target: Target) -> bool:
+    """Whether the drafter exists and was trained from new weights."""
+    folder = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.drafter_name)
+    if not (folder / MANIFEST).is_file():
+        return False
+    drafter = Manifest.read(folder).config.get("drafter", {})
+    return (drafter.get("init"), drafter.get("tuning")) == ("warm", "full")
+
+
+def generalist_for(cfg: TrainDrafterConfig, target: Target) -> str:
+    """The name of an EAGLE-3 drafter of all domains that a LoRA can be added to; empty if there is none."""
+    runs = RunsFolder(cfg.runs_dir, target)
+    names = [name for name in runs.names() if name != cfg.drafter_name and fits(runs, name)]
+    return GENERAL if GENERAL in names else next(iter(names), "")
+
+
+def fits(runs: RunsFolder, name: str) -> bool:
+    """Whether a drafter is a generalist with weights of its own that reads the target as it is tapped."""
+    folder, target = runs.find(name), runs.target
+    manifest = Manifest.read(folder)
+    if kind_of(manifest) != Eagle3DrafterConfig().kind or runs.rank(name) or domain_of(manifest) != GENERAL:
+        return False
+    if manifest.target_fingerprint != target.fingerprint:
+        return False
+    config = folder / "config.json"
+    return DrafterSpec.from_config(read_json(config), str(config)).tap_layers == tuple(target.backbone.taps)

@@ -1,0 +1,114 @@
+"""drafter=auto continues a generalist that fits, and else says what new weights give."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from drafterforge.artifacts.folder import write_artifact
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.config.commands import QuickstartConfig, TrainDrafterConfig
+from drafterforge.config.compose import load_config
+from drafterforge.drafters.eagle3.checkpoint import save_drafter
+from drafterforge.errors import ConfigError
+from drafterforge.training.initialisation import choose_init
+from tests.models import tiny_drafter, tiny_target
+
+NEW = ("warm", "full")
+
+
+class Runs:
+    """A folder of runs, and what is typed to train a drafter in it."""
+
+    def __init__(self, folder) -> None:
+        self.folder, self.target = folder, tiny_target()
+        self.target.name, self.target.fingerprint = "tiny", "a" * 64
+
+    def write(self, name: str, domain: str | None = "general", init: str = "warm", **identity: object) -> Manifest:
+        path = self.folder / "tiny" / "drafters" / name
+        config = {"drafter": {"kind": "eagle3", "init": init, "tuning": "full"}}
+        config |= {"domain": domain} if domain else {}
+        identity = {"target": "tiny", "target_fingerprint": self.target.fingerprint} | identity
+        with write_artifact(path, kind="drafters", name=name, parents=[], config=config, **identity) as folder:
+            save_drafter(folder, tiny_drafter(self.target))
+        return Manifest.read(path)
+
+    def choose(self, *typed: str) -> tuple[str, str]:
+        """How the drafter starts, and its tuning."""
+        hf = ["target=hf", "target.model=org/tiny", "target.name=tiny", f"runs_dir={self.folder}"]
+        words = ["domain=kubernetes", "data=jsonl", "path=x.jsonl", *hf, *typed]
+        drafter = choose_init(load_config("train_drafter", TrainDrafterConfig, words), self.target).drafter
+        return drafter.init, drafter.tuning
+
+
+@pytest.fixture
+def runs(tmp_path) -> Runs:
+    return Runs(tmp_path / "runs")
+
+
+def test_a_generalist_that_fits_gets_a_lora(runs, capsys):
+    runs.write("all")
+    runs.write("general")
+    assert runs.choose() == ("general", "lora")
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "kubernetes adds a LoRA to general" in line and "drafter=eagle3" in line
+
+
+def test_a_head_of_others_is_a_generalist_too(runs):
+    runs.write("theirs", domain=None)
+    assert runs.choose() == ("theirs", "lora")
+
+
+def test_without_a_generalist_new_weights_come_with_what_to_expect(runs, capsys):
+    assert runs.choose() == NEW
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "kubernetes gets new weights, because no trained generalist fits" in line
+    assert "expect 1.2 to 1.5 tokens a cycle" in line
+    hint = "`drafterforge train-drafter domain=general target=hf target.model=org/tiny target.name=tiny runs_dir="
+    assert hint in line
+
+
+@pytest.mark.parametrize("typed", ["drafter=eagle3", "drafter.init=warm"])
+def test_what_is_typed_is_taken_without_a_word(runs, capsys, typed):
+    runs.write("general")
+    assert runs.choose(typed) == NEW and capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "reason"),
+    [
+        ("domain=general", "a mixture of domains makes a generalist; drafter.init=all starts from all"),
+        ("drafter.head=target", "drafter.head describes them; drafter.init=all starts from all"),
+        ("drafter.draft_vocab_size=64", "drafter.draft_vocab_size describes them"),
+    ],
+)
+def test_mixtures_and_keys_of_new_weights_give_new_weights(runs, capsys, typed, reason):
+    runs.write("all")
+    assert runs.choose(typed) == NEW and reason in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_no_generalist(runs):
+    runs.write("sql", domain="sql")
+    runs.write("other", target_fingerprint="b" * 64)
+    runs.write("kubernetes", init="scratch")  # itself
+    assert runs.choose() == NEW
+    runs.write("general")
+    runs.target.backbone = SimpleNamespace(taps=(0, 1, 3))
+    assert runs.choose() == NEW
+
+
+def test_a_drafter_that_was_trained_with_new_weights_before_keeps_its_settings(runs, capsys):
+    runs.write("kubernetes", domain="kubernetes")
+    runs.write("general")
+    assert runs.choose() == NEW and capsys.readouterr().err == ""
+    assert runs.choose("overwrite=true") == ("general", "lora")
+
+
+def test_only_eagle3_leaves_its_start_open():
+    typed = ["domain=sql", "drafter=causal_lm", "drafter.init=auto"]
+    with pytest.raises(ConfigError, match=r"drafter.init=auto chooses the start of an EAGLE-3 drafter"):
+        load_config("train_drafter", TrainDrafterConfig, typed)
+    config = load_config("train_drafter", TrainDrafterConfig, ["domain=sql", "drafter=retrieval"])
+    assert choose_init(config, None) is config
+    assert not load_config("quickstart", QuickstartConfig, []).drafter.undecided
