@@ -1,4 +1,4 @@
-"""Lets the target answer prompts, shard by shard, and resumes after a kill where the shards end."""
+"""Lets the target answer prompts, shard by shard; a killed run resumes at its first unfinished shard."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from drafterforge.errors import ArtifactError
 log = logging.getLogger(__name__)
 
 Generate = Callable[[list[list[int]], int, int], list[list[int]]]  # prompts, max_new_tokens, seed
-Progress = Callable[[int, int, int], None]  # tokens done, answers done, answers in all
+Progress = Callable[[int, int, int], None]  # answer tokens so far, answers so far, total answers
 
-DATE = datetime.date(2024, 7, 26)  # for templates that print the day, so that days give equal bytes
+DATE = datetime.date(2024, 7, 26)  # for templates that print the day: fixed, so prompts do not depend on it
 
 
 def prepare_answers(
@@ -52,14 +52,14 @@ def prepare_answers(
 ) -> AnswerSet:
     """Answers the prompts of every split and returns the finished `answers` artifact at `path`.
 
-    One made before with equal config from equal prompts is returned as it is; one made otherwise is
-    refused, or replaced with `overwrite`. `generate` may be None with `data.answers=given`.
+    An existing artifact with the same config and prompts is reused; one that differs raises ArtifactError, or is
+    replaced with `overwrite`. `generate` may be None with `data.answers=given`.
     """
     path = Path(path)
-    conversations = [c for split in SPLITS for c in _begin(tokenizer, split, prompts, data)]
+    conversations = [c for split in SPLITS for c in _encode_prompts(tokenizer, split, prompts, data)]
     digest = _digest(conversations)
     run = artifact_run(path, "answers", target, config, overwrite=overwrite)
-    if run.existing is not None and _made_from(run.existing, digest, path, overwrite):
+    if run.existing is not None and _matches_prompts(run.existing, digest, path, overwrite):
         run.drop_staging()
         return AnswerSet(path, run.existing)
 
@@ -74,7 +74,7 @@ def prepare_answers(
             started = time.perf_counter()
             if data.answers == "target":
                 assert generate is not None, "data.answers=target needs a generate function"
-                _let_answer(tokenizer, generate, name, shard, data, seed, frozenset(eos_ids))
+                _answer_shard(tokenizer, generate, name, shard, data, seed, frozenset(eos_ids))
             record = _write_shard(staging, name, shard, started)
         tokens += record["answer_tokens"]
         answers += len(shard)
@@ -102,39 +102,37 @@ def prepare_answers(
 
 @dataclass
 class _Conversation:
-    """A prompt on its way to being an answer."""
+    """A prompt, the turns answered so far, and the user turns still to be answered."""
 
-    index: int  # place of the prompt in its split
+    index: int  # of the prompt in its split
     split: str
     prompt: Prompt
     ids: list[int]
     mask: list[int]
-    messages: list[Message] = field(default_factory=list)  # what has been said
-    turns: list[list[Message]] = field(default_factory=list)  # what the user will yet say
+    messages: list[Message] = field(default_factory=list)  # that `ids` encode
+    turns: list[list[Message]] = field(default_factory=list)  # user turns still to be answered
     finished: bool = True
 
-    def hear(self, answer: list[int], text: str, finished: bool) -> None:
-        """Appends an answer of the target."""
+    def add_answer(self, answer: list[int], text: str, finished: bool) -> None:
         self.ids = self.ids + answer
         self.mask = self.mask + [1] * len(answer)
         self.messages = [*self.messages, {"role": "assistant", "content": text}]
         self.finished = finished
 
-    def ask(self, tokenizer: Any, max_prompt_tokens: int) -> bool:
-        """Appends the user's next turn; False if there is none, or no room for it."""
+    def add_turn(self, tokenizer: Any, max_prompt_tokens: int) -> bool:
+        """Appends the user's next turn; False if there is none or the prompt would be too long."""
         if not self.turns:
             return False
         messages = self.messages + self.turns[0]
         ids = extend_turn(tokenizer, self.ids, messages, date=DATE)
         if len(ids) > max_prompt_tokens:
             return False
-        kept = ids[: len(self.ids)] == self.ids  # else the template has rewritten what was said
-        self.mask = (self.mask if kept else []) + [0] * (len(ids) - kept * len(self.ids))
+        extends = ids[: len(self.ids)] == self.ids  # else the template rewrote earlier turns
+        self.mask = (self.mask if extends else []) + [0] * (len(ids) - extends * len(self.ids))
         self.ids, self.messages, self.turns = ids, messages, self.turns[1:]
         return True
 
     def answer(self) -> Answer:
-        """Returns the record of what was said so far."""
         return Answer(
             id=self.prompt.id,
             domain=self.prompt.domain,
@@ -148,28 +146,30 @@ class _Conversation:
         )
 
 
-def _begin(
+def _encode_prompts(
     tokenizer: Any, split: str, prompts: Mapping[str, Sequence[Prompt]], data: DataConfig
 ) -> list[_Conversation]:
-    """Encodes the prompts of a split, and leaves out those that are too long."""
-    encode = _asked if data.answers == "target" else _given
-    begun = [encode(tokenizer, i, split, p, data) for i, p in enumerate(prompts.get(split, ()))]
-    kept = [conversation for conversation in begun if conversation is not None]
-    if begun and not kept:
+    """Encodes the prompts of a split; drops those over `data.max_prompt_tokens`."""
+    encode = _open_conversation if data.answers == "target" else _recorded_conversation
+    conversations = [encode(tokenizer, i, split, p, data) for i, p in enumerate(prompts.get(split, ()))]
+    fitting = [conversation for conversation in conversations if conversation is not None]
+    if conversations and not fitting:
         raise ArtifactError(
-            f"all {len(begun)} {split} prompts are longer than {data.max_prompt_tokens} tokens; "
+            f"all {len(conversations)} {split} prompts are longer than {data.max_prompt_tokens} tokens; "
             "type data.max_prompt_tokens=MORE"
         )
-    if len(kept) < len(begun):
+    if len(fitting) < len(conversations):
         log.warning(
-            "%d of %d %s prompts are longer than %d tokens: left out (data.max_prompt_tokens)",
-            len(begun) - len(kept), len(begun), split, data.max_prompt_tokens,
+            "%d of %d %s prompts are longer than %d tokens and were dropped (data.max_prompt_tokens)",
+            len(conversations) - len(fitting), len(conversations), split, data.max_prompt_tokens,
         )  # fmt: skip
-    return kept
+    return fitting
 
 
-def _asked(tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig) -> _Conversation | None:
-    """Returns a conversation up to the first turn that the target is to answer."""
+def _open_conversation(
+    tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig
+) -> _Conversation | None:
+    """Encodes a conversation up to the first turn that the target must answer; None if it is too long."""
     messages, *turns = user_turns(prompt.messages)
     ids = prompt_ids(tokenizer, messages, date=DATE)
     if len(ids) > data.max_prompt_tokens:
@@ -178,9 +178,9 @@ def _asked(tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataCon
 
 
 def user_turns(messages: Sequence[Message]) -> list[list[Message]]:
-    """Returns the messages cut after every user message that nobody has answered yet.
+    """Splits the messages after each unanswered user message.
 
-    Answers inside the history stay as context; those at the end are what the target is asked for.
+    Assistant messages inside the history stay as context; trailing ones are dropped: the target writes its own.
     """
     messages = list(messages)
     while messages and messages[-1]["role"] == "assistant":
@@ -193,13 +193,15 @@ def user_turns(messages: Sequence[Message]) -> list[list[Message]]:
     return turns
 
 
-def _given(tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig) -> _Conversation | None:
-    """Returns a conversation with the answers of the data, cut where a limit is exceeded."""
+def _recorded_conversation(
+    tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig
+) -> _Conversation | None:
+    """Encodes a conversation with the answers of the data, cut where a limit is exceeded; None if none fits."""
     ids, mask = conversation_ids(tokenizer, prompt.messages, date=DATE)
     if 1 not in mask:
         raise ArtifactError(
             f"prompt {prompt.id!r} ({prompt.source}) has no assistant turn, but data.answers=given "
-            "wants one; type data.answers=target to let the target answer"
+            "needs one; type data.answers=target to let the target answer"
         )
     end, finished = 0, True
     for start, stop in marked_spans(mask):
@@ -225,7 +227,7 @@ def marked_spans(mask: Sequence[int]) -> list[tuple[int, int]]:
     return spans
 
 
-def _let_answer(
+def _answer_shard(
     tokenizer: Any,
     generate: Generate,
     name: str,
@@ -234,18 +236,17 @@ def _let_answer(
     seed: int,
     eos_ids: frozenset[int],
 ) -> None:
-    """Lets the target answer all turns of a shard, turn by turn."""
-    turn, asked = 0, list(shard)
-    while asked:
+    turn, active = 0, list(shard)
+    while active:
         key = sha256(f"{seed}/{name}/{turn}".encode()).digest()
-        answers = generate([list(c.ids) for c in asked], data.max_new_tokens, int.from_bytes(key[:4], "big") >> 1)
-        assert len(answers) == len(asked), f"{len(asked)} prompts, {len(answers)} answers"
-        for conversation, answer in zip(asked, answers, strict=True):
+        answers = generate([list(c.ids) for c in active], data.max_new_tokens, int.from_bytes(key[:4], "big") >> 1)
+        assert len(answers) == len(active), f"{len(active)} prompts, {len(answers)} answers"
+        for conversation, answer in zip(active, answers, strict=True):
             end = next((i + 1 for i, token in enumerate(answer) if token in eos_ids), None)
             answer = list(map(int, answer[:end]))
             text = tokenizer.decode(answer, skip_special_tokens=True)
-            conversation.hear(answer, text, finished=end is not None)
-        asked = [c for c in asked if c.ask(tokenizer, data.max_prompt_tokens)]
+            conversation.add_answer(answer, text, finished=end is not None)
+        active = [c for c in active if c.add_turn(tokenizer, data.max_prompt_tokens)]
         turn += 1
 
 
@@ -253,7 +254,7 @@ def _let_answer(
 
 
 def _shards(conversations: Sequence[_Conversation], size: int) -> dict[str, list[_Conversation]]:
-    """Cuts each split into shards of like length, longest first: memory runs out early or never."""
+    """Cuts each split into shards of similar lengths, longest first: memory runs out early or never."""
     shards = {}
     for split in SPLITS:
         rows = [c for c in conversations if c.split == split]
@@ -273,17 +274,17 @@ def _write_shard(staging: Path, name: str, shard: Sequence[_Conversation], start
         "answer_tokens": sum(answer.answer_tokens for _, answer in rows),
         "seconds": time.perf_counter() - started,
     }
-    save_json_atomic(staging / f"{name}.json", record)  # last: without it the shard is not done
+    save_json_atomic(staging / f"{name}.json", record)  # last: it marks the shard as finished
     return record
 
 
 def _finished_shard(staging: Path, name: str) -> dict[str, Any] | None:
     try:
         record = json.loads((staging / f"{name}.json").read_bytes())
-        whole = file_sha256(staging / f"{name}.arrow") == record["sha256"]
+        intact = file_sha256(staging / f"{name}.arrow") == record["sha256"]
     except (OSError, ValueError):
         return None
-    return record if whole else None
+    return record if intact else None
 
 
 def _digest(conversations: Sequence[_Conversation]) -> str:
@@ -295,8 +296,8 @@ def _digest(conversations: Sequence[_Conversation]) -> str:
     return digest.hexdigest()
 
 
-def _made_from(manifest: Manifest, digest: str, path: Path, overwrite: bool) -> bool:
-    """Whether the artifact was made from these prompts; if not, it must be given up to go on."""
+def _matches_prompts(manifest: Manifest, digest: str, path: Path, overwrite: bool) -> bool:
+    """Whether the artifact was made from these prompts; if not, and without `overwrite`, ArtifactError."""
     if manifest.metrics.get("prompts_sha256") == digest:
         return True
     if overwrite:

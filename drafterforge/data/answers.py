@@ -24,7 +24,7 @@ SPLITS = ("train", "val", "test")
 
 _SCHEMA = pa.schema(
     {
-        "index": pa.int32(),  # place of the prompt in its split; shards are sorted by length
+        "index": pa.int32(),  # of the prompt in its split: shards are sorted by length
         "id": pa.string(),
         "domain": pa.string(),
         "task": pa.string(),
@@ -54,7 +54,7 @@ class Answer:
 
 
 def encode_shard(answers: Sequence[tuple[int, Answer]]) -> bytes:
-    """Returns the bytes of an Arrow stream with these (place in the split, answer) rows."""
+    """Returns an Arrow stream with these rows of (index in the split, answer)."""
     columns = {name: [getattr(a, name) for _, a in answers] for name in _SCHEMA.names[1:]}
     columns["index"] = [index for index, _ in answers]
     sink = pa.BufferOutputStream()
@@ -64,7 +64,7 @@ def encode_shard(answers: Sequence[tuple[int, Answer]]) -> bytes:
 
 
 class Rows(Sequence[Answer]):
-    """Answers that are read one by one; a slice of them is a list."""
+    """A lazy sequence of answers; a slice is a list."""
 
     @overload
     def __getitem__(self, item: int) -> Answer: ...
@@ -81,7 +81,7 @@ class Rows(Sequence[Answer]):
 
 
 class AnswerRows(Rows):
-    """The answers of one split in the order of its prompts, read from mapped memory on demand."""
+    """The answers of one split in the order of its prompts, memory-mapped."""
 
     def __init__(self, shards: Sequence[Path]) -> None:
         tables = [pa.ipc.open_stream(pa.memory_map(str(shard))).read_all() for shard in shards]
@@ -123,7 +123,7 @@ class AnswerRows(Rows):
         return self.table.column("domain").to_numpy()[self._order]
 
     def prompts(self) -> list[bytes]:
-        """What each answer was asked for, as bytes to compare."""
+        """The prompt tokens of each answer, as bytes that can be compared and hashed."""
         counts = self.table.column("prompt_tokens").to_numpy()[self._order]
         return [self.arrays(row)[0][:count].tobytes() for row, count in enumerate(counts.tolist())]
 
@@ -145,12 +145,12 @@ class AnswerSet:
         target: str | None = None,
         verify: bool = True,
     ) -> AnswerSet:
-        """Opens an `answers` folder after checking its hashes and the target it was made for."""
+        """Opens an `answers` folder after checking its hashes and its target."""
         manifest = open_artifact(path, "answers", target_fingerprint=target_fingerprint, target=target, verify=verify)
         return cls(Path(path), manifest)
 
     def rows(self, split: str = "train") -> AnswerRows:
-        """Returns the answers of a split, lazily, in the order of its prompts."""
+        """Returns the answers of a split in the order of its prompts."""
         assert split in SPLITS, split
         if split not in self._rows:
             names = sorted(n for n in self.manifest.files if n.startswith(f"{split}-"))
@@ -159,7 +159,7 @@ class AnswerSet:
 
 
 def answer_stats(shards: Sequence[Path]) -> dict[str, Any]:
-    """Returns counts, lengths in tokens and shares of finished answers, by split and by domain."""
+    """Returns counts, token lengths and the share of finished answers by split, and counts by domain."""
     splits: dict[str, Any] = {}
     domains: Counter[str] = Counter()
     for split in SPLITS:

@@ -1,7 +1,7 @@
-"""From messages to token ids, and the mask of the tokens that the target itself would emit.
+"""Encodes messages as token ids, with a mask of the tokens that the target itself would emit.
 
-A tokenizer without a chat template is given `PLAIN_TEMPLATE`. Nothing here knows any template: what
-a message became is found by rendering prefixes of the conversation and comparing the texts.
+A tokenizer without a chat template uses `PLAIN_TEMPLATE`. The code works with any template: it renders prefixes of the
+conversation and compares the texts to locate each message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLAIN_TEMPLATE = (
 def prompt_ids(tokenizer: Any, messages: Sequence[Message], *, date: datetime.date | None = None) -> list[int]:
     """Returns the ids after which the target starts its answer.
 
-    `date` is the day that a template prints, where one does; None is today.
+    date: for templates that print it; None: today.
     """
     return _encode(tokenizer, _render(tokenizer, messages, True, date))
 
@@ -39,14 +39,14 @@ def prompt_ids(tokenizer: Any, messages: Sequence[Message], *, date: datetime.da
 def conversation_ids(
     tokenizer: Any, messages: Sequence[Message], *, date: datetime.date | None = None
 ) -> tuple[list[int], list[int]]:
-    """Returns ids and loss mask of a conversation; 1 marks what the target emits, end of turn too.
+    """Returns ids and loss mask of a conversation; 1 marks what the target emits, end of turn included.
 
-    All assistant turns are marked, unless the template rewrites earlier turns (as those do that
-    strip the reasoning from the history): the ids then hold what the target sees at the last turn,
-    and only that turn is marked. What follows the last assistant turn is left out.
+    All assistant turns are marked. If the template rewrites earlier turns (for example, strips reasoning from the
+    history), the ids are those the target sees at the last turn, and only that turn is marked. Messages after the last
+    assistant turn are dropped.
     """
-    asked = [message["role"] for message in messages].index("user")
-    answered = [i for i, m in enumerate(messages) if m["role"] == "assistant" and i > asked]
+    first_user = [message["role"] for message in messages].index("user")
+    answered = [i for i, m in enumerate(messages) if m["role"] == "assistant" and i > first_user]
     if not answered:
         ids = prompt_ids(tokenizer, messages, date=date)
         return ids, [0] * len(ids)
@@ -55,7 +55,7 @@ def conversation_ids(
     spans = [_span(tokenizer, text, messages, i, date) for i in answered]
     if None in spans:
         spans = spans[-1:]
-    if spans[-1] is None:  # the generation prompt is no part of the history: put one after the other
+    if spans[-1] is None:  # the history is rendered without the generation prompt: append the answer to the prompt
         prompt = _render(tokenizer, messages[:-1], True, date)
         text = prompt + messages[-1]["content"].strip() + (tokenizer.eos_token or "")
         spans = [(len(prompt), len(text))]
@@ -69,11 +69,10 @@ def extend_turn(
     *,
     date: datetime.date | None = None,
 ) -> list[int]:
-    """Returns the ids of the next turn's prompt, `ids` its exact prefix if the template allows it.
+    """Returns the ids of the next turn's prompt; they begin with `ids`, unless the template rewrites history.
 
-    ids: the last turn's prompt and the sampled answer. messages: the conversation with that answer
-    as its last assistant message, then the next user message. A template that rewrites history
-    gives the prompt rendered anew instead.
+    ids: the last turn's prompt and the sampled answer.  messages: the conversation with that answer as its last
+    assistant message, then the next user message.
     """
     last = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
     text = _render(tokenizer, messages, True, date)
@@ -84,7 +83,7 @@ def extend_turn(
         return _encode(tokenizer, text)
     end = start + len(answer.strip())
     if len(ids) and ids[-1] in _special_ids(tokenizer):
-        end = _end_of_turn(tokenizer, text, end)  # the answer has emitted it
+        end = _end_of_turn(tokenizer, text, end)  # the target emitted it
     elif text.startswith(space := answer[len(answer.rstrip()) :], end):
         end += len(space)
     return list(ids) + _encode_from(tokenizer, text, end)
@@ -93,7 +92,7 @@ def extend_turn(
 def _render(tokenizer: Any, messages: Sequence[Message], generate: bool, date: datetime.date | None) -> str:
     template = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN_TEMPLATE
     if date is not None:
-        template = _TODAY.sub(lambda found: repr(date.strftime(found[2])), template)
+        template = _TODAY.sub(lambda match: repr(date.strftime(match[2])), template)
     try:
         return tokenizer.apply_chat_template(
             list(messages),
@@ -101,11 +100,11 @@ def _render(tokenizer: Any, messages: Sequence[Message], generate: bool, date: d
             tokenize=False,
             add_generation_prompt=generate,
         )
-    except Exception as error:  # templates raise what they like
+    except Exception as error:  # a template may raise anything
         roles = ", ".join(message["role"] for message in messages) or "none"
         raise ArtifactError(
             f"the target's chat template refuses the roles ({roles}): {error}; "
-            "give messages that it knows, for example one user message"
+            "give messages that it accepts, for example one user message"
         ) from error
 
 
@@ -114,15 +113,15 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def _encode_from(tokenizer: Any, text: str, start: int) -> list[int]:
-    """Returns the ids of text[start:], as they are in the text where no token crosses `start`."""
-    head, whole = _encode(tokenizer, text[:start]), _encode(tokenizer, text)
-    if whole[: len(head)] == head:
-        return whole[len(head) :]
+    """Returns the ids of text[start:], tokenized in context unless a token crosses `start`."""
+    head, ids = _encode(tokenizer, text[:start]), _encode(tokenizer, text)
+    if ids[: len(head)] == head:
+        return ids[len(head) :]
     return _encode(tokenizer, text[start:])
 
 
 def _encode_spans(tokenizer: Any, text: str, spans: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Returns ids and mask of a text whose spans are marked; no token crosses a span's edge."""
+    """Returns ids and loss mask of a text; the spans are 1, and no token crosses their edges."""
     ids: list[int] = []
     mask: list[int] = []
     edges = [0, *(edge for span in spans for edge in span), len(text)]
@@ -136,23 +135,23 @@ def _encode_spans(tokenizer: Any, text: str, spans: list[tuple[int, int]]) -> tu
 def _span(
     tokenizer: Any, text: str, messages: list[Message], index: int, date: datetime.date | None
 ) -> tuple[int, int] | None:
-    """Returns where in `text` the target wrote message `index`, None if the template rewrote it."""
+    """Returns the span of `text` that the target emitted as message `index`; None if the template rewrote it."""
     before = _render(tokenizer, messages[:index], True, date)
     until = _render(tokenizer, messages[: index + 1], False, date)
     if not text.startswith(before) or not text.startswith(until) or len(before) >= len(until):
         return None
     content = messages[index]["content"].strip()
-    found = until.rfind(content, len(before))
-    return len(before), _end_of_turn(tokenizer, until, found + len(content) if found >= 0 else len(before))
+    start = until.rfind(content, len(before))
+    return len(before), _end_of_turn(tokenizer, until, start + len(content) if start >= 0 else len(before))
 
 
 def _end_of_turn(tokenizer: Any, text: str, start: int) -> int:
-    """Returns the end of the first special token after `start`; `start` where there is none."""
+    """Returns the end of the first special token after `start`, or `start`."""
     ends = []
     for token in _special_tokens(tokenizer):
-        found = text.find(token, start)
-        if found >= 0:
-            ends.append((found, -len(token), found + len(token)))
+        first = text.find(token, start)
+        if first >= 0:
+            ends.append((first, -len(token), first + len(token)))
     return min(ends)[2] if ends else start
 
 

@@ -1,7 +1,7 @@
-"""The `features` artifact: what the target says about every answer, kept on disk for many epochs.
+"""The `features` artifact: the target's hidden states and argmax of every answer token, cached on disk for training.
 
-Shards are safetensors: `features` [N, 3H] and `states` [N, H] in half precision, `argmax` [N] int32, of sequences laid
-end to end, with their lengths in `index.json`.  About 8 H bytes a token.
+Shards are safetensors: `features` [N, 3H] and `states` [N, H] in half precision and `argmax` [N] int32 of concatenated
+sequences, whose lengths are in `index.json`.  About 8 H bytes a token.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.run import NamedTarget, artifact_run
 from drafterforge.data.answers import Answer, AnswerSet
 
-SPLITS = ("train", "val")  # test prompts are decoded, not taught
+SPLITS = ("train", "val")  # training never reads test answers
 
 
 class Captured(Protocol):
-    """The target's view of one sequence of T tokens."""
+    """The target's outputs for one sequence of T tokens."""
 
     features: Tensor  # [T, 3H]
     states: Tensor  # [T, H]
@@ -39,7 +39,7 @@ Capture = Callable[[list[list[int]]], Sequence[Captured]]
 
 @dataclass(frozen=True)
 class CachedCapture:
-    """The target's view of one sequence, read back from disk."""
+    """A capture read from disk."""
 
     features: Tensor
     states: Tensor
@@ -47,7 +47,7 @@ class CachedCapture:
 
 
 class OnlineFeatures:
-    """Asks the target anew at every step."""
+    """Runs the target at every training step instead of caching its features."""
 
     def __init__(self, answers: AnswerSet, capture: Capture) -> None:
         self.answers, self.capture = answers, capture
@@ -67,29 +67,26 @@ class FeatureSet:
 
     @staticmethod
     def open(path: Path, target_fingerprint: str) -> FeatureSet:
-        """Open and check."""
-        return FeatureSet(
-            path,
-            open_artifact(path, "features", target_fingerprint=target_fingerprint, verify=False),
-        )
+        """Open a folder; ArtifactError if it is not one of features of this target."""
+        return FeatureSet(path, open_artifact(path, "features", target_fingerprint=target_fingerprint, verify=False))
 
     def reader(self, split: str) -> Callable[[list[int]], list[CachedCapture]]:
         """A function from row indices of a split to captures; shards are memory-mapped."""
         files = [safe_open(self.path / name, "pt") for name in self.index[split]["shards"]]
         slices = [{key: file.get_slice(key) for key in ("features", "states", "argmax")} for file in files]
-        places: list[tuple[int, int, int]] = []
+        extents: list[tuple[int, int, int]] = []
         for shard, lengths in enumerate(self.index[split]["lengths"]):
             start = 0
             for length in lengths:
-                places.append((shard, start, start + length))
+                extents.append((shard, start, start + length))
                 start += length
 
         def read(indices: list[int]) -> list[CachedCapture]:
-            found = []
-            for shard, start, end in (places[i] for i in indices):
+            captures = []
+            for shard, start, end in (extents[i] for i in indices):
                 features, states, argmax = (slices[shard][key][start:end] for key in ("features", "states", "argmax"))
-                found.append(CachedCapture(features, states, argmax.long()))
-            return found
+                captures.append(CachedCapture(features, states, argmax.long()))
+            return captures
 
         return read
 
@@ -104,13 +101,13 @@ class JoinedFeatures:
         """A function from (artifact, row index of its split) to captures."""
         readers = [part.reader(split) for part in self.parts]
 
-        def read(places: Sequence[tuple[int, int]]) -> list[Captured]:
-            found: dict[int, Captured] = {}
+        def read(indices: Sequence[tuple[int, int]]) -> list[Captured]:
+            captures: dict[int, Captured] = {}
             for part, reader in enumerate(readers):
-                own = [at for at, (owner, _) in enumerate(places) if owner == part]
-                if own:
-                    found |= zip(own, reader([places[at][1] for at in own]), strict=True)
-            return [found[at] for at in range(len(places))]
+                positions = [i for i, (number, _) in enumerate(indices) if number == part]
+                if positions:
+                    captures |= zip(positions, reader([indices[i][1] for i in positions]), strict=True)
+            return [captures[i] for i in range(len(indices))]
 
         return read
 
@@ -126,9 +123,9 @@ def prepare_features(
     progress: Callable[[int, int], None] | None = None,
     overwrite: bool = False,
 ) -> FeatureSet:
-    """Capture all training and validation answers; resumes after a kill where the shards end.
+    """Capture all training and validation answers; a killed run resumes at its first unfinished shard.
 
-    progress(tokens done, tokens in all).
+    progress: called with tokens done and total tokens.
     """
     settings = {**config, "answers": answers.manifest.digest}
     run = artifact_run(path, "features", target, settings, [answers.manifest], overwrite=overwrite)
@@ -144,7 +141,7 @@ def prepare_features(
             part = rows[first : first + shard_rows]
             names.append(f"{split}-{first // shard_rows:05d}.safetensors")
             lengths.append([len(row.input_ids) for row in part])
-            if not _is_whole(staging / names[-1], sum(lengths[-1])):
+            if not _is_intact(staging / names[-1], sum(lengths[-1])):
                 _save_shard(staging / names[-1], capture(part))
             done += sum(lengths[-1])
             if progress is not None:
@@ -159,16 +156,16 @@ def prepare_features(
 
 
 def _save_shard(path: Path, captures: Sequence[Captured]) -> None:
-    """Write a shard whole or not at all; float32 features are kept in bfloat16."""
+    """Write a shard atomically; float32 tensors are stored as bfloat16."""
 
-    def half(parts: list[Tensor]) -> Tensor:
-        joined = torch.cat([part.cpu() for part in parts])
-        return joined.to(torch.bfloat16) if joined.dtype in (torch.float32, torch.float64) else joined
+    def concatenated(parts: list[Tensor]) -> Tensor:
+        tensor = torch.cat([part.cpu() for part in parts])
+        return tensor.to(torch.bfloat16) if tensor.dtype in (torch.float32, torch.float64) else tensor
 
     tensors = {
-        "features": half([one.features for one in captures]),
-        "states": half([one.states for one in captures]),
-        "argmax": torch.cat([one.argmax.cpu() for one in captures]).to(torch.int32),
+        "features": concatenated([capture.features for capture in captures]),
+        "states": concatenated([capture.states for capture in captures]),
+        "argmax": torch.cat([capture.argmax.cpu() for capture in captures]).to(torch.int32),
     }
     temporary = path.with_name(f".{path.name}.tmp-0")
     with one_line(path):
@@ -176,8 +173,8 @@ def _save_shard(path: Path, captures: Sequence[Captured]) -> None:
         temporary.replace(path)
 
 
-def _is_whole(path: Path, tokens: int) -> bool:
-    """Whether a shard in the staging folder can be read and has the tokens it should have."""
+def _is_intact(path: Path, tokens: int) -> bool:
+    """Whether a staged shard can be read and holds the expected number of tokens."""
     try:
         with safe_open(path, "pt") as file:
             return all(file.get_slice(key).get_shape()[0] == tokens for key in ("features", "states", "argmax"))

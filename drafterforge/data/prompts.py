@@ -1,4 +1,4 @@
-"""Prompts of a domain in three disjoint splits, from a grammar, a JSONL file or a data set."""
+"""Loads the prompts of a domain from a grammar, a JSONL file or a data set, in three disjoint splits."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from drafterforge.prompts.prompt import Prompt
 log = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
-_REFILL = 0.05  # share of the prompts that an empty split is given
+_REFILL = 0.05  # share of the largest split that moves to an empty one
 
 
 def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str, list[Prompt]]:
     """Returns at most `data.num_*` distinct prompts each for train, val and test.
 
-    A prompt's split depends on its task (or its text) alone, never on the seed, so that nobody's
-    test prompt is another run's training prompt; the seed picks which prompts are taken.
+    A prompt's split depends on its task (or its text) alone, so no run trains on another run's test prompts. The seed
+    decides which prompts of a split are used.
     """
     limits = {"train": data.num_train, "val": data.num_val, "test": data.num_test}
     if data.source == "grammar":
         return _from_grammars(data, domain, limits, seed)
     if data.source == "jsonl":
-        rows = _renamed(jsonl_rows(data.path, data.licences), data.domain_names, domain.name, data.path)
+        rows = _rename_domains(jsonl_rows(data.path, data.licences), data.domain_names, domain.name, data.path)
         rows.sort(key=lambda row: _seeded(prompt_text(row), seed))
-        weights = _positive(domain.weights)
+        weights = _positive_weights(domain.weights)
         if any(row.domain in weights for row in rows):
             return _mixed_rows(rows, domain.name, weights, limits, data.path)
         where = data.path
@@ -43,9 +43,9 @@ def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str,
 
 
 def prompt_text(prompt: Prompt | Row) -> str:
-    """Returns what makes two prompts the same: all that was asked, without case and spacing."""
-    asked = (m["content"] for m in prompt.messages if m["role"] != "assistant")
-    return "\n".join(" ".join(text.lower().split()) for text in asked)
+    """Returns the text that identifies a prompt: its system and user messages without case and spacing."""
+    texts = (m["content"] for m in prompt.messages if m["role"] != "assistant")
+    return "\n".join(" ".join(text.lower().split()) for text in texts)
 
 
 # --- grammars ------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def _from_grammars(
 ) -> dict[str, list[Prompt]]:
     if data.answers == "given":
         raise ConfigError("a grammar has no answers; type data=jsonl path=FILE.jsonl, or data.answers=target")
-    weights = _positive(domain.weights)
+    weights = _positive_weights(domain.weights)
     if weights and data.path:
         raise ConfigError(f"path={data.path} is the grammar of one domain; domain={domain.name} mixes several")
     if not weights and not domain.grammar:
@@ -64,14 +64,14 @@ def _from_grammars(
     weights = weights or {domain.name: 1.0}
     prompts: dict[str, list[Prompt]] = {}
     seen: set[str] = set()
-    for split in ("test", "val", "train"):  # a text drawn twice stays where it is held out
+    for split in ("test", "val", "train"):  # a text drawn for several splits stays in the held-out one
         counts = shares(weights, limits[split])
-        drawn = [_drawn(name, split, count, seed, data.path) for name, count in counts.items() if count]
-        prompts[split] = [p for p in interleave(drawn) if not _repeated(prompt_text(p), seen)]
+        prompt_lists = [_draw(name, split, count, seed, data.path) for name, count in counts.items() if count]
+        prompts[split] = [p for p in interleave(prompt_lists) if _add_if_new(prompt_text(p), seen)]
     return {split: prompts[split] for split in SPLITS}
 
 
-def _drawn(domain: str, split: str, count: int, seed: int, path: str) -> list[Prompt]:
+def _draw(domain: str, split: str, count: int, seed: int, path: str) -> list[Prompt]:
     return [
         Prompt(
             id=f"{domain}-{split}-{number:05d}",
@@ -84,12 +84,12 @@ def _drawn(domain: str, split: str, count: int, seed: int, path: str) -> list[Pr
     ]
 
 
-def _positive(weights: dict[str, float]) -> dict[str, float]:
+def _positive_weights(weights: dict[str, float]) -> dict[str, float]:
     return {name: weight for name, weight in weights.items() if weight > 0}
 
 
 def shares(weights: dict[str, float], total: int) -> dict[str, int]:
-    """Returns `total` cut in proportion to the weights, by largest remainder."""
+    """Splits `total` in proportion to the weights (largest remainder method)."""
     exact = {name: total * weight / sum(weights.values()) for name, weight in weights.items()}
     counts = {name: int(share) for name, share in exact.items()}
     by_remainder = sorted(weights, key=lambda name: (counts[name] - exact[name], name))
@@ -98,58 +98,59 @@ def shares(weights: dict[str, float], total: int) -> dict[str, int]:
     return counts
 
 
-def shares_of(held: dict[str, int], weights: dict[str, float], total: int) -> dict[str, int]:
-    """Returns such shares of which none exceeds what its domain holds: the others fill up, as far as they can."""
-    weights, counts = {name: weights[name] for name in held}, {}
-    while short := [name for name, count in shares(weights, total).items() if count > held[name]]:
-        for name in short:
-            counts[name] = held[name]
-            total -= held[name]
+def capped_shares(available: dict[str, int], weights: dict[str, float], total: int) -> dict[str, int]:
+    """Splits `total` as `shares` does, but no domain gets more than it has; the others get the excess."""
+    weights, counts = {name: weights[name] for name in available}, {}
+    while over := [name for name, count in shares(weights, total).items() if count > available[name]]:
+        for name in over:
+            counts[name] = available[name]
+            total -= available[name]
             del weights[name]
     return counts | shares(weights, total)
 
 
 def interleave(lists: list[list[Prompt]]) -> list[Prompt]:
-    """Returns all prompts in one list in which every prefix has about the shares of the whole."""
-    placed = [
+    """Merges the lists so that any prefix has about the same mix as the complete list."""
+    ranked = [
         ((index + 0.5) / len(prompts), order, prompt)
         for order, prompts in enumerate(lists)
         for index, prompt in enumerate(prompts)
     ]
-    return [prompt for _, _, prompt in sorted(placed, key=lambda item: item[:2])]
+    return [prompt for _, _, prompt in sorted(ranked, key=lambda item: item[:2])]
 
 
 # --- rows of a file or a data set ----------------------------------------------------------------
 
 
-def _renamed(rows: Iterable[Row], names: dict[str, str], domain: str, where: str) -> list[Row]:
-    """The rows with domains as we call them; a row without is of `domain`.  Names that no row has are told."""
+def _rename_domains(rows: Iterable[Row], names: dict[str, str], domain: str, where: str) -> list[Row]:
+    """Renames the rows' domains (default: `domain`); warns about names that no row has."""
     rows = [replace(row, domain=row.domain or domain) for row in rows]
-    found = {row.domain for row in rows}
+    domains = {row.domain for row in rows}
     for name in names:
-        if name not in found:
-            there = ", ".join(sorted(found))
-            log.warning("%s has no lines of %s, which data.domain_names renames; it has: %s", where, name, there)
+        if name not in domains:
+            listed = ", ".join(sorted(domains))
+            log.warning("data.domain_names renames %s, but %s has only %s", name, where, listed)
     return [replace(row, domain=names.get(row.domain, row.domain)) for row in rows]
 
 
 def _mixed_rows(
     rows: list[Row], domain: str, weights: dict[str, float], limits: dict[str, int], where: str
 ) -> dict[str, list[Prompt]]:
-    """The weighted mixture of the rows' domains, in splits."""
-    others = Counter(row.domain for row in rows if row.domain not in weights)
-    if others:
-        said = [(name if name != domain else "none", count) for name, count in others.most_common()]
-        counts = ", ".join(f"{name} {count}" for name, count in said)
-        name = next((name for name, _ in said if name != "none"), "")
-        todo = f"type data.domain_names={{{name}: OURS}}, or domain.weights.{name}=1" if name else "name them there"
-        log.warning("%s: %d lines of domains without a weight left out (%s); %s", where, others.total(), counts, todo)
+    """Mixes the rows' domains by weight, in each split."""
+    unweighted = Counter(row.domain for row in rows if row.domain not in weights)
+    if unweighted:
+        names = [(name if name != domain else "none", count) for name, count in unweighted.most_common()]
+        counts = ", ".join(f"{name} {count}" for name, count in names)
+        name = next((name for name, _ in names if name != "none"), "")
+        remedy = f"type data.domain_names={{{name}: OURS}}, or domain.weights.{name}=1" if name else "name their domain"
+        total = unweighted.total()
+        log.warning("%s: dropped %d lines of domains without a weight (%s); %s", where, total, counts, remedy)
     rows = [row for row in rows if row.domain in weights]
     splits = _split_rows(rows, domain, dict.fromkeys(SPLITS, len(rows)), where)
     for split, prompts in splits.items():
-        of = {name: [prompt for prompt in prompts if prompt.domain == name] for name in weights}
-        counts = shares_of({name: len(found) for name, found in of.items()}, weights, limits[split])
-        splits[split] = interleave([of[name][:count] for name, count in counts.items() if count])
+        by_domain = {name: [prompt for prompt in prompts if prompt.domain == name] for name in weights}
+        counts = capped_shares({name: len(group) for name, group in by_domain.items()}, weights, limits[split])
+        splits[split] = interleave([by_domain[name][:count] for name, count in counts.items() if count])
     return splits
 
 
@@ -160,23 +161,23 @@ def _split_rows(rows: Iterable[Row], domain: str, limits: dict[str, int], where:
     repeated = 0
     for row in rows:
         text = prompt_text(row)
-        if _repeated(text, seen):
+        if not _add_if_new(text, seen):
             repeated += 1
             continue
         split = row.split or grammar.split_of(row.task or text)
         if len(splits[split]) < limits[split]:
             splits[split].append(_prompt(row, domain, ids))
         elif all(len(splits[name]) >= limits[name] for name in SPLITS):
-            break  # a stream is not read further than needed
+            break  # do not read a stream further than needed
     if repeated:
         log.info("%s: %d repeated prompts dropped", where, repeated)
-    found = sum(map(len, splits.values()))
-    if not found:
-        raise ArtifactError(f"{where} has no prompts; type path=FILE or dataset=ID of one that has")
-    if found < len(SPLITS):
+    total = sum(map(len, splits.values()))
+    if not total:
+        raise ArtifactError(f"{where} has no prompts; type path=FILE or dataset=ID with prompts")
+    if total < len(SPLITS):
         raise ArtifactError(
-            f"{where} has {found} distinct prompts, but train, val and test need one each; "
-            f"add at least {len(SPLITS) - found}"
+            f"{where} has {total} distinct prompts, but train, val and test need one each; "
+            f"add at least {len(SPLITS) - total}"
         )
     _fill_empty(splits, where)
     return splits
@@ -192,34 +193,33 @@ def _prompt(row: Row, domain: str, ids: set[str]) -> Prompt:
 
 
 def _fill_empty(splits: dict[str, list[Prompt]], where: str) -> None:
-    """Gives an empty split whole tasks of the largest, or single prompts where it has one task."""
+    """Moves whole tasks from the largest split to each empty one; single prompts if it has one task only."""
     for split in SPLITS:
         if splits[split]:
             continue
         donor = max(splits, key=lambda name: len(splits[name]))
         size = len(splits[donor])
-        wanted = max(1, round(_REFILL * size))
+        num_wanted = max(1, round(_REFILL * size))
         groups: dict[str, list[Prompt]] = {}
         for prompt in splits[donor]:
             groups.setdefault(prompt.task or prompt_text(prompt), []).append(prompt)
         moved: list[Prompt] = []
         for _, group in sorted(groups.items(), key=lambda item: _seeded(item[0], 0)):
-            if len(moved) < wanted and len(moved) + len(group) <= size // 2:
+            if len(moved) < num_wanted and len(moved) + len(group) <= size // 2:
                 moved += group
-        shared = "" if moved else ", of tasks that stay there too"
-        moved = moved or sorted(splits[donor], key=lambda p: _seeded(prompt_text(p), 0))[:wanted]
-        taken = {prompt.id for prompt in moved}
+        remark = "" if moved else "; the two share tasks"
+        moved = moved or sorted(splits[donor], key=lambda p: _seeded(prompt_text(p), 0))[:num_wanted]
+        moved_ids = {prompt.id for prompt in moved}
         splits[split] = moved
-        splits[donor] = [prompt for prompt in splits[donor] if prompt.id not in taken]
-        log.warning("%s has no %s prompts: %d taken from %s%s", where, split, len(moved), donor, shared)
+        splits[donor] = [prompt for prompt in splits[donor] if prompt.id not in moved_ids]
+        log.warning("%s has no %s prompts: moved %d from %s%s", where, split, len(moved), donor, remark)
 
 
-def _repeated(text: str, seen: set[str]) -> bool:
-    """Whether the text was seen before; it is from now on."""
-    if text in seen:
-        return True
+def _add_if_new(text: str, seen: set[str]) -> bool:
+    """Adds a text to `seen`; False if it was there."""
+    new = text not in seen
     seen.add(text)
-    return False
+    return new
 
 
 def _seeded(text: str, seed: int) -> bytes:

@@ -1,7 +1,7 @@
-"""Questions of benchmarks: files in the form of EAGLE's and Spec-Bench's `question.jsonl`, files of our own, data sets.
+"""Loads benchmark questions from JSONL files (EAGLE's and Spec-Bench's `question.jsonl`, or ours) and data sets.
 
-A line is {question_id, category, turns, reference}, as those repositories have it, or {id, domain, messages, turns,
-category}.  The name of a file says which benchmark it is: NAME.jsonl or NAME/question.jsonl.
+A line is {question_id, category, turns, reference}, as in those repositories, or {id, domain, messages, turns,
+category}.  The file name gives the benchmark: NAME.jsonl or NAME/question.jsonl.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.data.chat import Message
-from drafterforge.data.sources import json_lines, one_line, parse_messages
+from drafterforge.data.sources import dataset_errors, json_lines, parse_messages
 from drafterforge.errors import ArtifactError, ConfigError
 
-BENCHMARKS = {  # benchmark -> domain of ours
+BENCHMARKS = {  # benchmark -> our domain
     "mt_bench": "chat",
     "humaneval": "python",
     "gsm8k": "math",
@@ -27,7 +27,7 @@ BENCHMARKS = {  # benchmark -> domain of ours
     "qa": "science",
     "spec_bench": "",
 }
-SPEC_BENCH = {  # its six groups -> domain of ours
+SPEC_BENCH = {  # its six groups -> our domain
     "mt_bench": "chat",
     "translation": "translation",
     "summarization": "summarization",
@@ -36,7 +36,7 @@ SPEC_BENCH = {  # its six groups -> domain of ours
     "rag": "science",
 }
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
-SPELLINGS = {  # of benchmarks and domains in file names and data sets
+SPELLINGS = {  # other spellings of benchmarks and domains, in file names and data sets
     "sum": "cnn_dm",
     "cnndm": "cnn_dm",
     "cnn_dailymail": "cnn_dm",
@@ -50,8 +50,8 @@ SPELLINGS = {  # of benchmarks and domains in file names and data sets
     "code": "python",
 }
 FILE = "question.jsonl"
-SAVED = ("state.json", "dataset_dict.json")  # of a folder that `save_to_disk` wrote
-WANTED = '{"question_id": 1, "category": "...", "turns": ["..."]}'
+DATASET_FILES = ("state.json", "dataset_dict.json")  # either marks a folder written by `save_to_disk`
+EXAMPLE = '{"question_id": 1, "category": "...", "turns": ["..."]}'
 HINT = "give a file, a folder of NAME.jsonl or NAME/question.jsonl, or a data set's hub id"
 IDS = ("question_id", "id", "prompt_id", "task_id")
 TURNS = ("turns", "prompt", "question")
@@ -59,142 +59,142 @@ TURNS = ("turns", "prompt", "question")
 
 @dataclass(frozen=True)
 class Question:
-    """What a benchmark asks, turn by turn; later turns are asked after the target's own answers to those before."""
+    """A benchmark question of one or more turns; the target's own answers stand between them."""
 
-    id: str  # no two of a load have the same
+    id: str  # unique among the questions loaded together
     suite: str  # the benchmark, or the name of the file
     category: str
-    domain: str  # of ours, whose expert is asked
+    domain: str  # our domain, whose expert drafts
     turns: tuple[str, ...]
-    system: str = ""  # prompt before the first turn
-    reference: tuple[str, ...] = ()  # answers that the source gives; nothing is measured by them
+    system: str = ""  # system prompt
+    reference: tuple[str, ...] = ()  # answers of the source; not used in any measurement
 
     @property
     def group(self) -> str:
-        """The category; of Spec-Bench one of its six groups, for which MT-bench's eight categories are one."""
+        """The category; for Spec-Bench its group: MT-bench's eight categories form one group there."""
         return "mt_bench" if self.suite == "spec_bench" and self.category in MT_BENCH else self.category
 
     @property
     def column(self) -> str:
-        """Where tables count it, and what a row of a report has as its domain: `gsm8k`, `spec_bench/rag`."""
+        """Column of tables and domain of report rows that count this question: `gsm8k`, `spec_bench/rag`."""
         return f"{self.suite}/{self.group}" if self.suite == "spec_bench" else self.suite
 
 
 def turn_messages(question: Question, answers: Sequence[str] = ()) -> list[Message]:
-    """The chat messages of the turn that follows these answers, which are the target's to all turns before it."""
-    asked = len(answers)
-    if asked >= len(question.turns):
-        raise ValueError(f"question {question.id} has {len(question.turns)} turns, and {asked} answers are given")
+    """The chat messages up to the next turn.  answers: the target's, to all earlier turns."""
+    turn_index = len(answers)
+    if turn_index >= len(question.turns):
+        raise ValueError(f"question {question.id} has {len(question.turns)} turns, and {turn_index} answers are given")
     messages = [{"role": "system", "content": question.system}] if question.system else []
     for turn, answer in zip(question.turns, answers, strict=False):
         messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
-    return [*messages, {"role": "user", "content": question.turns[asked]}]
+    return [*messages, {"role": "user", "content": question.turns[turn_index]}]
 
 
 def load_questions(
     path: str | Path, names: Sequence[str] = (), limit: int = 0, seed: int = 0, system: str = ""
 ) -> list[Question]:
-    """Questions of a file, of every file of a folder, or of a data set of the Hugging Face hub or on disk.
+    """Questions of a file, a folder of files, or a data set of the Hugging Face hub or on disk.
 
-    names: benchmarks, or names of files, to read; empty: all.  limit: questions of each file, categories alike; 0: all.
-    seed: which ones.  system: prompt of questions that have none of their own.
+    names: benchmarks or file names to read; empty: all.  limit: questions of each file, balanced over its categories;
+    0: all.  seed: of that choice.  system: default system prompt.
     """
     if limit < 0:
         raise ConfigError(f"limit must be 0 (all questions) or more, got {limit}")
-    found: list[Question] = []
-    places: dict[str, str] = {}
-    for suite, where, read in _chosen(_sources(path), names, path):
-        asked = list(read(_parser(suite, system)))
-        if not asked:
+    questions: list[Question] = []
+    origins: dict[str, str] = {}
+    for suite, where, read in _select(_sources(path), names, path):
+        loaded = list(read(_parser(suite, system)))
+        if not loaded:
             raise ArtifactError(f"{where} holds no questions; {HINT}")
-        for one in asked:
-            if one.id in places:
-                raise ArtifactError(f"{where} has the id {one.id!r}, and {places[one.id]} has it too")
-        places |= {one.id: where for one in asked}
-        found += spread(asked, limit, seed) if limit else asked
-    return found
+        for question in loaded:
+            if question.id in origins:
+                raise ArtifactError(f"{where} and {origins[question.id]} both have the id {question.id!r}")
+        origins |= {question.id: where for question in loaded}
+        questions += sample_evenly(loaded, limit, seed) if limit else loaded
+    return questions
 
 
-def spread(questions: Sequence[Question], limit: int, seed: int = 0) -> list[Question]:
-    """At most `limit` questions in their order: as many of each group and category as can be, a seed's choice of each.
+def sample_evenly(questions: Sequence[Question], limit: int, seed: int = 0) -> list[Question]:
+    """Samples `limit` questions evenly over groups and categories; they stay in order.
 
-    A larger limit adds to what a smaller one chose.
+    The sample of a larger limit contains that of a smaller one.
     """
-    drawn = sorted(questions, key=lambda one: sha256(f"{seed}/{one.id}".encode("utf-8", "surrogatepass")).digest())
-    chosen = {one.id for one in _dealt(drawn, ("group", "category"))[:limit]}
-    return [one for one in questions if one.id in chosen]
+    shuffled = sorted(questions, key=lambda q: sha256(f"{seed}/{q.id}".encode("utf-8", "surrogatepass")).digest())
+    selected = {question.id for question in _round_robin(shuffled, ("group", "category"))[:limit]}
+    return [question for question in questions if question.id in selected]
 
 
-def _dealt(questions: Sequence[Question], keys: tuple[str, ...]) -> list[Question]:
-    """All questions, one of each pile by turns; a pile is dealt by the further keys in the same way."""
+def _round_robin(questions: Sequence[Question], keys: tuple[str, ...]) -> list[Question]:
+    """All questions in round-robin order over the values of the first key, and so on within each value."""
     if not keys:
         return list(questions)
-    piles: dict[str, list[Question]] = {}
-    for one in questions:
-        piles.setdefault(getattr(one, keys[0]), []).append(one)
-    dealt = [_dealt(pile, keys[1:]) for _, pile in sorted(piles.items())]
-    return [one for turn in zip_longest(*dealt) for one in turn if one is not None]
+    groups: dict[str, list[Question]] = {}
+    for question in questions:
+        groups.setdefault(getattr(question, keys[0]), []).append(question)
+    ordered = [_round_robin(group, keys[1:]) for _, group in sorted(groups.items())]
+    return [question for turn in zip_longest(*ordered) for question in turn if question is not None]
 
 
-# --- where they are ------------------------------------------------------------------------------
+# --- sources -------------------------------------------------------------------------------------
 
 Parse = Callable[[dict[str, Any], int], Question]
-Source = tuple[str, str, Callable[[Parse], Iterable[Question]]]  # benchmark, where it is, what reads it
+Source = tuple[str, str, Callable[[Parse], Iterable[Question]]]  # benchmark, path or hub id, reader
 
 
 def _sources(path: str | Path) -> list[Source]:
-    given = Path(path).expanduser()
-    if given.is_file():
-        return [_file(given)]
-    if any((given / name).is_file() for name in SAVED):
-        return [_data_set(str(given))]
-    if given.is_dir():
-        files = sorted([*given.glob("*.jsonl"), *given.glob(f"*/{FILE}")])
+    source = Path(path).expanduser()
+    if source.is_file():
+        return [_file(source)]
+    if any((source / name).is_file() for name in DATASET_FILES):
+        return [_data_set(str(source))]
+    if source.is_dir():
+        files = sorted([*source.glob("*.jsonl"), *source.glob(f"*/{FILE}")])
         if not files:
-            raise ArtifactError(f"{given} holds no question files; {HINT}")
+            raise ArtifactError(f"{source} holds no question files; {HINT}")
         return [_file(file) for file in files]
     if re.fullmatch(r"[\w-]+/[\w.-]+", str(path)) and not str(path).endswith((".json", ".jsonl")):
         return [_data_set(str(path))]
     raise ArtifactError(f"no question files at {path}; {HINT}")
 
 
-def _chosen(sources: list[Source], names: Sequence[str], path: str | Path) -> list[Source]:
+def _select(sources: list[Source], names: Sequence[str], path: str | Path) -> list[Source]:
     by_suite: dict[str, Source] = {}
     for source in sources:
         if source[0] in by_suite:
             raise ArtifactError(f"{by_suite[source[0]][1]} and {source[1]} are both {source[0]}; keep one of them")
         by_suite[source[0]] = source
     for name in names:
-        if _spelled(name) not in by_suite:
+        if _canonical(name) not in by_suite:
             raise ConfigError(f"{path} has no questions called {name!r}; it has {', '.join(by_suite)}")
-    wanted = [_spelled(name) for name in names] or list(by_suite)
-    return [by_suite[suite] for suite in dict.fromkeys(wanted)]
+    suites = [_canonical(name) for name in names] or list(by_suite)
+    return [by_suite[suite] for suite in dict.fromkeys(suites)]
 
 
 def _file(path: Path) -> Source:
     name = path.resolve().parent.name if path.name == FILE else path.stem
-    return _spelled(name), str(path), lambda parse: json_lines(path, parse, WANTED, HINT)
+    return _canonical(name), str(path), lambda parse: json_lines(path, parse, EXAMPLE, HINT)
 
 
 def _data_set(name: str) -> Source:
-    return _spelled(Path(name).name), name, lambda parse: _rows(name, parse)
+    return _canonical(Path(name).name), name, lambda parse: _rows(name, parse)
 
 
 def _rows(name: str, parse: Parse) -> Iterable[Question]:
-    with one_line(name, HINT):
+    with dataset_errors(name, HINT):
         import datasets  # heavy, and needed for data sets alone
 
-        found = datasets.load_from_disk(name) if Path(name).is_dir() else datasets.load_dataset(name)
-        if isinstance(found, dict):  # by split
-            found = found.get("test") or next(iter(found.values()))
-        for number, record in enumerate(found):
+        rows = datasets.load_from_disk(name) if Path(name).is_dir() else datasets.load_dataset(name)
+        if isinstance(rows, dict):  # by split
+            rows = rows.get("test") or next(iter(rows.values()))
+        for number, record in enumerate(rows):
             try:
                 yield parse(record, number)
             except ValueError as error:
                 raise ArtifactError(f"{name}, row {number}: found {error}") from error
 
 
-def _spelled(name: str) -> str:
+def _canonical(name: str) -> str:
     plain = name.lower().replace("-", "_")
     return SPELLINGS.get(plain, plain)
 
@@ -203,29 +203,29 @@ def _spelled(name: str) -> str:
 
 
 def _parser(suite: str, system: str) -> Parse:
-    """What reads the lines of one file, and finds an id that comes twice."""
+    """A parser for the lines of one file; it refuses repeated ids."""
     seen: dict[str, int] = {}
 
     def parse(record: dict[str, Any], number: int) -> Question:
         question = _question(record, number, suite, system)
         first = seen.setdefault(question.id, number)
         if first != number:
-            raise ValueError(f"the id {question.id!r} for the second time (first in {first})")
+            raise ValueError(f"the id {question.id!r} a second time (first in {first})")
         return question
 
     return parse
 
 
 def _question(record: dict[str, Any], number: int, suite: str, system: str) -> Question:
-    own, turns = _turns(record)
+    system_prompt, turns = _turns(record)
     category = record.get("category") or suite
     if not isinstance(category, str):
         raise ValueError(f"category={category!r:.60}, wanted text")
-    found = Question(_id(record, number, suite), suite, category, "", turns, own or system, _texts(record))
-    domain = record.get("domain") or BENCHMARKS.get(suite) or SPEC_BENCH.get(found.group) or suite
+    question = Question(_id(record, number, suite), suite, category, "", turns, system_prompt or system, _texts(record))
+    domain = record.get("domain") or BENCHMARKS.get(suite) or SPEC_BENCH.get(question.group) or suite
     if not isinstance(domain, str):
         raise ValueError(f"domain={domain!r:.60}, wanted text")
-    return replace(found, domain=_spelled(domain))
+    return replace(question, domain=_canonical(domain))
 
 
 def _id(record: dict[str, Any], number: int, suite: str) -> str:
@@ -236,26 +236,26 @@ def _id(record: dict[str, Any], number: int, suite: str) -> str:
 
 
 def _turns(record: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """System prompt and what the user asks, turn by turn."""
+    """System prompt and user turns."""
     messages = parse_messages(record["messages"]) if record.get("messages") else ()
     if any(message["role"] == "assistant" for message in messages):
-        raise ValueError("an assistant message; answers are the target's own, so give the user's turns alone")
-    asked = next((record[key] for key in TURNS if record.get(key) is not None), None)
-    if asked is None:
-        asked = [message["content"] for message in messages if message["role"] == "user"]
-    if isinstance(asked, str):
-        asked = [asked]
-    if not isinstance(asked, list | tuple) or not asked:
+        raise ValueError("an assistant message, wanted user turns only: the target writes the answers")
+    turns = next((record[key] for key in TURNS if record.get(key) is not None), None)
+    if turns is None:
+        turns = [message["content"] for message in messages if message["role"] == "user"]
+    if isinstance(turns, str):
+        turns = [turns]
+    if not isinstance(turns, list | tuple) or not turns:
         keys = ", ".join(sorted(record)) or "none"
-        raise ValueError(f"no turns (keys: {keys}), wanted {WANTED}")
-    for place, turn in enumerate(asked, start=1):
+        raise ValueError(f"no turns (keys: {keys}), wanted {EXAMPLE}")
+    for number, turn in enumerate(turns, start=1):
         if not isinstance(turn, str) or not turn.strip():
-            raise ValueError(f"turn {place} that is {turn!r:.60}, wanted text")
-    return "\n".join(message["content"] for message in messages if message["role"] == "system"), tuple(asked)
+            raise ValueError(f"{turn!r:.60} as turn {number}, wanted text")
+    return "\n".join(message["content"] for message in messages if message["role"] == "system"), tuple(turns)
 
 
 def _texts(record: dict[str, Any]) -> tuple[str, ...]:
-    """References that are texts."""
-    given = record.get("reference")
-    given = [given] if isinstance(given, str) else given
-    return tuple(one for one in given if isinstance(one, str)) if isinstance(given, list | tuple) else ()
+    """Reference answers that are texts."""
+    references = record.get("reference")
+    references = [references] if isinstance(references, str) else references
+    return tuple(text for text in references if isinstance(text, str)) if isinstance(references, list | tuple) else ()

@@ -1,4 +1,4 @@
-"""Rows of prompts from outside: a JSONL file, or a data set of the Hugging Face hub or on disk."""
+"""Reads rows of prompts from a JSONL file, or a data set of the Hugging Face hub or on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 ROLES = ("system", "user", "assistant")
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 SPLITS |= {"test": "test", "eval": "test", "heldout": "test"}
-SHUFFLE_BUFFER = 10_000  # rows of a stream that are shuffled together
+SHUFFLE_BUFFER = 10_000  # rows of a stream
 HINT = (
     "check dataset=, dataset_config= and dataset_split=, and that the hub can be reached, "
     "or type data=jsonl path=FILE.jsonl"
@@ -33,7 +33,7 @@ _BUILDERS = {"jsonl": "json", "json": "json", "parquet": "parquet", "arrow": "ar
 
 @dataclass(frozen=True)
 class Row:
-    """One prompt as its source gives it; what the source does not say is None."""
+    """One prompt of a source; fields that the source lacks are None."""
 
     messages: tuple[dict[str, str], ...]
     source: str
@@ -46,11 +46,11 @@ class Row:
 
 
 def parse_messages(value: Any) -> tuple[dict[str, str], ...]:
-    """Returns messages from a text, a list of user turns, or of messages; else a ValueError."""
+    """Returns messages from a text, a list of user turns or a list of messages; else raises ValueError."""
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list | tuple):
-        raise ValueError(f"a {type(value).__name__} where text or a list of messages is wanted")
+        raise ValueError(f"a {type(value).__name__}, wanted text or a list of messages")
     messages = tuple(_message(item) for item in value)
     if not any(message["role"] == "user" for message in messages):
         raise ValueError(f"no user message among {len(messages)} messages")
@@ -76,43 +76,43 @@ def _message(item: Any) -> dict[str, str]:
 
 
 def jsonl_rows(path: str | Path, licences: Sequence[str] = ()) -> Iterator[Row]:
-    """Yields the rows of a JSONL file, or of all in a folder; the first bad line is an error that names file and line.
+    """Yields the rows of a JSONL file, or of all in a folder; ArtifactError names the file and line of a bad one.
 
-    licences: only lines are taken whose `licence` (or `license`) begins with one of these, in any case.
+    licences: if any, only lines whose `licence` (or `license`) starts with one of these are read, ignoring case.
     """
     path = Path(path).expanduser()
-    wanted, hint = '{"messages": [{"role": "user", "content": "..."}]}', "type data=jsonl path=FILE.jsonl"
+    example, hint = '{"messages": [{"role": "user", "content": "..."}]}', "type data=jsonl path=FILE.jsonl"
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise ArtifactError(f"{path} holds no *.jsonl; {hint}, or path=FOLDER with such files")
-    left_out: Counter[str] = Counter()
-    taken = 0
+    refused: Counter[str] = Counter()
+    num_rows = 0
     for file in files:
-        for row in json_lines(file, partial(_jsonl_row, name=file.name), wanted, hint):
+        for row in json_lines(file, partial(_jsonl_row, name=file.name), example, hint):
             if allowed(row.licence, licences):
-                taken += 1
+                num_rows += 1
                 yield row
             else:
-                left_out[row.licence or "none"] += 1
-    if left_out:
-        counts = ", ".join(f"{name} {count}" for name, count in left_out.most_common())
-        if not taken:
+                refused[row.licence or "none"] += 1
+    if refused:
+        counts = ", ".join(f"{name} {count}" for name, count in refused.most_common())
+        if not num_rows:
             raise ArtifactError(f"{path} has no lines of data.licences=[{','.join(licences)}]; found: {counts}")
-        log.warning("%s: %d lines of other licences left out (%s)", path, left_out.total(), counts)
+        log.warning("%s: dropped %d lines of other licences (%s)", path, refused.total(), counts)
 
 
 def allowed(licence: str | None, licences: Sequence[str]) -> bool:
-    """Whether a licence begins with one of these; any does if there are none."""
+    """Whether a licence starts with one of `licences`; True if there are none."""
     return not licences or (licence or "").lower().startswith(tuple(name.lower() for name in licences))
 
 
-def json_lines(path: Path, parse: Callable[[dict[str, Any], int], T], wanted: str, hint: str) -> Iterator[T]:
-    """Yields what `parse` makes of the object and number of every line; its ValueErrors name file and line.
+def json_lines(path: Path, parse: Callable[[dict[str, Any], int], T], example: str, hint: str) -> Iterator[T]:
+    """Yields `parse(object, line number)` of every line; its ValueErrors become ArtifactErrors with file and line.
 
-    wanted: such an object.  hint: what to type if there is no such file.
+    example: of a valid line.  hint: what to type if the file cannot be read.
     """
     try:
-        file = open(path, "rb")  # noqa: SIM115 (closed by the with below; its errors are told apart)
+        file = open(path, "rb")  # noqa: SIM115 (the with below closes it; only errors of opening are caught here)
     except OSError as error:
         raise ArtifactError(f"cannot read {path}: {error.strerror}; {hint}") from error
     with file:
@@ -122,17 +122,17 @@ def json_lines(path: Path, parse: Callable[[dict[str, Any], int], T], wanted: st
             try:
                 record = json.loads(line.decode("utf-8-sig"))
                 if not isinstance(record, dict):
-                    raise ValueError(f"a {type(record).__name__}, wanted an object like {wanted}")
+                    raise ValueError(f"a {type(record).__name__}, wanted an object like {example}")
                 yield parse(record, number)
             except ValueError as error:
-                raise ArtifactError(f"{path}, line {number}: {_reason(error, wanted)}") from error
+                raise ArtifactError(f"{path}, line {number}: {_reason(error, example)}") from error
 
 
-def _reason(error: ValueError, wanted: str) -> str:
+def _reason(error: ValueError, example: str) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"found bytes that are not UTF-8 ({error.reason} at byte {error.start}), wanted JSON"
     if isinstance(error, json.JSONDecodeError):
-        return f"found no JSON ({error.msg} at column {error.colno}), wanted {wanted}"
+        return f"found no JSON ({error.msg} at column {error.colno}), wanted {example}"
     return f"found {error}"
 
 
@@ -172,8 +172,8 @@ def _jsonl_messages(record: dict[str, Any]) -> tuple[dict[str, str], ...]:
         value = record.get(key)
         if value is not None and not isinstance(value, kind):
             raise ValueError(f"a {type(value).__name__} in {key!r}, wanted a {kind.__name__}")
-    given = record.get("messages") or record.get("conversations")
-    messages = parse_messages(given) if given else ()
+    history = record.get("messages") or record.get("conversations")
+    messages = parse_messages(history) if history else ()
     answered = any(message["role"] == "assistant" for message in messages)
     if record.get("turns") and not answered:  # question sets repeat the first turn in `messages`
         system = tuple(message for message in messages if message["role"] == "system")
@@ -192,33 +192,31 @@ def _jsonl_messages(record: dict[str, Any]) -> tuple[dict[str, str], ...]:
 
 
 def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
-    """Yields the rows of a data set in an order fixed by `seed`; rows without text are left out."""
+    """Yields the rows of a data set, shuffled by `seed`, without those that have no text."""
     name = data.dataset or domain.dataset
     if not name:
-        raise ConfigError(
-            f"domain={domain.name} names no data set of its own; type data=hf dataset=HUB_ID column=COLUMN"
-        )
-    own = not data.dataset
-    config = data.dataset_config or (domain.dataset_config if own else None)
-    split = data.dataset_split or (domain.dataset_split if own else "train")
-    wanted = data.column or (domain.column if own else "")
+        raise ConfigError(f"domain={domain.name} has no default data set; type data=hf dataset=HUB_ID column=COLUMN")
+    is_default = not data.dataset
+    config = data.dataset_config or (domain.dataset_config if is_default else None)
+    split = data.dataset_split or (domain.dataset_split if is_default else "train")
+    column_name = data.column or (domain.column if is_default else "")
     skipped = 0
-    with one_line(name, HINT):
+    with dataset_errors(name, HINT):
         rows = _load(name, config, split, data.streaming)
-        more = {"buffer_size": SHUFFLE_BUFFER} if data.streaming else {}
+        shuffle_options = {"buffer_size": SHUFFLE_BUFFER} if data.streaming else {}
         column = ""
-        for number, record in enumerate(rows.shuffle(seed=seed, **more)):
-            column = column or _column(wanted, record, name)
+        for number, record in enumerate(rows.shuffle(seed=seed, **shuffle_options)):
+            column = column or _column(column_name, record, name)
             try:
                 messages = parse_messages(_cell(record, column))
             except ValueError as error:
                 skipped += 1
-                log.debug("row %d of %s left out: found %s", number, name, error)
+                log.debug("row %d of %s dropped: found %s", number, name, error)
                 continue
             task = next((record[k] for k in ("task", "group") if _is_text(record.get(k))), None)
             yield Row(messages, source=name, number=number, task=task)
     if skipped:
-        log.warning("%d rows of %s have no text in column %s: left out", skipped, name, column)
+        log.warning("dropped %d rows of %s without text in column %s", skipped, name, column)
 
 
 def _is_text(value: Any) -> bool:
@@ -226,7 +224,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _cell(record: dict[str, Any], column: str) -> Any:
-    """The value of a column; a dotted one reaches into nested records, as in `translation.de`."""
+    """The value of a column; dots reach into nested records, as in `translation.de`."""
     if column in record:
         return record[column]
     for part in column.split("."):
@@ -234,16 +232,16 @@ def _cell(record: dict[str, Any], column: str) -> Any:
     return record
 
 
-def _column(wanted: str, record: dict[str, Any], name: str) -> str:
-    if wanted in record or (wanted and _cell(record, wanted) is not None):
-        return wanted
-    found = ", ".join(record)
-    if wanted:
-        raise ArtifactError(f"data set {name!r} has no column {wanted!r}; type column= one of {found}")
-    for column in _COLUMNS:
-        if column in record:
-            return column
-    raise ArtifactError(f"which column of data set {name!r} holds the prompts? type column= one of {found}")
+def _column(column: str, record: dict[str, Any], name: str) -> str:
+    if column in record or (column and _cell(record, column) is not None):
+        return column
+    columns = ", ".join(record)
+    if column:
+        raise ArtifactError(f"data set {name!r} has no column {column!r}; type column= one of {columns}")
+    for candidate in _COLUMNS:
+        if candidate in record:
+            return candidate
+    raise ArtifactError(f"which column of data set {name!r} holds the prompts? type column= one of {columns}")
 
 
 def _load(name: str, config: str | None, split: str, streaming: bool) -> Any:
@@ -254,7 +252,7 @@ def _load(name: str, config: str | None, split: str, streaming: bool) -> Any:
     if path.is_file():
         builder = _BUILDERS.get(path.suffix.lstrip("."))
         if builder is None:
-            raise ArtifactError(f"{path} is no jsonl, parquet, arrow or csv file; type dataset=FOLDER")
+            raise ArtifactError(f"{path} is not a jsonl, parquet, arrow or csv file; type dataset=FOLDER")
         return datasets.load_dataset(builder, data_files={split: str(path)}, **options)
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
         saved = datasets.load_from_disk(str(path))
@@ -268,8 +266,8 @@ def _load(name: str, config: str | None, split: str, streaming: bool) -> Any:
 
 
 @contextlib.contextmanager
-def one_line(name: str, hint: str) -> Iterator[None]:
-    """Turns whatever reading a data set raises into an ArtifactError of one line, which ends in `hint`."""
+def dataset_errors(name: str, hint: str) -> Iterator[None]:
+    """Turns any error of reading a data set into a one-line ArtifactError that ends in `hint`."""
     try:
         yield
     except (ArtifactError, ConfigError):

@@ -1,6 +1,6 @@
-"""Captures that fall out of answering, kept until the `features` artifact is made: they save a pass over the target.
+"""Temporary store of captures made while answering, so building the `features` artifact needs no second target pass.
 
-Files are safetensors named by what they hold; an entry is found again by the sha256 of its sequence.
+Files are safetensors; the key of a capture is the sha256 of its sequence.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def _key(ids: Sequence[int], prompt_tokens: int) -> str:
 
 
 class CaptureSpool:
-    """A folder of captures; what a dead run left behind is found again."""
+    """A folder of captures; those of a killed run are reused."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.waiting: dict[str, torch.Tensor] = {}
+        self.pending: dict[str, torch.Tensor] = {}
         self.tokens = 0
-        self.where: dict[str, Path] = {}
+        self.paths: dict[str, Path] = {}
         for path in sorted(folder.glob("*.safetensors")):
             try:
                 with safe_open(path, "pt") as file:
@@ -41,51 +41,51 @@ class CaptureSpool:
             except (OSError, SafetensorError):
                 path.unlink()  # cut off by a kill
                 continue
-            self.where |= {name.split(".")[0]: path for name in names}
+            self.paths |= {name.split(".")[0]: path for name in names}
 
-    def keep(self, ids: Sequence[int], prompt_tokens: int, capture: Captured) -> None:
-        """Take a capture over."""
+    def add(self, ids: Sequence[int], prompt_tokens: int, capture: Captured) -> None:
+        """Store the capture of a sequence."""
         key = _key(ids, prompt_tokens)
         for name in ("features", "states", "argmax"):
-            self.waiting[f"{key}.{name}"] = getattr(capture, name).cpu().contiguous()
+            self.pending[f"{key}.{name}"] = getattr(capture, name).cpu().contiguous()
         self.tokens += len(ids)
         if self.tokens >= FLUSH_TOKENS:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is waiting, whole or not at all."""
-        if not self.waiting:
+        """Write pending captures to one file, atomically."""
+        if not self.pending:
             return
-        name = hashlib.sha256("".join(sorted(self.waiting)).encode()).hexdigest()[:16]
+        name = hashlib.sha256("".join(sorted(self.pending)).encode()).hexdigest()[:16]
         path, temporary = self.folder / f"{name}.safetensors", self.folder / f".{name}.tmp-0"
         with one_line(path):
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file(self.waiting, temporary)
+            save_file(self.pending, temporary)
             temporary.replace(path)
-        self.where |= {name.split(".")[0]: path for name in self.waiting}
-        self.waiting, self.tokens = {}, 0
+        self.paths |= {name.split(".")[0]: path for name in self.pending}
+        self.pending, self.tokens = {}, 0
 
     def capture(
-        self, rows: Sequence[Answer], otherwise: Callable[[list[list[int]]], Sequence[Captured]]
+        self, rows: Sequence[Answer], compute: Callable[[list[list[int]]], Sequence[Captured]]
     ) -> list[Captured]:
-        """Captures of answers: from the spool, else from `otherwise`.
+        """Captures of answers: from the spool, else from `compute`.
 
-        Only an answer to a single turn is taken from here; of an earlier turn the argmax was not kept.
+        The spool serves single-turn answers only: the argmax of earlier turns was not captured.
         """
         self.flush()
-        found: dict[int, Captured] = {}
+        captures: dict[int, Captured] = {}
         for index, row in enumerate(rows):
             key = _key(row.input_ids, row.prompt_tokens)
-            if key in self.where and row.prompt_tokens + row.answer_tokens == len(row.input_ids):
-                with safe_open(self.where[key], "pt") as file:
+            if key in self.paths and row.prompt_tokens + row.answer_tokens == len(row.input_ids):
+                with safe_open(self.paths[key], "pt") as file:
                     features, states, argmax = (
                         file.get_tensor(f"{key}.{name}") for name in ("features", "states", "argmax")
                     )
-                found[index] = CachedCapture(features, states, argmax.long())
-        missing = [index for index in range(len(rows)) if index not in found]
-        captured = otherwise([list(rows[index].input_ids) for index in missing]) if missing else []
-        found |= dict(zip(missing, captured, strict=True))
-        return [found[index] for index in range(len(rows))]
+                captures[index] = CachedCapture(features, states, argmax.long())
+        missing = [index for index in range(len(rows)) if index not in captures]
+        fresh = compute([list(rows[index].input_ids) for index in missing]) if missing else []
+        captures |= dict(zip(missing, fresh, strict=True))
+        return [captures[index] for index in range(len(rows))]
 
     def drop(self) -> None:
         """Remove the folder."""

@@ -69,7 +69,7 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
     data, total = within_context(cfg.data, target), sum(map(len, prompts.values()))
     name = cfg.name or cfg.domain.name
     spool = open_spool(cfg, target, name)
-    keep = spool.keep if data.features == "cached" else None
+    keep = spool.add if data.features == "cached" else None
     started, tokens = time.perf_counter(), 0
     with bar(f"answering {cfg.domain.name}", total) as progress:
 
@@ -168,7 +168,7 @@ def packed(
 ) -> PackedData:
     """Batches of a split's answers; of a mixture, those of the drafter's domain."""
     rows, read = answers.rows(split, cfg.domain.alone), features.reader(split)
-    return PackedData(rows, lambda indices: read(rows.places[indices].tolist()), cfg.trainer.tokens_per_batch, seed)
+    return PackedData(rows, lambda indices: read(rows.locations[indices].tolist()), cfg.trainer.tokens_per_batch, seed)
 
 
 def open_spool(cfg: PrepareDataConfig, target: Target, name: str) -> CaptureSpool:

@@ -12,7 +12,7 @@ import pytest
 from drafterforge.artifacts.folder import write_artifact
 from drafterforge.data.answers import SPLITS, Answer, AnswerSet, answer_stats, encode_shard
 from drafterforge.data.features import JoinedFeatures
-from drafterforge.data.joined import JoinedAnswers, spread
+from drafterforge.data.joined import JoinedAnswers, proportional_order
 from drafterforge.errors import ArtifactError, ConfigError
 
 DOMAINS = ("sql", "math", "chat")
@@ -58,7 +58,7 @@ def test_one_artifact_is_read_as_it_is(tmp_path):
         assert asked(joined.rows(split)) == sorted(asked(joined.rows(split)))
         own = joined.rows(split, "math")
         assert list(own) == [row for row in one.rows(split) if row.domain == "math"]
-        assert [one.rows(split)[row] for _, row in own.places.tolist()] == list(own)
+        assert [one.rows(split)[row] for _, row in own.locations.tolist()] == list(own)
         assert len(joined.rows(split, "general")) == len(one.rows(split))
     assert joined.digest == one.manifest.digest and joined.manifests == [one.manifest]
 
@@ -98,7 +98,7 @@ def test_a_prompt_is_taken_once_and_never_taught_where_any_artifact_holds_it_out
     }
     told = [record.getMessage() for record in caplog.records]
     assert told == [
-        "first, later: left out 3 answers to prompts of an artifact named earlier, and 3 training answers to prompts "
+        "first, later: dropped 3 answers to prompts that an earlier artifact has, and 3 training answers to prompts "
         "that one of them holds out"
     ]
 
@@ -110,7 +110,7 @@ def test_held_out_rows_can_be_those_of_others_and_none_of_these_is_taught(tmp_pa
     joined = JoinedAnswers(sets[:1], held_out=sets[1:])
     found = {split: sorted(row.id for row in joined.rows(split)) for split in SPLITS}
     assert found == {"train": ["gold-1", "gold-2"], "val": ["own-10", "own-11"], "test": ["own-20"]}
-    assert "left out 0 answers to prompts of an artifact named earlier, and 1 training" in caplog.text
+    assert "dropped 0 answers to prompts that an earlier artifact has, and 1 training" in caplog.text
     digests = [one.manifest.digest for one in sets]
     assert joined.recorded == {"answers": digests[0], "val_answers": digests[1:]}
     assert [one.digest for one in joined.manifests] == digests
@@ -155,24 +155,24 @@ def test_an_artifact_without_the_domain_gives_nothing_and_says_so(tmp_path, capl
     sets += [made(tmp_path, "other", numbered(50, train=6, domains=("chat",)))]
     rows = JoinedAnswers(sets).rows("train", "sql")
     assert {row.id.partition("-")[0] for row in rows} == {"both"} and len(rows) == 3
-    assert "no sql answers in other: learned from the others alone" in caplog.text
+    assert "no sql answers in other: training on the others alone" in caplog.text
     assert len(JoinedAnswers(sets).rows("train", "python")) == 12  # as of one artifact that lacks the domain
 
 
 def test_a_split_without_the_domain_says_what_to_make(tmp_path):
     prompts = numbered(10, train=6) | {"val": [(90, "sql")]}
-    with pytest.raises(ArtifactError, match=r"one has no val answers of math; make it with data\.num_val=3 or more"):
+    with pytest.raises(ArtifactError, match=r"one has no val answers of math; prepare it with data\.num_val=3 or more"):
         JoinedAnswers([made(tmp_path, "one", prompts)]).rows("val", "math")
 
 
 def test_artifacts_of_one_name_are_refused(tmp_path):
     one = made(tmp_path, "one", numbered(10, train=3))
-    with pytest.raises(ConfigError, match="two folders are called one, by which their features are kept"):
+    with pytest.raises(ConfigError, match="two folders are called one, but their features are stored by that name"):
         JoinedAnswers([one, one])
 
 
 def test_a_token_that_the_target_does_not_have_is_told(tmp_path):
-    with pytest.raises(ArtifactError, match="holds token id 6, but the target has 6 ids"):
+    with pytest.raises(ArtifactError, match="has token id 6, but the target has 6 ids"):
         JoinedAnswers([made(tmp_path, "one", numbered(10, train=3))]).token_counts(6)
 
 
@@ -192,10 +192,10 @@ def test_features_of_several_artifacts_come_in_the_order_asked_for():
 
 def test_spread_keeps_the_order_within_groups_and_evens_out_every_beginning():
     groups = ["a"] * 6 + ["b"] * 3 + ["c"]
-    order = spread(groups)
+    order = proportional_order(groups)
     assert sorted(order.tolist()) == list(range(10))
     assert [number for number in order if number < 6] == list(range(6))
     for end in range(11):
         counts = Counter(groups[number] for number in order[:end])
         assert all(abs(counts[name] - end * share) <= 1 for name, share in {"a": 0.6, "b": 0.3, "c": 0.1}.items())
-    assert spread([]).dtype == np.int64
+    assert proportional_order([]).dtype == np.int64

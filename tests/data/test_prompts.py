@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drafterforge.config.data import DataConfig, DomainConfig
-from drafterforge.data.prompts import SPLITS, load_prompts, prompt_text, shares, shares_of
+from drafterforge.data.prompts import SPLITS, capped_shares, load_prompts, prompt_text, shares
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.prompts import grammar as grammar_module
 from drafterforge.prompts.grammar import Draw
@@ -215,7 +215,7 @@ def test_an_empty_split_is_given_whole_tasks_where_there_are_several(tmp_path, c
     assert all(tasks) and sum(map(len, tasks)) == 5
     rows = [{"prompt": f"{i}", "task": "one", "split": "train"} for i in range(50)]
     prompts = load(write_lines(tmp_path / "a.jsonl", rows))
-    assert all(prompts.values()) and "of tasks that stay there too" in caplog.text
+    assert all(prompts.values()) and "the two share tasks" in caplog.text
 
 
 # --- data sets -----------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_a_local_data_set_gives_strings_or_messages(folders, kind, streaming, ca
     prompts = load_hf(folders[kind], column="question", streaming=streaming)
     everything = sorted(text for split in texts(prompts).values() for text in split)
     assert everything == sorted(f"ask {i}" for i in range(60) if i != 7)
-    assert "1 rows" in caplog.text and "left out" in caplog.text
+    assert "dropped 1 rows" in caplog.text
     assert prompts == load_hf(folders[kind], column="question", streaming=streaming)
     prompts = load_hf(folders[kind], streaming=streaming)  # messages, found by its name
     assert prompt_text(prompts["train"][0]).startswith("say ") and prompts["train"][0].task
@@ -292,7 +292,7 @@ def test_a_missing_column_data_set_or_split_is_one_line(folders, monkeypatch):
         load_hf(folder, column="question", dataset_split="dog")
     with pytest.raises(ArtifactError, match="no data set at /no/such; type data=hf dataset=FOLDER"):
         load_hf("/no/such")
-    with pytest.raises(ConfigError, match="domain=sql names no data set of its own"):
+    with pytest.raises(ConfigError, match="domain=sql has no default data set"):
         load_hf("")
 
     def unreachable(*_, **__):
@@ -331,7 +331,7 @@ def test_a_folder_is_read_whole_and_lines_of_other_licences_are_left_out(tmp_pat
     folder = licensed(tmp_path / "prompts")
     assert len(asked(load(folder))) == 6
     assert asked(load(folder, licences=["MIT"])) == ["other 1.", "other 2.", "question 0.", "question 2."]
-    assert "2 lines of other licences left out (CC-BY-4.0 1, none 1)" in caplog.text
+    assert "dropped 2 lines of other licences (CC-BY-4.0 1, none 1)" in caplog.text
     with pytest.raises(ArtifactError, match=r"no lines of data.licences=\[BSD\]; found: MIT 3, .*none 1"):
         load(folder, licences=["BSD"])
 
@@ -356,7 +356,7 @@ def test_domains_of_lines_are_renamed(tmp_path, caplog):
     assert {p.messages[0]["content"].split()[0] for p in prompts if p.domain == "python"} == {"code"}
     assert caplog.text == ""
     load(path, domain_names={"cod": "python"})
-    assert "has no lines of cod, which data.domain_names renames; it has: code, math, sql" in caplog.text
+    assert "data.domain_names renames cod, but" in caplog.text and "has only code, math, sql" in caplog.text
 
 
 def test_a_mixture_of_a_file_s_domains_is_even_and_the_others_fill_up(tmp_path):
@@ -384,7 +384,7 @@ def test_domains_without_a_weight_are_left_out_and_told(tmp_path, caplog):
     path = of_domains(tmp_path / "a.jsonl", sql=50, code=20, chat=9, none=5)
     prompts = load(path, GENERAL)
     assert {p.domain for split in prompts.values() for p in split} == {"sql"}
-    assert "34 lines of domains without a weight left out (code 20, chat 9, none 5)" in caplog.text
+    assert "dropped 34 lines of domains without a weight (code 20, chat 9, none 5)" in caplog.text
     assert "type data.domain_names={code: OURS}, or domain.weights.code=1" in caplog.text
 
 
@@ -396,10 +396,10 @@ def test_a_file_without_the_mixture_s_domains_is_taken_as_it_is(tmp_path, caplog
 
 def test_no_share_exceeds_what_its_domain_holds_and_none_is_wasted():
     weights = {"a": 1.0, "b": 2.0, "c": 1.0}
-    assert shares_of({"a": 100, "b": 100, "c": 100}, weights, 40) == {"a": 10, "b": 20, "c": 10}
-    assert shares_of({"a": 3, "b": 100, "c": 100}, weights, 39) == {"a": 3, "b": 24, "c": 12}
-    assert shares_of({"a": 3, "b": 20, "c": 100}, weights, 39) == {"a": 3, "b": 20, "c": 16}
-    assert shares_of({"a": 3, "b": 0, "c": 5}, weights, 39) == {"a": 3, "b": 0, "c": 5}
+    assert capped_shares({"a": 100, "b": 100, "c": 100}, weights, 40) == {"a": 10, "b": 20, "c": 10}
+    assert capped_shares({"a": 3, "b": 100, "c": 100}, weights, 39) == {"a": 3, "b": 24, "c": 12}
+    assert capped_shares({"a": 3, "b": 20, "c": 100}, weights, 39) == {"a": 3, "b": 20, "c": 16}
+    assert capped_shares({"a": 3, "b": 0, "c": 5}, weights, 39) == {"a": 3, "b": 0, "c": 5}
 
 
 def test_a_grammar_has_no_names_of_domains():

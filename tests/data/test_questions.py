@@ -125,15 +125,15 @@ def test_data_sets_on_disk_and_of_the_hub_are_read_as_files_are(tmp_path, monkey
         ({"question_id": 3}, r"found no turns \(keys: question_id\), wanted"),
         (asked(3) | {"turns": []}, "found no turns"),
         (asked(3) | {"turns": {"a": 1}}, "found no turns"),
-        (asked(3) | {"turns": ["one", 2]}, "found turn 2 that is 2, wanted text"),
-        (asked(3) | {"turns": [" "]}, "found turn 1 that is ' ', wanted text"),
+        (asked(3) | {"turns": ["one", 2]}, "found 2 as turn 2, wanted text"),
+        (asked(3) | {"turns": [" "]}, "found ' ' as turn 1, wanted text"),
         (asked(3) | {"category": 5}, "found category=5, wanted text"),
         (asked(3) | {"domain": ["x"]}, r"found domain=\['x'\], wanted text"),
         (asked(3) | {"question_id": [1]}, r"found the id \[1\], wanted text or a whole number"),
-        (asked(1), r"found the id 'gsm8k-1' for the second time \(first in 1\)"),
+        (asked(1), r"found the id 'gsm8k-1' a second time \(first in 1\)"),
         (
             {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
-            "found an assistant message; answers are the target's own",
+            "found an assistant message, wanted user turns only",
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_a_benchmark_or_an_id_stands_in_one_file_only(tmp_path):
     (tmp_path / "sum.jsonl").unlink()
     write(tmp_path / "cnn_dm" / "question.jsonl", [{"id": "x", "turns": ["a"]}])
     write(tmp_path / "qa.jsonl", [{"id": "x", "turns": ["b"]}])
-    with pytest.raises(ArtifactError, match=r"qa\.jsonl has the id 'x', and .*question\.jsonl has it too"):
+    with pytest.raises(ArtifactError, match=r"qa\.jsonl and .*question\.jsonl both have the id 'x'"):
         load_questions(tmp_path)
 
 

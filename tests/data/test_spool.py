@@ -18,7 +18,7 @@ PROMPTS = [[3, 14, 15], [9, 26, 5, 35, 8, 9], [7], [21, 22, 23, 24]]
 
 def answered(target, spool: CaptureSpool, temperature: float) -> list[Answer]:
     """Answers to the prompts, their captures kept."""
-    answers = BatchAnswerer(target, 3, temperature, keep=spool.keep)(PROMPTS, 9, seed=5)
+    answers = BatchAnswerer(target, 3, temperature, keep=spool.add)(PROMPTS, 9, seed=5)
     rows = []
     for index, (prompt, answer) in enumerate(zip(PROMPTS, answers, strict=True)):
         mask = [0] * len(prompt) + [1] * len(answer)
@@ -67,4 +67,4 @@ def test_a_file_cut_off_by_a_kill_is_passed_over(tmp_path: Path):
     spool.flush()
     (path,) = tmp_path.glob("*.safetensors")
     path.write_bytes(path.read_bytes()[:100])
-    assert CaptureSpool(tmp_path).where == {}
+    assert CaptureSpool(tmp_path).paths == {}

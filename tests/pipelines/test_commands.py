@@ -142,7 +142,7 @@ def test_general_mixes_the_domains(bench):
     assert bench("prepare-data", "domain=general", "experiment=smoke", "data.features=online").code == 0
     stats = json.loads((bench.artifact("answers", "general") / "stats.json").read_text())
     assert len(stats["domains"]) > 1
-    with pytest.raises(ArtifactError, match=r"no val answers of translation; make it with data\.num_val=8 or more"):
+    with pytest.raises(ArtifactError, match=r"no val answers of translation; prepare it with data\.num_val=8 or more"):
         JoinedAnswers([AnswerSet.open(bench.artifact("answers", "general"))]).rows("val", "translation")
 
 

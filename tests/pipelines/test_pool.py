@@ -77,7 +77,7 @@ def test_an_expert_learns_from_its_own_domain_s_answers_alone(pool):
     for split in ("train", "val", "test"):
         whole, own = answers.rows(split), answers.rows(split, "sql")
         assert {row.domain for row in own} == {"sql"} and {row.domain for row in whole} > {"sql"}
-        assert [whole[row].input_ids for _, row in own.places.tolist()] == [row.input_ids for row in own]
+        assert [whole[row].input_ids for _, row in own.locations.tolist()] == [row.input_ids for row in own]
         assert len(answers.rows(split, "general")) == len(answers.rows(split, "medical")) == len(whole)
 
 
