@@ -102,13 +102,13 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
         answers=answers,
         domain=cfg.domain.name,
         seed=cfg.seed,
-        recorded={
+        input_settings={
             "trainer": settings_of(cfg.trainer),
             "seed": cfg.seed,
             "features": cfg.data.features,
-            **answers.recorded,
+            **answers.recorded_settings,
         },
-        alone=cfg.domain.alone,
+        answers_domain=cfg.domain.alone,
         parent=parent,
         origin=origin,
         batches=lambda: packed(cfg, answers, features(), "train", seed=cfg.seed),

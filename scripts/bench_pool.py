@@ -33,7 +33,7 @@ from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.propose import Eagle3Proposer
 from drafterforge.drafters.eagle3.spec import DrafterSpec
-from drafterforge.drafters.eagle3.stack import StackProposer
+from drafterforge.drafters.eagle3.stack import StackedGroup
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.judging import Truth
 from drafterforge.evaluation.held_out import held_out_prompts
@@ -116,7 +116,7 @@ def lora_pool(target: Target, count: int, vocab: int, rank: int) -> list[FusedDr
             for name, m in modules.items()
         }
 
-    return [generalist, *(generalist.expert(adapter()) for _ in range(count - 1))]
+    return [generalist, *(generalist.with_adapter(adapter()) for _ in range(count - 1))]
 
 
 class Reader:
@@ -125,7 +125,7 @@ class Reader:
     def __init__(self, target: Target, members: Sequence[FusedDrafter]) -> None:
         torch.manual_seed(1)
         width = target.config.hidden_size
-        self.proposer = StackProposer(StackedDrafters(members))
+        self.proposer = StackedGroup(StackedDrafters(members))
         text, features = torch.randint(0, 4000, (CONTEXT + 1,)), torch.randn(CONTEXT, 3 * width)
         self.proposer.admit(text, features.to(target.compute_dtype))
         self.tokens, self.features = torch.randint(0, 4000, (1, CHUNK)), torch.randn(1, CHUNK, 3 * width)

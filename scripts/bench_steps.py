@@ -148,7 +148,7 @@ def random_pool(target: Target, vocab: int, count: int) -> list[FusedDrafter]:
 
         return {name: LowRank(random(RANK, m.in_features), random(m.out_features, RANK)) for name, m in modules.items()}
 
-    return [generalist, *(generalist.expert(adapter()) for _ in range(count - 1))]
+    return [generalist, *(generalist.with_adapter(adapter()) for _ in range(count - 1))]
 
 
 def methods_of(target: Target, drafters: list[FusedDrafter]) -> list[Method]:

@@ -19,7 +19,7 @@ from drafterforge.config.data import POOL_DOMAINS, DomainConfig
 from drafterforge.config.drafter import DRAFTERS, DrafterConfig, register_drafter
 from drafterforge.config.fields import setting
 from drafterforge.config.variants import narrow, variants_of
-from drafterforge.drafters.eagle3.train.job import recorded
+from drafterforge.drafters.eagle3.train.job import recorded_config
 from drafterforge.errors import ConfigError
 from drafterforge.prompts.domains import domains
 from drafterforge.training.inputs import answer_settings, weighted_domain
@@ -218,7 +218,7 @@ def test_the_pool_learns_from_the_domains_of_its_experts():
 def test_the_shipped_generalist_is_found_by_its_recipe():
     config = _compose("train-drafter", "domain=general", "experiment=pool_smollm2")
     manifest = Manifest.read(SHIPPED / "smollm2-135m" / "drafters" / "general")
-    assert recorded(config.drafter) == manifest.config["drafter"]
+    assert recorded_config(config.drafter) == manifest.config["drafter"]
     assert settings_of(config.trainer) == manifest.config["trainer"]
 
 

@@ -215,7 +215,7 @@ def files_in(folder: Path, record: BundleRecord, name: str) -> DrafterSource:
     path = folder_of(folder, entry.path, record)
     if not entry.base:
         return DrafterSource(name, entry.kind, path)
-    if not kind.adds(path):
+    if not kind.is_adapter(path):
         raise ArtifactError(f"{path} has no adapter/, though {BUNDLE} says that it adds to {quote(entry.base)}")
     return DrafterSource(name, entry.kind, path, folder_of(folder, record.drafter(entry.base).path, record))
 

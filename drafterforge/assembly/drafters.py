@@ -7,7 +7,7 @@ from typing import Any
 
 from drafterforge.config.names import parse_hybrid, parts_of
 from drafterforge.drafters.base import Drafter, DrafterSource
-from drafterforge.drafters.hybrid.kind import join
+from drafterforge.drafters.hybrid.kind import combine
 from drafterforge.drafters.registry import kind_named
 from drafterforge.targets.load import Target
 
@@ -26,5 +26,5 @@ def open_named(names: Sequence[str], source_of: Callable[[str], DrafterSource], 
     drafters = {}
     for name in names:
         parts = parse_hybrid(name)
-        drafters[name] = join(name, *(opened[part] for part in parts)) if parts else opened[name]
+        drafters[name] = combine(name, *(opened[part] for part in parts)) if parts else opened[name]
     return drafters

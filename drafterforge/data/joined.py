@@ -78,7 +78,7 @@ class JoinedAnswers:
         return digests[0] if len(digests) == 1 else digests
 
     @property
-    def recorded(self) -> dict[str, object]:
+    def recorded_settings(self) -> dict[str, object]:
         """The settings that a drafter records of its answers; `val_answers` only if they are other artifacts."""
         digests = [answers.manifest.digest for answers in self.held_out]
         return {"answers": self.digest, **({"val_answers": digests} if digests else {})}

@@ -1,6 +1,6 @@
-"""What a kind of drafter is: how it is trained, opened, checked, run, put into a pool and exported.
+"""The interface of a drafter kind: training, opening, checking, decoding, pooling and export.
 
-A new kind is a `DrafterKind` and one line in `registry.py`; everything else asks the kind.
+A new kind is a `DrafterKind` and one line in `registry.py`; all other code goes through this interface.
 Axes: N drafters, B rows (sequences decoded together), H hidden of the target.
 """
 
@@ -32,39 +32,39 @@ from drafterforge.tree.merge import Others
 if TYPE_CHECKING:
     from drafterforge.data.joined import JoinedAnswers
 
-# draft(rows, growth, others) -> trees of a drafter below the roots of some rows
+# draft(rows, growth, retrieval) -> trees of a drafter below the roots of some rows
 DraftRows = Callable[[Sequence[int], Growth, Others], Tree]
 
 
 class Drafter:
-    """A drafter that is ready to decode: weights or tables, without the state of any sequence."""
+    """A loaded drafter: weights or tables, without per-sequence state."""
 
     kind: ClassVar[str]  # name of its `DrafterKind`
 
 
 @dataclass(frozen=True)
 class DrafterSource:
-    """Where one drafter's files are."""
+    """The files of one drafter."""
 
     name: str
     kind: str  # name of a `DrafterKind`
-    folder: Path | None  # None: of a kind that needs no files
-    base: Path | None = None  # folder of the drafter that this one adds to
+    folder: Path | None  # None: the kind needs no files
+    base: Path | None = None  # folder of the generalist, if this is a LoRA expert
 
 
-class Distilled(Protocol):
-    """The result of a distillation; see `training.best_checkpoint.BestCheckpoint`."""
+class DistillationResult(Protocol):
+    """Scores of a finished distillation; the training room implements it."""
 
     best_score: float
     best_step: int
     curve: list[dict[str, float]]
 
     def summary(self, chain: int) -> str:
-        """The result in words; chain: how many tokens a validation drafts."""
+        """The result in words.  chain: tokens drafted per validation step."""
 
 
 class TrainedParent(NamedTuple):
-    """A trained drafter that another begins with."""
+    """A trained drafter that training starts from."""
 
     folder: Path
     manifest: Manifest
@@ -72,7 +72,7 @@ class TrainedParent(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What `train-drafter` gives a kind to make a drafter of."""
+    """Everything a kind needs to train a drafter."""
 
     config: DrafterConfig
     trainer: TrainerConfig
@@ -80,42 +80,42 @@ class TrainingJob:
     answers: JoinedAnswers
     domain: str  # of the drafter
     seed: int
-    recorded: Mapping[str, Any]  # settings of answers, features and trainer that decide a distilled drafter
-    alone: str = ""  # domain that answers are picked by; empty: all of them
-    parent: TrainedParent | None = None  # the drafter that it starts from, or adds to
-    origin: TrainedParent | None = None  # the expert whose training it goes on with, where `parent` is a generalist
+    input_settings: Mapping[str, Any]  # of answers, features and trainer: two drafters with other ones differ
+    answers_domain: str = ""  # train on answers of this domain only; empty: all
+    parent: TrainedParent | None = None  # the drafter to start from, or the generalist of a LoRA expert
+    origin: TrainedParent | None = None  # the LoRA expert to continue, if `parent` is its generalist
     batches: Callable[[], Iterable[Any]] = tuple  # packed training answers with the target's features
-    distil: Callable[[Any], Distilled] | None = None  # runs a lightning module to the end, with its best weights
+    distil: Callable[[Any], DistillationResult] | None = None  # fits a lightning module and restores its best weights
 
 
 @dataclass(frozen=True)
 class TrainedDrafter:
-    """A drafter that `train-drafter` made, before it is written."""
+    """A trained drafter that is not saved yet."""
 
     save: Callable[[Path], None]  # writes its files into an existing folder
-    summary: str  # what training came to, in words
+    summary: str  # of training, in words
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    curve: list[dict[str, float]] | None = None  # of a distillation
+    curve: list[dict[str, float]] | None = None  # learning curve, if it was distilled
 
 
 class DrafterKind(ABC):
-    """One kind of drafter.  Methods take opened drafters of this kind, unless they say otherwise."""
+    """One kind of drafter.  The drafters that its methods take are loaded and of this kind."""
 
-    name: ClassVar[str]  # as manifests have it, and `drafter=`
-    aliases: ClassVar[tuple[str, ...]] = ()  # names of older files
-    config_class: ClassVar[type[DrafterConfig]] = DrafterConfig  # the keys of `drafter=` that it reads
-    trained: ClassVar[bool] = True  # whether `train-drafter` makes it
+    name: ClassVar[str]  # in manifests, and of `drafter=`
+    aliases: ClassVar[tuple[str, ...]] = ()  # names in older files
+    config_class: ClassVar[type[DrafterConfig]] = DrafterConfig  # keys of `drafter=`
+    trained: ClassVar[bool] = True  # whether `train-drafter` can train it
     trained_on_features: ClassVar[bool] = True  # whether training reads the target's features
-    scheduled: ClassVar[bool] = False  # whether a scheduler may choose its trees: levels are drafted one by one
-    fixed_shapes: ClassVar[bool] = False  # whether `runtime.graphs` can run its cycles
-    has_default_shape: ClassVar[bool] = False  # whether its trees in a pool are its own, not the engine's
-    needs_files: ClassVar[bool] = True  # False: its name alone is a drafter
-    exports: ClassVar[tuple[str, ...]] = ()  # formats of other programs that it can be written in
+    scheduled: ClassVar[bool] = False  # whether a scheduler may choose its trees, which then grow level by level
+    fixed_shapes: ClassVar[bool] = False  # whether `runtime.graphs` can capture its cycles
+    has_default_shape: ClassVar[bool] = False  # whether it uses its own default tree in a pool, not the engine's
+    needs_files: ClassVar[bool] = True  # False: naming it is enough to open one
+    exports: ClassVar[tuple[str, ...]] = ()  # formats of other programs that `export` supports
 
     # ------------------------------------------------------------------ training
 
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
-        """What decides the drafter: one that was made with other settings is not taken for it."""
+        """The settings that identify the trained drafter; an existing one with the same settings is reused."""
         return {
             "drafter": dataclasses.asdict(job.config),
             "domain": job.domain,
@@ -124,46 +124,45 @@ class DrafterKind(ABC):
         }
 
     def build(self, job: TrainingJob) -> Any:
-        """An untrained drafter of the job's settings and target."""
+        """An untrained drafter for the job."""
         raise ConfigError(f"drafter.kind={self.name} is not trained; type drafter=eagle3")
 
     def train(self, job: TrainingJob) -> TrainedDrafter:
-        """What `build` gives, trained."""
+        """Build and train the drafter of the job."""
         raise ConfigError(f"drafter.kind={self.name} is not trained; type drafter=eagle3")
 
     # ------------------------------------------------------------------ opening
 
     @abstractmethod
     def load(self, source: DrafterSource, target: Target, shared: dict[Any, Any] | None = None) -> Drafter:
-        """The drafter of a source, ready to decode; ArtifactError if it does not fit the target.
+        """Load a drafter for decoding; ArtifactError if it does not fit the target.
 
-        shared: weights that drafters opened together have in common, empty at first; None: it is opened alone.
+        shared: cache of weights that drafters loaded together share, initially empty; None: load it alone.
         """
 
     def base_of(self, folder: Path) -> Path | None:
-        """The folder of the drafter that the one in `folder` adds to; None: it has weights of its own."""
+        """The folder of the generalist that the adapter in `folder` needs; None: `folder` has full weights."""
         return None
 
-    def adds(self, folder: Path) -> bool:
-        """Whether the files in `folder` only add to another drafter."""
+    def is_adapter(self, folder: Path) -> bool:
+        """Whether `folder` holds only additions to a generalist."""
         return False
 
     def check(self, name: str, drafter: Drafter, target: Target) -> None:
-        """Refuse a drafter of another target or vocabulary, with a DrafterforgeError."""
+        """Raise DrafterforgeError if the drafter belongs to another target or vocabulary."""
         return
 
     # ------------------------------------------------------------------ decoding
 
     def proposer(self, drafter: Drafter) -> Proposer | None:
-        """The drafter at work, with no rows yet; None: it works as a pool of one."""
+        """A proposer without rows; None: the drafter runs as a pool of one."""
         return None
 
     def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
-        """Trees that pay on a device, when none are asked for.
+        """The default tree on a device.
 
-        EAGLE-3's 60/8/10 on a GPU; a CPU with AMX verifies 16 nodes in bfloat16 at 1.2 times one token; without it
-        every row and every level costs: of seven shapes tried on held-out prompts, none was faster than 6/3/2, with the
-        kernels of native.c or without.
+        GPU: EAGLE-3's 60/8/10.  CPU with AMX and bfloat16: verifying 16 nodes costs 1.2 times one token.  Other CPUs:
+        each node and level costs; 6/3/2 was the fastest of seven shapes on held-out prompts.
         """
         if device.type == "cuda":
             return TreeShape(num_tokens=60, depth=8, top_k=10)
@@ -174,43 +173,33 @@ class DrafterKind(ABC):
     # ------------------------------------------------------------------ in a pool
 
     def pool_rank(self, folder: Path) -> int:
-        """Drafters of lower rank come first in a pool that names none: the first is its generalist."""
-        return int(self.adds(folder))
+        """Sort key of drafters in a pool that names none; the first one is the pool's generalist."""
+        return int(self.is_adapter(folder))
 
     def reader(self, drafter: Drafter) -> Drafter:
-        """The drafter that reads the text: itself, or a hybrid's neural one."""
+        """The drafter that reads committed tokens: itself, or a hybrid's neural one."""
         return drafter
 
     def stack_key(self, drafter: Drafter) -> Hashable | None:
-        """What must be equal for readers of this kind to read in one pass; None: it reads by itself."""
+        """Readers of this kind with equal keys read in one stacked pass; None: it reads alone."""
         return None
 
     def stack_order(self, drafters: Sequence[Drafter]) -> list[int]:
-        """The order in which they stack."""
+        """The order in which `stack` takes drafters."""
         return list(range(len(drafters)))
 
     def stack(self, drafters: Sequence[Drafter]) -> Any:
-        """Weights of drafters with one key side by side, in `stack_order`; by default there is one."""
+        """Stacked weights of drafters with equal keys, in `stack_order`; by default of exactly one."""
         (drafter,) = drafters
         return drafter
 
     def group(self, stack: Any) -> DrafterGroup:
-        """What `stack` gave at work in a pool, with no rows yet; it also judges them."""
+        """The pool state, without rows, of the drafters that `stack` returned."""
         return SoloGroup(self.proposer(stack))
 
-    def index_key(self, drafter: Drafter) -> Hashable | None:
-        """Drafters with one key share an index; None: it has none."""
+    def indexed_drafting(self, drafter: Drafter) -> IndexedDrafting | None:
+        """How the drafter's trees take candidates from an index; None: it uses no index."""
         return None
-
-    def index(self, drafter: Drafter) -> CandidateIndex:
-        """What looks up further candidates for the drafter's trees."""
-        raise NotImplementedError(f"a {self.name} drafter has no index")
-
-    def draft_with_index(
-        self, drafter: Drafter, evidence: Sequence[Evidence], root: Tensor, shape: TreeShape, draft: DraftRows
-    ) -> Tree:
-        """Trees below the roots [B] of the drafter and its index; evidence: of each row, from the index."""
-        raise NotImplementedError(f"a {self.name} drafter has no index")
 
     # ------------------------------------------------------------------ exporting
 
@@ -220,8 +209,22 @@ class DrafterKind(ABC):
 
 
 class CandidateIndex(SoloGroup):
-    """Looks up candidates for trees of other drafters; judged by what it adds without any guess of theirs."""
+    """Looks up candidates for the trees of other drafters; judged on its own proposals alone."""
 
+    @abstractmethod
     def evidence(self, rows: Sequence[int], depth: int) -> list[Evidence]:
-        """What followed where the texts of some rows stood before, `depth` tokens at most."""
-        raise NotImplementedError
+        """Earlier occurrences of the end of some rows' texts, with at most `depth` tokens after each."""
+
+
+class IndexedDrafting(ABC):
+    """Drafting of one drafter together with a `CandidateIndex`."""
+
+    key: Hashable  # drafters with equal keys share an index
+
+    @abstractmethod
+    def index(self) -> CandidateIndex:
+        """A new index without rows."""
+
+    @abstractmethod
+    def draft(self, evidence: Sequence[Evidence], root: Tensor, shape: TreeShape, draft: DraftRows) -> Tree:
+        """Trees below the roots [B].  evidence: of each row, from the index.  draft: drafts without the index."""

@@ -43,7 +43,7 @@ class CycleRecord:
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STEPS, 0.0))
 
-    def plan_alike(self, shape: TreeShape) -> None:
+    def plan_uniform(self, shape: TreeShape) -> None:
         """One tree shape for every row, and one drafter."""
         rows = len(self.limits)
         self.bounds, self.shapes, self.drafters = shape, [shape] * rows, [""] * rows

@@ -34,7 +34,7 @@ class DrafterGroup(ABC):
         """Forget all rows but these."""
 
     @abstractmethod
-    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], tell: bool) -> None:
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool) -> None:
         """Remember what is to be read: counts[b] of tokens [B, A], features [B, A, 3H].  tell: it may be judged."""
 
     @abstractmethod
@@ -52,7 +52,7 @@ class DrafterGroup(ABC):
         root: Tensor,
         shape: TreeShape,
         growth: Growth | None = None,
-        others: Others | None = None,
+        retrieval: Others | None = None,
     ) -> Tree:
         """Trees of one drafter below the roots [B'] of some rows.
 
@@ -75,24 +75,24 @@ class SoloGroup(DrafterGroup):
         self.proposer = proposer
         self.unread: list[list[Tensor]] = []
         self.unread_features: list[list[Tensor]] = []  # as many, where the proposer reads features
-        self.tell = False  # whether the guesses of unread tokens will be asked for
-        self.guessed: list[list] = []  # of each row, for the tokens read since the last judgement
+        self.for_judging = False  # whether the guesses of unread tokens will be asked for
+        self.guesses_read: list[list] = []  # of each row, for the tokens read since the last judgement
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
         self.proposer.admit(text, features)
-        for rows in (self.unread, self.unread_features, self.guessed):
+        for rows in (self.unread, self.unread_features, self.guesses_read):
             rows.append([])
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""
         self.proposer.keep(rows)
-        self.unread, self.guessed = [self.unread[row] for row in rows], [self.guessed[row] for row in rows]
+        self.unread, self.guesses_read = [self.unread[row] for row in rows], [self.guesses_read[row] for row in rows]
         self.unread_features = [self.unread_features[row] for row in rows]
 
-    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], tell: bool) -> None:
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool) -> None:
         """Remember what is to be read, see `DrafterGroup`."""
-        self.tell = tell
+        self.for_judging = for_judging
         for row, count in enumerate(counts):
             self.unread[row].append(tokens[row, :count])
             if self.proposer.reads_features:
@@ -104,8 +104,8 @@ class SoloGroup(DrafterGroup):
         Several `top_k` judge the one drafter by each of them.
         """
         self.catch_up()
-        guessed, self.guessed = self.guessed, [[] for _ in self.guessed]
-        return None if truth is None else self.proposer.judge(guessed, truth, top_k, details)
+        guesses, self.guesses_read = self.guesses_read, [[] for _ in self.guesses_read]
+        return None if truth is None else self.proposer.judge(guesses, truth, top_k, details)
 
     def catch_up(self) -> None:
         """Read what is unread, and keep the guesses if they may be judged."""
@@ -117,11 +117,11 @@ class SoloGroup(DrafterGroup):
         if self.proposer.reads_features:
             features = pad_sequence([torch.cat(row) for row in self.unread_features], batch_first=True)
         self.unread, self.unread_features = [[] for _ in tokens], [[] for _ in tokens]
-        if not self.tell:
+        if not self.for_judging:
             self.proposer.read(padded, features, counts)
             return
         guesses = self.proposer.read_with_guesses(padded, features, counts)
-        for row, fresh, count in zip(self.guessed, guesses, counts, strict=True):
+        for row, fresh, count in zip(self.guesses_read, guesses, counts, strict=True):
             row.extend(fresh[:count])
 
     def draft(
@@ -131,7 +131,7 @@ class SoloGroup(DrafterGroup):
         root: Tensor,
         shape: TreeShape,
         growth: Growth | None = None,
-        others: Others | None = None,
+        retrieval: Others | None = None,
     ) -> Tree:
         """Trees below the roots [B'] of some rows, see `DrafterGroup`."""
         self.catch_up()

@@ -31,26 +31,26 @@ class Judgement:
     log_q: Tensor | None = None  # log-probability of the committed token; -inf outside the drafter's vocabulary
     divergence: Tensor | None = None  # total variation distance of drafter and target; 1 where nothing is known of q
 
-    def or_else(self, rows: Sequence[int], other: Judgement) -> Judgement:
+    def add_proposals(self, rows: Sequence[int], extra: Judgement) -> Judgement:
         """Where some of the drafters, rows [n], also take what others [n] propose: accepted if either has the token.
 
         gamma is then the better of the two, which the mass of both together is no less than; the rest stays.
         """
         parts = {}
         for name in ("accepted", "gamma"):
-            mine = getattr(self, name).clone()
-            mine[list(rows)] = torch.maximum(mine[list(rows)], getattr(other, name))
-            parts[name] = mine
+            values = getattr(self, name).clone()
+            values[list(rows)] = torch.maximum(values[list(rows)], getattr(extra, name))
+            parts[name] = values
         return replace(self, **parts)
 
     @staticmethod
     def join(parts: list[Judgement]) -> Judgement:
         """Of several groups of drafters, in their order."""
-        gathered = {name: [getattr(part, name) for part in parts] for name in Judgement.__dataclass_fields__}
+        columns = {name: [getattr(part, name) for part in parts] for name in Judgement.__dataclass_fields__}
         return Judgement(
             **{
                 name: None if any(value is None for value in values) else torch.cat(values)
-                for name, values in gathered.items()
+                for name, values in columns.items()
             }
         )
 
@@ -67,24 +67,26 @@ def judge(
     count, batch, width, size = logits.shape
     logits = logits.float()
     ids = draft_ids[:, truth.tokens]  # [N, B, A]
-    known = ids >= 0
-    own = logits.gather(-1, ids.clamp(min=0)[..., None])
-    ahead = (logits > own).sum(dim=-1)
-    ties = logits == own
+    in_vocab = ids >= 0
+    token_logits = logits.gather(-1, ids.clamp(min=0)[..., None])
+    num_better = (logits > token_logits).sum(dim=-1)
+    ties = logits == token_logits
     if logits.device.type != "cpu" or int(ties.sum()) > ids.numel():
-        ahead += (ties & (torch.arange(size, device=ids.device) < ids[..., None])).sum(dim=-1)  # as in `top_children`
+        num_better += (ties & (torch.arange(size, device=ids.device) < ids[..., None])).sum(
+            dim=-1
+        )  # as in `top_children`
     limits = torch.tensor(top_k, device=logits.device)[:, None, None]
-    accepted = (known & (ahead < limits)).float()
+    accepted = (in_vocab & (num_better < limits)).float()
     gamma = accepted
     if truth.distributions is not None:
-        most = min(max(top_k), size)
-        children = logits.topk(most, dim=-1).indices
+        width_k = min(max(top_k), size)
+        children = logits.topk(width_k, dim=-1).indices
         children = token_ids[:, None, None].expand(-1, batch, width, -1).gather(-1, children)
         mass = truth.distributions.expand(count, -1, -1, -1).gather(-1, children)
-        gamma = (mass * (torch.arange(most, device=logits.device) < limits[..., None])).sum(dim=-1).float()
+        gamma = (mass * (torch.arange(width_k, device=logits.device) < limits[..., None])).sum(dim=-1).float()
     if not details:
         return Judgement(accepted, gamma)
-    log_q = (own[..., 0] - logits.logsumexp(dim=-1)).masked_fill(~known, float("-inf"))
+    log_q = (token_logits[..., 0] - logits.logsumexp(dim=-1)).masked_fill(~in_vocab, float("-inf"))
     return Judgement(accepted, gamma, log_q, total_variation(logits, token_ids, truth))
 
 
@@ -106,18 +108,22 @@ def judge_sets(
     shape = truth.tokens.shape
     accepted, log_q, divergence = torch.zeros(shape), torch.full(shape, float("-inf")), torch.ones(shape)
     gamma = accepted if truth.distributions is None else torch.zeros(shape)
-    for row, (tokens, sets) in enumerate(zip(truth.tokens.tolist(), children, strict=True)):
-        for place, (token, proposed) in enumerate(zip(tokens, sets, strict=False)):
-            best = list(proposed)[: top_k[0]]
-            accepted[row, place] = token in best
+    for row, (tokens, row_proposals) in enumerate(zip(truth.tokens.tolist(), children, strict=True)):
+        for position, (token, proposals) in enumerate(zip(tokens, row_proposals, strict=False)):
+            best = list(proposals)[: top_k[0]]
+            accepted[row, position] = token in best
             if truth.distributions is not None and best:
-                gamma[row, place] = truth.distributions[row, place, best].sum().item()
-            if details and proposed:
-                q = torch.tensor(list(proposed.values()))
-                own = torch.tensor([guess == token for guess in proposed]).double()
-                p = own if truth.distributions is None else truth.distributions[row, place, list(proposed)].cpu()
-                log_q[row, place] = (q * own).sum().log()
-                divergence[row, place] = 1.0 - torch.minimum(p, q).sum()
+                gamma[row, position] = truth.distributions[row, position, best].sum().item()
+            if details and proposals:
+                q = torch.tensor(list(proposals.values()))
+                is_token = torch.tensor([guess == token for guess in proposals]).double()
+                p = (
+                    is_token
+                    if truth.distributions is None
+                    else truth.distributions[row, position, list(proposals)].cpu()
+                )
+                log_q[row, position] = (q * is_token).sum().log()
+                divergence[row, position] = 1.0 - torch.minimum(p, q).sum()
     parts = (accepted, gamma, log_q, divergence) if details else (accepted, gamma)
     return Judgement(*(part[None].to(truth.tokens.device) for part in parts))
 

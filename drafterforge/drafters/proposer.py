@@ -30,7 +30,7 @@ class Proposer(ABC):
     def plan(self, record: CycleRecord) -> None:
         """Choose each row's drafter and tree: by default as asked for, and no deeper than could count in any row."""
         shape = record.shape
-        record.plan_alike(TreeShape(shape.num_tokens, min(shape.depth, max(record.limits)), shape.top_k))
+        record.plan_uniform(TreeShape(shape.num_tokens, min(shape.depth, max(record.limits)), shape.top_k))
 
     @abstractmethod
     def draft(self, record: CycleRecord) -> Tree:
@@ -82,5 +82,5 @@ class JudgedProposer(SoloProposer):
 
         top_k: how many proposals count; with several numbers it is judged by each of them.
         """
-        each = {count: judge_sets(guesses, truth, [count], details) for count in dict.fromkeys(top_k)}
-        return Judgement.join([each[count] for count in top_k])
+        by_top_k = {count: judge_sets(guesses, truth, [count], details) for count in dict.fromkeys(top_k)}
+        return Judgement.join([by_top_k[count] for count in top_k])

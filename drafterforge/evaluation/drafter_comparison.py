@@ -20,7 +20,7 @@ from drafterforge.data.answering import user_turns
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import Prompt
-from drafterforge.drafters.hybrid.kind import can_join
+from drafterforge.drafters.hybrid.kind import can_combine
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.machine_load import machine_of
 from drafterforge.evaluation.measurements import Measurement
@@ -119,7 +119,7 @@ def compare_with_references(
     retrieval = retrieval_of(runs, runs.names(), cfg.domain.name)
     pool = PoolConfig(drafters=[*dict.fromkeys([*references, name, retrieval])], selector="static")
     drafters = build_pool(pool, cfg.runtime, runs)[0].drafters
-    hybrid = [f"{name}{JOINT}{retrieval}"] if can_join(drafters[name], drafters[retrieval]) else []
+    hybrid = [f"{name}{JOINT}{retrieval}"] if can_combine(drafters[name], drafters[retrieval]) else []
     asked = comparison_config(cfg, pool, [*references, name, *hybrid], cfg.eval.max_new_tokens)
     with TemporaryDirectory() as folder:
         return compare_methods(asked, target, requests, Path(folder))

@@ -18,7 +18,7 @@ from drafterforge.config.names import JOINT, domain_of, parse_hybrid
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
 from drafterforge.drafters.base import Drafter
-from drafterforge.drafters.hybrid.kind import can_join, join
+from drafterforge.drafters.hybrid.kind import can_combine, combine
 from drafterforge.drafters.registry import kind_of
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
@@ -143,12 +143,12 @@ class MethodFactory:
         if self.is_hybrid(drafter, retrieval):
             return self.single(drafter)
         parts = self.pool.drafters.get(drafter), self.retrieval_drafter(retrieval)
-        if not can_join(*parts):
+        if not can_combine(*parts):
             raise ConfigError(
                 f"suite.methods has {drafter}{JOINT}{retrieval}; wanted an EAGLE-3 drafter of the pool, + and a "
                 f"retrieval drafter of it, as {domain_of(self.pool.names[0])}{JOINT}{RETRIEVAL}"
             )
-        joint = join(f"{drafter}{JOINT}{retrieval}", *parts)
+        joint = combine(f"{drafter}{JOINT}{retrieval}", *parts)
         shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, joint.kind)
         engine = Engine(self.target, joint, shape, numerics=self.numerics)
         name = f"{drafter}{JOINT}{retrieval}"
@@ -184,7 +184,7 @@ class MethodFactory:
         names = [name for name in self.pool.names if name not in (RETRIEVAL, generalist)]
         if retrieval:
             drafters, lookup = self.pool.drafters, self.retrieval_drafter(retrieval)
-            names = [n for n in names if can_join(drafters[n], lookup) or self.is_hybrid(n, retrieval)]
+            names = [n for n in names if can_combine(drafters[n], lookup) or self.is_hybrid(n, retrieval)]
         by_domain = {domain_of(name): name for name in reversed(names)} | {name: name for name in names}
         return Method(
             f"the domain's expert{JOINT}{retrieval}" if retrieval else f"the domain's expert{_with(policy)}",

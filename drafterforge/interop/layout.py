@@ -81,13 +81,13 @@ def read_target(config: TargetConfig) -> TargetFacts:
 def target_embedding(folder: Path) -> Tensor:
     """The input embedding [V, H] of the model in `folder`, as stored."""
     weights = TargetWeights(folder)
-    names = [name for name in weights.where if name.endswith("embed_tokens.weight")]
+    names = [name for name in weights.paths if name.endswith("embed_tokens.weight")]
     if EMBEDDING in names:  # beside it, checkpoints with prediction layers of their own have more
         names = [EMBEDDING]
     if len(names) != 1:
         found = ", ".join(names) or "none"
         raise ArtifactError(f"{folder} has {len(names)} tensors named *embed_tokens.weight ({found}); wanted one")
-    with safe_open(weights.where[names[0]], "pt") as file:
+    with safe_open(weights.paths[names[0]], "pt") as file:
         return file.get_tensor(names[0])
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafters.eagle3.propose import draft_levels, level_step
-from drafterforge.drafters.eagle3.stack import StackProposer
+from drafterforge.drafters.eagle3.stack import StackedGroup
 from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Truth
 from drafterforge.kernels.cache import KeyValueCache
@@ -71,7 +71,7 @@ class ParallelReading:
     A drafter's slot t - 1 pairs token t with the feature before it and predicts token t + 1.
     """
 
-    def __init__(self, group: StackProposer, text: AnswerText, top_ks: Sequence[int]) -> None:
+    def __init__(self, group: StackedGroup, text: AnswerText, top_ks: Sequence[int]) -> None:
         """top_ks: proposals of each drafter that count as accepted, [N]."""
         group.admit(text.tokens[:2], text.features[:1])
         first = group.last, group.logits
@@ -130,6 +130,6 @@ def read_stepwise(
         if root in shapes:
             visit(root, shapes[root])
         following = text.tokens[None, root + 1 : root + 2]
-        group.commit(following, text.features[None, root : root + 1], [1], tell=True)
+        group.commit(following, text.features[None, root : root + 1], [1], for_judging=True)
         accepted[root + 1] = group.read(Truth(following, None), [shape.top_k]).accepted[0, 0, 0].item()
     return accepted

@@ -163,12 +163,11 @@ class _PositionRecorder:
     def _draft(self, name: str, reading: ParallelReading, member: int, shape: TreeShape) -> None:
         """Trees of one shape below every root; those of a drafter with an index take what it looks up too."""
         drafter = self.pool.drafters[name]
-        kind = kind_of(drafter)
-        indexed = kind.index_key(drafter)
+        indexed = kind_of(drafter).indexed_drafting(drafter)
         if indexed is not None:
-            if (indexed, shape) not in self.indexed:
-                self.indexed[indexed, shape] = self._look_up(kind.index(drafter), shape)
-            accepted, evidence = self.indexed[indexed, shape]
+            if (indexed.key, shape) not in self.indexed:
+                self.indexed[indexed.key, shape] = self._look_up(indexed.index(), shape)
+            accepted, evidence = self.indexed[indexed.key, shape]
             self.accepted[self.numbers[name]] = np.maximum(self.accepted[self.numbers[name]], accepted)
         self._note_shape(name, shape)
         for roots, cut in self.text.batches(shape):
@@ -181,7 +180,7 @@ class _PositionRecorder:
                 trees = draft(range(len(roots)))
             else:
                 rows = [evidence[root] for root in roots]
-                trees = kind.draft_with_index(drafter, rows, self.text.tokens[index], cut, draft)
+                trees = indexed.draft(rows, self.text.tokens[index], cut, draft)
             self._note_trees(name, roots, trees, cut)
 
     def _draft_stepwise(self, name: str, group: DrafterGroup, shape: TreeShape) -> None:

@@ -190,7 +190,7 @@ class Batch:
     def plan(self, record: CycleRecord) -> None:
         """Choose each row's drafter and tree."""
         if self.proposer is None:
-            record.plan_alike(ROOT_ALONE)
+            record.plan_uniform(ROOT_ALONE)
         else:
             self.proposer.plan(record)
 

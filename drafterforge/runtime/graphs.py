@@ -97,7 +97,7 @@ class StaticCycle:
     def __init__(self, rows: StaticRows, shape: TreeShape, batch: Batch, capture: bool) -> None:
         self.rows, self.shape, self.picker, self.invariant = rows, shape, batch.picker, batch.invariant
         self.record = CycleRecord(rows.root, [shape.depth] * rows.batch, shape)  # whose tensors graphs write again
-        self.record.plan_alike(shape)
+        self.record.plan_uniform(shape)
         self.graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
         if capture:
             self._capture()
@@ -273,7 +273,7 @@ class StaticBatch(Batch):
         shape, largest = record.shape, self.largest
         if shape.num_tokens > largest.num_tokens or shape.depth > largest.depth or shape.top_k > largest.top_k:
             raise DrafterforgeError(f"this batch was opened for trees up to {largest}, got {shape}")
-        record.plan_alike(ROOT_ALONE if self.drafter is None else shape)
+        record.plan_uniform(ROOT_ALONE if self.drafter is None else shape)
         if self._slots(self._base) > self.static.slots:
             self._gather([(self.static, row) for row in range(self.static.batch)])
         depth = record.bounds.depth

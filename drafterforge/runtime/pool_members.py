@@ -5,11 +5,11 @@ Axes: B rows, A committed tokens, W draft vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from drafterforge.drafters.base import CandidateIndex, Drafter
+from drafterforge.drafters.base import CandidateIndex, Drafter, IndexedDrafting
 from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Judgement, Truth
 from drafterforge.drafters.registry import kind_of
@@ -26,7 +26,7 @@ class PoolMembers:
         self.drafters: dict[str, Drafter] = dict(pool.drafters)
         self.groups: list[tuple[list[str], DrafterGroup]] = pool.groups()
         self.index_of: dict[str, CandidateIndex] = {}  # of the drafters that have one
-        self._index_keys: dict[str, Hashable] = {}
+        self._indexed: dict[str, IndexedDrafting] = {}
         for name in self.drafters:
             self._add_index(name)
 
@@ -50,10 +50,10 @@ class PoolMembers:
         for state in self._states():
             state.keep(rows)
 
-    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], tell: bool) -> None:
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool) -> None:
         """Remember what is to be read, see `DrafterGroup`."""
         for state in self._states():
-            state.commit(tokens, features, counts, tell)
+            state.commit(tokens, features, counts, for_judging)
 
     def read(self, truth: Truth | None, top_k: Callable[[str], int], details: bool) -> Judgement | None:
         """Let all drafters read what is unread; judge them, in the order of `names`, if the truth is given.
@@ -69,7 +69,7 @@ class PoolMembers:
             return None
         judgement, order = Judgement.join(judgements), self.names
         for names, judged in indexed:
-            judgement = judgement.or_else([order.index(name) for name in names], judged)
+            judgement = judgement.add_proposals([order.index(name) for name in names], judged)
         return judgement
 
     def guesses(self, name: str, rows: list[int]) -> Tensor:
@@ -86,8 +86,8 @@ class PoolMembers:
         def draft(some: Sequence[int], growth: Growth, others: Others) -> Tree:
             return group.draft(member, [rows[place] for place in some], root[some], shape, growth, others)
 
-        drafter, evidence = self.drafters[name], self.index_of[name].evidence(rows, shape.depth)
-        return kind_of(drafter).draft_with_index(drafter, evidence, root, shape, draft)
+        evidence = self.index_of[name].evidence(rows, shape.depth)
+        return self._indexed[name].draft(evidence, root, shape, draft)
 
     def add(self, name: str, drafter: Drafter, texts: Sequence[Tensor], features: Sequence[Tensor]) -> None:
         """A drafter joins by itself, and reads each row's text so far; `features` as for `admit`."""
@@ -102,7 +102,7 @@ class PoolMembers:
     def remove(self, name: str) -> None:
         """A drafter leaves."""
         del self.drafters[name]
-        self.index_of.pop(name, None), self._index_keys.pop(name, None)
+        self.index_of.pop(name, None), self._indexed.pop(name, None)
         for place, (names, group) in enumerate(self.groups):
             if names == [name]:
                 del self.groups[place]
@@ -121,11 +121,10 @@ class PoolMembers:
     def _add_index(self, name: str) -> CandidateIndex | None:
         """Give a drafter its index; returns the index if it is new, and has read nothing."""
         drafter = self.drafters[name]
-        kind = kind_of(drafter)
-        key = kind.index_key(drafter)
-        if key is None:
+        indexed = kind_of(drafter).indexed_drafting(drafter)
+        if indexed is None:
             return None
-        shared = next((self.index_of[other] for other, known in self._index_keys.items() if known == key), None)
-        self._index_keys[name] = key
-        self.index_of[name] = kind.index(drafter) if shared is None else shared
+        shared = next((self.index_of[other] for other, use in self._indexed.items() if use.key == indexed.key), None)
+        self._indexed[name] = indexed
+        self.index_of[name] = indexed.index() if shared is None else shared
         return self.index_of[name] if shared is None else None

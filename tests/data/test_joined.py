@@ -112,13 +112,13 @@ def test_held_out_rows_can_be_those_of_others_and_none_of_these_is_taught(tmp_pa
     assert found == {"train": ["gold-1", "gold-2"], "val": ["own-10", "own-11"], "test": ["own-20"]}
     assert "dropped 0 answers to prompts that an earlier artifact has, and 1 training" in caplog.text
     digests = [one.manifest.digest for one in sets]
-    assert joined.recorded == {"answers": digests[0], "val_answers": digests[1:]}
+    assert joined.recorded_settings == {"answers": digests[0], "val_answers": digests[1:]}
     assert [one.digest for one in joined.manifests] == digests
 
     both = JoinedAnswers(sets, held_out=sets[1:])
     found = {split: sorted(row.id for row in both.rows(split)) for split in SPLITS}
     assert found["train"] == ["gold-1", "gold-2", "own-30", "own-4"] and found["val"] == ["own-10", "own-11"]
-    assert JoinedAnswers(sets[:1]).recorded == {"answers": digests[0]}
+    assert JoinedAnswers(sets[:1]).recorded_settings == {"answers": digests[0]}
     few = JoinedAnswers(sets[:1], 1, sets[1:])
     assert len(few.rows("train")) == 1 and len(few.rows("val")) == 2
 

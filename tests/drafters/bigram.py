@@ -93,7 +93,7 @@ class BigramKind(DrafterKind):
         return torch.full((size, size), job.config.smoothing)
 
     def train(self, job: TrainingJob) -> TrainedDrafter:
-        counts, pairs, rows = self.build(job), 0, job.answers.rows("train", job.alone)
+        counts, pairs, rows = self.build(job), 0, job.answers.rows("train", job.answers_domain)
         for index in range(len(rows)):
             tokens = torch.tensor(rows.arrays(index)[0]).long()
             counts.index_put_((tokens[:-1], tokens[1:]), torch.tensor(1.0), accumulate=True)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.init import TargetWeights, scratch_init, size_norms, warm_init
+from drafterforge.drafters.eagle3.init import TargetWeights, init_feature_norms, scratch_init, warm_init
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.drafters.eagle3.vocab import coverage, draft_token_ids
@@ -205,7 +205,7 @@ def test_sized_norms_hand_each_feature_on_in_its_own_size(target):
     drafter = tiny_drafter(target, fc_norm=True)
     features = torch.randn(64, 3, 32) * torch.tensor([0.5, 4.0, 60.0])[:, None] * (0.8 + 0.4 * torch.rand(64, 3, 1))
     features[0] *= 1000  # as the first token of a text does
-    size_norms(drafter, features.flatten(1))
+    init_feature_norms(drafter, features.flatten(1))
     for number, part in enumerate(features.transpose(0, 1)[:, 1:]):
         drafter.fc.weight.data.copy_(torch.eye(96)[32 * number : 32 * number + 32])
         handed = drafter.fuse(features[1:].flatten(1))

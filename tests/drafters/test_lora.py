@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from drafterforge.config.drafter import LoraConfig
 from drafterforge.drafters.eagle3.lora import load_adapter, merge
-from drafterforge.drafters.eagle3.train.lora import add_adapter, effective_weight, save_adapter, take_additions
+from drafterforge.drafters.eagle3.train.lora import add_adapter, effective_weight, load_additions, save_adapter
 from drafterforge.errors import ArtifactError
 from tests.models import tiny_drafter
 
@@ -69,7 +69,7 @@ def test_additions_that_are_taken_over_are_those_of_the_files_and_go_on_learning
     config = LoraConfig(rank=3, alpha=6.0, targets=["q_proj", "lm_head"])
     plain, expert = trained(target, config)
     save_adapter(tmp_path / "adapter", expert, config, "general")
-    again = take_additions(add_adapter(plain, config, seed=2), tmp_path / "adapter")
+    again = load_additions(add_adapter(plain, config, seed=2), tmp_path / "adapter")
     wanted = dict(expert.named_parameters())
     for name, parameter in again.named_parameters():
         assert torch.equal(parameter, wanted[name]) and parameter.requires_grad == ("lora_" in name), name

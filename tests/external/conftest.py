@@ -21,7 +21,7 @@ from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.init import size_norms
+from drafterforge.drafters.eagle3.init import init_feature_norms
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from drafterforge.errors import ArtifactError
@@ -99,7 +99,7 @@ def with_norms(drafter: Eagle3Drafter, features: torch.Tensor, norms: dict[str, 
     made = Eagle3Drafter(replace(drafter.spec, **norms), drafter.embedding)
     made.load_state_dict(drafter.state_dict(), strict=False)
     if made.spec.fc_norm:
-        size_norms(made, features)
+        init_feature_norms(made, features)
     return made.eval()
 
 

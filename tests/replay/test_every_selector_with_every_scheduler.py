@@ -89,7 +89,7 @@ def knowing(target, answers, size: int, ranks: list[int]) -> list[FusedDrafter]:
     drafter = tiny_drafter(target, draft_vocab_size=size)
     drafter.set_vocabulary(torch.tensor([token for token, _ in used.most_common()] + others)[:size].sort().values)
     first = FusedDrafter(drafter, target.backbone.embedding)
-    return [first, *(first.expert(random_adapter(drafter, rank)) for rank in ranks)]
+    return [first, *(first.with_adapter(random_adapter(drafter, rank)) for rank in ranks)]
 
 
 @pytest.fixture(scope="module")

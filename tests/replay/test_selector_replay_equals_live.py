@@ -79,10 +79,10 @@ def test_replayed_cycles_equal_live_cycles(everything, recorded, selector):
 @pytest.mark.parametrize(
     "worth",
     [
-        {"min_reach": 0.01, "min_probability": 1e-4, "enough": 9.0},
+        {"min_reach": 0.01, "min_probability": 1e-4, "min_retrieval_tokens": 9.0},
         {},
-        {"min_reach": 0.9, "min_probability": 0.0, "enough": 0.01},
-        {"trust": 0.1, "min_reach": 0.0, "min_probability": 1e-3, "enough": 1.5},
+        {"min_reach": 0.9, "min_probability": 0.0, "min_retrieval_tokens": 0.01},
+        {"trust": 0.1, "min_reach": 0.0, "min_probability": 1e-3, "min_retrieval_tokens": 1.5},
     ],
 )
 def test_trees_that_take_what_retrieval_proposes_are_replayed_too(everything, selector, worth):

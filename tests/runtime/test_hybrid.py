@@ -12,9 +12,9 @@ from drafterforge.assembly.drafters import RETRIEVAL, open_named
 from drafterforge.config.names import parse_hybrid
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.stack import StackProposer
+from drafterforge.drafters.eagle3.stack import StackedGroup
 from drafterforge.drafters.hybrid.model import HybridDrafter
-from drafterforge.drafters.hybrid.propose import WorthReading, draft_hybrid
+from drafterforge.drafters.hybrid.propose import HybridDrafting, ReachGrowth
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.batch import Batch
@@ -31,7 +31,7 @@ from drafterforge.tree.merge import Nodes, as_tree
 from tests.models import tiny_drafter, tiny_target
 
 PROMPTS = [[3, 14, 15, 9, 26, 5] * 3, [7], [4] * 17, [9, 8, 7, 9, 8]]
-ALL = {"min_reach": 0.0, "min_probability": 0.0, "enough": float("inf")}
+ALL = {"min_reach": 0.0, "min_probability": 0.0, "min_retrieval_tokens": float("inf")}
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_unlikely_nodes_are_not_verified(target, eagle):
 
 
 def test_a_level_is_drafted_while_its_parents_are_likely():
-    reading = WorthReading(TreeShape(9, 5, 2), 0.3, torch.tensor([1.0, 1.0, 0.3]))
+    reading = ReachGrowth(TreeShape(9, 5, 2), 0.3, torch.tensor([1.0, 1.0, 0.3]))
     scores = torch.tensor([[0.2, 0.15, 0.6], [0.1, 0.1, 0.1], [0.2, 0.15, 0.6]]).log()
     assert reading.go_on(1, scores).tolist() == [True, False, False]  # the last may be known to retrieval
     assert reading.nodes(torch.tensor([2, 3, 4]), scores).tolist() == [9, 9, 9]
@@ -195,7 +195,7 @@ def test_its_trees_are_bounded_for_the_device_and_other_targets_drafters_are_ref
         ("min_reach", 1.0, r"must lie in \[0, 1\), got 1.0"),
         ("min_probability", -0.1, r"must lie in \[0, 1\), got -0.1"),
         ("trust", 0.0, "must be above 0, got 0.0"),
-        ("enough", float("nan"), "must be above 0, got nan"),
+        ("min_retrieval_tokens", float("nan"), "must be above 0, got nan"),
     ],
 )
 def test_what_counts_and_what_a_node_must_be_worth_lie_within_bounds(eagle, name, value, words):
@@ -210,13 +210,13 @@ def test_the_drafter_is_asked_for_rows_of_which_retrieval_does_not_promise_enoug
         asked.append((rows, growth.ignorance.tolist(), len(others.evidence)))
         return as_tree(torch.tensor([7] * len(rows)), [Nodes([], [], [], [])] * len(rows))
 
-    hybrid, known = HybridDrafter(eagle, Retrieval(), enough=0.5), Evidence([(90.0, [1, 2])], 4.0, 2.0)
+    hybrid, known = HybridDrafter(eagle, Retrieval(), min_retrieval_tokens=0.5), Evidence([(90.0, [1, 2])], 4.0, 2.0)
     evidence = [Evidence([], 4.0, 2.0), known, Evidence([(1.0, [1, 2])], 4.0, 2.0)]
-    tree = draft_hybrid(hybrid, evidence, torch.tensor([7, 8, 7]), TreeShape(9, 2, 2), draft)
+    tree = HybridDrafting(hybrid).draft(evidence, torch.tensor([7, 8, 7]), TreeShape(9, 2, 2), draft)
     assert asked == [([0, 2], pytest.approx([1.0, 32 / 33]), 2)]
     assert tree.tokens.tolist() == [[7, 0, 0], [8, 1, 2], [7, 0, 0]]
     asked.clear()
-    draft_hybrid(hybrid, [known], torch.tensor([8]), TreeShape(9, 2, 2), draft)
+    HybridDrafting(hybrid).draft([known], torch.tensor([8]), TreeShape(9, 2, 2), draft)
     assert not asked
 
 
@@ -234,18 +234,18 @@ def test_a_hybrid_that_is_alone_reads_when_it_drafts(target, eagle, monkeypatch)
 
     monkeypatch.setattr(PoolProposer, "refresh", watching)
     monkeypatch.setattr(PoolProposer, "draft", drawing)
-    hybrid = HybridDrafter(eagle, Retrieval(), enough=0.3)
+    hybrid = HybridDrafter(eagle, Retrieval(), min_retrieval_tokens=0.3)
     lazy = Engine(target, hybrid, TreeShape(12, 5, 3), max_batch=1).generate(PROMPTS, 24)
     assert max(unread) > 1 and min(unread) > 0  # cycles in a row do without the drafter
     trees = drafted.copy()
     unread.clear(), drafted.clear()
-    monkeypatch.setattr(StackProposer, "commit", eager)
+    monkeypatch.setattr(StackedGroup, "commit", eager)
     again = Engine(target, hybrid, TreeShape(12, 5, 3), max_batch=1).generate(PROMPTS, 24)
     assert [answer.tokens for answer in again] == [answer.tokens for answer in lazy]
     assert drafted == trees and set(unread) == {0}
 
 
-COMMIT = StackProposer.commit
+COMMIT = StackedGroup.commit
 
 
 def eager(part, *committed) -> None:
@@ -258,7 +258,9 @@ def eager(part, *committed) -> None:
 def test_a_drafter_joins_one_that_has_not_read_all(target, eagle, newcomer):
     wanted = Engine(target).generate([PROMPTS[0]], 30)[0].tokens
     engine = Engine(
-        target, Pool({"both": HybridDrafter(eagle, Retrieval(), enough=0.01)}, "hedgespec"), TreeShape(8, 3, 2)
+        target,
+        Pool({"both": HybridDrafter(eagle, Retrieval(), min_retrieval_tokens=0.01)}, "hedgespec"),
+        TreeShape(8, 3, 2),
     )
     stream = engine.stream(PROMPTS[0], 30)
     next(stream), next(stream), next(stream)
@@ -293,5 +295,7 @@ def test_two_names_open_one_drafter_and_wrong_kinds_are_one_line(target, eagle, 
     assert list(found) == ["sql", "general+retrieval"]
     assert found["general+retrieval"] == HybridDrafter(eagle, opened[RETRIEVAL])
     for name in ("retrieval+general", "general+sql"):
-        with pytest.raises(ConfigError, match="takes what a retrieval drafter proposes into its trees; type "):
+        with pytest.raises(
+            ConfigError, match="combines an EAGLE-3 drafter and a retrieval drafter, in this order; type "
+        ):
             open_named([name], source_of, target)

@@ -15,8 +15,8 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import LowRank, merge
 from drafterforge.drafters.eagle3.propose import Eagle3Proposer
 from drafterforge.drafters.eagle3.spec import FLAGS
-from drafterforge.drafters.eagle3.stack import StackProposer
-from drafterforge.drafters.eagle3.stacked import StackedDrafters, by_family
+from drafterforge.drafters.eagle3.stack import StackedGroup
+from drafterforge.drafters.eagle3.stacked import StackedDrafters, family_order
 from drafterforge.drafters.judging import Truth, draft_id_table, judge, judge_sets
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
@@ -53,7 +53,7 @@ def lora_drafters(target, count: int, **changes: object) -> list[FusedDrafter]:
     generalist = FusedDrafter(drafter, target.backbone.embedding)
     kinds = [("fc", "q_proj", "v_proj", "up_proj", "lm_head"), ("k_proj", "gate_proj", "down_proj"), ("o_proj",)]
     adapters = [random_adapter(drafter, 2 + n % 3, kinds[n % 3]) for n in range(count - 1)]
-    return [generalist, *(generalist.expert(adapter) for adapter in adapters)]
+    return [generalist, *(generalist.with_adapter(adapter) for adapter in adapters)]
 
 
 def full_drafters(target, count: int, **changes: object) -> list[FusedDrafter]:
@@ -70,7 +70,7 @@ def mixed_drafters(target, count: int, **changes: object) -> list[FusedDrafter]:
     """Two families, shuffled, and a drafter alone."""
     one, two = lora_drafters(target, count, **changes), lora_drafters(target, count, **changes)
     shuffled = [one[0], two[1], two[0], *one[1:], *two[2:], *full_drafters(target, 1, **changes)]
-    return [shuffled[place] for place in by_family(shuffled)]
+    return [shuffled[place] for place in family_order(shuffled)]
 
 
 KINDS = {
@@ -99,7 +99,7 @@ KINDS = {
 )
 def test_one_pass_equals_the_loop_over_drafters(target, kind, count):
     members = KINDS[kind](target, count)
-    pool, loop = StackProposer(StackedDrafters(members)), [Eagle3Proposer(member) for member in members]
+    pool, loop = StackedGroup(StackedDrafters(members)), [Eagle3Proposer(member) for member in members]
     width = target.config.hidden_size
     for length in (5, 1, 9):
         text, features = torch.randint(0, 61, (length + 1,)), torch.randn(length, 3 * width)
@@ -133,7 +133,7 @@ def test_an_expert_drafts_as_with_its_additions_merged_into_its_weights(target, 
     drafter = uneven(tiny_drafter(target, **norms))
     adapter = random_adapter(drafter, 3, ("fc", "q_proj", "k_proj", "gate_proj", "down_proj", "o_proj", "lm_head"))
     before = copy.deepcopy(drafter.state_dict())
-    expert = FusedDrafter(drafter, target.backbone.embedding).expert(adapter)
+    expert = FusedDrafter(drafter, target.backbone.embedding).with_adapter(adapter)
     merged = FusedDrafter(merge(drafter, adapter), target.backbone.embedding)
     ours, theirs = Eagle3Proposer(expert), Eagle3Proposer(merged)
     text, features = torch.randint(0, 61, (8,)), torch.randn(7, 3 * target.config.hidden_size)
@@ -169,7 +169,7 @@ def test_switching_drafters_never_changes_the_text(target, name, sampling, every
 
 @pytest.mark.parametrize(("name", "asked"), [("normalhedge", True), ("ucb1", False), ("static", False)])
 def test_drafters_read_when_they_draft_unless_the_selector_asks_about_all(target, name, asked, monkeypatch):
-    reads, drafts, read, draft = [], [], StackProposer.read, StackProposer.draft
+    reads, drafts, read, draft = [], [], StackedGroup.read, StackedGroup.draft
 
     def watching(part, truth=None, *more):
         reads.append(truth is not None)
@@ -181,8 +181,8 @@ def test_drafters_read_when_they_draft_unless_the_selector_asks_about_all(target
         return tree
 
     experts = dict(zip("abc", lora_drafters(target, 3), strict=True))
-    monkeypatch.setattr(StackProposer, "read", watching)
-    monkeypatch.setattr(StackProposer, "draft", drawing)
+    monkeypatch.setattr(StackedGroup, "read", watching)
+    monkeypatch.setattr(StackedGroup, "draft", drawing)
     late = Engine(target, Pool(experts, name), SHAPE, max_batch=1).generate(PROMPTS, 14)
     cycles = sum(len(answer.cycles) for answer in late)
     assert sum(reads) >= cycles - 2 * len(PROMPTS) if asked else not any(reads)

@@ -12,13 +12,13 @@ from drafterforge.config.drafter import CausalLMConfig
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.causal_lm.model import (
     CausalLMDrafter,
+    copy_embeddings,
+    copy_layers,
     new_model,
     small_config,
     spaced_layers,
-    take_embeddings,
-    warm_layers,
 )
-from drafterforge.drafters.causal_lm.train import SpecialistModule
+from drafterforge.drafters.causal_lm.train import CausalLMModule
 from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.drafters.eagle3.train.loss import Teacher, chain_counts, next_token_loss
 from drafterforge.drafters.eagle3.train.ttt import lay_out
@@ -72,7 +72,7 @@ def test_packed_sequences_do_not_see_each_other(family):
 @pytest.mark.parametrize("train_embeddings", [True, False])
 def test_the_gradient_reaches_every_trained_parameter_and_no_other(target, tied, train_embeddings):
     drafter = small(tie_word_embeddings=tied, train_embeddings=train_embeddings)
-    module = SpecialistModule(drafter, target.head_weight, SHORT)
+    module = CausalLMModule(drafter, target.head_weight, SHORT)
     module(data_of(target, some_rows(3)).pack([0, 1, 2]))[0].backward()
     names = {"embedding", *([] if tied else ["head"])} if train_embeddings else set()
     trained = dict(drafter.named_parameters())
@@ -118,7 +118,7 @@ def test_the_accept_length_is_that_of_a_chain_from_every_token_of_an_answer(targ
 
 
 def test_the_target_itself_is_accepted_whole(target):
-    module = SpecialistModule(CausalLMDrafter(tiny_model(), False), target.head_weight, SHORT)
+    module = CausalLMModule(CausalLMDrafter(tiny_model(), False), target.head_weight, SHORT)
     counts = module(data_of(target, some_rows(3)).pack([0, 1, 2]))[1]
     assert float(counts.accept_length()) == 1 + SHORT.ttt_steps
 
@@ -129,7 +129,7 @@ def test_distilling_lowers_the_loss_and_lengthens_what_is_accepted(tmp_path, pre
     target = tiny_target(eos_token_id=None)
     rows = some_rows(3)
     config = dataclasses.replace(SHORT, precision=precision)
-    module = SpecialistModule(small(), target.head_weight, config)
+    module = CausalLMModule(small(), target.head_weight, config)
     before = module.drafter.embedding.clone()
     train, val = data_of(target, rows, 0), data_of(target, rows)
     checkpoint = distil(module, train, val, config, tmp_path, torch.device("cpu"), 0)
@@ -155,8 +155,8 @@ def test_a_warm_start_takes_embeddings_and_evenly_spaced_layers(tmp_path, family
     target = tiny_model(family)
     target.save_pretrained(tmp_path)
     model = new_model(small_config(target.config, CausalLMConfig(num_layers=3)))
-    warm_layers(model, TargetWeights(tmp_path), target.config)
-    assert take_embeddings(model, target.model.embed_tokens.weight, target.lm_head.weight)
+    copy_layers(model, TargetWeights(tmp_path), target.config)
+    assert copy_embeddings(model, target.model.embed_tokens.weight, target.lm_head.weight)
     wanted = target.state_dict()
     for name, value in model.state_dict().items():
         for ours, theirs in {0: 0, 1: 3, 2: 6}.items():
@@ -176,8 +176,8 @@ def test_a_smaller_model_keeps_the_target_s_proportions(tmp_path):
     assert (config.num_hidden_layers, config.num_attention_heads, config.head_dim) == (2, 2, 8)
     assert config.intermediate_size == TINY["intermediate_size"] // 2 and config.tie_word_embeddings
     model = new_model(config)
-    assert not take_embeddings(model, torch.randn(61, 32), torch.randn(61, 32))
+    assert not copy_embeddings(model, torch.randn(61, 32), torch.randn(61, 32))
     with pytest.raises(ConfigError, match=r"hidden_size is 32, not 16; type drafter\.init=scratch"):
-        warm_layers(model, TargetWeights(tmp_path), target)
+        copy_layers(model, TargetWeights(tmp_path), target)
     with pytest.raises(ConfigError, match="does not split into 3 heads"):
         small_config(target, CausalLMConfig(num_heads=3))

@@ -46,10 +46,10 @@ class CausalLMKind(DrafterKind):
 
     def check(self, name: str, drafter: SmallLM, target: Target) -> None:
         """Refuse a model with another number of token ids."""
-        size, wanted = drafter.model.config.vocab_size, target.config.vocab_size
-        if size != wanted:
+        size, expected = drafter.model.config.vocab_size, target.config.vocab_size
+        if size != expected:
             raise DrafterforgeError(
-                f"drafter {name!r} has {size} token ids, {target.name} has {wanted}; a causal LM drafts for a target "
+                f"drafter {name!r} has {size} token ids, {target.name} has {expected}; a causal LM drafts for a target "
                 "with the same tokenizer"
             )
 

@@ -26,10 +26,10 @@ from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.errors import ConfigError
 from drafterforge.targets.stored import read_config
 
-PACKED = "drafterforge_packed"  # how transformers knows `attend_apart`
+PACKED = "drafterforge_packed"  # how transformers knows `packed_attention`
 
 
-def attend_apart(
+def packed_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -51,7 +51,7 @@ def attend_apart(
     return torch.cat(attended, dim=2).transpose(1, 2), None
 
 
-AttentionInterface.register(PACKED, attend_apart)
+AttentionInterface.register(PACKED, packed_attention)
 
 
 class CausalLMDrafter(nn.Module):
@@ -85,13 +85,13 @@ class CausalLMDrafter(nn.Module):
 
     def forward(self, tokens: Tensor, positions: Tensor, lengths: list[int]) -> Tensor:
         """Final normed states [N, H] of sequences laid end to end.  tokens, positions: [N]."""
-        found = self.decoder(
+        outputs = self.decoder(
             inputs_embeds=F.embedding(tokens, self.embedding)[None],
             position_ids=positions[None],
             use_cache=False,
             lengths=lengths,
         )
-        return found.last_hidden_state[0]
+        return outputs.last_hidden_state[0]
 
     def save(self, folder: Path, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype = torch.bfloat16) -> None:
         """Write a Hugging Face folder, tokenizer included."""
@@ -151,14 +151,14 @@ def spaced_layers(count: int, total: int) -> list[int]:
     return [round(index * (total - 1) / (count - 1)) for index in range(count)]
 
 
-def warm_layers(model: PreTrainedModel, weights: TargetWeights, target: PretrainedConfig) -> None:
+def copy_layers(model: PreTrainedModel, weights: TargetWeights, target: PretrainedConfig) -> None:
     """Put evenly spaced layers of the target, and its final norm, into a model of its shapes."""
     config = model.config
     for key in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):
-        found, wanted = getattr(config, key), getattr(target, key)
-        if found != wanted:
+        size, target_size = getattr(config, key), getattr(target, key)
+        if size != target_size:
             raise ConfigError(
-                f"drafter.init=warm takes layers of the target, whose {key} is {wanted}, not {found}; "
+                f"drafter.init=warm takes layers of the target, whose {key} is {target_size}, not {size}; "
                 "type drafter.init=scratch"
             )
     if config.num_hidden_layers > target.num_hidden_layers:
@@ -166,21 +166,21 @@ def warm_layers(model: PreTrainedModel, weights: TargetWeights, target: Pretrain
             f"drafter.init=warm finds {target.num_hidden_layers} layers in the target, wanted "
             f"{config.num_hidden_layers}; type drafter.init=scratch or drafter.causal_lm.num_layers=2"
         )
-    chosen = spaced_layers(config.num_hidden_layers, target.num_hidden_layers)
+    indices = spaced_layers(config.num_hidden_layers, target.num_hidden_layers)
     with torch.no_grad():
-        for layer, place in zip(model.model.layers, chosen, strict=True):
+        for layer, index in zip(model.model.layers, indices, strict=True):
             for name, parameter in layer.named_parameters():
-                parameter.copy_(weights[f"model.layers.{place}.{name}"])
+                parameter.copy_(weights[f"model.layers.{index}.{name}"])
         model.model.norm.weight.copy_(weights["model.norm.weight"])
 
 
-def take_embeddings(model: PreTrainedModel, embedding: Tensor, head: Tensor) -> bool:
+def copy_embeddings(model: PreTrainedModel, embedding: Tensor, head: Tensor) -> bool:
     """Put the target's embedding and head [V, H] into a model as wide; False, and nothing done, for another width."""
-    own = model.get_input_embeddings().weight
-    if own.shape != embedding.shape:
+    weight = model.get_input_embeddings().weight
+    if weight.shape != embedding.shape:
         return False
     with torch.no_grad():
-        own.copy_(embedding)
+        weight.copy_(embedding)
         if not model.config.tie_word_embeddings:
             model.get_output_embeddings().weight.copy_(head)
     return True

@@ -30,11 +30,11 @@ def load_small_lm(folder: Path, target: Target) -> SmallLM:
     dtype = str(target.dtype).removeprefix("torch.")
     config = TargetConfig(name="", source="hf", model=str(folder), dtype=dtype, device=str(target.device))
     model = load_target(config, tapped=False)
-    ours, theirs = (one.tokenizer.get_vocab() for one in (model, target))
-    for token, wanted in sorted(theirs.items(), key=lambda item: item[1]):
-        if ours.get(token, wanted) != wanted:
+    drafter_ids, target_ids = (lm.tokenizer.get_vocab() for lm in (model, target))
+    for token, target_id in sorted(target_ids.items(), key=lambda item: item[1]):
+        if drafter_ids.get(token, target_id) != target_id:
             raise ArtifactError(
-                f"{folder} has another tokenizer than {target.name}: {quote(token)} is {ours[token]} there and "
-                f"{wanted} here; a causal LM drafts for a target with the same tokenizer"
+                f"{folder} has another tokenizer than {target.name}: {quote(token)} is {drafter_ids[token]} there and "
+                f"{target_id} here; a causal LM drafts for a target with the same tokenizer"
             )
     return SmallLM(model)

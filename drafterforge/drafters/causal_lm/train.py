@@ -13,11 +13,11 @@ from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.base import TrainedDrafter, TrainingJob
 from drafterforge.drafters.causal_lm.model import (
     CausalLMDrafter,
+    copy_embeddings,
+    copy_layers,
     new_model,
     open_model,
     small_config,
-    take_embeddings,
-    warm_layers,
 )
 from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.drafters.eagle3.train.loss import StepCounts, Teacher, chain_counts, next_token_loss
@@ -30,7 +30,7 @@ from drafterforge.targets.lean import lean_obstacle
 KIND = "causal_lm"
 
 
-class SpecialistModule(DistillModule):
+class CausalLMModule(DistillModule):
     """Soft targets at every position whose next token belongs to an answer.
 
     It is validated as an EAGLE-3 drafter is: the accept length of a greedy chain on teacher-forced text.
@@ -43,10 +43,10 @@ class SpecialistModule(DistillModule):
         """Loss and counts of a batch."""
         drafter, config = self.drafter, self.config
         layout = lay_out(batch, config.ttt_steps if self.training else config.validated_steps)
-        chosen = layout.teacher_positions
-        argmax = batch.argmax[chosen]
-        teacher = Teacher(batch.states[chosen], self.head, argmax, torch.ones_like(argmax, dtype=torch.bool))
-        states = drafter(batch.tokens, batch.positions, batch.lengths)[chosen]
+        positions = layout.teacher_positions
+        argmax = batch.argmax[positions]
+        teacher = Teacher(batch.states[positions], self.head, argmax, torch.ones_like(argmax, dtype=torch.bool))
+        states = drafter(batch.tokens, batch.positions, batch.lengths)[positions]
         if torch.is_autocast_enabled(states.device.type):  # norms give float32, which the loss would compute in
             states = states.to(torch.get_autocast_dtype(states.device.type))
         loss, correct = next_token_loss(states, drafter.head_weight, teacher, drafter.token_ids, config.loss_chunk)
@@ -57,13 +57,13 @@ def recorded_settings(job: TrainingJob) -> dict[str, Any]:
     """What decides the drafter, see `DrafterKind`."""
     drafter = {"kind": KIND, "init": job.config.init, "causal_lm": asdict(job.config.causal_lm)}
     drafter["parent"] = job.parent.manifest.digest if job.parent else None
-    return {"drafter": drafter, "domain": job.domain, "answers": job.answers.digest, **job.recorded}
+    return {"drafter": drafter, "domain": job.domain, "answers": job.answers.digest, **job.input_settings}
 
 
 def train(job: TrainingJob) -> TrainedDrafter:
     """The small LM of a job, distilled."""
     drafter = start_drafter(job)
-    distilled = job.distil(SpecialistModule(drafter.to(job.target.device), job.target.head_weight, job.trainer))
+    distilled = job.distil(CausalLMModule(drafter.to(job.target.device), job.target.head_weight, job.trainer))
     metrics = {
         "val_accept_length": distilled.best_score,
         "best_step": distilled.best_step,
@@ -92,11 +92,11 @@ def start_drafter(job: TrainingJob) -> CausalLMDrafter:
     torch.manual_seed(job.seed)
     model = new_model(small_config(config, size))
     if init == "warm":
-        warm_layers(model, TargetWeights(target.folder), config)
-    shared = take_embeddings(model, target.backbone.embedding, target.head_weight)
-    if not shared and size.train_embeddings is False:
+        copy_layers(model, TargetWeights(target.folder), config)
+    shares_embeddings = copy_embeddings(model, target.backbone.embedding, target.head_weight)
+    if not shares_embeddings and size.train_embeddings is False:
         raise ConfigError(
             f"drafter.causal_lm.train_embeddings=false keeps the target's embeddings, which are {config.hidden_size} "
             f"wide, not {size.hidden_size}; type drafter.causal_lm.train_embeddings=true"
         )
-    return CausalLMDrafter(model, bool(size.train_embeddings) or not shared)
+    return CausalLMDrafter(model, bool(size.train_embeddings) or not shares_embeddings)

@@ -73,17 +73,17 @@ def generalist_of(folder: Path) -> Path | None:
     if len(parents) != 1:
         raise ArtifactError(f"{folder} names {len(parents)} drafters that it adds to, wanted one; train it again")
     name, digest = parents[0]["name"], parents[0]["sha256"]
-    beside = folder.absolute().with_name(name)
-    places = [
-        place for place in (beside, SHIPPED / beside.parts[-3] / "drafters" / name) if (place / MANIFEST).is_file()
+    sibling = folder.absolute().with_name(name)
+    candidates = [
+        path for path in (sibling, SHIPPED / sibling.parts[-3] / "drafters" / name) if (path / MANIFEST).is_file()
     ]
-    if not places:
-        raise ArtifactError(f"{folder} adds to the drafter {quote(name)}, which is not beside it; put it at {beside}")
-    digests = [Manifest.read(place).digest for place in places]
+    if not candidates:
+        raise ArtifactError(f"{folder} adds to the drafter {quote(name)}, which is not beside it; put it at {sibling}")
+    digests = [Manifest.read(path).digest for path in candidates]
     if digest in digests:
-        return places[digests.index(digest)]
+        return candidates[digests.index(digest)]
     raise ArtifactError(
-        f"{folder} adds to a {quote(name)} with digest {digest[:8]}, but {places[0]} has {digests[0][:8]}; "
+        f"{folder} adds to a {quote(name)} with digest {digest[:8]}, but {candidates[0]} has {digests[0][:8]}; "
         f"type drafterforge train-drafter domain=... name={folder.name} drafter=lora overwrite=true"
     )
 
@@ -115,16 +115,16 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
             f"this target has {embedding.shape[0]} and {embedding.shape[1]}"
         )
     with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
-        wanted = Eagle3Drafter(spec, embedding).state_dict()
+        expected = Eagle3Drafter(spec, embedding).state_dict()
     if tied:
-        del wanted[HEAD]
-    if missing := sorted(wanted.keys() - tensors.keys()):
+        del expected[HEAD]
+    if missing := sorted(expected.keys() - tensors.keys()):
         raise ArtifactError(f"{path} lacks {', '.join(missing)}")
-    if unexpected := sorted(tensors.keys() - wanted.keys()):
+    if unexpected := sorted(tensors.keys() - expected.keys()):
         raise ArtifactError(f"{path} holds unexpected tensors: {shorten(', '.join(unexpected), 300)}")
     for name, tensor in tensors.items():
-        if tensor.shape != wanted[name].shape:
-            raise ArtifactError(f"{path}: {name} is {list(tensor.shape)}, wanted {list(wanted[name].shape)}")
+        if tensor.shape != expected[name].shape:
+            raise ArtifactError(f"{path}: {name} is {list(tensor.shape)}, wanted {list(expected[name].shape)}")
     check_vocabulary(tensors["d2t"], tensors["t2d"], str(path))
     drafter = Eagle3Drafter(spec, embedding)
     if tied:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.drafters.base import Drafter
-from drafterforge.drafters.eagle3.lora import Adapter, LowRank, joined
+from drafterforge.drafters.eagle3.lora import Adapter, LowRank, concatenate_low_rank
 from drafterforge.drafters.eagle3.model import Attend, Eagle3Drafter
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
@@ -49,7 +49,7 @@ class FusedDrafter(Drafter):
         self.token_ids = drafter.token_ids.to(embedding.device)
         self.rope, self.kernels = drafter.rope, kernels_of(embedding)
 
-    def expert(self, adapter: Adapter) -> FusedDrafter:
+    def with_adapter(self, adapter: Adapter) -> FusedDrafter:
         """This drafter with additions; its own weights are shared, not copied."""
         twin = object.__new__(FusedDrafter)
         vars(twin).update(vars(self), generalist=self, linears=dict(self.linears))
@@ -57,7 +57,7 @@ class FusedDrafter(Drafter):
             if any(part in adapter for part in parts):
                 base = self.linears[name]
                 widths = [self._out_features(part) for part in parts]
-                low = joined([adapter.get(part) for part in parts], widths)
+                low = concatenate_low_rank([adapter.get(part) for part in parts], widths)
                 twin.linears[name] = AdaptedLinear(base, LowRank(self._cast(low.down), self._cast(low.up)))
         return twin
 

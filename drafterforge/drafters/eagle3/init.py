@@ -12,7 +12,7 @@ from torch import Tensor
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.errors import ArtifactError
 
-OF_VOCABULARY = ("lm_head.weight", "d2t", "t2d")  # a drafter's tensors that belong to its map of tokens
+VOCABULARY_TENSORS = ("lm_head.weight", "d2t", "t2d")  # a drafter's tensors that belong to its map of tokens
 
 
 class TargetWeights:
@@ -20,20 +20,20 @@ class TargetWeights:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.where: dict[str, Path] = {}
+        self.paths: dict[str, Path] = {}
         for path in sorted(folder.glob("*.safetensors")):
             with safe_open(path, "pt") as file:
-                self.where.update(dict.fromkeys(file.keys(), path))
+                self.paths.update(dict.fromkeys(file.keys(), path))
 
     def __contains__(self, name: str) -> bool:
-        return name in self.where
+        return name in self.paths
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self.where:
+        if name not in self.paths:
             raise ArtifactError(
                 f"{self.folder} has no tensor {name!r}, which drafter.init=warm takes; type drafter.init=scratch"
             )
-        with safe_open(self.where[name], "pt") as file:
+        with safe_open(self.paths[name], "pt") as file:
             return file.get_tensor(name).float()
 
 
@@ -78,15 +78,15 @@ def warm_init(drafter: Eagle3Drafter, weights: TargetWeights, num_layers: int) -
 
 def with_vocabulary(drafter: Eagle3Drafter, token_ids: Tensor) -> Eagle3Drafter:
     """The same layer proposing `token_ids` [W], ascending, of the target; its head is empty, for the target's rows."""
-    other = Eagle3Drafter(replace(drafter.spec, draft_vocab_size=len(token_ids)), drafter.embedding)
-    kept = {name: value for name, value in drafter.state_dict().items() if name not in OF_VOCABULARY}
-    other.load_state_dict(kept, strict=False)
-    other.set_vocabulary(token_ids)
-    return other.to(drafter.fc.weight.device)
+    twin = Eagle3Drafter(replace(drafter.spec, draft_vocab_size=len(token_ids)), drafter.embedding)
+    weights = {name: value for name, value in drafter.state_dict().items() if name not in VOCABULARY_TENSORS}
+    twin.load_state_dict(weights, strict=False)
+    twin.set_vocabulary(token_ids)
+    return twin.to(drafter.fc.weight.device)
 
 
 @torch.no_grad()
-def size_norms(drafter: Eagle3Drafter, features: Tensor) -> None:
+def init_feature_norms(drafter: Eagle3Drafter, features: Tensor) -> None:
     """Give each of `fc_norm` the size that its feature mostly has, so that fc reads at first what it reads without.
 
     features: some of the target's, [N, 3H].  Without this, what the layer adds would drown the feature it adds to.

@@ -15,8 +15,8 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import ADAPTER, load_adapter, merge
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.propose import Eagle3Proposer
-from drafterforge.drafters.eagle3.stack import StackProposer
-from drafterforge.drafters.eagle3.stacked import StackedDrafters, by_family, signature
+from drafterforge.drafters.eagle3.stack import StackedGroup
+from drafterforge.drafters.eagle3.stacked import StackedDrafters, family_order, signature
 from drafterforge.errors import DrafterforgeError
 from drafterforge.targets.load import Target
 
@@ -62,13 +62,13 @@ class Eagle3Kind(DrafterKind):
             check_taps(folder, drafter, target)
             shared[key] = drafter, FusedDrafter(drafter, embedding)
         drafter, fused = shared[key]
-        return fused if source.base is None else fused.expert(load_adapter(source.folder / ADAPTER, drafter))
+        return fused if source.base is None else fused.with_adapter(load_adapter(source.folder / ADAPTER, drafter))
 
     def base_of(self, folder: Path) -> Path | None:
         """The generalist of a LoRA expert."""
         return generalist_of(folder)
 
-    def adds(self, folder: Path) -> bool:
+    def is_adapter(self, folder: Path) -> bool:
         """Whether it is a LoRA expert."""
         return (folder / ADAPTER).is_dir()
 
@@ -91,15 +91,15 @@ class Eagle3Kind(DrafterKind):
 
     def stack_order(self, drafters: Sequence[FusedDrafter]) -> list[int]:
         """Experts of one generalist side by side."""
-        return by_family(drafters)
+        return family_order(drafters)
 
     def stack(self, drafters: Sequence[FusedDrafter]) -> StackedDrafters:
         """See `DrafterKind`."""
         return StackedDrafters(drafters)
 
-    def group(self, stack: StackedDrafters) -> StackProposer:
+    def group(self, stack: StackedDrafters) -> StackedGroup:
         """See `DrafterKind`."""
-        return StackProposer(stack)
+        return StackedGroup(stack)
 
     def export(self, source: DrafterSource, embedding: Tensor) -> Eagle3Drafter:
         """See `DrafterKind`; a LoRA expert's additions are merged into its generalist's weights."""

@@ -23,7 +23,7 @@ ADAPTER = "adapter"  # folder of an expert that holds peft's files
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _KEY = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
 # What peft can do to a projection beyond W + (alpha / r) B A; each with the value that means "not".
-_UNREAD = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
+_UNSUPPORTED = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class LowRank:
         return self.up @ self.down
 
 
-def joined(parts: list[LowRank | None], widths: list[int]) -> LowRank:
+def concatenate_low_rank(parts: list[LowRank | None], widths: list[int]) -> LowRank:
     """One addition to projections of the same input laid side by side; None: a part without any.
 
     widths: out of each part; not read where there is one part only.
     """
     if len(parts) == 1:
         return parts[0]
-    some = next(part for part in parts if part is not None)
-    ups = [some.up.new_zeros(width, 0) if part is None else part.up for part, width in zip(parts, widths, strict=True)]
+    first = next(part for part in parts if part is not None)
+    ups = [first.up.new_zeros(width, 0) if part is None else part.up for part, width in zip(parts, widths, strict=True)]
     return LowRank(torch.cat([part.down for part in parts if part is not None]), torch.block_diag(*ups))
 
 
@@ -67,27 +67,29 @@ def load_adapter(folder: Path, drafter: Eagle3Drafter) -> Adapter:
         raise ArtifactError(
             f"{folder} is no readable adapter ({quote(error)}); wanted {CONFIG} and {WEIGHTS}"
         ) from None
-    odd = [
-        f"{key}={quote(config[key])}" for key, plain in _UNREAD.items() if config.get(key, plain) not in (plain, None)
+    unsupported = [
+        f"{key}={quote(config[key])}"
+        for key, plain in _UNSUPPORTED.items()
+        if config.get(key, plain) not in (plain, None)
     ]
-    odd += [key for key in ("rank_pattern", "alpha_pattern", "modules_to_save") if config.get(key)]
-    if config.get("peft_type") != "LORA" or odd:
-        found = ", ".join([str(config.get("peft_type")), *odd])
-        raise ArtifactError(f"{folder / CONFIG} describes {shorten(found)}; wanted plain LORA of one rank")
+    unsupported += [key for key in ("rank_pattern", "alpha_pattern", "modules_to_save") if config.get(key)]
+    if config.get("peft_type") != "LORA" or unsupported:
+        description = ", ".join([str(config.get("peft_type")), *unsupported])
+        raise ArtifactError(f"{folder / CONFIG} describes {shorten(description)}; wanted plain LORA of one rank")
     parts: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
-        if not (named := _KEY.fullmatch(key)):
+        if not (match := _KEY.fullmatch(key)):
             raise ArtifactError(f"{path} holds an unexpected tensor: {shorten(key)}")
-        parts.setdefault(named[1], {})[named[2]] = tensor.float().to(drafter.embedding.device)
+        parts.setdefault(match[1], {})[match[2]] = tensor.float().to(drafter.embedding.device)
     modules = dict(drafter.named_modules())
     for name, part in parts.items():
         module = modules.get(name)
         if not isinstance(module, nn.Linear):
             raise ArtifactError(f"{path} adds to {shorten(name)}, which is no projection of an EAGLE-3 drafter")
-        wanted = {"A": (rank, module.in_features), "B": (module.out_features, rank)}
-        found = {side: tuple(tensor.shape) for side, tensor in part.items()}
-        if found != wanted:
-            raise ArtifactError(f"{path}: {name} has shapes {found}, wanted {wanted}")
+        expected = {"A": (rank, module.in_features), "B": (module.out_features, rank)}
+        shapes = {side: tuple(tensor.shape) for side, tensor in part.items()}
+        if shapes != expected:
+            raise ArtifactError(f"{path}: {name} has shapes {shapes}, wanted {expected}")
     if not parts:
         raise ArtifactError(f"{path} holds no tensors; wanted lora_A and lora_B of some projection")
     return {name: LowRank(part["A"], part["B"] * scale) for name, part in parts.items()}
@@ -97,7 +99,7 @@ def load_adapter(folder: Path, drafter: Eagle3Drafter) -> Adapter:
 def merge(drafter: Eagle3Drafter, adapter: Adapter) -> Eagle3Drafter:
     """A drafter of its own with the additions inside its weights; the embedding stays shared."""
     memo = {id(drafter.embedding): drafter.embedding}
-    merged = copy.deepcopy(drafter, memo)
+    expert = copy.deepcopy(drafter, memo)
     for name, addition in adapter.items():
-        merged.get_submodule(name).weight.add_(addition.delta())
-    return merged
+        expert.get_submodule(name).weight.add_(addition.delta())
+    return expert

@@ -128,7 +128,7 @@ def draft_levels(
     shape: TreeShape,
     logits: Tensor | None = None,
     growth: Growth | None = None,
-    others: Others | None = None,
+    retrieval: Others | None = None,
 ) -> Tree:
     """Trees below the roots [B] from the outputs `last` [B, H]; levels are written from slot `base` on.
 
@@ -136,7 +136,7 @@ def draft_levels(
     """
     logits = drafter.logits(last) if logits is None else logits
     return expand(
-        root, logits, shape, level_step(drafter, cache, last, stable, base), drafter.token_ids, growth, others
+        root, logits, shape, level_step(drafter, cache, last, stable, base), drafter.token_ids, growth, retrieval
     )
 
 

@@ -26,7 +26,7 @@ from drafterforge.tree.merge import Others
 
 
 @dataclass
-class Ahead:
+class NewestState:
     """A drafter that has read more than the others."""
 
     stable: list[int]  # slots of each row
@@ -34,24 +34,24 @@ class Ahead:
     logits: Tensor  # of these, [B, W]
 
 
-class StackProposer(DrafterGroup):
+class StackedGroup(DrafterGroup):
     """State of N drafters for every row."""
 
     parallel = True
 
     def __init__(self, drafters: StackedDrafters) -> None:
         self.cache = new_draft_cache(drafters.members[0], 0)
-        self._use(drafters)
+        self._set_drafters(drafters)
         embedding = drafters.embedding
         self.stable: list[int] = []  # slots that every drafter has, of each row
         self.last = embedding.new_empty(len(drafters.members), 0, embedding.shape[1])  # newest outputs, [N, B, H]
         self.logits = embedding.new_empty(len(drafters.members), 0, drafters.token_ids.shape[1])  # of these, [N, B, W]
         self.unread: list[list[tuple[Tensor, Tensor]]] = []  # of each row: tokens [A] and features [A, 3H]
-        self.tell = False  # whether that is to be judged
-        self.ahead: dict[int, Ahead] = {}
+        self.for_judging = False  # whether that is to be judged
+        self.newer: dict[int, NewestState] = {}
         self.outputs: tuple[Tensor, Tensor] | None = None  # of the slots last judged, [N, B * A, H] and [N, B * A, W]
 
-    def _use(self, drafters: StackedDrafters) -> None:
+    def _set_drafters(self, drafters: StackedDrafters) -> None:
         self.drafters = drafters
         self.draft_ids = draft_id_table(drafters.token_ids, drafters.embedding.shape[0])
 
@@ -59,13 +59,13 @@ class StackProposer(DrafterGroup):
         """Add a row, see `Proposer`."""
         if any(self.unread):
             self.read()
-        self.ahead = {}
-        fresh = StackProposer.__new__(StackProposer)
-        fresh.drafters, fresh.ahead = self.drafters, {}
+        self.newer = {}
+        fresh = StackedGroup.__new__(StackedGroup)
+        fresh.drafters, fresh.newer = self.drafters, {}
         fresh.cache = new_draft_cache(self.drafters.members[0], len(self.drafters.members))
         fresh.stable, fresh.unread = [0], [[(text[1:], features)]]
         fresh.read()
-        self.cache = _beside(self.cache, fresh.cache, len(self.drafters.members)) if self.stable else fresh.cache
+        self.cache = _merge_caches(self.cache, fresh.cache, len(self.drafters.members)) if self.stable else fresh.cache
         self.last, self.logits = torch.cat((self.last, fresh.last), 1), torch.cat((self.logits, fresh.logits), 1)
         self.stable, self.unread = self.stable + fresh.stable, [*self.unread, []]
 
@@ -76,24 +76,28 @@ class StackProposer(DrafterGroup):
         self.cache.data = data.unflatten(2, (count, -1))[:, :, :, index].flatten(2, 3)
         self.last, self.logits = self.last[:, index], self.logits[:, index]
         self.stable, self.unread = [self.stable[row] for row in rows], [self.unread[row] for row in rows]
-        for one in self.ahead.values():
-            one.stable, one.last, one.logits = [one.stable[row] for row in rows], one.last[index], one.logits[index]
+        for state in self.newer.values():
+            state.stable, state.last, state.logits = (
+                [state.stable[row] for row in rows],
+                state.last[index],
+                state.logits[index],
+            )
 
     def remove(self, member: int) -> None:
         """Forget a drafter, and what it has read."""
         count = len(self.drafters.members)
-        others = [place for place in range(count) if place != member]
-        self._use(StackedDrafters([self.drafters.members[place] for place in others]))
-        self.cache.data = self.cache.data.unflatten(2, (count, -1))[:, :, others].flatten(2, 3)
-        self.last, self.logits = self.last[others], self.logits[others]
-        self.ahead = {others.index(place): one for place, one in self.ahead.items() if place != member}
+        members = [index for index in range(count) if index != member]
+        self._set_drafters(StackedDrafters([self.drafters.members[index] for index in members]))
+        self.cache.data = self.cache.data.unflatten(2, (count, -1))[:, :, members].flatten(2, 3)
+        self.last, self.logits = self.last[members], self.logits[members]
+        self.newer = {members.index(index): state for index, state in self.newer.items() if index != member}
 
-    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], tell: bool = True) -> None:
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool = True) -> None:
         """Remember what is to be read: counts[b] of tokens [B, A], features [B, A, 3H].
 
         tell: whether it is to be judged, for which it is read once more where one drafter has read it alone.
         """
-        self.tell = tell
+        self.for_judging = for_judging
         for row, count in enumerate(counts):
             self.unread[row].append((tokens[row, :count], features[row, :count]))
 
@@ -103,50 +107,52 @@ class StackProposer(DrafterGroup):
             return None
         drafters, batch = self.drafters, len(self.stable)
         tokens, features, counts = self._unread([0] * batch)
-        width, told = tokens.shape[1], truth is not None
-        alone = batch == len(drafters.members) == 1
+        width, judging = tokens.shape[1], truth is not None
+        single = batch == len(drafters.members) == 1
         rows = slice(width - 1, width)
-        if not alone:
+        if not single:
             rows = torch.arange(batch, device=tokens.device) * width + torch.tensor(counts, device=tokens.device) - 1
-        if alone:
-            hidden, logits = self._read_alone(tokens[0], features[0], told)
+        if single:
+            hidden, logits = self._read_single(tokens[0], features[0], judging)
         else:
-            hidden, logits = self._read_together(tokens, features, rows, told)
+            hidden, logits = self._read_all(tokens, features, rows, judging)
         judgement = None
-        if told:
+        if judging:
             self.outputs = hidden, logits
-            each = logits.unflatten(1, (batch, width))
-            each = torch.cat((self.logits[:, :, None], each[:, :, :-1]), dim=2)  # guesses of the tokens, not after them
-            judgement = judge(each, drafters.token_ids, self.draft_ids, truth, top_k, details)
+            guesses = logits.unflatten(1, (batch, width))
+            guesses = torch.cat(
+                (self.logits[:, :, None], guesses[:, :, :-1]), dim=2
+            )  # guesses of the tokens, not after them
+            judgement = judge(guesses, drafters.token_ids, self.draft_ids, truth, top_k, details)
             hidden, logits = hidden[:, rows], logits[:, rows]
         self.last, self.logits = hidden, logits
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
-        self.unread, self.ahead = [[] for _ in self.stable], {}
+        self.unread, self.newer = [[] for _ in self.stable], {}
         return judgement
 
-    def _read_together(self, tokens: Tensor, features: Tensor, rows: Tensor, told: bool) -> tuple[Tensor, Tensor]:
+    def _read_all(self, tokens: Tensor, features: Tensor, rows: Tensor, all_slots: bool) -> tuple[Tensor, Tensor]:
         """Outputs [N, R, H] and logits [N, R, W] of all slots if they are told, else of the newest, `rows` [B]."""
         drafters, width = self.drafters, tokens.shape[1]
         slots = torch.tensor(self.stable, device=tokens.device)[:, None] + torch.arange(width, device=tokens.device)
         used = max(self.stable) + width
-        reach = slots[:, :, None] if told else slots.flatten()[rows][:, None, None]
+        reach = slots[:, :, None] if all_slots else slots.flatten()[rows][:, None, None]
         mask = additive(torch.arange(used, device=tokens.device) <= reach, drafters.embedding.dtype)
         hidden = drafters.layer(
             drafters.embed(tokens.flatten()),
             drafters.fuse(features.flatten(0, 1)),
             slots.flatten(),
             self._attend(slots, used, mask),
-            rows=None if told else rows,
+            rows=None if all_slots else rows,
         )
         return hidden, drafters.logits(hidden)
 
-    def _read_alone(self, tokens: Tensor, features: Tensor, told: bool) -> tuple[Tensor, Tensor]:
+    def _read_single(self, tokens: Tensor, features: Tensor, all_slots: bool) -> tuple[Tensor, Tensor]:
         """The same for one drafter and one row, tokens [A] and features [A, 3H]: without padding and stacks."""
         drafter, width, start = self.drafters.members[0], tokens.shape[0], self.stable[0]
         self.cache.place(start, width)
         slots = start + torch.arange(width, device=tokens.device)
         mask = None  # the newest slot reads all
-        if told and width > 1:
+        if all_slots and width > 1:
             mask = torch.arange(start + width, device=tokens.device) <= slots[:, None]
             mask = additive(mask, drafter.embedding.dtype)[None]
         hidden = drafter.layer(
@@ -154,7 +160,7 @@ class StackProposer(DrafterGroup):
             drafter.fuse(features),
             slots,
             attend_to(self.cache, 1, mask),
-            rows=None if told else slice(width - 1, width),
+            rows=None if all_slots else slice(width - 1, width),
         )
         return hidden[None], drafter.logits(hidden)[None]
 
@@ -163,7 +169,7 @@ class StackProposer(DrafterGroup):
         if len(self.unread) == len(self.unread[0]) == 1 and not skip[0]:
             tokens, features = self.unread[0][0]
             return tokens[None], features[None], [len(tokens)]
-        rows = [_behind(row, done) for row, done in zip(self.unread, skip, strict=True)]
+        rows = [_unread_after(row, done) for row, done in zip(self.unread, skip, strict=True)]
         tokens, features = [tokens for tokens, _ in rows], [features for _, features in rows]
         counts = [len(part) for part in tokens]
         return pad_sequence(tokens, batch_first=True), pad_sequence(features, batch_first=True), counts
@@ -191,19 +197,19 @@ class StackProposer(DrafterGroup):
     def catch_up(self, member: int) -> None:
         """Let one drafter read what is unread."""
         drafter, stable = self.drafters.members[member], self.stable
-        if member in self.ahead:
-            stable = self.ahead[member].stable
-        tokens, features, counts = self._unread([mine - all_ for mine, all_ in zip(stable, self.stable, strict=True)])
+        if member in self.newer:
+            stable = self.newer[member].stable
+        tokens, features, counts = self._unread([count - read for count, read in zip(stable, self.stable, strict=True)])
         if not any(counts):
             return
         used = max(stable) + tokens.shape[1]
         self.cache.reserve(used)
         start, added = (torch.tensor(part, device=tokens.device) for part in (stable, counts))
-        last = append_slots(drafter, self._own(member), tokens, features, start, added, used)
+        last = append_slots(drafter, self._member_cache(member), tokens, features, start, added, used)
         stable = [slots + count for slots, count in zip(stable, counts, strict=True)]
-        self.ahead[member] = Ahead(stable, last, drafter.logits(last))
+        self.newer[member] = NewestState(stable, last, drafter.logits(last))
 
-    def _own(self, member: int) -> KeyValueCache:
+    def _member_cache(self, member: int) -> KeyValueCache:
         """The cache of one drafter: the same memory, as long as nothing more is reserved."""
         batch = len(self.stable)
         cache = object.__new__(KeyValueCache)
@@ -213,16 +219,16 @@ class StackProposer(DrafterGroup):
 
     def guesses(self, member: int, rows: list[int]) -> Tensor:
         """What one drafter makes of the token after the roots of some rows: logits [B', W]."""
-        logits = self._newest(member).logits
+        logits = self._newest_state(member).logits
         return logits if len(rows) == len(self.stable) else logits[rows]
 
-    def _newest(self, member: int) -> Ahead:
+    def _newest_state(self, member: int) -> NewestState:
         if any(self.unread):
-            if len(self.drafters.members) == 1 and not self.tell:
+            if len(self.drafters.members) == 1 and not self.for_judging:
                 self.read()
             else:
                 self.catch_up(member)
-        return self.ahead.get(member) or Ahead(self.stable, self.last[member], self.logits[member])
+        return self.newer.get(member) or NewestState(self.stable, self.last[member], self.logits[member])
 
     def draft(
         self,
@@ -231,41 +237,41 @@ class StackProposer(DrafterGroup):
         root: Tensor,
         shape: TreeShape,
         growth: Growth | None = None,
-        others: Others | None = None,
+        retrieval: Others | None = None,
     ) -> Tree:
         """Trees of one drafter below the roots [B'] of some rows; growth, others: as for `expand`."""
-        one = self._newest(member)
-        base = max(one.stable[row] for row in rows)
+        state = self._newest_state(member)
+        base = max(state.stable[row] for row in rows)
         self.cache.reserve(base + shape.top_k * shape.depth)
-        cache, last, logits = self._own(member), one.last, one.logits
-        stable = torch.tensor([one.stable[row] for row in rows], device=root.device)
+        cache, last, logits = self._member_cache(member), state.last, state.logits
+        stable = torch.tensor([state.stable[row] for row in rows], device=root.device)
         if len(rows) < len(self.stable):
             index = torch.tensor(rows, device=root.device)
             cache.keep_rows(index)
             last, logits = last[index], logits[index]
         drafter: FusedDrafter = self.drafters.members[member]
-        return draft_levels(drafter, cache, last, root, stable, base, shape, logits, growth, others)
+        return draft_levels(drafter, cache, last, root, stable, base, shape, logits, growth, retrieval)
 
 
-def _behind(parts: Sequence[tuple[Tensor, Tensor]], done: int) -> tuple[Tensor, Tensor]:
+def _unread_after(parts: Sequence[tuple[Tensor, Tensor]], done: int) -> tuple[Tensor, Tensor]:
     """Tokens and features of these parts behind the first `done`; parts that are done are not looked at."""
-    wanted = sum(len(tokens) for tokens, _ in parts) - done
-    found: list[tuple[Tensor, Tensor]] = []
+    num_wanted = sum(len(tokens) for tokens, _ in parts) - done
+    suffix: list[tuple[Tensor, Tensor]] = []
     count = 0
     for part in reversed(parts):
-        if found and count >= wanted:
+        if suffix and count >= num_wanted:
             break
-        found.append(part)
+        suffix.append(part)
         count += len(part[0])
-    tokens, features = zip(*reversed(found), strict=True)
-    return torch.cat(tokens)[count - wanted :], torch.cat(features)[count - wanted :]
+    tokens, features = zip(*reversed(suffix), strict=True)
+    return torch.cat(tokens)[count - num_wanted :], torch.cat(features)[count - num_wanted :]
 
 
-def _beside(cache: KeyValueCache, other: KeyValueCache, count: int) -> KeyValueCache:
+def _merge_caches(cache: KeyValueCache, added: KeyValueCache, count: int) -> KeyValueCache:
     """The rows of both caches, drafter by drafter."""
-    slots = max(cache.data.shape[4], other.data.shape[4])
+    slots = max(cache.data.shape[4], added.data.shape[4])
     cache.grow(slots)
-    other.grow(slots)
-    parts = [one.data.unflatten(2, (count, -1)) for one in (cache, other)]
-    cache.data = torch.cat(parts, dim=3).flatten(2, 3)
+    added.grow(slots)
+    row_parts = [part.data.unflatten(2, (count, -1)) for part in (cache, added)]
+    cache.data = torch.cat(row_parts, dim=3).flatten(2, 3)
     return cache

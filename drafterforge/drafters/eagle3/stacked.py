@@ -24,22 +24,22 @@ from drafterforge.kernels.rope import apply_rope
 StackedAttend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-class Additions:
+class StackedLowRank:
     """Low-rank additions of n drafters to one base, padded with zeros to the largest rank."""
 
     def __init__(self, linears: Sequence[FrozenLinear | AdaptedLinear]) -> None:
         """linears: of one base; their own additions become views of what is held here."""
-        lows = [one.low if isinstance(one, AdaptedLinear) else None for one in linears]
+        lows = [linear.low if isinstance(linear, AdaptedLinear) else None for linear in linears]
         weight = base_of(linears[0]).weight
         count, rank = len(lows), max(low.down.shape[0] for low in lows if low is not None)
         self.down = weight.new_zeros(count, rank, weight.shape[1])
         self.up = weight.new_zeros(count, rank, weight.shape[0])  # other orders are copied anew in every product
-        for place, low in enumerate(lows):
+        for index, low in enumerate(lows):
             if low is not None:
-                own = LowRank(self.down[place, : low.down.shape[0]], self.up[place, : low.up.shape[1]].t())
-                own.down.copy_(low.down)
-                own.up.copy_(low.up)
-                linears[place].low = own
+                view = LowRank(self.down[index, : low.down.shape[0]], self.up[index, : low.up.shape[1]].t())
+                view.down.copy_(low.down)
+                view.up.copy_(low.up)
+                linears[index].low = view
 
     def add(self, out: Tensor, x: Tensor) -> Tensor:
         """What is added for x [n, R, in], or [R, in] read by all alike, to out of n or of 1: [n, R, out]."""
@@ -56,13 +56,13 @@ class StackedLinear:
 
     def __init__(self, linears: Sequence[FrozenLinear | AdaptedLinear]) -> None:
         """linears: those that share a base stand side by side."""
-        self.families: list[tuple[slice, FrozenLinear, Additions | None]] = []
+        self.families: list[tuple[slice, FrozenLinear, StackedLowRank | None]] = []
         start = 0
-        for _, group in groupby(linears, key=lambda one: id(base_of(one))):
+        for _, group in groupby(linears, key=lambda linear: id(base_of(linear))):
             members = list(group)
             part = slice(start, start + len(members))
-            adapted = any(isinstance(one, AdaptedLinear) for one in members)
-            self.families.append((part, base_of(members[0]), Additions(members) if adapted else None))
+            adapted = any(isinstance(linear, AdaptedLinear) for linear in members)
+            self.families.append((part, base_of(members[0]), StackedLowRank(members) if adapted else None))
             start = part.stop
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -71,11 +71,11 @@ class StackedLinear:
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     @staticmethod
-    def _family(x: Tensor, part: slice, base: FrozenLinear, additions: Additions | None) -> Tensor:
-        own = x if x.dim() == 2 else x[part]
-        out = base(own)
+    def _family(x: Tensor, part: slice, base: FrozenLinear, additions: StackedLowRank | None) -> Tensor:
+        inputs = x if x.dim() == 2 else x[part]
+        out = base(inputs)
         if additions is not None:
-            return additions.add(out, own)
+            return additions.add(out, inputs)
         return out.expand(part.stop - part.start, -1, -1) if x.dim() == 2 else out
 
 
@@ -84,18 +84,18 @@ def base_of(linear: FrozenLinear | AdaptedLinear) -> FrozenLinear:
     return linear.base if isinstance(linear, AdaptedLinear) else linear
 
 
-def by_family(drafters: Sequence[FusedDrafter]) -> list[int]:
+def family_order(drafters: Sequence[FusedDrafter]) -> list[int]:
     """An order of the drafters in which those of one generalist stand side by side, itself first."""
     roots = [drafter.generalist or drafter for drafter in drafters]
-    first = {id(root): place for place, root in reversed(list(enumerate(roots)))}
-    return sorted(range(len(drafters)), key=lambda place: (first[id(roots[place])], place))
+    first = {id(root): index for index, root in reversed(list(enumerate(roots)))}
+    return sorted(range(len(drafters)), key=lambda index: (first[id(roots[index])], index))
 
 
 class StackedDrafters:
     """N drafters of equal shape; each is a `FusedDrafter`, which stays its own way of drafting."""
 
     def __init__(self, members: Sequence[FusedDrafter]) -> None:
-        """members: in the order of `by_family`."""
+        """members: in the order of `family_order`."""
         self.members, self.spec, self.embedding = list(members), members[0].spec, members[0].embedding
         for member in members:
             if signature(member) != signature(members[0]):

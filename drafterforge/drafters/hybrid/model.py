@@ -1,7 +1,7 @@
-"""An EAGLE-3 drafter whose trees also take what retrieval proposes.
+"""An EAGLE-3 drafter and a retrieval drafter that build one tree together.
 
-What the drafter says counts where retrieval has seen little of the kind, see `tree.merge`: one tree of both is as large
-and as deep as its nodes are likely to be accepted, not as a shape says.
+The EAGLE-3 drafter matters where retrieval has seen few occurrences, see `tree.merge`. The size and depth of the tree
+follow from the acceptance probability of its nodes, not from a fixed shape.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from drafterforge.errors import ConfigError
 
 @dataclass(frozen=True)
 class HybridDrafter(Drafter):
-    """The two drafters, how much each counts, and what a level and a node must be worth.
+    """The two drafters, their weights, and thresholds for drafting a level and verifying a node.
 
-    Defaults were among the fastest of some hundred tried by replaying held-out answers, with the kernels of native.c
-    and a target of 135 million parameters; where nodes cost less, as on a GPU, a smaller `min_probability` pays.
+    The defaults were among the fastest of about a hundred in replays of held-out answers, on a CPU with native.c and a
+    target of 135 million parameters. Where nodes cost less, as on a GPU, a smaller `min_probability` is faster.
     """
 
     kind = "hybrid"
 
     neural: FusedDrafter
     retrieval: Retrieval
-    trust: float = 8.0  # the EAGLE-3 drafter's law weighs as much as so many of retrieval's doubts
-    enough: float = 0.8  # nothing is drafted where retrieval alone is expected to add as many tokens
-    min_reach: float = 0.4  # probability that parents of a drafted level hold, as far as retrieval cannot tell
-    min_probability: float = 0.08  # of a node that is verified, all its ancestors included
+    trust: float = 8.0  # weight of the EAGLE-3 distribution, in units of retrieval's `doubt`
+    min_retrieval_tokens: float = 0.8  # skip the EAGLE-3 pass if retrieval alone is expected to add as many tokens
+    min_reach: float = 0.4  # probability of accepting a level's parents, times the drafter's weight, to draft it
+    min_probability: float = 0.08  # probability of accepting a node and its ancestors, to verify it
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         for name in ("min_reach", "min_probability"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
-        for name in ("trust", "enough"):
+        for name in ("trust", "min_retrieval_tokens"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")

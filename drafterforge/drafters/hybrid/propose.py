@@ -1,4 +1,4 @@
-"""Trees that an EAGLE-3 drafter and retrieval draft together, live and in replays.
+"""Drafting of one tree by an EAGLE-3 drafter and retrieval together; decoding and replays share it.
 
 Axes: B rows, S candidates of a level.
 """
@@ -11,67 +11,72 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from drafterforge.drafters.base import CandidateIndex, DraftRows
+from drafterforge.drafters.base import CandidateIndex, DraftRows, IndexedDrafting
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.propose import RetrievalProposer
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import Others, as_tree, beside, likeliest
 
-TINY = 1e-9  # probability; no candidate is less likely
+TINY = 1e-9  # probability below which no candidate is proposed
 
 
 class RetrievalIndex(CandidateIndex):
-    """Looks up what hybrids take from retrieval; judged by what they take without any guess of their neural drafter."""
+    """The retrieval half of hybrids; judged on the tokens that it adds without the neural drafter."""
 
     def __init__(self, drafter: HybridDrafter) -> None:
-        """drafter: whose retrieval drafter it serves."""
-        self.retrieval = drafter.retrieval  # held, as `index_key` has its address
+        self.retrieval = drafter.retrieval  # keeps it alive: the key of `HybridDrafting` holds its id
         spec = drafter.retrieval.spec
-        taken = replace(
+        retrieval = replace(
             drafter.retrieval,
             spec=replace(spec, doubt=spec.doubt * drafter.trust),
             min_probability=max(drafter.min_probability, TINY),
             min_expected=0.0,
         )
         self.doubt = spec.doubt
-        super().__init__(RetrievalProposer(taken))
+        super().__init__(RetrievalProposer(retrieval))
 
     def evidence(self, rows: Sequence[int], depth: int) -> list[Evidence]:
-        """What followed where the texts of some rows stood before, `depth` tokens at most."""
+        """See `CandidateIndex`."""
         self.catch_up()
         return [self.proposer.evidence(row, depth)._replace(doubt=self.doubt) for row in rows]
 
 
-def index_key(drafter: HybridDrafter) -> tuple[int, float, float]:
-    """What decides what is taken from retrieval: where this is equal, one `RetrievalIndex` is enough."""
-    return id(drafter.retrieval), drafter.trust, drafter.min_probability
+class HybridDrafting(IndexedDrafting):
+    """One hybrid's use of a `RetrievalIndex`."""
+
+    def __init__(self, drafter: HybridDrafter) -> None:
+        self.drafter = drafter
+        self.key = id(drafter.retrieval), drafter.trust, drafter.min_probability
+
+    def index(self) -> RetrievalIndex:
+        """See `IndexedDrafting`."""
+        return RetrievalIndex(self.drafter)
+
+    def draft(self, evidence: Sequence[Evidence], root: Tensor, shape: TreeShape, draft: DraftRows) -> Tree:
+        """Trees below the roots [B]; rows where retrieval alone is expected to yield enough skip the EAGLE-3 pass."""
+        drafter = self.drafter
+        retrieval = Others(evidence, drafter.trust, drafter.min_probability, shape.top_k)
+        nodes = [likeliest(row, shape.num_tokens, shape.top_k, retrieval.least) for row in evidence]
+        expected = [sum(row.probabilities) for row in nodes]  # tokens that retrieval alone adds
+        neural = [row for row, tokens in enumerate(expected) if tokens < drafter.min_retrieval_tokens]
+        looked_up = [row for row in range(len(nodes)) if row not in neural]
+        parts = []
+        if looked_up:
+            parts.append((looked_up, as_tree(root[looked_up], [nodes[row] for row in looked_up])))
+        if neural:
+            retrieval = retrieval.of(neural)
+            ignorance = [row.ignorance(drafter.trust) for row in retrieval.evidence]
+            growth = ReachGrowth(shape, drafter.min_reach, torch.tensor(ignorance, device=root.device))
+            parts.append((neural, draft(neural, growth, retrieval)))
+        return beside(parts, len(nodes))
 
 
-def draft_hybrid(
-    drafter: HybridDrafter, evidence: Sequence[Evidence], root: Tensor, shape: TreeShape, draft: DraftRows
-) -> Tree:
-    """Trees below the roots [B], by retrieval alone where that promises enough."""
-    others = Others(evidence, drafter.trust, drafter.min_probability, shape.top_k)
-    alone = [likeliest(one, shape.num_tokens, shape.top_k, others.least) for one in evidence]
-    unsure = [row for row, nodes in enumerate(alone) if sum(nodes.probabilities) < drafter.enough]
-    sure = [row for row in range(len(alone)) if row not in unsure]
-    parts = []
-    if sure:
-        parts.append((sure, as_tree(root[sure], [alone[row] for row in sure])))
-    if unsure:
-        theirs = others.of(unsure)
-        ignorance = [one.ignorance(drafter.trust) for one in theirs.evidence]
-        growth = WorthReading(shape, drafter.min_reach, torch.tensor(ignorance, device=root.device))
-        parts.append((unsure, draft(unsure, growth, theirs)))
-    return beside(parts, len(alone))
-
-
-class WorthReading:
-    """Levels are drafted while their parents are likely to be reached, as far as retrieval cannot tell."""
+class ReachGrowth:
+    """Drafts another level while its parents are likely to be accepted and retrieval does not decide alone."""
 
     def __init__(self, shape: TreeShape, min_reach: float, ignorance: Tensor) -> None:
-        """ignorance: the share of the drafter's law beside what retrieval knows, [B]."""
+        """ignorance: weight of the drafter's distribution against retrieval's evidence, in [0, 1], [B]."""
         self.shape, self.min_reach, self.ignorance = shape, min_reach, ignorance
 
     def go_on(self, level: int, scores: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class RetrievalKind(DrafterKind):
 
     def build(self, job: TrainingJob) -> Datastore:
         """The datastore of the training answers."""
-        return Datastore.build(answer_texts(job.answers.rows("train", job.alone), RetrievalSpec().max_ngram))
+        return Datastore.build(answer_texts(job.answers.rows("train", job.answers_domain), RetrievalSpec().max_ngram))
 
     def train(self, job: TrainingJob) -> TrainedDrafter:
         """See `DrafterKind`; nothing is learned."""

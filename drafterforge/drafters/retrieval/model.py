@@ -51,37 +51,37 @@ class ContextIndex:
     def __init__(self, spec: RetrievalSpec) -> None:
         self.spec = spec
         self.tokens: list[int] = []
-        self._places: dict[tuple[int, ...], list[int]] = {}
+        self._positions: dict[tuple[int, ...], list[int]] = {}
 
     def append(self, tokens: Iterable[int]) -> None:
         """Lengthen the sequence."""
-        text, places = self.tokens, self._places
+        text, positions = self.tokens, self._positions
         shortest, longest = self.spec.min_ngram, self.spec.max_ngram
         for token in tokens:
             end = len(text)  # only now do the n-grams before `token` have a continuation
             recent = tuple(text[-longest:])
             for start in range(len(recent) - shortest + 1):
-                places.setdefault(recent[start:], []).append(end)
+                positions.setdefault(recent[start:], []).append(end)
             text.append(token)
 
     def occurrences(self) -> list[Match]:
         """The best `max_matches` earlier occurrences of the current suffix: longest first, then most recent first."""
-        text, places, spec = self.tokens, self._places, self.spec
+        text, positions, spec = self.tokens, self._positions, self.spec
         recent = tuple(text[-spec.max_ngram :])
-        found: list[Match] = []
+        matches: list[Match] = []
         room = spec.max_matches
         for length in range(len(recent), spec.min_ngram - 1, -1):
             if not room:
                 break
             # the most recent max_matches suffice: any that matches longer has been named, and used up room
-            ends = places.get(recent[-length:], [])[: -spec.max_matches - 1 : -1]
+            ends = positions.get(recent[-length:], [])[: -spec.max_matches - 1 : -1]
             if ends and length < len(recent):
-                before, back = recent[-length - 1], length + 1
-                ends = [end for end in ends if end < back or text[end - back] != before]
+                preceding, distance = recent[-length - 1], length + 1
+                ends = [end for end in ends if end < distance or text[end - distance] != preceding]
             if ends:
-                found.append((length, ends[:room]))
-                room -= len(found[-1][1])
-        return found
+                matches.append((length, ends[:room]))
+                room -= len(matches[-1][1])
+        return matches
 
 
 class Datastore:
@@ -89,7 +89,7 @@ class Datastore:
 
     def __init__(self, text: np.ndarray) -> None:
         """text: sequences with separators around them, [N] int32."""
-        order = reading_back(text)
+        order = suffix_order(text)
         self._text = text
         self.text, self.order = memoryview(text), memoryview(order)  # gives plain integers, quickly
         before = text[order - 1]
@@ -113,7 +113,7 @@ class Datastore:
         """
         order = self.order
         inner_low = inner_high = 0  # places in between match longer and are named already
-        found: list[Match] = []
+        matches: list[Match] = []
         room = spec.max_matches
         ranges = self._ranges(context[: -spec.max_ngram - 1 : -1])
         for length in range(len(ranges), spec.min_ngram - 1, -1):
@@ -122,15 +122,15 @@ class Datastore:
                 inner_low = inner_high = low
             hole = inner_high - inner_low
             count = high - low - hole
-            taken = min(count, room)
-            if taken:
-                picks = [low + pick * count // taken for pick in range(taken)]
-                found.append((length, [order[pick if pick < inner_low else pick + hole] for pick in picks]))
-                room -= taken
+            num_picks = min(count, room)
+            if num_picks:
+                picks = [low + pick * count // num_picks for pick in range(num_picks)]
+                matches.append((length, [order[pick if pick < inner_low else pick + hole] for pick in picks]))
+                room -= num_picks
             if not room:
                 break
             inner_low, inner_high = low, high
-        return found
+        return matches
 
     def _ranges(self, backwards: Sequence[int]) -> list[tuple[int, int]]:
         """Ranges of `order` whose places follow the first 1, 2, ... of these tokens, as long as there are any."""
@@ -144,11 +144,11 @@ class Datastore:
             if text[order[low] - length] == token == text[order[high - 1] - length]:
                 continue
 
-            def before(place: int, length: int = length) -> int:
-                return text[place - length]
+            def token_before(position: int, length: int = length) -> int:
+                return text[position - length]
 
-            low = bisect_left(order, token, low, high, key=before)
-            high = bisect_right(order, token, low, high, key=before)
+            low = bisect_left(order, token, low, high, key=token_before)
+            high = bisect_right(order, token, low, high, key=token_before)
         return [*ranges, (low, high)] if low < high else ranges
 
     def save(self, folder: Path) -> None:
@@ -187,9 +187,9 @@ class Datastore:
             raise ArtifactError(
                 f"{folder} is no readable datastore ({error}); wanted config.json and {path.name}; {REMEDY}"
             ) from None
-        found = config.get("kind") if isinstance(config, dict) else config
-        if found != KIND:
-            raise ArtifactError(f"{folder / 'config.json'} describes a {quote(found)}, wanted kind {KIND!r}; {REMEDY}")
+        kind = config.get("kind") if isinstance(config, dict) else config
+        if kind != KIND:
+            raise ArtifactError(f"{folder / 'config.json'} describes a {quote(kind)}, wanted kind {KIND!r}; {REMEDY}")
         if arrays.keys() - {"order"} != {"text"}:  # order: of datastores that were stored sorted
             raise ArtifactError(
                 f"{path} holds {shorten(', '.join(sorted(arrays))) or 'nothing'}; wanted text; {REMEDY}"
@@ -226,27 +226,27 @@ class Retrieval(Drafter):
     min_expected: float = 0.3  # nor is a tree of which fewer tokens than this are expected to be confirmed
 
 
-def reading_back(text: np.ndarray) -> np.ndarray:
+def suffix_order(text: np.ndarray) -> np.ndarray:
     """Places of `text` with a token on both sides, [M] int32, sorted by the tokens before them, nearest first.
 
     Prefix doubling: ranks by the last h tokens give ranks by the last 2h.  Separators differ from each other.
     """
-    walls = text == SEPARATOR
-    rank = np.unique(np.where(walls, -np.cumsum(walls), text), return_inverse=True)[1]
+    separators = text == SEPARATOR
+    rank = np.unique(np.where(separators, -np.cumsum(separators), text), return_inverse=True)[1]
     reach = 1
     while rank.max() < len(text) - 1:
         pair = rank * len(text)
         pair[reach:] += rank[:-reach]
         rank = np.unique(pair, return_inverse=True)[1]
         reach *= 2
-    places = inside(text)
-    return places[np.argsort(rank[places - 1])].astype(np.int32)
+    positions = inner_positions(text)
+    return positions[np.argsort(rank[positions - 1])].astype(np.int32)
 
 
-def inside(text: np.ndarray) -> np.ndarray:
+def inner_positions(text: np.ndarray) -> np.ndarray:
     """The places of `text` with a token on both sides, ascending."""
-    walls = text == SEPARATOR
-    return np.flatnonzero(~walls[1:] & ~walls[:-1]) + 1
+    separators = text == SEPARATOR
+    return np.flatnonzero(~separators[1:] & ~separators[:-1]) + 1
 
 
 def evidence_of(context: ContextIndex, datastore: Datastore | None, depth: int) -> Evidence:
@@ -260,17 +260,17 @@ def weighted_occurrences(
 ) -> list[tuple[float, list[int]]]:
     """Weight of every occurrence and the `depth` tokens after it; a separator stands where its sequence ends."""
     spec, text = context.spec, context.tokens
-    found: list[tuple[float, list[int]]] = []
-    for length, places in context.occurrences():
+    occurrences: list[tuple[float, list[int]]] = []
+    for length, positions in context.occurrences():
         weight = spec.length_weight ** (length - 1)
-        for place in places:
-            ahead = text[place : place + depth]
+        for position in positions:
+            ahead = text[position : position + depth]
             while len(ahead) < depth:  # what overlaps the suffix goes on as it did: the text repeats itself
                 ahead += ahead[: depth - len(ahead)]
-            found.append((weight, ahead))
+            occurrences.append((weight, ahead))
             weight *= spec.recency
     if datastore is not None:
-        for length, places in datastore.lookup(text, spec):
+        for length, positions in datastore.lookup(text, spec):
             weight = spec.datastore_weight * spec.length_weight ** (length - 1)
-            found += [(weight, datastore.text[place : place + depth].tolist()) for place in places]
-    return found
+            occurrences += [(weight, datastore.text[position : position + depth].tolist()) for position in positions]
+    return occurrences

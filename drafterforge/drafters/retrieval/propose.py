@@ -15,7 +15,7 @@ from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import Nodes, as_tree, likeliest
 
-MOST = 16  # proposals for one token that are told, best first
+MAX_PROPOSALS = 16  # proposals for one token that are told, best first
 
 
 class RetrievalProposer(JudgedProposer):
@@ -46,15 +46,15 @@ class RetrievalProposer(JudgedProposer):
         self, tokens: Tensor, features: Tensor, counts: Sequence[int]
     ) -> list[list[dict[int, float]]]:
         """As `read`; returns what would have been proposed for each committed token, with probabilities."""
-        one = TreeShape(num_tokens=MOST + 1, depth=1, top_k=MOST)
-        told = []
+        shape = TreeShape(num_tokens=MAX_PROPOSALS + 1, depth=1, top_k=MAX_PROPOSALS)
+        guesses = []
         for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
-            told.append([])
+            guesses.append([])
             for token in committed[:count]:
-                found = self._worth(index, one)
-                told[-1].append(dict(zip(found.tokens, found.probabilities, strict=True)))
+                nodes = self._likely_nodes(index, shape)
+                guesses[-1].append(dict(zip(nodes.tokens, nodes.probabilities, strict=True)))
                 index.append([token])
-        return told
+        return guesses
 
     def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees of different sizes, the smaller ones padded; nothing where little is expected."""
@@ -64,14 +64,14 @@ class RetrievalProposer(JudgedProposer):
         """As `draft_trees`, for some rows, whose roots are [B']."""
         if shape.depth == 0 or shape.num_tokens <= 1:
             return root_only(root)
-        return as_tree(root, [self._worth(self.rows[row], shape) for row in rows])
+        return as_tree(root, [self._likely_nodes(self.rows[row], shape) for row in rows])
 
     def evidence(self, row: int, depth: int) -> Evidence:
         """What followed where a row's text stood before, whatever it may be worth."""
         return evidence_of(self.rows[row], self.drafter.datastore, depth)
 
-    def _worth(self, index: ContextIndex, shape: TreeShape) -> Nodes:
+    def _likely_nodes(self, index: ContextIndex, shape: TreeShape) -> Nodes:
         """The tree below a root, if it is worth verifying."""
-        drafter, known = self.drafter, evidence_of(index, self.drafter.datastore, shape.depth)
-        found = likeliest(known, shape.num_tokens, shape.top_k, drafter.min_probability)
-        return found if sum(found.probabilities) >= drafter.min_expected else Nodes([], [], [], [])
+        drafter, evidence = self.drafter, evidence_of(index, self.drafter.datastore, shape.depth)
+        nodes = likeliest(evidence, shape.num_tokens, shape.top_k, drafter.min_probability)
+        return nodes if sum(nodes.probabilities) >= drafter.min_expected else Nodes([], [], [], [])

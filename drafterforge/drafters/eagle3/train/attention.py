@@ -52,8 +52,8 @@ def _probabilities(q: Tensor, k: Tensor, diagonal: Tensor, allowed: Tensor) -> T
     """
     prefix = (q @ k.transpose(1, 2)).float().masked_fill_(~allowed, float("-inf"))
     num_keys, rows = diagonal.shape[:2]
-    own = q.view(num_keys, rows, -1, q.shape[-1]) @ diagonal.transpose(2, 3)  # [Hk, R, G, i]
-    return torch.cat((prefix, own.reshape(num_keys, q.shape[1], -1).float()), dim=-1).softmax(dim=-1)
+    diagonals = q.view(num_keys, rows, -1, q.shape[-1]) @ diagonal.transpose(2, 3)  # [Hk, R, G, i]
+    return torch.cat((prefix, diagonals.reshape(num_keys, q.shape[1], -1).float()), dim=-1).softmax(dim=-1)
 
 
 class _TttAttention(torch.autograd.Function):
@@ -73,8 +73,8 @@ class _TttAttention(torch.autograd.Function):
             size = kb.shape[1]
             mixed = prob[..., :size] @ vb
             if dv.shape[2]:
-                own = prob[..., size:].view(*dv.shape[:2], -1, dv.shape[2])  # [Hk, R, G, i]
-                mixed = mixed + (own @ dv).reshape(mixed.shape)
+                later_prob = prob[..., size:].view(*dv.shape[:2], -1, dv.shape[2])  # [Hk, R, G, i]
+                mixed = mixed + (later_prob @ dv).reshape(mixed.shape)
             out[first:last] = _unfold(mixed, last - first)
         ctx.save_for_backward(q, k, v, later_k, later_v, row_slots, out)
         return out
@@ -116,14 +116,14 @@ class _TttAttention(torch.autograd.Function):
             grad_k[low:high] += (grad_prefix.transpose(1, 2) @ qb).transpose(0, 1).float()
             grad_v[low:high] += (prob[..., :size].to(q.dtype).transpose(1, 2) @ g).transpose(0, 1).float()
             if steps:
-                own = prob[..., size:].view(*by_row, steps)  # [Hk, R, G, i]
+                later_prob = prob[..., size:].view(*by_row, steps)  # [Hk, R, G, i]
                 g_rows = g.view(*by_row, g.shape[-1])
-                grad_own = (g_rows @ dv.transpose(2, 3)).float() - delta.view(*by_row, 1)
-                grad_own = (own * grad_own).to(q.dtype)
-                gq = gq + (grad_own @ dk).reshape(gq.shape)
+                grad_later = (g_rows @ dv.transpose(2, 3)).float() - delta.view(*by_row, 1)
+                grad_later = (later_prob * grad_later).to(q.dtype)
+                gq = gq + (grad_later @ dk).reshape(gq.shape)
                 q_rows = qb.view(*by_row, qb.shape[-1])
-                grad_later_k[:, first:last] = (grad_own.transpose(2, 3) @ q_rows).permute(2, 1, 0, 3)
-                grad_later_v[:, first:last] = (own.to(q.dtype).transpose(2, 3) @ g_rows).permute(2, 1, 0, 3)
+                grad_later_k[:, first:last] = (grad_later.transpose(2, 3) @ q_rows).permute(2, 1, 0, 3)
+                grad_later_v[:, first:last] = (later_prob.to(q.dtype).transpose(2, 3) @ g_rows).permute(2, 1, 0, 3)
             grad_q[first:last] = _unfold(gq * scale, rows)
         return (
             grad_q,

@@ -11,32 +11,38 @@ import torch
 from drafterforge.config.drafter import CausalLMConfig, Eagle3DrafterConfig
 from drafterforge.drafters.base import TrainedDrafter, TrainingJob
 from drafterforge.drafters.eagle3.checkpoint import check_taps, load_drafter, load_expert, save_drafter
-from drafterforge.drafters.eagle3.init import TargetWeights, scratch_init, size_norms, warm_init, with_vocabulary
+from drafterforge.drafters.eagle3.init import (
+    TargetWeights,
+    init_feature_norms,
+    scratch_init,
+    warm_init,
+    with_vocabulary,
+)
 from drafterforge.drafters.eagle3.lora import ADAPTER
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec
-from drafterforge.drafters.eagle3.train.lora import add_adapter, save_adapter, take_additions
+from drafterforge.drafters.eagle3.train.lora import add_adapter, load_additions, save_adapter
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.drafters.eagle3.vocab import coverage, draft_token_ids
 from drafterforge.targets.load import Target
 
 # settings that were not always there: folders made before lack them
-ADDED = {"fc_norm": False, "norm_output": False, "head": "own"}
-FORMER = {"causal_lm": asdict(CausalLMConfig())}  # keys of another kind that all folders have
+LATER_DEFAULTS = {"fc_norm": False, "norm_output": False, "head": "own"}
+LEGACY_KEYS = {"causal_lm": asdict(CausalLMConfig())}  # keys of another kind that all folders have
 
 
-def recorded(drafter: Eagle3DrafterConfig) -> dict[str, Any]:
+def recorded_config(drafter: Eagle3DrafterConfig) -> dict[str, Any]:
     """The settings that a drafter is found by, without those added later that change nothing."""
-    return FORMER | {key: value for key, value in asdict(drafter).items() if ADDED.get(key, ...) != value}
+    return LEGACY_KEYS | {key: value for key, value in asdict(drafter).items() if LATER_DEFAULTS.get(key, ...) != value}
 
 
 def recorded_settings(job: TrainingJob) -> dict[str, Any]:
     """What decides the drafter, see `DrafterKind`."""
     target = job.target
     return {
-        "drafter": recorded(job.config),
+        "drafter": recorded_config(job.config),
         "domain": job.domain,
-        **job.recorded,
+        **job.input_settings,
         "parent": job.parent.manifest.digest if job.parent else None,
         **({"origin": job.origin.manifest.as_parent()} if job.origin else {}),
         **({"taps": list(target.backbone.taps)} if target.features_fingerprint != target.fingerprint else {}),
@@ -49,7 +55,7 @@ def train(job: TrainingJob) -> TrainedDrafter:
     drafter = start_drafter(job)
     batches = job.batches()
     if config.fc_norm and config.init == "warm":
-        size_norms(drafter, next(iter(batches)).features)
+        init_feature_norms(drafter, next(iter(batches)).features)
     distilled = job.distil(DistillModule(drafter, target.head_weight, job.trainer))
 
     def save(folder: Path) -> None:
@@ -58,7 +64,7 @@ def train(job: TrainingJob) -> TrainedDrafter:
         else:
             save_drafter(folder, drafter)
 
-    emitted = job.answers.token_counts(target.config.vocab_size, "val", job.alone)
+    emitted = job.answers.token_counts(target.config.vocab_size, "val", job.answers_domain)
     metrics = {
         "val_accept_length": distilled.best_score,
         "best_step": distilled.best_step,
@@ -81,13 +87,13 @@ def start_drafter(job: TrainingJob) -> Eagle3Drafter:
     if settings.tuning == "lora":
         drafter, additions = load_expert(parent, embedding)
         drafter = add_adapter(drafter, settings.lora, job.seed)
-        return drafter if additions is None else take_additions(drafter, parent / ADAPTER)
+        return drafter if additions is None else load_additions(drafter, parent / ADAPTER)
     if parent is not None and settings.head == "own":
         return load_drafter(parent, embedding)  # with its vocabulary map: a new one would scramble its head
-    emitted = job.answers.token_counts(config.vocab_size, domain=job.alone)
+    emitted = job.answers.token_counts(config.vocab_size, domain=job.answers_domain)
     token_ids = draft_token_ids(emitted, settings.draft_vocab_size)
     if parent is not None:
-        return keep_head(with_vocabulary(load_drafter(parent, embedding), token_ids), target)
+        return freeze_target_head(with_vocabulary(load_drafter(parent, embedding), token_ids), target)
     spec = DrafterSpec.for_target(config, target.backbone.taps, len(token_ids))
     spec = replace(spec, fc_norm=settings.fc_norm, norm_output=settings.norm_output)
     drafter = Eagle3Drafter(spec, embedding)
@@ -98,10 +104,10 @@ def start_drafter(job: TrainingJob) -> Eagle3Drafter:
     else:
         scratch_init(drafter)
     drafter = drafter.to(target.device)
-    return keep_head(drafter, target) if settings.head == "target" else drafter
+    return freeze_target_head(drafter, target) if settings.head == "target" else drafter
 
 
-def keep_head(drafter: Eagle3Drafter, target: Target) -> Eagle3Drafter:
+def freeze_target_head(drafter: Eagle3Drafter, target: Target) -> Eagle3Drafter:
     """The drafter with the target's rows as its head, which training leaves alone."""
     with torch.no_grad():
         drafter.lm_head.weight.copy_(target.head_weight[drafter.token_ids.to(target.head_weight.device)])

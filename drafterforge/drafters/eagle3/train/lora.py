@@ -23,20 +23,20 @@ def add_adapter(drafter: Eagle3Drafter, config: LoraConfig, seed: int) -> Eagle3
     return peft.inject_adapter_in_model(_peft_config(config), drafter)
 
 
-def take_additions(drafter: Eagle3Drafter, folder: Path) -> Eagle3Drafter:
+def load_additions(drafter: Eagle3Drafter, folder: Path) -> Eagle3Drafter:
     """Give the additions of `add_adapter` the values in peft's `folder`, of the same rank; changes and returns it."""
     tensors = {key.removeprefix(PREFIX): tensor for key, tensor in load_file(folder / WEIGHTS).items()}
-    found = peft.set_peft_model_state_dict(drafter, tensors)
-    assert not found.unexpected_keys and not [key for key in found.missing_keys if "lora_" in key]
+    keys = peft.set_peft_model_state_dict(drafter, tensors)
+    assert not keys.unexpected_keys and not [key for key in keys.missing_keys if "lora_" in key]
     return drafter
 
 
 def save_adapter(folder: Path, drafter: Eagle3Drafter, config: LoraConfig, generalist: str) -> None:
     """Write peft's two files, in bfloat16; generalist: the name of the drafter that was added to."""
     folder.mkdir()
-    described = _peft_config(config)
-    described.base_model_name_or_path, described.inference_mode = generalist, True
-    described.save_pretrained(folder)
+    peft_config = _peft_config(config)
+    peft_config.base_model_name_or_path, peft_config.inference_mode = generalist, True
+    peft_config.save_pretrained(folder)
     state = peft.get_peft_model_state_dict(drafter, save_embedding_layers=False)
     tensors = {PREFIX + key: value.detach().to("cpu", torch.bfloat16) for key, value in state.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})

@@ -33,9 +33,9 @@ class StepCounts:
     marginal: Tensor  # valid slots whose argmax is the target's
     joint: Tensor  # valid slots whose argmax was the target's at this and all earlier steps
 
-    def __add__(self, other: StepCounts) -> StepCounts:
+    def __add__(self, counts: StepCounts) -> StepCounts:
         """Counts over both."""
-        return StepCounts(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+        return StepCounts(*(getattr(self, name) + getattr(counts, name) for name in self.__dataclass_fields__))
 
     def accept_length(self) -> Tensor:
         """Mean accept length of a greedy chain of I steps on teacher-forced text, bonus included."""
@@ -106,9 +106,9 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.weight_dtype = weight.dtype
         loss = (losses * scale).sum()
-        found = (losses, weighted, valid.sum(dim=1), correct, by_slot)
-        ctx.mark_non_differentiable(*found)
-        return loss, *found
+        results = (losses, weighted, valid.sum(dim=1), correct, by_slot)
+        ctx.mark_non_differentiable(*results)
+        return loss, *results
 
     @staticmethod
     def backward(ctx, grad, *unused):
@@ -138,8 +138,8 @@ def ttt_loss(
     hidden: normed layer outputs, [I, M, H].  weight: the draft head, [W, H].  slots: slot that predicts from teacher
     position p at step i, [I, P], -1 where none.  token_ids: target id of every draft id, [W].
     """
-    found = _ChunkedSoftCrossEntropy.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk)
-    loss, losses, weighted, valid, correct, by_slot = found
+    results = _ChunkedSoftCrossEntropy.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk)
+    loss, losses, weighted, valid, correct, by_slot = results
     joint = correct.long().cumprod(dim=0).bool() & by_slot
     return loss, StepCounts(losses, weighted, valid, correct.sum(dim=1), joint.sum(dim=1))
 
@@ -152,8 +152,8 @@ def next_token_loss(
     hidden: normed states, one a teacher position, [P, H].  weight: the head, [W, H].  token_ids: as in `ttt_loss`.
     """
     slots = torch.arange(hidden.shape[0], device=hidden.device)[None]
-    found = _ChunkedSoftCrossEntropy.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk)
-    return found[0], found[4][0]
+    results = _ChunkedSoftCrossEntropy.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk)
+    return results[0], results[4][0]
 
 
 def chain_counts(loss: Tensor, correct: Tensor, slots: Tensor) -> StepCounts:

@@ -37,9 +37,9 @@ class DistillModule(LightningModule):
             depth,
             recompute=config.checkpoint_steps and self.training,
         )
-        chosen = layout.teacher_positions
-        argmax = batch.argmax[chosen]
-        teacher = Teacher(batch.states[chosen], self.head, argmax, drafter.t2d[argmax])
+        positions = layout.teacher_positions
+        argmax = batch.argmax[positions]
+        teacher = Teacher(batch.states[positions], self.head, argmax, drafter.t2d[argmax])
         return ttt_loss(
             outputs,
             effective_weight(drafter.lm_head),

@@ -106,16 +106,16 @@ def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: in
 
     def first_step(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         hidden = drafter.fuse(features)
-        kept = []
+        keys_values = []
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            kept.extend((k, v))
-            none = k.new_empty(0, q.shape[0], *k.shape[1:])
-            return ttt_attention(q, k, v, none, none, rows, spans)
+            keys_values.extend((k, v))
+            no_keys = k.new_empty(0, q.shape[0], *k.shape[1:])
+            return ttt_attention(q, k, v, no_keys, no_keys, rows, spans)
 
         embeddings = drafter.embed(batch.tokens[(torch.arange(last + 1, device=rows.device) + 1).clamp(max=last)])
         rope = drafter.rotary(batch.positions, hidden.dtype)
-        return drafter.layer(embeddings.to(hidden.dtype), hidden, rope, attend, rows), *kept
+        return drafter.layer(embeddings.to(hidden.dtype), hidden, rope, attend, rows), *keys_values
 
     hidden, k, v = run(first_step, batch.features)
     outputs.append(hidden)
@@ -127,10 +127,10 @@ def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: in
         def next_step(
             hidden: Tensor, tokens=tokens, step=step, earlier_k=earlier_k, earlier_v=earlier_v
         ) -> tuple[Tensor, ...]:
-            kept = []
+            keys_values = []
 
             def attend(q: Tensor, step_k: Tensor, step_v: Tensor) -> Tensor:
-                kept.extend((step_k, step_v))
+                keys_values.extend((step_k, step_v))
                 return ttt_attention(
                     q,
                     k,
@@ -142,9 +142,9 @@ def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: in
                 )
 
             rope = drafter.rotary(batch.positions[rows] + step, hidden.dtype)
-            return drafter.layer(drafter.embed(tokens).to(hidden.dtype), hidden, rope, attend), *kept
+            return drafter.layer(drafter.embed(tokens).to(hidden.dtype), hidden, rope, attend), *keys_values
 
-        hidden, own_k, own_v = run(next_step, hidden)
-        later.append((own_k, own_v))
+        hidden, new_k, new_v = run(next_step, hidden)
+        later.append((new_k, new_v))
         outputs.append(hidden)
     return drafter.normed(torch.stack(outputs))
