@@ -1,1 +1,1 @@
-"""EAGLE-3 drafters: architecture, draft vocabulary, initialisation, checkpoints."""
+"""Drafter kinds: one folder each, their interface in `base.py`, their list in `registry.py`."""

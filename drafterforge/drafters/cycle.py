@@ -1,4 +1,4 @@
-"""The record of one decoding cycle, which its steps hand on to each other.
+"""The record of one decoding cycle, passed from step to step.
 
 Axes: B rows, T tree nodes, D drafted levels, A committed tokens, V vocabulary, H hidden of the target.
 """
@@ -18,42 +18,42 @@ STEPS = ("draft", "verify", "select", "schedule", "host", "refresh")
 
 @dataclass
 class CycleRecord:
-    """One cycle of all rows.  Plan, draft, verify, commit and refresh fill it in, in this order."""
+    """One cycle of all rows, filled in by the steps plan, draft, verify, commit and refresh in this order."""
 
     root: Tensor  # last committed token of each row, [B]
-    limits: Sequence[int]  # levels that could count in each row
-    shape: TreeShape  # of the trees that the caller asks for
+    limits: Sequence[int]  # largest useful depth of each row
+    shape: TreeShape  # that the caller asks for
 
-    bounds: TreeShape | None = None  # plan: the largest of every number of the rows' trees
-    shapes: Sequence[TreeShape] = ()  # plan: each row's tree; draft: as it became, if a scheduler ended it early
-    drafters: Sequence[str] = ()  # plan: who drafts each row's tree; empty names without a pool
+    bounds: TreeShape | None = None  # plan: elementwise maximum of the rows' shapes
+    shapes: Sequence[TreeShape] = ()  # plan: of each row's tree; draft: the final one if a scheduler stopped early
+    drafters: Sequence[str] = ()  # plan: drafter of each row; empty names without a pool
 
     tree: Tree | None = None  # draft
 
-    logits: Tensor | None = None  # verify: the target's after each node, [B, T, V]
-    features: Tensor | None = None  # verify: the target's at each node, [B, T, 3H]
-    path: Tensor | None = None  # verify: nodes of the accepted walks, [B, D + 1]
+    logits: Tensor | None = None  # verify: target logits after each node, [B, T, V]
+    features: Tensor | None = None  # verify: target features at each node, [B, T, 3H]
+    path: Tensor | None = None  # verify: accepted nodes, [B, D + 1]
     next_tokens: Tensor | None = None  # verify: the token after each of them, [B, D + 1]
-    distribution: Callable[[Tensor], Tensor] | None = None  # verify: of logits [B, V]; None if every row is greedy
-    packed: Tensor | None = None  # verify: what the host is to know of it, see `runtime.acceptance`
+    distribution: Callable[[Tensor], Tensor] | None = None  # verify: logits [B, V] to probabilities; None: all greedy
+    packed: Tensor | None = None  # verify: results that the host reads, see `runtime.acceptance`
 
     sizes: Sequence[int] = ()  # commit: nodes of each row's tree
-    counts: Sequence[int] = ()  # commit: tokens that each row accepted, bonus included
-    emitted: Sequence[Sequence[int]] = ()  # commit: those of them that belong to the answers
+    counts: Sequence[int] = ()  # commit: accept_length of each row
+    emitted: Sequence[Sequence[int]] = ()  # commit: accepted tokens before a stop or length limit
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STEPS, 0.0))
 
     def plan_uniform(self, shape: TreeShape) -> None:
-        """One tree shape for every row, and one drafter."""
+        """Plan the same tree shape for all rows, without naming a drafter."""
         rows = len(self.limits)
         self.bounds, self.shapes, self.drafters = shape, [shape] * rows, [""] * rows
 
     def charge(self, step: str, since: float) -> None:
-        """Add the seconds since then to a step."""
+        """Add the seconds since `since` (of `time.perf_counter`) to a step."""
         self.seconds[step] += time.perf_counter() - since
 
     def committed(self) -> tuple[Tensor, Tensor]:
-        """Committed tokens [B, A], of which each row has its count, and the features before them, [B, A, 3H]."""
+        """Committed tokens [B, A], padded beyond each row's count, and the features before each, [B, A, 3H]."""
         width = max(self.counts)
         path = self.path[:, :width, None].expand(-1, -1, self.features.shape[2])
         return self.next_tokens[:, :width], self.features.gather(1, path)

@@ -1,4 +1,4 @@
-"""Drafters of a pool that read committed tokens together; by default one by itself.
+"""Drafters of a pool that read committed tokens in one pass; most kinds form groups of one.
 
 Axes: N drafters of a group, B rows, A committed tokens, W draft vocabulary.
 """
@@ -21,9 +21,9 @@ from drafterforge.tree.merge import Others
 
 
 class DrafterGroup(ABC):
-    """State of N drafters for every row.  What is committed may be read later, when it is needed."""
+    """State of N drafters for every row.  Reading of committed tokens may be deferred until it is needed."""
 
-    parallel: ClassVar[bool] = False  # whether it reads a whole text in one pass, and drafts from many roots at once
+    parallel: ClassVar[bool] = False  # whether it can read a complete text in one pass and draft from many roots
 
     @abstractmethod
     def admit(self, text: Tensor, features: Tensor) -> None:
@@ -35,13 +35,16 @@ class DrafterGroup(ABC):
 
     @abstractmethod
     def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool) -> None:
-        """Remember what is to be read: counts[b] of tokens [B, A], features [B, A, 3H].  tell: it may be judged."""
+        """Queue committed tokens for reading: counts[b] of tokens [B, A], with features [B, A, 3H].
+
+        for_judging: whether `read` may be asked to judge the drafters on these tokens.
+        """
 
     @abstractmethod
     def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
-        """Let all drafters read what is unread; judge them at its positions if the truth about these is given.
+        """Let all drafters read unread tokens; with `truth`, judge them on these tokens.
 
-        top_k: how many proposals of each drafter count, [N].
+        top_k: number of proposals that count, of each drafter, [N].
         """
 
     @abstractmethod
@@ -56,27 +59,27 @@ class DrafterGroup(ABC):
     ) -> Tree:
         """Trees of one drafter below the roots [B'] of some rows.
 
-        growth, others: as for `expand`; only kinds that a scheduler serves, or a hybrid is made of, are given any.
+        growth, retrieval: see `expand`; passed only to kinds that are scheduled or part of a hybrid.
         """
 
     def guesses(self, member: int, rows: list[int]) -> Tensor:
-        """What one drafter makes of the token after the roots of some rows: logits [B', W]."""
-        raise NotImplementedError(f"no scheduler serves drafters of a {type(self).__name__}")
+        """Logits of one drafter for the token after the roots of some rows, [B', W]; only of scheduled kinds."""
+        raise NotImplementedError(f"{type(self).__name__} does not support schedulers")
 
     def remove(self, member: int) -> None:
-        """Forget a drafter of several, and what it has read."""
-        raise NotImplementedError(f"a {type(self).__name__} has one drafter")
+        """Drop one of several drafters and its state."""
+        raise NotImplementedError(f"{type(self).__name__} has one drafter only")
 
 
 class SoloGroup(DrafterGroup):
-    """A drafter that reads by itself."""
+    """A group of one drafter."""
 
     def __init__(self, proposer: JudgedProposer) -> None:
         self.proposer = proposer
         self.unread: list[list[Tensor]] = []
-        self.unread_features: list[list[Tensor]] = []  # as many, where the proposer reads features
-        self.for_judging = False  # whether the guesses of unread tokens will be asked for
-        self.guesses_read: list[list] = []  # of each row, for the tokens read since the last judgement
+        self.unread_features: list[list[Tensor]] = []  # of the unread tokens, if the proposer reads features
+        self.for_judging = False  # whether guesses for unread tokens must be computed
+        self.guesses_read: list[list] = []  # of each row, for tokens read since the last judgement
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
@@ -91,7 +94,7 @@ class SoloGroup(DrafterGroup):
         self.unread_features = [self.unread_features[row] for row in rows]
 
     def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool) -> None:
-        """Remember what is to be read, see `DrafterGroup`."""
+        """See `DrafterGroup`."""
         self.for_judging = for_judging
         for row, count in enumerate(counts):
             self.unread[row].append(tokens[row, :count])
@@ -99,16 +102,16 @@ class SoloGroup(DrafterGroup):
                 self.unread_features[row].append(features[row, :count])
 
     def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
-        """Read what is unread; judge the drafter since it was last asked to, if the truth is given.
+        """Read unread tokens; with `truth`, judge the drafter on the tokens since the last judgement.
 
-        Several `top_k` judge the one drafter by each of them.
+        Several values in `top_k` judge the one drafter by each of them.
         """
         self.catch_up()
         guesses, self.guesses_read = self.guesses_read, [[] for _ in self.guesses_read]
         return None if truth is None else self.proposer.judge(guesses, truth, top_k, details)
 
     def catch_up(self) -> None:
-        """Read what is unread, and keep the guesses if they may be judged."""
+        """Read unread tokens; store the guesses for them if they may be judged."""
         if not any(self.unread):
             return
         tokens = [torch.cat(row) for row in self.unread]
@@ -133,6 +136,6 @@ class SoloGroup(DrafterGroup):
         growth: Growth | None = None,
         retrieval: Others | None = None,
     ) -> Tree:
-        """Trees below the roots [B'] of some rows, see `DrafterGroup`."""
+        """See `DrafterGroup`."""
         self.catch_up()
         return self.proposer.draft_some(rows, root, shape)

@@ -1,4 +1,4 @@
-"""How good every drafter of a pool was at positions whose tokens are known by now.
+"""Judges the drafters of a pool on committed tokens: would their proposals have been accepted?
 
 Axes: N drafters, B rows, A committed tokens, W draft vocabulary, V target vocabulary, k children.
 """
@@ -14,27 +14,25 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Truth:
-    """What the target said at the committed positions."""
+    """The target's choice at the committed positions."""
 
-    tokens: Tensor  # [B, A] committed target ids
-    distributions: (
-        Tensor | None
-    )  # the target's distribution that each token was drawn from, [B, A, V]; None: all greedy
+    tokens: Tensor  # committed target ids, [B, A]
+    distributions: Tensor | None  # that each token was sampled from, [B, A, V]; None: all greedy
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Every drafter at every committed position, [N, B, A], float32."""
+    """Scores of every drafter at every committed position, [N, B, A], float32."""
 
-    accepted: Tensor  # 1 where the committed token is among the drafter's k best
-    gamma: Tensor  # the target's probability of the drafter's k best
-    log_q: Tensor | None = None  # log-probability of the committed token; -inf outside the drafter's vocabulary
-    divergence: Tensor | None = None  # total variation distance of drafter and target; 1 where nothing is known of q
+    accepted: Tensor  # 1 if the committed token is among the drafter's top k
+    gamma: Tensor  # target probability of the drafter's top k
+    log_q: Tensor | None = None  # drafter's log-probability of the committed token; -inf outside its vocabulary
+    divergence: Tensor | None = None  # total variation distance of drafter and target; 1 where q is unknown
 
     def add_proposals(self, rows: Sequence[int], extra: Judgement) -> Judgement:
-        """Where some of the drafters, rows [n], also take what others [n] propose: accepted if either has the token.
+        """Add the proposals of other drafters, `extra` [n], to those of drafters `rows` [n].
 
-        gamma is then the better of the two, which the mass of both together is no less than; the rest stays.
+        A token is accepted if either proposes it; gamma is the larger of the two, a lower bound of the union's mass.
         """
         parts = {}
         for name in ("accepted", "gamma"):
@@ -45,7 +43,7 @@ class Judgement:
 
     @staticmethod
     def join(parts: list[Judgement]) -> Judgement:
-        """Of several groups of drafters, in their order."""
+        """Concatenate the judgements of several groups."""
         columns = {name: [getattr(part, name) for part in parts] for name in Judgement.__dataclass_fields__}
         return Judgement(
             **{
@@ -60,9 +58,9 @@ def judge(
 ) -> Judgement:
     """Judge drafters by their logits.
 
-    logits: [N, B, A, W], of the distributions over the committed tokens.  token_ids: target id of every draft id,
-    [N, W].  draft_ids: draft id of every target id, -1 where none, [N, V].  top_k: proposals of each drafter, [N].
-    details: also log_q and divergence.
+    logits: for each committed token, [N, B, A, W].  token_ids: target id of every draft id, [N, W].  draft_ids: draft
+    id of every target id or -1, [N, V].  top_k: number of proposals that count, of each drafter, [N].  details: also
+    compute log_q and divergence.
     """
     count, batch, width, size = logits.shape
     logits = logits.float()
@@ -74,7 +72,7 @@ def judge(
     if logits.device.type != "cpu" or int(ties.sum()) > ids.numel():
         num_better += (ties & (torch.arange(size, device=ids.device) < ids[..., None])).sum(
             dim=-1
-        )  # as in `top_children`
+        )  # break ties as `top_children` does
     limits = torch.tensor(top_k, device=logits.device)[:, None, None]
     accepted = (in_vocab & (num_better < limits)).float()
     gamma = accepted
@@ -91,9 +89,9 @@ def judge(
 
 
 def total_variation(logits: Tensor, token_ids: Tensor, truth: Truth) -> Tensor:
-    """1 - sum_v min(p(v), q(v)), [N, B, A]; what a drafter cannot say counts as probability zero."""
+    """1 - sum_v min(p(v), q(v)), [N, B, A]; q is zero outside the drafter's vocabulary."""
     q = logits.softmax(dim=-1)  # [N, B, A, W]
-    if truth.distributions is None:  # the target's distribution is a point
+    if truth.distributions is None:  # greedy: p is one-hot
         hit = token_ids[:, None, None] == truth.tokens[None, :, :, None]
         return 1.0 - (q * hit).sum(dim=-1)
     at = token_ids[:, None, None].expand(-1, *truth.tokens.shape, -1)
@@ -104,7 +102,10 @@ def total_variation(logits: Tensor, token_ids: Tensor, truth: Truth) -> Tensor:
 def judge_sets(
     children: list[list[dict[int, float]]], truth: Truth, top_k: Sequence[int], details: bool = False
 ) -> Judgement:
-    """Judge one drafter by what it would propose, best first with probabilities, for each row's committed tokens."""
+    """Judge one drafter by its proposals.
+
+    children: proposals for each committed token of each row, with probabilities, best first.
+    """
     shape = truth.tokens.shape
     accepted, log_q, divergence = torch.zeros(shape), torch.full(shape, float("-inf")), torch.ones(shape)
     gamma = accepted if truth.distributions is None else torch.zeros(shape)
@@ -129,7 +130,7 @@ def judge_sets(
 
 
 def draft_id_table(token_ids: Tensor, vocab_size: int) -> Tensor:
-    """Draft id of every target id, -1 where none, [N, V]; token_ids: [N, W]."""
+    """Draft id of every target id, or -1, [N, V].  token_ids: [N, W]."""
     count, size = token_ids.shape
     table = torch.full((count, vocab_size), -1, dtype=torch.long, device=token_ids.device)
     return table.scatter_(1, token_ids, torch.arange(size, device=token_ids.device).expand(count, -1))

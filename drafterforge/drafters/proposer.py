@@ -1,4 +1,4 @@
-"""What the engine asks of a drafter at work, whatever its kind.
+"""The interface between the engine and a drafter while it decodes, for all kinds.
 
 Axes: B rows (sequences decoded together), A committed tokens, H hidden of the target.
 """
@@ -17,7 +17,7 @@ from drafterforge.tree.grow import Tree, TreeShape
 
 
 class Proposer(ABC):
-    """Drafters' state for every row, which is a function of the rows' committed text alone; steps of a cycle."""
+    """The steps of a cycle and the drafters' state for every row, a function of its committed text alone."""
 
     @abstractmethod
     def admit(self, text: Tensor, features: Tensor) -> None:
@@ -28,28 +28,28 @@ class Proposer(ABC):
         """Forget all rows but these."""
 
     def plan(self, record: CycleRecord) -> None:
-        """Choose each row's drafter and tree: by default as asked for, and no deeper than could count in any row."""
+        """Choose each row's drafter and tree; by default the requested tree, at most as deep as any row can use."""
         shape = record.shape
         record.plan_uniform(TreeShape(shape.num_tokens, min(shape.depth, max(record.limits)), shape.top_k))
 
     @abstractmethod
     def draft(self, record: CycleRecord) -> Tree:
-        """Trees below the roots, as planned."""
+        """Draft the planned trees below the roots."""
 
     @abstractmethod
     def refresh(self, record: CycleRecord) -> None:
-        """Take over what the cycle committed."""
+        """Update the state with the committed tokens."""
 
 
 class SoloProposer(Proposer):
-    """One drafter at work."""
+    """A proposer with one drafter."""
 
     def draft(self, record: CycleRecord) -> Tree:
-        """Trees below the roots, as planned."""
+        """See `Proposer`."""
         return self.draft_trees(record.root, record.bounds)
 
     def refresh(self, record: CycleRecord) -> None:
-        """Read what the cycle committed."""
+        """See `Proposer`."""
         self.read(*record.committed(), record.counts)
 
     @abstractmethod
@@ -58,29 +58,29 @@ class SoloProposer(Proposer):
 
     @abstractmethod
     def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
-        """Read counts[b] of tokens [B, A], whose last is the new root of row b.
+        """Read counts[b] of tokens [B, A]; the last one is the new root of row b.
 
-        features: [B, A, 3H], the target's one position before each token.
+        features: the target's at the position before each token, [B, A, 3H].
         """
 
 
 class JudgedProposer(SoloProposer):
-    """A proposer that says what it would have proposed for tokens that were committed, so that a pool can judge it."""
+    """A proposer that also reports what it would have proposed for committed tokens, so a pool can judge it."""
 
     reads_features: ClassVar[bool] = True  # whether `read` reads the target's features
 
     @abstractmethod
     def read_with_guesses(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> Sequence[Sequence[Any]]:
-        """As `read`; returns each row's guesses, one for each committed token, as `judge` reads them."""
+        """As `read`; returns each row's guesses for its committed tokens, in the form that `judge` takes."""
 
     @abstractmethod
     def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
         """As `draft_trees`, for some rows, whose roots are [B']."""
 
     def judge(self, guesses: list[list[Any]], truth: Truth, top_k: Sequence[int], details: bool = False) -> Judgement:
-        """Judge each row's guesses, which by default are proposals with probabilities, best first.
+        """Judge each row's guesses; by default a guess is a dict of proposals and probabilities, best first.
 
-        top_k: how many proposals count; with several numbers it is judged by each of them.
+        top_k: number of proposals that count; the result has one entry for each value.
         """
         by_top_k = {count: judge_sets(guesses, truth, [count], details) for count in dict.fromkeys(top_k)}
         return Judgement.join([by_top_k[count] for count in top_k])

@@ -1,4 +1,4 @@
-"""The kinds of drafters: one line for each; nowhere else are they listed."""
+"""The only list of drafter kinds, one line each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS: dict[str, DrafterKind] = {}
 
 
 def register(kind: DrafterKind) -> None:
-    """Make a kind known to every command, and `drafter=NAME` of `train-drafter`."""
+    """Make a kind available to all commands, and as `drafter=NAME` of `train-drafter`."""
     KINDS[kind.name] = kind
     if kind.trained:
         register_drafter(kind.name, kind.config_class)
@@ -28,11 +28,11 @@ for _kind in (
 ):
     register(_kind)
 
-DEFAULT = next(iter(KINDS))  # of manifests that name none, and of shapes where nothing drafts
+DEFAULT = next(iter(KINDS))  # of manifests without a kind, and of the default tree without a drafter
 
 
 def kind_named(name: str) -> DrafterKind:
-    """The kind of this name; ConfigError if there is none."""
+    """The kind of this name or alias; ConfigError if there is none."""
     for kind in KINDS.values():
         if name == kind.name or name in kind.aliases:
             return kind
@@ -40,7 +40,7 @@ def kind_named(name: str) -> DrafterKind:
 
 
 def trained_kind(name: str) -> DrafterKind:
-    """The kind that `drafter.kind` of `train-drafter` names; ConfigError if none of this name is trained."""
+    """The trainable kind of this name; ConfigError if there is none."""
     trained = [kind.name for kind in KINDS.values() if kind.trained]
     if name not in trained:
         raise ConfigError(f"drafter.kind must be one of {', '.join(trained)}, got {name!r}")
@@ -48,16 +48,16 @@ def trained_kind(name: str) -> DrafterKind:
 
 
 def kind_of(drafter: Drafter, name: str = "drafter") -> DrafterKind:
-    """The kind of an opened drafter; DrafterforgeError for what is no drafter.  name: what it is called."""
+    """The kind of a loaded drafter; DrafterforgeError for any other object.  name: of the drafter, in the error."""
     kind = getattr(type(drafter), "kind", None)
     if not isinstance(drafter, Drafter) or kind not in KINDS:
         raise DrafterforgeError(
-            f"{name!r} is of type {type(drafter).__name__}, not a drafter; wanted one of kind {', '.join(KINDS)}, as "
-            "drafterforge.assembly.pools.open_pool opens them"
+            f"{name!r} is of type {type(drafter).__name__}, not a drafter; wanted one of kind {', '.join(KINDS)}, "
+            "opened with drafterforge.assembly.pools.open_pool"
         )
     return KINDS[kind]
 
 
 def manifest_kind(config: dict) -> str:
-    """The kind that a manifest's config names."""
+    """Name of the kind in a manifest's config."""
     return config.get("drafter", {}).get("kind", DEFAULT)

@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from drafterforge.config.hints import typed_taps
-from drafterforge.drafters.eagle3.spec import LARGEST, UNREAD, DrafterSpec
+from drafterforge.drafters.eagle3.spec import LARGEST, UNSUPPORTED, DrafterSpec
 from drafterforge.errors import ArtifactError, quote, shorten
 
 FORMATS = ("eagle3", "speculators")
@@ -93,7 +93,7 @@ def _require_eagle3(head: HeadConfig) -> None:
 def _require_plain_layer(head: HeadConfig) -> None:
     """Refuse what our one Llama layer does not compute."""
     nested = head.top.get("eagle_config") or {}
-    if found := [key for key in UNREAD if head.flag(key) or nested.get(key)]:
+    if found := [key for key in UNSUPPORTED if head.flag(key) or nested.get(key)]:
         raise head.refuse(f"sets {', '.join(found)} (one norm over all features), which drafterforge does not run")
     if found := [key for key in ("attention_bias", "mlp_bias", "qkv_bias") if head.flag(key)]:
         raise head.refuse(f"sets {', '.join(found)}; drafterforge runs layers without biases")

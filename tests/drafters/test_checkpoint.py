@@ -192,7 +192,7 @@ def test_a_damaged_weight_file(drafter, saved, damage):
     else:
         header = struct.pack("<Q", 1 << 40) + content[8:]
         path.write_bytes({"cut": content[:-100], "empty": b"", "header": header}[damage])
-    assert "is no readable drafter" in refused(saved, drafter.embedding)
+    assert "is not a readable drafter" in refused(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "null"])
@@ -218,7 +218,7 @@ def test_a_missing_key_is_named(drafter, saved, key):
 
 def test_a_variant_that_this_version_does_not_run_is_refused(drafter, saved):
     edit(saved, norm_before_fc=True)
-    assert "sets norm_before_fc, which this version does not run" in refused(saved, drafter.embedding)
+    assert "sets norm_before_fc, which this version does not support" in refused(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize("norms", [{"norm_before_residual": True}, *NORMS.values()], ids=["before residual", *NORMS])

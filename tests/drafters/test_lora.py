@@ -106,7 +106,7 @@ BROKEN = {
         folder, lambda t: t.update({"fc.weight": torch.ones(2)})
     ),
     "fc has shapes": lambda folder: break_tensors(folder, lambda t: t.pop(KEY)),
-    "adds to midlayer, which is no projection": lambda folder: break_tensors(
+    "adds to midlayer, which is not a projection": lambda folder: break_tensors(
         folder, lambda t: t.update({"base_model.model.midlayer.lora_A.weight": torch.ones(2, 2)})
     ),
     "holds no tensors": lambda folder: break_tensors(folder, lambda t: t.clear()),

@@ -211,7 +211,7 @@ def refused(folder) -> str:
     with pytest.raises(ArtifactError) as caught:
         Datastore.open(folder)
     line = str(caught.value)
-    assert str(folder) in line and "\n" not in line and "build the datastore again" in line
+    assert str(folder) in line and "\n" not in line and "train the retrieval drafter again" in line
     return line
 
 
@@ -258,10 +258,10 @@ def test_a_config_that_says_otherwise_is_refused(saved, key, value, words):
         (None, "holds nothing; wanted text"),
         (lambda text: text.astype(np.int64), "text is int64"),
         (lambda text: text[None], "text is uint16 [1, "),
-        (lambda text: text[:0], "no list of sequences"),
-        (lambda text: text[:-1], "no list of sequences"),
-        (lambda text: np.where(text == 0, -2, text).astype(np.int32), "no list of sequences"),
-        (lambda text: text.astype(np.int32), "no list of sequences"),  # its separators are others
+        (lambda text: text[:0], "not a list of token sequences"),
+        (lambda text: text[:-1], "not a list of token sequences"),
+        (lambda text: np.where(text == 0, -2, text).astype(np.int32), "not a list of token sequences"),
+        (lambda text: text.astype(np.int32), "not a list of token sequences"),  # its separators are others
     ],
 )
 def test_tensors_that_are_no_datastore_are_refused(saved, change, words):
@@ -290,4 +290,4 @@ def test_a_datastore_that_was_stored_with_its_order_opens_too(saved):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
 def test_types_that_numpy_does_not_know_are_refused(saved, dtype):
     save_torch_file({"text": torch.zeros(3, dtype=dtype)}, saved / "datastore.safetensors")
-    assert "is no readable datastore" in refused(saved)
+    assert "is not a readable datastore" in refused(saved)

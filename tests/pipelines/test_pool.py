@@ -284,7 +284,7 @@ def test_an_empty_pool_says_how_to_fill_it(bench):
 def test_an_expert_without_its_generalist_is_refused(pool):
     shutil.rmtree(pool.artifact("drafters", "general"))
     line = pool("generate", "prompt=x", "drafter=sql").one_line()
-    assert "adds to the drafter 'general', which is not beside it" in line
+    assert "needs its generalist 'general'; put it at" in line
 
 
 def test_an_expert_of_another_generalist_is_refused(pool):

@@ -137,7 +137,7 @@ def test_a_small_lm_goes_on_from_another_of_its_kind(specialists):
     before, after = (specialists.artifact("drafters", name) / "model.safetensors" for name in ("sql-causal_lm", "same"))
     assert before.read_bytes() == after.read_bytes()
     line = specialists(*LM, "drafter.init=sql", "name=odd", "answers=sql").one_line()
-    assert "names a drafter of kind eagle3" in line and "drafter.init=warm" in line
+    assert "is a drafter of kind eagle3" in line and "drafter.init=warm" in line
 
 
 # Kills.
@@ -176,7 +176,7 @@ def test_an_interrupted_run_started_again_gives_the_same_drafter(
         (("drafter=eagle4",), "no drafter named 'eagle4'; did you mean drafter=eagle3?"),
         (("drafter=retrieval", "name=retrieval"), "type name=OTHER"),
         (("drafter=causal_lm", "drafter.causal_lm.num_layers=0"), "drafter.causal_lm.num_layers must be >= 1"),
-        (("drafter=causal_lm", "drafter.causal_lm.num_layers=9"), "finds 7 layers in the target, wanted 9"),
+        (("drafter=causal_lm", "drafter.causal_lm.num_layers=9"), "copies 9 layers of the target, which has 7"),
         (("drafter=causal_lm", "drafter.causal_lm.hidden_size=16"), "type drafter.init=scratch"),
         (("drafter=causal_lm", "drafter.causal_lm.num_heads=3"), "does not split into 3 heads"),
         (

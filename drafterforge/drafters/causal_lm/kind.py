@@ -1,4 +1,4 @@
-"""The kind of small independent language models."""
+"""The causal-LM kind: small independent language models as drafters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drafterforge.tree.grow import TreeShape
 
 
 class CausalLMKind(DrafterKind):
-    """Small LMs with the target's tokenizer, distilled or anybody's."""
+    """Small LMs with the target's tokenizer, trained here or elsewhere."""
 
     name = "causal_lm"
     config_class = CausalLMDrafterConfig
@@ -29,13 +29,13 @@ class CausalLMKind(DrafterKind):
         return recorded_settings(job)
 
     def build(self, job: TrainingJob) -> torch.nn.Module:
-        """See `DrafterKind`; the parent, or a new model with the target's embeddings if it is as wide."""
+        """See `DrafterKind`; the parent, or a new model that takes the target's embeddings if the widths match."""
         from drafterforge.drafters.causal_lm.train import start_drafter
 
         return start_drafter(job)
 
     def train(self, job: TrainingJob) -> TrainedDrafter:
-        """See `DrafterKind`; one step of prediction, from the text alone."""
+        """See `DrafterKind`; distils next-token prediction, without the target's features."""
         from drafterforge.drafters.causal_lm.train import train
 
         return train(job)
@@ -45,7 +45,7 @@ class CausalLMKind(DrafterKind):
         return load_small_lm(source.folder, target)
 
     def check(self, name: str, drafter: SmallLM, target: Target) -> None:
-        """Refuse a model with another number of token ids."""
+        """See `DrafterKind`; the vocabulary sizes must be equal."""
         size, expected = drafter.model.config.vocab_size, target.config.vocab_size
         if size != expected:
             raise DrafterforgeError(
@@ -60,7 +60,7 @@ class CausalLMKind(DrafterKind):
     def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
         """See `DrafterKind`.
 
-        Without AMX none was faster than 6/2/3: a level costs a quarter of the target's forward, its head is as large.
+        Without AMX 6/2/3 was the fastest: its head is as large as the target's, so a level costs a quarter of a forward.
         """
         if device.type == "cuda" or (dtype == torch.bfloat16 and has_matrix_unit("cpu")):
             return super().default_shape(device, dtype)

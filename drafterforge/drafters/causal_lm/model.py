@@ -1,4 +1,4 @@
-"""A small causal LM to train as a drafter: the target's own family, tokenizer and vocabulary, fewer layers.
+"""A small causal LM that is trained as a drafter: the target's architecture and vocabulary, fewer layers.
 
 Axes: N positions of packed sequences, H hidden, V vocabulary, D head width.
 """
@@ -26,7 +26,7 @@ from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.errors import ConfigError
 from drafterforge.targets.stored import read_config
 
-PACKED = "drafterforge_packed"  # how transformers knows `packed_attention`
+PACKED = "drafterforge_packed"  # name of `packed_attention` in transformers
 
 
 def packed_attention(
@@ -40,7 +40,7 @@ def packed_attention(
     scaling: float,
     **unused: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each packed sequence, [1, N, Hq, D]; no sequence sees another.
+    """Causal attention within each packed sequence, never across sequences, [1, N, Hq, D].
 
     query: [1, Hq, N, D].  key, value: [1, Hk, N, D].  lengths: of the sequences.
     """
@@ -55,10 +55,10 @@ AttentionInterface.register(PACKED, packed_attention)
 
 
 class CausalLMDrafter(nn.Module):
-    """A causal LM over packed sequences; frozen embeddings are no part of its state."""
+    """A causal LM over packed sequences; frozen embeddings are not in its state dict."""
 
     def __init__(self, model: PreTrainedModel, train_embeddings: bool) -> None:
-        """Takes the parts of `model` over, which is not to be used any more."""
+        """model: must not be used afterwards, its modules are moved here."""
         super().__init__()
         self.config = model.config
         model.set_attn_implementation(PACKED)
@@ -71,20 +71,20 @@ class CausalLMDrafter(nn.Module):
             else:
                 self.register_buffer(name, weight.detach(), persistent=False)
         self.decoder = model.model
-        self.decoder.embed_tokens = None  # `embedding` is read instead
+        self.decoder.embed_tokens = None  # replaced by `embedding`
 
     @property
     def head_weight(self) -> Tensor:
-        """Rows of the output head, [V, H]; tied: the embedding."""
+        """The output head [V, H]; the embedding if they are tied."""
         return self.embedding if self.config.tie_word_embeddings else self.head
 
     @property
     def token_ids(self) -> Tensor:
-        """Target id of every id that can be drafted, [V]: all of them."""
+        """Target ids that can be drafted: all, [V]."""
         return torch.arange(self.embedding.shape[0], device=self.embedding.device)
 
     def forward(self, tokens: Tensor, positions: Tensor, lengths: list[int]) -> Tensor:
-        """Final normed states [N, H] of sequences laid end to end.  tokens, positions: [N]."""
+        """Final normed states [N, H] of packed sequences.  tokens, positions: [N]."""
         outputs = self.decoder(
             inputs_embeds=F.embedding(tokens, self.embedding)[None],
             position_ids=positions[None],
@@ -119,7 +119,7 @@ def open_model(folder: Path) -> PreTrainedModel:
 
 
 def small_config(target: PretrainedConfig, size: CausalLMConfig) -> PretrainedConfig:
-    """The target's config in another size; what `size` leaves open keeps the target's proportions."""
+    """The target's config in another size; dimensions that `size` does not set keep the target's proportions."""
     config = copy.deepcopy(target)
     width = config.hidden_size = size.hidden_size or target.hidden_size
     head_dim = getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads
@@ -145,26 +145,26 @@ def small_config(target: PretrainedConfig, size: CausalLMConfig) -> PretrainedCo
 
 
 def spaced_layers(count: int, total: int) -> list[int]:
-    """`count` layers out of `total`, evenly spaced, the first and the last among them; of one, the last."""
+    """Indices of `count` evenly spaced layers out of `total`, with the first and the last; the last if count is 1."""
     if count == 1:
         return [total - 1]
     return [round(index * (total - 1) / (count - 1)) for index in range(count)]
 
 
 def copy_layers(model: PreTrainedModel, weights: TargetWeights, target: PretrainedConfig) -> None:
-    """Put evenly spaced layers of the target, and its final norm, into a model of its shapes."""
+    """Copy evenly spaced layers and the final norm of the target into a model with equal layer shapes."""
     config = model.config
     for key in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):
         size, target_size = getattr(config, key), getattr(target, key)
         if size != target_size:
             raise ConfigError(
-                f"drafter.init=warm takes layers of the target, whose {key} is {target_size}, not {size}; "
+                f"drafter.init=warm copies layers of the target, whose {key} is {target_size}, not {size}; "
                 "type drafter.init=scratch"
             )
     if config.num_hidden_layers > target.num_hidden_layers:
         raise ConfigError(
-            f"drafter.init=warm finds {target.num_hidden_layers} layers in the target, wanted "
-            f"{config.num_hidden_layers}; type drafter.init=scratch or drafter.causal_lm.num_layers=2"
+            f"drafter.init=warm copies {config.num_hidden_layers} layers of the target, which has "
+            f"{target.num_hidden_layers}; type drafter.init=scratch or drafter.causal_lm.num_layers=2"
         )
     indices = spaced_layers(config.num_hidden_layers, target.num_hidden_layers)
     with torch.no_grad():
@@ -175,7 +175,7 @@ def copy_layers(model: PreTrainedModel, weights: TargetWeights, target: Pretrain
 
 
 def copy_embeddings(model: PreTrainedModel, embedding: Tensor, head: Tensor) -> bool:
-    """Put the target's embedding and head [V, H] into a model as wide; False, and nothing done, for another width."""
+    """Copy the target's embedding and head [V, H] into the model; False, without changes, if its width differs."""
     weight = model.get_input_embeddings().weight
     if weight.shape != embedding.shape:
         return False

@@ -1,4 +1,4 @@
-"""A small independent language model at work: reads the text alone, with its own key-value cache.
+"""Drafting with a small independent language model: it reads tokens only and has its own key-value cache.
 
 Axes: B rows, A committed tokens, K beam nodes, L level slots, V vocabulary.
 """
@@ -56,35 +56,35 @@ class CausalLMProposer(JudgedProposer):
         self.logits = self.logits[index]
 
     def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
-        """Read the committed tokens, roots included; features are not read."""
-        self._newest(self._states(tokens, counts), counts)
+        """See `SoloProposer`; features are not read."""
+        self._set_logits(self._states(tokens, counts), counts)
 
     def read_with_guesses(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> Tensor:
-        """As `read`; returns the logits that the committed tokens were guessed with, [B, A, V]."""
+        """As `read`; returns the logits that predicted the committed tokens, [B, A, V]."""
         before = self.logits[:, None]
         states = self._states(tokens, counts)
-        self._newest(states, counts)
+        self._set_logits(states, counts)
         return torch.cat((before, self.model.logits(states[:, :-1])), dim=1)
 
     def judge(
         self, guesses: list[list[Tensor]], truth: Truth, top_k: Sequence[int], details: bool = False
     ) -> Judgement:
-        """Judge logits [V] of every token."""
+        """See `JudgedProposer`; a guess is logits [V]."""
         logits = pad_sequence([torch.stack(row) for row in guesses], batch_first=True)[None]
         return judge(logits, *self._vocabulary, truth, top_k, details)
 
     @cached_property
     def _vocabulary(self) -> tuple[Tensor, Tensor]:
-        """Token and draft ids, [1, V], of a model that proposes every token."""
+        """Token and draft ids, [1, V]: the model can propose every token."""
         token_ids = torch.arange(self.model.config.vocab_size, device=self.model.device)[None]
         return token_ids, draft_id_table(token_ids, token_ids.shape[1])
 
-    def _newest(self, states: Tensor, counts: Sequence[int]) -> None:
+    def _set_logits(self, states: Tensor, counts: Sequence[int]) -> None:
         last = torch.tensor(counts, device=states.device) - 1
         self.logits = self.model.logits(states[torch.arange(len(counts), device=states.device), last])
 
     def _states(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
-        """The model's states after each of the tokens, [B, A, width]; counts[b] of them are kept."""
+        """The model's states at the tokens, [B, A, width]; the cache keeps counts[b] of them."""
         batch, width = tokens.shape
         device = tokens.device
         steps = torch.arange(width, device=device)
@@ -111,7 +111,7 @@ class CausalLMProposer(JudgedProposer):
             some.keep(list(rows))
             return some.draft_trees(root, shape)
         base = max(self.stable)
-        # a text beyond the model's context is drafted for badly; once all are, nothing is
+        # rows beyond the model's context get bad drafts; if all rows are beyond it, nothing is drafted
         depth = min(shape.depth, self.model.max_positions - min(self.stable))
         if depth < 1:
             return root_only(root)

@@ -1,4 +1,4 @@
-"""A small independent language model as a drafter, and how one is opened."""
+"""A small independent language model as a loaded drafter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drafterforge.targets.load import Target, load_target
 
 @dataclass(frozen=True, eq=False)
 class SmallLM(Drafter):
-    """A causal LM that reads the target's token ids."""
+    """A causal LM with the target's tokenizer."""
 
     kind = "causal_lm"
 
@@ -21,12 +21,12 @@ class SmallLM(Drafter):
 
     @property
     def name(self) -> str:
-        """The model's."""
+        """Name of the model."""
         return self.model.name
 
 
 def load_small_lm(folder: Path, target: Target) -> SmallLM:
-    """The causal LM in `folder`, in the target's dtype and on its device; refused if it reads other token ids."""
+    """The causal LM in `folder`, with the target's dtype and device; ArtifactError if their token ids differ."""
     dtype = str(target.dtype).removeprefix("torch.")
     config = TargetConfig(name="", source="hf", model=str(folder), dtype=dtype, device=str(target.device))
     model = load_target(config, tapped=False)

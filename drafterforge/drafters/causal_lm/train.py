@@ -1,4 +1,4 @@
-"""Training a small causal LM: one step of prediction, from the text alone."""
+"""Distillation of a small causal LM: next-token prediction with the target's soft labels."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ KIND = "causal_lm"
 
 
 class CausalLMModule(DistillModule):
-    """Soft targets at every position whose next token belongs to an answer.
+    """Soft labels at every position whose next token belongs to an answer.
 
-    It is validated as an EAGLE-3 drafter is: the accept length of a greedy chain on teacher-forced text.
+    Validation is that of EAGLE-3 drafters: the accept length of a greedy chain on teacher-forced text.
     """
 
     def __init__(self, drafter: CausalLMDrafter, target_head: Tensor, config: TrainerConfig) -> None:
@@ -47,21 +47,21 @@ class CausalLMModule(DistillModule):
         argmax = batch.argmax[positions]
         teacher = Teacher(batch.states[positions], self.head, argmax, torch.ones_like(argmax, dtype=torch.bool))
         states = drafter(batch.tokens, batch.positions, batch.lengths)[positions]
-        if torch.is_autocast_enabled(states.device.type):  # norms give float32, which the loss would compute in
+        if torch.is_autocast_enabled(states.device.type):  # norms return float32, in which the loss would be computed
             states = states.to(torch.get_autocast_dtype(states.device.type))
         loss, correct = next_token_loss(states, drafter.head_weight, teacher, drafter.token_ids, config.loss_chunk)
         return loss, chain_counts(loss.detach(), correct, layout.slots)
 
 
 def recorded_settings(job: TrainingJob) -> dict[str, Any]:
-    """What decides the drafter, see `DrafterKind`."""
+    """See `DrafterKind`."""
     drafter = {"kind": KIND, "init": job.config.init, "causal_lm": asdict(job.config.causal_lm)}
     drafter["parent"] = job.parent.manifest.digest if job.parent else None
     return {"drafter": drafter, "domain": job.domain, "answers": job.answers.digest, **job.input_settings}
 
 
 def train(job: TrainingJob) -> TrainedDrafter:
-    """The small LM of a job, distilled."""
+    """Distil the small LM of a job."""
     drafter = start_drafter(job)
     distilled = job.distil(CausalLMModule(drafter.to(job.target.device), job.target.head_weight, job.trainer))
     metrics = {
@@ -77,13 +77,13 @@ def train(job: TrainingJob) -> TrainedDrafter:
 
 
 def start_drafter(job: TrainingJob) -> CausalLMDrafter:
-    """A small LM to train, fp32: the parent, or a new one with the target's embeddings if it is as wide."""
+    """An fp32 model to train: the parent, or a new one with the target's embeddings if the widths match."""
     init, size, target, config = job.config.init, job.config.causal_lm, job.target, job.target.config
     if job.parent is not None:
         if (kind := manifest_kind(job.parent.manifest.config)) != KIND:
             raise ArtifactError(
-                f"drafter.init={init} names a drafter of kind {kind}, but drafter=causal_lm starts from a causal_lm; "
-                "type drafter.init=warm"
+                f"drafter.init={init} is a drafter of kind {kind}, but drafter=causal_lm needs a causal_lm to start "
+                "from; type drafter.init=warm"
             )
         model = open_model(job.parent.folder)
         return CausalLMDrafter(model, size.train_embeddings or model.config.hidden_size != config.hidden_size)
@@ -96,7 +96,7 @@ def start_drafter(job: TrainingJob) -> CausalLMDrafter:
     shares_embeddings = copy_embeddings(model, target.backbone.embedding, target.head_weight)
     if not shares_embeddings and size.train_embeddings is False:
         raise ConfigError(
-            f"drafter.causal_lm.train_embeddings=false keeps the target's embeddings, which are {config.hidden_size} "
-            f"wide, not {size.hidden_size}; type drafter.causal_lm.train_embeddings=true"
+            f"drafter.causal_lm.train_embeddings=false needs the target's embeddings, whose width is "
+            f"{config.hidden_size}, not {size.hidden_size}; type drafter.causal_lm.train_embeddings=true"
         )
     return CausalLMDrafter(model, bool(size.train_embeddings) or not shares_embeddings)

@@ -1,6 +1,6 @@
-"""Reading and writing drafters in the SGLang layout: `config.json` + `model.safetensors`; strict on load.
+"""Reads and writes drafters in the SGLang layout, `config.json` and `model.safetensors`; loading is strict.
 
-A head whose rows are the target's embedding is not stored a second time: the config says so, and exports have it whole.
+A head that equals rows of the target's embedding is not stored, the config marks it as tied. Exports contain the head.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from drafterforge.errors import ArtifactError, quote, shorten
 from drafterforge.targets.load import Target
 
 HEAD = "lm_head.weight"
-TIED = "head_rows"  # key of a config whose drafter has no head of its own
-EMBEDDING = "target_embedding"  # what it says
+TIED = "head_rows"  # config key of drafters whose head is not stored
+EMBEDDING = "target_embedding"  # its value
 
 
 def save_drafter(folder: Path, drafter: Eagle3Drafter, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Write weights in `dtype` (maps stay int64 and bool) and the config beside them."""
+    """Write the weights in `dtype` (vocabulary maps stay int64 and bool) and the config."""
     tensors = {
         name: (tensor.to(dtype) if tensor.is_floating_point() else tensor).detach().cpu().contiguous()
         for name, tensor in drafter.state_dict().items()
@@ -43,12 +43,12 @@ def save_drafter(folder: Path, drafter: Eagle3Drafter, dtype: torch.dtype = torc
 
 
 def embedding_rows(embedding: Tensor, d2t: Tensor) -> Tensor:
-    """The target's embedding [V, H] of every draft id, [W, H]."""
+    """Rows of the target's embedding [V, H] for all draft ids, [W, H]."""
     return embedding[d2t.to(embedding.device) + torch.arange(d2t.numel(), device=embedding.device)]
 
 
 def load_drafter(folder: Path, embedding: Tensor) -> Eagle3Drafter:
-    """The drafter in `folder`, fp32, on the device of `embedding` ([V, H], the target's); a LoRA expert comes merged.
+    """The drafter in `folder`, fp32, on the device of `embedding` ([V, H], the target's); LoRA experts are merged.
 
     Raises ArtifactError as `load_full` and `load_adapter` do.
     """
@@ -57,7 +57,7 @@ def load_drafter(folder: Path, embedding: Tensor) -> Eagle3Drafter:
 
 
 def load_expert(folder: Path, embedding: Tensor) -> tuple[Eagle3Drafter, Adapter | None]:
-    """The generalist that the LoRA expert in `folder` adds to, and its additions; or a drafter and None."""
+    """The generalist and the adapter of the LoRA expert in `folder`; for a drafter with full weights, it and None."""
     generalist = generalist_of(folder)
     if generalist is None:
         return load_full(folder, embedding), None
@@ -66,32 +66,32 @@ def load_expert(folder: Path, embedding: Tensor) -> tuple[Eagle3Drafter, Adapter
 
 
 def generalist_of(folder: Path) -> Path | None:
-    """The whole drafter, beside it or shipped, that the LoRA expert in `folder` adds to; None for a whole drafter."""
+    """Folder of the LoRA expert's generalist, a sibling of `folder` or shipped; None if `folder` has full weights."""
     if not (folder / ADAPTER).is_dir():
         return None
     parents = [parent for parent in Manifest.read(folder).parents if parent["kind"] == "drafters"]
     if len(parents) != 1:
-        raise ArtifactError(f"{folder} names {len(parents)} drafters that it adds to, wanted one; train it again")
+        raise ArtifactError(f"{folder} names {len(parents)} generalists, wanted one; train it again")
     name, digest = parents[0]["name"], parents[0]["sha256"]
     sibling = folder.absolute().with_name(name)
     candidates = [
         path for path in (sibling, SHIPPED / sibling.parts[-3] / "drafters" / name) if (path / MANIFEST).is_file()
     ]
     if not candidates:
-        raise ArtifactError(f"{folder} adds to the drafter {quote(name)}, which is not beside it; put it at {sibling}")
+        raise ArtifactError(f"{folder} needs its generalist {quote(name)}; put it at {sibling}")
     digests = [Manifest.read(path).digest for path in candidates]
     if digest in digests:
         return candidates[digests.index(digest)]
     raise ArtifactError(
-        f"{folder} adds to a {quote(name)} with digest {digest[:8]}, but {candidates[0]} has {digests[0][:8]}; "
-        f"type drafterforge train-drafter domain=... name={folder.name} drafter=lora overwrite=true"
+        f"{folder} needs its generalist {quote(name)} with digest {digest[:8]}, but {candidates[0]} has "
+        f"{digests[0][:8]}; type drafterforge train-drafter domain=... name={folder.name} drafter=lora overwrite=true"
     )
 
 
 def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
-    """The drafter in `folder` with weights of its own.
+    """The drafter in `folder`, which must have full weights.
 
-    Raises ArtifactError on any missing, unexpected or misshapen tensor and on an impossible vocabulary map.
+    Raises ArtifactError on a missing, unexpected or misshapen tensor and on an invalid vocabulary map.
     """
     path = folder / "model.safetensors"
     config = read_json(folder / "config.json")
@@ -101,9 +101,9 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
         tensors = load_file(path)
     except (OSError, TypeError, ValueError, AttributeError, IndexError, SafetensorError) as error:
         raise ArtifactError(
-            f"{folder} is no readable drafter ({shorten(error, 200)}); wanted config.json and model.safetensors"
+            f"{folder} is not a readable drafter ({shorten(error, 200)}); wanted config.json and model.safetensors"
         ) from None
-    tensors.pop("embed_tokens.weight", None)  # some writers add the target's
+    tensors.pop("embed_tokens.weight", None)  # some programs store the target's
     tied = config.get(TIED)
     if tied not in (None, EMBEDDING) or (tied and HEAD in tensors):
         raise ArtifactError(
@@ -114,7 +114,7 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
             f"{folder} drafts for a target of vocabulary {spec.vocab_size} and width {spec.target_hidden_size}; "
             f"this target has {embedding.shape[0]} and {embedding.shape[1]}"
         )
-    with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
+    with torch.device("meta"):  # compare shapes before allocating memory
         expected = Eagle3Drafter(spec, embedding).state_dict()
     if tied:
         del expected[HEAD]
@@ -134,7 +134,7 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
 
 
 def check_vocabulary(d2t: Tensor, t2d: Tensor, source: str) -> None:
-    """Refuse a map whose ids are out of range or repeated, or that t2d contradicts."""
+    """Raise ArtifactError if ids of d2t are out of range or repeated, or t2d contradicts it."""
     ids = d2t.long() + torch.arange(d2t.numel())
     if ids.min() < 0 or ids.max() >= t2d.numel() or ids.unique().numel() != ids.numel():
         raise ArtifactError(f"{source}: d2t does not map draft ids to distinct target ids below {t2d.numel()}")
@@ -143,7 +143,7 @@ def check_vocabulary(d2t: Tensor, t2d: Tensor, source: str) -> None:
 
 
 def check_taps(folder: Path, drafter: Eagle3Drafter, target: Target) -> None:
-    """Refuse a drafter that reads other layers of the target."""
+    """Raise ArtifactError if the drafter reads other target layers than the target taps."""
     if drafter.spec.tap_layers != target.backbone.taps:
         raise ArtifactError(
             f"{folder} reads the inputs of layers {drafter.spec.tap_layers}; this target is tapped at "

@@ -1,4 +1,4 @@
-"""An `Eagle3Drafter` for decoding: fused, prepacked projections; the module is its twin in tests."""
+"""An `Eagle3Drafter` for decoding, with fused and prepacked projections; tests compare it with the module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
 from drafterforge.kernels.rope import apply_rope
 
 ATTENTION, MLP = "midlayer.self_attn", "midlayer.mlp"
-PROJECTIONS = {  # by name here: the projections of the module that become one
+PROJECTIONS = {  # fused projection -> its parts in the module
     "fc": ("fc",),
     "head": ("lm_head",),
     "q": (f"{ATTENTION}.q_proj",),
@@ -32,7 +32,7 @@ NORMS = {
 
 
 class FusedDrafter(Drafter):
-    """Same numbers as the module, for inference only.  Axes: N rows, H hidden, W draft vocabulary."""
+    """Inference-only equivalent of the module.  Axes: N rows, H hidden, W draft vocabulary."""
 
     kind = "eagle3"
 
@@ -50,7 +50,7 @@ class FusedDrafter(Drafter):
         self.rope, self.kernels = drafter.rope, kernels_of(embedding)
 
     def with_adapter(self, adapter: Adapter) -> FusedDrafter:
-        """This drafter with additions; its own weights are shared, not copied."""
+        """A LoRA expert that shares this drafter's weights."""
         twin = object.__new__(FusedDrafter)
         vars(twin).update(vars(self), generalist=self, linears=dict(self.linears))
         for name, parts in PROJECTIONS.items():
@@ -68,17 +68,17 @@ class FusedDrafter(Drafter):
         spec = self.spec
         if part in PROJECTIONS["kv"]:
             return spec.num_key_heads * spec.head_dim
-        return spec.intermediate_size if part in PROJECTIONS["gate_up"] else 0  # 0: the only part, whatever its width
+        return spec.intermediate_size if part in PROJECTIONS["gate_up"] else 0  # 0: unused, a projection of one part
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return self.kernels.rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Target embeddings [N, H]."""
+        """See `Eagle3Drafter.embed`."""
         return F.embedding(tokens, self.embedding)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """Features [N, 3H] to hidden [N, H]."""
+        """See `Eagle3Drafter.fuse`."""
         if self.spec.fc_norm:
             features = norm_each(features, self.gains["fc_norm"], self.spec.rms_norm_eps)
         return self.linears["fc"](features)
@@ -91,7 +91,7 @@ class FusedDrafter(Drafter):
         attend: Attend,
         rows: slice | None = None,
     ) -> Tensor:
-        """As `Eagle3Drafter.layer`, from positions [N] instead of a rope."""
+        """As `Eagle3Drafter.layer`, but takes positions [N] instead of a rope."""
         spec, linears = self.spec, self.linears
         rope = self.rope(positions, hidden.dtype)
         normed = self._norm(hidden, "hidden_norm")
@@ -109,14 +109,14 @@ class FusedDrafter(Drafter):
         return self._norm(out, "norm") if spec.norm_output else out
 
     def normed(self, out: Tensor) -> Tensor:
-        """As `Eagle3Drafter.normed`."""
+        """See `Eagle3Drafter.normed`."""
         return out if self.spec.norm_output else self._norm(out, "norm")
 
     def logits(self, out: Tensor) -> Tensor:
-        """Draft logits [N, W] of outputs [N, H] of `layer`."""
+        """See `Eagle3Drafter.logits`."""
         return self.linears["head"](self.normed(out))
 
 
 def norm_each(features: Tensor, gains: Tensor, eps: float) -> Tensor:
-    """Features low|mid|high [..., 3H], each of the three normed by itself; gains: [3, H], or [N, 1, 3, H] of N."""
+    """Norm each third of the features low|mid|high [..., 3H] separately.  gains: [3, H], or [N, 1, 3, H]."""
     return kernels_of(features).rms_norm(features.unflatten(-1, gains.shape[-2:]), gains, eps).flatten(-2)

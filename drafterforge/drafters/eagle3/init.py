@@ -1,4 +1,4 @@
-"""How a drafter starts: random, or warm from its target's weights."""
+"""Initial weights of a drafter: random, or warm from its target."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.errors import ArtifactError
 
-VOCABULARY_TENSORS = ("lm_head.weight", "d2t", "t2d")  # a drafter's tensors that belong to its map of tokens
+VOCABULARY_TENSORS = ("lm_head.weight", "d2t", "t2d")  # tensors that depend on the draft vocabulary
 
 
 class TargetWeights:
-    """Single tensors of a Hugging Face folder, by name, without loading the model."""
+    """Reads single tensors of a Hugging Face folder without loading the model."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,7 +31,7 @@ class TargetWeights:
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.paths:
             raise ArtifactError(
-                f"{self.folder} has no tensor {name!r}, which drafter.init=warm takes; type drafter.init=scratch"
+                f"{self.folder} has no tensor {name!r}, which drafter.init=warm needs; type drafter.init=scratch"
             )
         with safe_open(self.paths[name], "pt") as file:
             return file.get_tensor(name).float()
@@ -39,7 +39,7 @@ class TargetWeights:
 
 @torch.no_grad()
 def scratch_init(drafter: Eagle3Drafter, std: float = 0.02) -> None:
-    """Normal weights, unit gains."""
+    """Draw normal weights; set gains to 1."""
     for name, parameter in drafter.named_parameters():
         if parameter.dim() > 1:
             parameter.normal_(std=std)
@@ -49,15 +49,15 @@ def scratch_init(drafter: Eagle3Drafter, std: float = 0.02) -> None:
 
 @torch.no_grad()
 def warm_init(drafter: Eagle3Drafter, weights: TargetWeights, num_layers: int) -> None:
-    """Start as the target's last layer applied to its high feature.
+    """Initialise the drafter as the target's last layer, applied to the high feature.
 
-    fc passes the high feature through; the layer's feature half, MLP and norms are those of the target's last layer,
-    the embedding half starts small and random; final norm and lm_head rows are the target's.
+    fc passes the high feature through. The layer's feature half, MLP and norms are copied from the target's last layer;
+    the embedding half is small and random. The final norm and the lm_head rows are the target's.
     """
     spec = drafter.spec
     scratch_init(drafter, std=0.01)
     if spec.hidden_size != spec.target_hidden_size:
-        raise ArtifactError("drafter.init=warm needs a drafter as wide as its target; type drafter.init=scratch")
+        raise ArtifactError("drafter.init=warm needs a drafter with its target's width; type drafter.init=scratch")
     width = spec.hidden_size
     drafter.fc.weight.mul_(0.1)
     drafter.fc.weight[:, 2 * width :] += torch.eye(width)
@@ -69,7 +69,7 @@ def warm_init(drafter: Eagle3Drafter, weights: TargetWeights, num_layers: int) -
         getattr(layer.mlp, name).weight.copy_(weights[f"{prefix}mlp.{name}.weight"])
     layer.hidden_norm.weight.copy_(weights[f"{prefix}input_layernorm.weight"])
     layer.post_attention_layernorm.weight.copy_(weights[f"{prefix}post_attention_layernorm.weight"])
-    # Embeddings are small before any layer has added to them: the norm gives them the scale of the feature half.
+    # Raw embeddings are small: this norm scales them like the feature half.
     layer.input_layernorm.weight.copy_(weights[f"{prefix}input_layernorm.weight"].abs().mean().expand(width))
     drafter.norm.weight.copy_(weights["model.norm.weight"])
     head = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
@@ -77,7 +77,7 @@ def warm_init(drafter: Eagle3Drafter, weights: TargetWeights, num_layers: int) -
 
 
 def with_vocabulary(drafter: Eagle3Drafter, token_ids: Tensor) -> Eagle3Drafter:
-    """The same layer proposing `token_ids` [W], ascending, of the target; its head is empty, for the target's rows."""
+    """A copy of the drafter with another draft vocabulary, token_ids [W] ascending; its head is not initialised."""
     twin = Eagle3Drafter(replace(drafter.spec, draft_vocab_size=len(token_ids)), drafter.embedding)
     weights = {name: value for name, value in drafter.state_dict().items() if name not in VOCABULARY_TENSORS}
     twin.load_state_dict(weights, strict=False)
@@ -87,9 +87,9 @@ def with_vocabulary(drafter: Eagle3Drafter, token_ids: Tensor) -> Eagle3Drafter:
 
 @torch.no_grad()
 def init_feature_norms(drafter: Eagle3Drafter, features: Tensor) -> None:
-    """Give each of `fc_norm` the size that its feature mostly has, so that fc reads at first what it reads without.
+    """Set the gain of each `fc_norm` to the median RMS of its feature, so fc initially sees features of usual size.
 
-    features: some of the target's, [N, 3H].  Without this, what the layer adds would drown the feature it adds to.
+    features: a sample of the target's, [N, 3H].  Without this, the layer's update would dominate the normed feature.
     """
     sizes = features.float().unflatten(-1, (3, -1)).square().mean(-1).sqrt().median(0).values
     for norm, size in zip(drafter.fc_norm, sizes, strict=True):

@@ -1,4 +1,4 @@
-"""The EAGLE-3 kind: a layer that reads the target's features, with its own weights or as additions to a generalist."""
+"""The EAGLE-3 kind: one layer that reads the target's features, with full weights or as a LoRA expert."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from drafterforge.targets.load import Target
 
 
 class Eagle3Kind(DrafterKind):
-    """EAGLE-3 drafters; those of one architecture read in one pass."""
+    """EAGLE-3 drafters; those with equal architectures read in one stacked pass."""
 
     name = "eagle3"
     config_class = Eagle3DrafterConfig
@@ -31,25 +31,25 @@ class Eagle3Kind(DrafterKind):
     exports = ("sglang", "vllm")
 
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
-        """See `DrafterKind`; settings that were added later are left out at their defaults."""
+        """See `DrafterKind`; settings added in later versions are omitted at their defaults."""
         from drafterforge.drafters.eagle3.train.job import recorded_settings
 
         return recorded_settings(job)
 
     def build(self, job: TrainingJob) -> Eagle3Drafter:
-        """See `DrafterKind`; the parent's weights, or new ones."""
+        """See `DrafterKind`; with the parent's weights or new ones."""
         from drafterforge.drafters.eagle3.train.job import start_drafter
 
         return start_drafter(job)
 
     def train(self, job: TrainingJob) -> TrainedDrafter:
-        """See `DrafterKind`; training-time test with the target's features."""
+        """See `DrafterKind`; EAGLE-3's training-time test."""
         from drafterforge.drafters.eagle3.train.job import train
 
         return train(job)
 
     def load(self, source: DrafterSource, target: Target, shared: dict[Any, Any] | None = None) -> FusedDrafter:
-        """See `DrafterKind`; experts share the weights of their generalist, one that is opened alone is merged."""
+        """See `DrafterKind`; LoRA experts share their generalist's weights, one that is loaded alone is merged."""
         embedding = target.backbone.embedding
         if shared is None:
             drafter = self.export(source, embedding)
@@ -65,15 +65,15 @@ class Eagle3Kind(DrafterKind):
         return fused if source.base is None else fused.with_adapter(load_adapter(source.folder / ADAPTER, drafter))
 
     def base_of(self, folder: Path) -> Path | None:
-        """The generalist of a LoRA expert."""
+        """See `DrafterKind`."""
         return generalist_of(folder)
 
     def is_adapter(self, folder: Path) -> bool:
-        """Whether it is a LoRA expert."""
+        """See `DrafterKind`."""
         return (folder / ADAPTER).is_dir()
 
     def check(self, name: str, drafter: FusedDrafter, target: Target) -> None:
-        """Refuse a drafter of another vocabulary or width."""
+        """See `DrafterKind`; vocabulary and width must be the target's."""
         spec, shape = drafter.spec, tuple(target.backbone.embedding.shape)
         if (spec.vocab_size, spec.target_hidden_size) != shape:
             raise DrafterforgeError(
@@ -86,11 +86,11 @@ class Eagle3Kind(DrafterKind):
         return Eagle3Proposer(drafter)
 
     def stack_key(self, drafter: FusedDrafter) -> Hashable:
-        """Shapes and constants."""
+        """See `DrafterKind`."""
         return signature(drafter)
 
     def stack_order(self, drafters: Sequence[FusedDrafter]) -> list[int]:
-        """Experts of one generalist side by side."""
+        """See `DrafterKind`; experts of one generalist are adjacent."""
         return family_order(drafters)
 
     def stack(self, drafters: Sequence[FusedDrafter]) -> StackedDrafters:
@@ -102,6 +102,6 @@ class Eagle3Kind(DrafterKind):
         return StackedGroup(stack)
 
     def export(self, source: DrafterSource, embedding: Tensor) -> Eagle3Drafter:
-        """See `DrafterKind`; a LoRA expert's additions are merged into its generalist's weights."""
+        """See `DrafterKind`; LoRA experts are merged into their generalist's weights."""
         drafter = load_full(source.base or source.folder, embedding)
         return merge(drafter, load_adapter(source.folder / ADAPTER, drafter)) if source.base else drafter

@@ -1,4 +1,4 @@
-"""LoRA experts: low-rank additions to the projections of a generalist, kept in peft's files and read without peft.
+"""LoRA experts: low-rank additions to a generalist's projections, stored in peft's files but read without peft.
 
 Axes: r rank, in and out widths of a projection.
 """
@@ -22,7 +22,7 @@ from drafterforge.errors import ArtifactError, quote, shorten
 ADAPTER = "adapter"  # folder of an expert that holds peft's files
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _KEY = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
-# What peft can do to a projection beyond W + (alpha / r) B A; each with the value that means "not".
+# Options of peft beyond W + (alpha / r) B A, each with the value that disables it.
 _UNSUPPORTED = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
 
 
@@ -34,14 +34,14 @@ class LowRank:
     up: Tensor  # [out, r], scaled
 
     def delta(self) -> Tensor:
-        """What is added to the weight, [out, in]."""
+        """The dense addition to the weight, [out, in]."""
         return self.up @ self.down
 
 
 def concatenate_low_rank(parts: list[LowRank | None], widths: list[int]) -> LowRank:
-    """One addition to projections of the same input laid side by side; None: a part without any.
+    """One addition to the concatenation of projections with the same input.
 
-    widths: out of each part; not read where there is one part only.
+    parts: None for a projection without an addition.  widths: out of each part; unused if there is only one.
     """
     if len(parts) == 1:
         return parts[0]
@@ -54,7 +54,7 @@ Adapter = dict[str, LowRank]  # by the name of the projection, as in `Eagle3Draf
 
 
 def load_adapter(folder: Path, drafter: Eagle3Drafter) -> Adapter:
-    """The additions in peft's `folder`, fp32, checked against the drafter that they belong to."""
+    """The additions in peft's `folder`, fp32; ArtifactError if they do not fit the drafter."""
     path = folder / WEIGHTS
     try:
         config = read_json(folder / CONFIG)
@@ -62,10 +62,10 @@ def load_adapter(folder: Path, drafter: Eagle3Drafter) -> Adapter:
         rank = int(config["r"])
         scale = float(config["lora_alpha"]) / (rank**0.5 if config.get("use_rslora") else rank)
     except ArtifactError as error:
-        raise ArtifactError(f"{folder} is no readable adapter ({error}); wanted {CONFIG} and {WEIGHTS}") from None
+        raise ArtifactError(f"{folder} is not a readable adapter ({error}); wanted {CONFIG} and {WEIGHTS}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError, ArithmeticError) as error:
         raise ArtifactError(
-            f"{folder} is no readable adapter ({quote(error)}); wanted {CONFIG} and {WEIGHTS}"
+            f"{folder} is not a readable adapter ({quote(error)}); wanted {CONFIG} and {WEIGHTS}"
         ) from None
     unsupported = [
         f"{key}={quote(config[key])}"
@@ -85,7 +85,7 @@ def load_adapter(folder: Path, drafter: Eagle3Drafter) -> Adapter:
     for name, part in parts.items():
         module = modules.get(name)
         if not isinstance(module, nn.Linear):
-            raise ArtifactError(f"{path} adds to {shorten(name)}, which is no projection of an EAGLE-3 drafter")
+            raise ArtifactError(f"{path} adds to {shorten(name)}, which is not a projection of an EAGLE-3 drafter")
         expected = {"A": (rank, module.in_features), "B": (module.out_features, rank)}
         shapes = {side: tuple(tensor.shape) for side, tensor in part.items()}
         if shapes != expected:
@@ -97,7 +97,7 @@ def load_adapter(folder: Path, drafter: Eagle3Drafter) -> Adapter:
 
 @torch.no_grad()
 def merge(drafter: Eagle3Drafter, adapter: Adapter) -> Eagle3Drafter:
-    """A drafter of its own with the additions inside its weights; the embedding stays shared."""
+    """A copy of the drafter with the additions merged into its weights; the embedding stays shared."""
     memo = {id(drafter.embedding): drafter.embedding}
     expert = copy.deepcopy(drafter, memo)
     for name, addition in adapter.items():

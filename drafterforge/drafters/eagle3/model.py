@@ -1,8 +1,8 @@
-"""The EAGLE-3 drafter (arXiv 2503.01840): one decoder layer that reads a token embedding beside a feature.
+"""The EAGLE-3 drafter (arXiv 2503.01840): one decoder layer that reads pairs of token embedding and target feature.
 
 Slot j of a sequence pairs token j+1 with the target's feature of position j and predicts token j+2; its rotary
-position is j.  A drafted token's slot takes the output of its parent's slot in place of a target feature: before the
-final norm, or after it where the spec says `norm_output`.
+position is j.  The slot of a drafted token reads its parent slot's output instead of a target feature: before the
+final norm, or after it if `norm_output` is set.
 Axes: N rows (slots of any number of sequences), H hidden, D head width, W draft vocabulary.
 """
 
@@ -21,7 +21,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm with a gain."""
+    """Root-mean-square norm with a learned gain."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -30,7 +30,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis."""
-        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps).to(x.dtype)  # CUDA autocast widens it
+        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps).to(
+            x.dtype
+        )  # undo the upcast of CUDA autocast
 
 
 class Attention(nn.Module):
@@ -60,7 +62,7 @@ class GatedMLP(nn.Module):
 
 
 class DrafterLayer(nn.Module):
-    """The one decoder layer; parameter names are those of published checkpoints."""
+    """The decoder layer; its parameter names are those of published checkpoints."""
 
     def __init__(self, spec: DrafterSpec) -> None:
         super().__init__()
@@ -79,10 +81,10 @@ class DrafterLayer(nn.Module):
         attend: Attend,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Outputs [N', H] of the slots `rows` (all when None), before the final norm.
+        """Outputs [N', H] of the slots `rows` (None: all), before the final norm.
 
-        embeddings, hidden: [N, H].  rope: from `RopeTable`.  attend(q [N', heads, D], k, v [N, key heads, D])
-        gives [N', heads, D]; every slot's key and value is computed, but only the queries asked for.
+        embeddings, hidden: [N, H].  rope: from `RopeTable`.  attend(q [N', heads, D], k, v [N, key heads, D]) returns
+        [N', heads, D].  Keys and values are computed for all slots, queries only for `rows`.
         """
         spec = self.spec
         normed = self.hidden_norm(hidden)
@@ -100,10 +102,10 @@ class DrafterLayer(nn.Module):
 
 
 class Eagle3Drafter(nn.Module):
-    """Feature fusion, layer, norm and head over the draft vocabulary; the embedding is the target's own, frozen."""
+    """Feature fusion, decoder layer, norm and head over the draft vocabulary."""
 
     def __init__(self, spec: DrafterSpec, embedding: Tensor) -> None:
-        """embedding: [V, H], the target's; shared, never trained or saved."""
+        """embedding: the target's, [V, H]; shared, never trained or saved."""
         super().__init__()
         self.spec = spec
         if spec.fc_norm:
@@ -113,14 +115,13 @@ class Eagle3Drafter(nn.Module):
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         self.lm_head = nn.Linear(spec.hidden_size, spec.draft_vocab_size, bias=False)
         self.register_buffer("d2t", torch.zeros(spec.draft_vocab_size, dtype=torch.long))  # target id = draft id + d2t
-        self.register_buffer(
-            "t2d", torch.zeros(spec.vocab_size, dtype=torch.bool)
-        )  # whether a target id can be drafted
+        # t2d: whether a target id can be drafted
+        self.register_buffer("t2d", torch.zeros(spec.vocab_size, dtype=torch.bool))
         self.register_buffer("embedding", embedding.detach(), persistent=False)
         self.rope = RopeTable(*spec.rotary())
 
     def set_vocabulary(self, token_ids: Tensor) -> None:
-        """Draft exactly the target ids [W], ascending."""
+        """Set the draft vocabulary to the target ids [W], ascending."""
         device = self.d2t.device
         token_ids = token_ids.to(device)
         self.d2t.copy_(token_ids - torch.arange(token_ids.numel(), device=device))
@@ -137,7 +138,7 @@ class Eagle3Drafter(nn.Module):
         return F.embedding(tokens, self.embedding)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """Features low|mid|high [N, 3H] to hidden [N, H]."""
+        """Project features low|mid|high [N, 3H] to hidden [N, H]."""
         features = features.to(self.fc.weight.dtype)
         if self.spec.fc_norm:
             parts = zip(self.fc_norm, features.chunk(3, dim=-1), strict=True)
@@ -152,18 +153,18 @@ class Eagle3Drafter(nn.Module):
         attend: Attend,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Outputs [N', H] as the next slots read them; see `DrafterLayer.forward`."""
+        """Outputs [N', H] in the form that drafted child slots read; arguments as for `DrafterLayer.forward`."""
         out = self.midlayer(embeddings, hidden, rope, attend, rows)
         return self.norm(out) if self.spec.norm_output else out
 
     def normed(self, out: Tensor) -> Tensor:
-        """Outputs of `layer`, [..., H], as the head reads them: after the final norm, once."""
+        """Outputs of `layer`, [..., H], after the final norm, which the head reads."""
         return out if self.spec.norm_output else self.norm(out)
 
     def rotary(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos, sin of slots' positions [N], each [N, 1, D/2]."""
+        """cos and sin of the positions [N], each [N, 1, D/2]."""
         return self.rope(positions, dtype)
 
     def logits(self, out: Tensor) -> Tensor:
-        """Draft-vocabulary logits [N, W] of outputs [N, H] of `layer`."""
+        """Logits over the draft vocabulary, [N, W], of outputs [N, H] of `layer`."""
         return self.lm_head(self.normed(out))

@@ -1,4 +1,4 @@
-"""An EAGLE-3 drafter at work: drafts from the target's features, its cache a function of the committed text alone.
+"""Drafting with an EAGLE-3 drafter; its cache is a function of the committed text and the target's features.
 
 Axes: B rows, A committed tokens, K beam nodes, L level slots, H hidden.
 """
@@ -23,10 +23,10 @@ from drafterforge.tree.merge import Others
 
 
 class Eagle3Proposer(SoloProposer):
-    """The cache holds [stable | this cycle's levels]; only true features ever become stable.
+    """The cache holds [stable slots | slots of this cycle's levels]; stable slots were made from target features.
 
-    Slots of a row beyond its own stable ones are never read, so rows of different lengths share the level slots, which
-    begin behind the longest row.
+    Level slots begin after the longest row and are shared by all rows: a row never reads slots between its own stable
+    ones and the level slots.
     """
 
     def __init__(self, drafter: FusedDrafter) -> None:
@@ -54,7 +54,7 @@ class Eagle3Proposer(SoloProposer):
         self.stable, self.last = [self.stable[row] for row in rows], self.last[index]
 
     def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
-        """Append slots that pair tokens with the target's features one position before."""
+        """See `SoloProposer`; appends stable slots."""
         if tokens.shape[0] == 1:  # no padding, no mask
             start, width = self.stable[0], tokens.shape[1]
             self.cache.place(start, width)
@@ -63,7 +63,7 @@ class Eagle3Proposer(SoloProposer):
                 self.drafter.fuse(features[0]),
                 start + torch.arange(width, device=tokens.device),
                 attend_to(self.cache, 1, None),
-                rows=slice(width - 1, width),  # the newest slot alone is drafted from, and reads every slot
+                rows=slice(width - 1, width),  # drafting needs the newest slot only, which reads all slots
             )
         else:
             stable, added = (torch.tensor(part, device=tokens.device) for part in (self.stable, counts))
@@ -72,7 +72,7 @@ class Eagle3Proposer(SoloProposer):
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
 
     def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
-        """Trees below the roots [B], which are the tokens of the newest stable slots."""
+        """Trees below the roots [B], the tokens of the newest stable slots."""
         stable = torch.tensor(self.stable, device=root.device)
         return draft_levels(self.drafter, self.cache, self.last, root, stable, max(self.stable), shape)
 
@@ -84,8 +84,7 @@ def new_draft_cache(drafter: FusedDrafter, batch: int) -> KeyValueCache:
 
 
 def attend_to(cache: KeyValueCache, batch: int, mask: Tensor | None) -> Attend:
-    """Attention of flattened rows over a one-layer cache, to which their keys are added."""
-
+    """Attention of flattened rows over a one-layer cache; it writes their keys and values first."""
     kernels = kernels_of(cache.data)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -104,9 +103,9 @@ def append_slots(
     counts: Tensor,
     used: int,
 ) -> Tensor:
-    """Make counts [B] of tokens [B, A] stable slots behind `stable` [B]; returns the newest slots' outputs, [B, H].
+    """Append counts [B] of tokens [B, A] after the `stable` [B] slots; returns the newest slots' outputs, [B, H].
 
-    features: [B, A, 3H].  used: slots that are read, at least every row's stable ones and A more.
+    features: [B, A, 3H].  used: number of cache slots to read, at least max(stable) + A.
     """
     batch, width = tokens.shape
     slots = stable[:, None] + torch.arange(width, device=tokens.device)
@@ -130,9 +129,9 @@ def draft_levels(
     growth: Growth | None = None,
     retrieval: Others | None = None,
 ) -> Tree:
-    """Trees below the roots [B] from the outputs `last` [B, H]; levels are written from slot `base` on.
+    """Trees below the roots [B] from the outputs `last` [B, H]; level slots begin at `base`.
 
-    logits: [B, W] of `last`, where they are known already.  growth, others: as for `expand`.
+    logits: of `last`, [B, W]; None: computed.  growth, retrieval: as for `expand`.
     """
     logits = drafter.logits(last) if logits is None else logits
     return expand(
@@ -141,7 +140,7 @@ def draft_levels(
 
 
 def level_step(drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, stable: Tensor, base: int) -> Step:
-    """Scores the children of each level's nodes, see `Step`; arguments as for `draft_levels`."""
+    """The `Step` that scores the children of each level's nodes; arguments as for `draft_levels`."""
     batch = last.shape[0]
     hidden = last[:, None]
 

@@ -1,8 +1,8 @@
 """The dimensions of an EAGLE-3 drafter, and their `config.json` in the layout that SGLang, vLLM and SafeAILab read.
 
-EAGLE-3.1's two norms mean what the servers make of them: vLLM 0.32.0 in vllm/model_executor/models/llama_eagle3.py
-(`combine_hidden_states` and `LlamaModel.forward`), SGLang 0.5.23 in python/sglang/srt/models/llama_eagle3.py, as at
-commit 9d18277c (`LlamaModel.forward`).
+EAGLE-3.1's two norms are implemented as in the servers: vLLM 0.32.0, vllm/model_executor/models/llama_eagle3.py
+(`combine_hidden_states` and `LlamaModel.forward`), and SGLang 0.5.23 at commit 9d18277c,
+python/sglang/srt/models/llama_eagle3.py (`LlamaModel.forward`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from drafterforge.errors import ArtifactError, quote, shorten
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 LARGEST = 1 << 24  # of any dimension
 NORMS_31 = ("fc_norm", "norm_output")  # of EAGLE-3.1
-FLAGS = ("norm_before_residual", *NORMS_31)  # false where a config lacks them
-UNREAD = ("norm_before_fc",)  # one norm over all three features, which we do not run
+FLAGS = ("norm_before_residual", *NORMS_31)  # default: false
+UNSUPPORTED = ("norm_before_fc",)  # one norm over all three features
 
 
 @dataclass(frozen=True)
 class DrafterSpec:
-    """Shapes and constants; widths in numbers of values."""
+    """Shapes and constants of a drafter."""
 
     hidden_size: int
     target_hidden_size: int
@@ -42,13 +42,13 @@ class DrafterSpec:
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
-    norm_before_residual: bool = False  # the layer adds to the normed feature, as heads by speculators do
-    fc_norm: bool = False  # each of the three features has an RMSNorm of its own before fc
-    norm_output: bool = False  # the next drafted slot reads the layer's output after the final norm, not before it
+    norm_before_residual: bool = False  # the residual is the normed feature, as in heads by speculators
+    fc_norm: bool = False  # each of the three features has its own RMSNorm before fc
+    norm_output: bool = False  # drafted child slots read the layer's output after the final norm, not before it
 
     @staticmethod
     def for_target(config: PretrainedConfig, taps: tuple[int, int, int], draft_vocab_size: int) -> DrafterSpec:
-        """A drafter of the target's own width, heads and rope."""
+        """A spec with the target's width, heads and rope."""
         rope = dict(getattr(config, "rope_parameters", None) or {"rope_type": "default", "rope_theta": 10000.0})
         return DrafterSpec(
             hidden_size=config.hidden_size,
@@ -69,7 +69,7 @@ class DrafterSpec:
         )
 
     def rotary(self) -> tuple[torch.Tensor, float]:
-        """Inverse frequencies [D/2] and attention factor, as `transformers` computes them."""
+        """Inverse frequencies [D/2] and attention factor, computed by `transformers`."""
         config = LlamaConfig(
             hidden_size=self.num_heads * self.head_dim,
             num_attention_heads=self.num_heads,
@@ -81,9 +81,10 @@ class DrafterSpec:
         return rotary.inv_freq, rotary.attention_scaling
 
     def to_config(self, dtype: str) -> dict[str, Any]:
-        """The `config.json`: every key explicit, both spellings of rope.
+        """The `config.json`: all keys explicit, rope in both spellings.
 
-        Layer ids at the top are vLLM's (input of layer j), those in `eagle_config` SGLang's, which adds one.
+        Layer ids at the top level are in vLLM's convention (input of layer j); those in `eagle_config` are in SGLang's,
+        which adds one.
         """
         scaling = {key: value for key, value in self.rope_parameters.items() if key != "rope_theta"}
         plain = scaling.get("rope_type", "default") == "default"
@@ -125,17 +126,17 @@ class DrafterSpec:
 
     @staticmethod
     def from_config(config: dict[str, Any], source: str) -> DrafterSpec:
-        """Read a `config.json`; `source` names it in errors."""
+        """Parse a `config.json`.  source: its name in errors."""
         if not isinstance(config, dict):
-            raise ArtifactError(f"{source} is no JSON object; wanted the config of an EAGLE-3 drafter")
+            raise ArtifactError(f"{source} is not a JSON object; wanted the config of an EAGLE-3 drafter")
         try:
             architecture = (config.get("architectures") or ["?"])[0]
             if architecture != ARCHITECTURE:
                 raise ArtifactError(f"{source} describes a {quote(architecture)}, wanted {ARCHITECTURE!r}")
-            if unread := [key for key in UNREAD if config.get(key)]:
-                raise ArtifactError(f"{source} sets {', '.join(unread)}, which this version does not run")
-            if odd := [key for key in FLAGS if not isinstance(config.get(key, False), bool)]:
-                raise ArtifactError(f"{source} has {odd[0]}={shorten(config[odd[0]])}, wanted true or false")
+            if unsupported := [key for key in UNSUPPORTED if config.get(key)]:
+                raise ArtifactError(f"{source} sets {', '.join(unsupported)}, which this version does not support")
+            if invalid := [key for key in FLAGS if not isinstance(config.get(key, False), bool)]:
+                raise ArtifactError(f"{source} has {invalid[0]}={shorten(config[invalid[0]])}, wanted true or false")
             taps = tuple(config["eagle_aux_hidden_state_layer_ids"])
             return DrafterSpec(
                 hidden_size=config["hidden_size"],
@@ -160,7 +161,7 @@ class DrafterSpec:
 
 
 def check_spec(spec: DrafterSpec, source: str) -> None:
-    """Refuse dimensions that no drafter has; `source` names them in errors."""
+    """Raise ArtifactError on impossible dimensions.  source: their name in errors."""
     sizes = ("hidden_size", "target_hidden_size", "intermediate_size", "num_heads", "num_key_heads", "head_dim")
     for name in (*sizes, "vocab_size", "draft_vocab_size", "max_positions"):
         value = getattr(spec, name)
@@ -168,8 +169,8 @@ def check_spec(spec: DrafterSpec, source: str) -> None:
             raise ArtifactError(f"{source}: {name} is {shorten(value)}, wanted a number from 1 to {LARGEST}")
     if spec.num_heads % spec.num_key_heads or spec.head_dim % 2 or spec.num_heads * spec.head_dim > LARGEST:
         raise ArtifactError(
-            f"{source}: {spec.num_heads} heads, {spec.num_key_heads} of keys, of width {spec.head_dim}; wanted a "
-            "multiple, and an even width"
+            f"{source}: {spec.num_heads} heads, {spec.num_key_heads} key heads, head_dim {spec.head_dim}; wanted "
+            "heads that are a multiple of key heads, and an even head_dim"
         )
     if type(spec.rms_norm_eps) is not float or not 0 <= spec.rms_norm_eps < 1:
         raise ArtifactError(f"{source}: rms_norm_eps is {shorten(spec.rms_norm_eps)}, wanted a number below 1")
@@ -181,7 +182,7 @@ def check_spec(spec: DrafterSpec, source: str) -> None:
         raise ArtifactError(f"{source}: rope_parameters is {shorten(rope)}, wanted an object with a rope_theta > 0")
     try:
         frequencies, factor = spec.rotary()
-    except Exception as error:  # transformers has its own for every kind of rope
+    except Exception as error:  # its type depends on the kind of rope
         raise ArtifactError(f"{source}: rope_parameters {shorten(rope)} cannot be used ({shorten(error)})") from None
     if not torch.isfinite(frequencies).all() or not isinstance(factor, int | float):
-        raise ArtifactError(f"{source}: rope_parameters {shorten(rope)} gives no finite frequencies")
+        raise ArtifactError(f"{source}: rope_parameters {shorten(rope)} does not give finite frequencies")

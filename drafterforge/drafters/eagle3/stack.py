@@ -1,7 +1,7 @@
-"""EAGLE-3 drafters of one architecture at work: all read what is committed in one pass, any of them drafts.
+"""A group of EAGLE-3 drafters with equal architectures: all read committed tokens in one pass, any of them drafts.
 
-The pass may be put off: what a drafter has not read yet is kept until all read it together, or until it has to draft.
-Axes: N drafters, B rows, A committed tokens, H hidden, W draft vocabulary; cache rows stand drafter by drafter.
+Reading may be deferred: unread tokens are queued until all drafters read them together, or one needs them to draft.
+Axes: N drafters, B rows, A committed tokens, H hidden, W draft vocabulary; cache rows are ordered drafter by drafter.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from drafterforge.tree.merge import Others
 
 @dataclass
 class NewestState:
-    """A drafter that has read more than the others."""
+    """State of a drafter, which may have read more than the group."""
 
-    stable: list[int]  # slots of each row
-    last: Tensor  # output of the newest of them, [B, H]
-    logits: Tensor  # of these, [B, W]
+    stable: list[int]  # stable slots of each row
+    last: Tensor  # output of the newest one, [B, H]
+    logits: Tensor  # of `last`, [B, W]
 
 
 class StackedGroup(DrafterGroup):
@@ -43,13 +43,13 @@ class StackedGroup(DrafterGroup):
         self.cache = new_draft_cache(drafters.members[0], 0)
         self._set_drafters(drafters)
         embedding = drafters.embedding
-        self.stable: list[int] = []  # slots that every drafter has, of each row
+        self.stable: list[int] = []  # of each row: stable slots that all drafters have
         self.last = embedding.new_empty(len(drafters.members), 0, embedding.shape[1])  # newest outputs, [N, B, H]
-        self.logits = embedding.new_empty(len(drafters.members), 0, drafters.token_ids.shape[1])  # of these, [N, B, W]
+        self.logits = embedding.new_empty(len(drafters.members), 0, drafters.token_ids.shape[1])  # of `last`, [N, B, W]
         self.unread: list[list[tuple[Tensor, Tensor]]] = []  # of each row: tokens [A] and features [A, 3H]
-        self.for_judging = False  # whether that is to be judged
-        self.newer: dict[int, NewestState] = {}
-        self.outputs: tuple[Tensor, Tensor] | None = None  # of the slots last judged, [N, B * A, H] and [N, B * A, W]
+        self.for_judging = False  # whether the drafters may be judged on unread tokens
+        self.newer: dict[int, NewestState] = {}  # of drafters that have read more than the group
+        self.outputs: tuple[Tensor, Tensor] | None = None  # outputs [N, B * A, H], logits [N, B * A, W] last judged
 
     def _set_drafters(self, drafters: StackedDrafters) -> None:
         self.drafters = drafters
@@ -84,7 +84,7 @@ class StackedGroup(DrafterGroup):
             )
 
     def remove(self, member: int) -> None:
-        """Forget a drafter, and what it has read."""
+        """See `DrafterGroup`."""
         count = len(self.drafters.members)
         members = [index for index in range(count) if index != member]
         self._set_drafters(StackedDrafters([self.drafters.members[index] for index in members]))
@@ -93,16 +93,13 @@ class StackedGroup(DrafterGroup):
         self.newer = {members.index(index): state for index, state in self.newer.items() if index != member}
 
     def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool = True) -> None:
-        """Remember what is to be read: counts[b] of tokens [B, A], features [B, A, 3H].
-
-        tell: whether it is to be judged, for which it is read once more where one drafter has read it alone.
-        """
+        """See `DrafterGroup`; judged tokens are read by all drafters, again by one that has already read them."""
         self.for_judging = for_judging
         for row, count in enumerate(counts):
             self.unread[row].append((tokens[row, :count], features[row, :count]))
 
     def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
-        """Let all drafters read what is unread; judges them at its positions if the truth about these is given."""
+        """See `DrafterGroup`."""
         if truth is None and not any(self.unread):
             return None
         drafters, batch = self.drafters, len(self.stable)
@@ -120,9 +117,7 @@ class StackedGroup(DrafterGroup):
         if judging:
             self.outputs = hidden, logits
             guesses = logits.unflatten(1, (batch, width))
-            guesses = torch.cat(
-                (self.logits[:, :, None], guesses[:, :, :-1]), dim=2
-            )  # guesses of the tokens, not after them
+            guesses = torch.cat((self.logits[:, :, None], guesses[:, :, :-1]), dim=2)  # logits before each token
             judgement = judge(guesses, drafters.token_ids, self.draft_ids, truth, top_k, details)
             hidden, logits = hidden[:, rows], logits[:, rows]
         self.last, self.logits = hidden, logits
@@ -131,7 +126,7 @@ class StackedGroup(DrafterGroup):
         return judgement
 
     def _read_all(self, tokens: Tensor, features: Tensor, rows: Tensor, all_slots: bool) -> tuple[Tensor, Tensor]:
-        """Outputs [N, R, H] and logits [N, R, W] of all slots if they are told, else of the newest, `rows` [B]."""
+        """Outputs [N, R, H] and logits [N, R, W] of all slots, or of the newest ones, `rows` [B]."""
         drafters, width = self.drafters, tokens.shape[1]
         slots = torch.tensor(self.stable, device=tokens.device)[:, None] + torch.arange(width, device=tokens.device)
         used = max(self.stable) + width
@@ -147,11 +142,11 @@ class StackedGroup(DrafterGroup):
         return hidden, drafters.logits(hidden)
 
     def _read_single(self, tokens: Tensor, features: Tensor, all_slots: bool) -> tuple[Tensor, Tensor]:
-        """The same for one drafter and one row, tokens [A] and features [A, 3H]: without padding and stacks."""
+        """As `_read_all` for one drafter and one row, tokens [A] and features [A, 3H]: without padding or stacking."""
         drafter, width, start = self.drafters.members[0], tokens.shape[0], self.stable[0]
         self.cache.place(start, width)
         slots = start + torch.arange(width, device=tokens.device)
-        mask = None  # the newest slot reads all
+        mask = None  # the newest slot reads all slots
         if all_slots and width > 1:
             mask = torch.arange(start + width, device=tokens.device) <= slots[:, None]
             mask = additive(mask, drafter.embedding.dtype)[None]
@@ -165,7 +160,7 @@ class StackedGroup(DrafterGroup):
         return hidden[None], drafter.logits(hidden)[None]
 
     def _unread(self, skip: list[int]) -> tuple[Tensor, Tensor, list[int]]:
-        """Unread tokens [B, A] and features [B, A, 3H] behind the first skip[b], padded, and how many they are."""
+        """Unread tokens [B, A] and features [B, A, 3H] after the first skip[b], padded, and their counts."""
         if len(self.unread) == len(self.unread[0]) == 1 and not skip[0]:
             tokens, features = self.unread[0][0]
             return tokens[None], features[None], [len(tokens)]
@@ -175,7 +170,7 @@ class StackedGroup(DrafterGroup):
         return pad_sequence(tokens, batch_first=True), pad_sequence(features, batch_first=True), counts
 
     def _attend(self, slots: Tensor, used: int, mask: Tensor):
-        """Attention of [N, B * A, heads, D] over the cache, to which the keys are added."""
+        """Attention of [N, B * A, heads, D] over the cache; it writes the keys and values first."""
         count, (batch, width) = len(self.drafters.members), slots.shape
         if batch == 1:
             self.cache.place(used - width, width)
@@ -195,7 +190,7 @@ class StackedGroup(DrafterGroup):
         return attend
 
     def catch_up(self, member: int) -> None:
-        """Let one drafter read what is unread."""
+        """Let one drafter read its unread tokens."""
         drafter, stable = self.drafters.members[member], self.stable
         if member in self.newer:
             stable = self.newer[member].stable
@@ -210,7 +205,7 @@ class StackedGroup(DrafterGroup):
         self.newer[member] = NewestState(stable, last, drafter.logits(last))
 
     def _member_cache(self, member: int) -> KeyValueCache:
-        """The cache of one drafter: the same memory, as long as nothing more is reserved."""
+        """A view of one drafter's part of the cache, valid until more memory is reserved."""
         batch = len(self.stable)
         cache = object.__new__(KeyValueCache)
         cache.data, cache.start, cache.slots, cache.used = self.cache.data, 0, None, 0
@@ -218,7 +213,7 @@ class StackedGroup(DrafterGroup):
         return cache
 
     def guesses(self, member: int, rows: list[int]) -> Tensor:
-        """What one drafter makes of the token after the roots of some rows: logits [B', W]."""
+        """See `DrafterGroup`."""
         logits = self._newest_state(member).logits
         return logits if len(rows) == len(self.stable) else logits[rows]
 
@@ -239,7 +234,7 @@ class StackedGroup(DrafterGroup):
         growth: Growth | None = None,
         retrieval: Others | None = None,
     ) -> Tree:
-        """Trees of one drafter below the roots [B'] of some rows; growth, others: as for `expand`."""
+        """See `DrafterGroup`."""
         state = self._newest_state(member)
         base = max(state.stable[row] for row in rows)
         self.cache.reserve(base + shape.top_k * shape.depth)
@@ -254,7 +249,7 @@ class StackedGroup(DrafterGroup):
 
 
 def _unread_after(parts: Sequence[tuple[Tensor, Tensor]], done: int) -> tuple[Tensor, Tensor]:
-    """Tokens and features of these parts behind the first `done`; parts that are done are not looked at."""
+    """Tokens and features of the parts after the first `done` tokens; skips parts that lie before."""
     num_wanted = sum(len(tokens) for tokens, _ in parts) - done
     suffix: list[tuple[Tensor, Tensor]] = []
     count = 0
@@ -268,7 +263,7 @@ def _unread_after(parts: Sequence[tuple[Tensor, Tensor]], done: int) -> tuple[Te
 
 
 def _merge_caches(cache: KeyValueCache, added: KeyValueCache, count: int) -> KeyValueCache:
-    """The rows of both caches, drafter by drafter."""
+    """The rows of both caches, ordered drafter by drafter.  count: number of drafters."""
     slots = max(cache.data.shape[4], added.data.shape[4])
     cache.grow(slots)
     added.grow(slots)

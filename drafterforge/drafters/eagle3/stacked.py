@@ -1,6 +1,6 @@
-"""Drafters of one architecture that read the same tokens in one pass.
+"""Stacked weights of drafters with equal architectures, which process the same tokens in one pass.
 
-Drafters that add to one generalist share its weights, which are read once for all of them; their additions are batched.
+LoRA experts of one generalist share its weights, which are loaded from memory once; their additions are batched.
 Axes: N drafters, R rows, H hidden, r rank, W draft vocabulary.
 """
 
@@ -25,15 +25,15 @@ StackedAttend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class StackedLowRank:
-    """Low-rank additions of n drafters to one base, padded with zeros to the largest rank."""
+    """Low-rank additions of n drafters to one base projection, zero-padded to the largest rank."""
 
     def __init__(self, linears: Sequence[FrozenLinear | AdaptedLinear]) -> None:
-        """linears: of one base; their own additions become views of what is held here."""
+        """linears: of one base; their additions become views of the stacked tensors."""
         lows = [linear.low if isinstance(linear, AdaptedLinear) else None for linear in linears]
         weight = base_of(linears[0]).weight
         count, rank = len(lows), max(low.down.shape[0] for low in lows if low is not None)
         self.down = weight.new_zeros(count, rank, weight.shape[1])
-        self.up = weight.new_zeros(count, rank, weight.shape[0])  # other orders are copied anew in every product
+        self.up = weight.new_zeros(count, rank, weight.shape[0])  # this layout avoids a copy in every product
         for index, low in enumerate(lows):
             if low is not None:
                 view = LowRank(self.down[index, : low.down.shape[0]], self.up[index, : low.up.shape[1]].t())
@@ -42,7 +42,7 @@ class StackedLowRank:
                 linears[index].low = view
 
     def add(self, out: Tensor, x: Tensor) -> Tensor:
-        """What is added for x [n, R, in], or [R, in] read by all alike, to out of n or of 1: [n, R, out]."""
+        """out + x @ down.T @ up, [n, R, out].  x: [n, R, in] or shared [R, in].  out: [n or 1, R, out]."""
         count = self.down.shape[0]
         if x.dim() == 2:
             low = F.linear(x, self.down.flatten(0, 1)).unflatten(1, (count, -1)).transpose(0, 1)
@@ -55,7 +55,7 @@ class StackedLinear:
     """One projection of N drafters."""
 
     def __init__(self, linears: Sequence[FrozenLinear | AdaptedLinear]) -> None:
-        """linears: those that share a base stand side by side."""
+        """linears: those that share a base are adjacent."""
         self.families: list[tuple[slice, FrozenLinear, StackedLowRank | None]] = []
         start = 0
         for _, group in groupby(linears, key=lambda linear: id(base_of(linear))):
@@ -66,7 +66,7 @@ class StackedLinear:
             start = part.stop
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[N, R, in], or [R, in] read by all alike, to [N, R, out]."""
+        """x: [N, R, in] or shared [R, in].  Returns [N, R, out]."""
         outputs = [self._family(x, *family) for family in self.families]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
@@ -80,22 +80,22 @@ class StackedLinear:
 
 
 def base_of(linear: FrozenLinear | AdaptedLinear) -> FrozenLinear:
-    """The shared part of a projection."""
+    """The projection without its low-rank addition."""
     return linear.base if isinstance(linear, AdaptedLinear) else linear
 
 
 def family_order(drafters: Sequence[FusedDrafter]) -> list[int]:
-    """An order of the drafters in which those of one generalist stand side by side, itself first."""
+    """An order of the drafters in which experts of one generalist are adjacent, after the generalist."""
     roots = [drafter.generalist or drafter for drafter in drafters]
     first = {id(root): index for index, root in reversed(list(enumerate(roots)))}
     return sorted(range(len(drafters)), key=lambda index: (first[id(roots[index])], index))
 
 
 class StackedDrafters:
-    """N drafters of equal shape; each is a `FusedDrafter`, which stays its own way of drafting."""
+    """N drafters with equal architectures; each member still drafts by itself as a `FusedDrafter`."""
 
     def __init__(self, members: Sequence[FusedDrafter]) -> None:
-        """members: in the order of `family_order`."""
+        """members: sorted by `family_order`."""
         self.members, self.spec, self.embedding = list(members), members[0].spec, members[0].embedding
         for member in members:
             if signature(member) != signature(members[0]):
@@ -114,11 +114,11 @@ class StackedDrafters:
         return self.kernels.rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Target embeddings [R, H], the same for all."""
+        """Target embeddings [R, H], shared by all drafters."""
         return F.embedding(tokens, self.embedding)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """Features [R, 3H] to hidden [N, R, H]."""
+        """Project features [R, 3H] to hidden [N, R, H]."""
         if self.spec.fc_norm:
             gains = self.gains["fc_norm"]
             alike = gains.dim() == 2
@@ -134,7 +134,7 @@ class StackedDrafters:
         attend: StackedAttend,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """As `FusedDrafter.layer` for every drafter: hidden [N, R, H] to [N, R', H]; embeddings [R, H]."""
+        """As `FusedDrafter.layer` for all drafters, [N, R', H].  embeddings: [R, H].  hidden: [N, R, H]."""
         spec, linears = self.spec, self.linears
         rope = self.rope(positions, hidden.dtype)
         alike = self.gains["input_norm"].dim() == 1
@@ -159,7 +159,7 @@ class StackedDrafters:
 
 
 def signature(drafter: FusedDrafter) -> tuple:
-    """What must be equal for drafters to stack."""
+    """Shapes and constants that must be equal for drafters to stack."""
     spec = drafter.spec
     shapes = tuple(base_of(linear).weight.shape for linear in drafter.linears.values())
     constants = spec.num_heads, spec.head_dim, spec.rms_norm_eps, str(spec.rope_parameters)

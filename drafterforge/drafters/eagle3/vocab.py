@@ -1,4 +1,4 @@
-"""Which target tokens a drafter can propose."""
+"""Selection of the draft vocabulary: the target tokens that a drafter can propose."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 def draft_token_ids(counts: np.ndarray, size: int) -> torch.Tensor:
     """The `size` most frequent target ids, ascending, [size] int64.
 
-    counts: how often each id occurs among answer tokens, [V].  Ties, and the places left when fewer ids occur than
-    are wanted, go to the lowest ids, so that the map is a function of the counts alone.
+    counts: occurrences of each id among answer tokens, [V].  Lower ids win ties, so the vocabulary depends on the
+    counts alone.
     """
     size = min(size, counts.size)
     order = np.lexsort((np.arange(counts.size), -counts))
@@ -18,5 +18,5 @@ def draft_token_ids(counts: np.ndarray, size: int) -> torch.Tensor:
 
 
 def coverage(counts: np.ndarray, token_ids: torch.Tensor) -> float:
-    """Share of the counted tokens that the map holds."""
+    """Share of the counted tokens that are in the draft vocabulary."""
     return float(counts[token_ids.numpy()].sum() / max(counts.sum(), 1))

@@ -1,4 +1,4 @@
-"""The kind that drafts by lookup; its training is a datastore of the answers."""
+"""The retrieval kind: drafts by suffix lookup; training builds a datastore of answers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from drafterforge.tree.grow import TreeShape
 if TYPE_CHECKING:
     from drafterforge.data.joined import JoinedRows
 
-LAST = 2  # rank of datastores in a pool
+LAST = 2  # rank of retrieval in a pool, after all neural drafters
 
 
 class RetrievalKind(DrafterKind):
-    """Suffix lookup in the text and, where it has files, in a datastore of answers."""
+    """Suffix lookup in the text and, for a trained drafter, in a datastore of answers."""
 
     name = KIND
     config_class = RetrievalDrafterConfig
@@ -42,7 +42,7 @@ class RetrievalKind(DrafterKind):
         return Datastore.build(answer_texts(job.answers.rows("train", job.answers_domain), RetrievalSpec().max_ngram))
 
     def train(self, job: TrainingJob) -> TrainedDrafter:
-        """See `DrafterKind`; nothing is learned."""
+        """See `DrafterKind`; there is nothing to optimise."""
         store = self.build(job)
         metrics = {"sequences": store.num_sequences, "tokens": store.num_tokens}
         summary = f"a datastore of {metrics['sequences']} answers, {metrics['tokens']} tokens"
@@ -59,18 +59,18 @@ class RetrievalKind(DrafterKind):
         return RetrievalProposer(drafter)
 
     def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
-        """Deep trees: levels cost nothing."""
+        """See `DrafterKind`; deep trees, as lookup levels cost almost nothing."""
         return TreeShape(num_tokens=32 if device.type == "cuda" or has_matrix_unit("cpu") else 12, depth=10, top_k=4)
 
     def pool_rank(self, folder: Path) -> int:
-        """Behind drafters that generalise."""
+        """See `DrafterKind`."""
         return LAST
 
 
 def answer_texts(rows: JoinedRows, lead: int) -> Iterator[np.ndarray]:
-    """Each answer with the `lead` tokens before it, by which its first tokens are found.
+    """Each answer with the `lead` tokens before it, the context that its first tokens are looked up by.
 
-    Prompts stay out: the target does not write them, and its own prompt is looked up in the text at hand.
+    The rest of a prompt is left out: the target does not emit it, and the current prompt is searched as context.
     """
     for index in range(len(rows)):
         ids, mask = rows.arrays(index)

@@ -1,8 +1,7 @@
-"""The retrieval drafter's host side: what followed earlier occurrences of the context's suffix.
+"""Lookup of earlier occurrences of the context's suffix, in the context itself and in a datastore of answers.
 
-Occurrences come from the context itself and from a datastore of many answers.  A match is (length, positions):
-places where the last `length` tokens stood before, each given by the index of the token after them; every place is
-named once, with its longest match.
+A match is (length, positions): the last `length` tokens of the context also occur before each of these positions. A
+position is reported once, with its longest match.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ from drafterforge.tree.evidence import SEPARATOR, Evidence
 
 KIND = "retrieval"
 FILE = "datastore.safetensors"
-REMEDY = "build the datastore again from its answers"
-NARROW_SEPARATOR = 0xFFFF  # the same in a file of two bytes a token
+REMEDY = "train the retrieval drafter again"
+NARROW_SEPARATOR = 0xFFFF  # the separator in files with uint16 tokens
 
 Match = tuple[int, list[int]]
 
 
 @dataclass(frozen=True)
 class RetrievalSpec:
-    """How far to look back, and what an occurrence is worth."""
+    """Lengths of the suffixes to look up, and weights of their occurrences."""
 
-    max_ngram: int = 8  # longest suffix looked up
-    min_ngram: int = 1  # shortest
-    max_matches: int = 32  # occurrences used, longest first; of the context and of the datastore each
-    length_weight: float = 2.0  # an occurrence that matches one token more counts this much more
-    recency: float = 0.9  # weight of an occurrence in the context over that of the next more recent one of its length
-    datastore_weight: float = 0.1  # of an occurrence in the datastore over one in the context
-    doubt: float = 4.0  # weight of "none of these", where a context occurrence that matches one token has 1; > 0
+    max_ngram: int = 8  # longest suffix
+    min_ngram: int = 1  # shortest suffix
+    max_matches: int = 32  # occurrences to use, longest first, of the context and of the datastore each
+    length_weight: float = 2.0  # factor of an occurrence's weight per matching token
+    recency: float = 0.9  # factor of weights from a context occurrence to the next older one of the same length
+    datastore_weight: float = 0.1  # of a datastore occurrence, relative to one in the context
+    doubt: float = 4.0  # weight of "none of these", > 0; a context occurrence that matches one token has weight 1
 
 
 class ContextIndex:
-    """Where every n-gram of one growing token sequence stands."""
+    """The positions of all n-grams in one growing token sequence."""
 
     def __init__(self, spec: RetrievalSpec) -> None:
         self.spec = spec
@@ -54,11 +53,11 @@ class ContextIndex:
         self._positions: dict[tuple[int, ...], list[int]] = {}
 
     def append(self, tokens: Iterable[int]) -> None:
-        """Lengthen the sequence."""
+        """Append tokens to the sequence."""
         text, positions = self.tokens, self._positions
         shortest, longest = self.spec.min_ngram, self.spec.max_ngram
         for token in tokens:
-            end = len(text)  # only now do the n-grams before `token` have a continuation
+            end = len(text)  # `token` is the continuation of the n-grams that end here
             recent = tuple(text[-longest:])
             for start in range(len(recent) - shortest + 1):
                 positions.setdefault(recent[start:], []).append(end)
@@ -73,7 +72,7 @@ class ContextIndex:
         for length in range(len(recent), spec.min_ngram - 1, -1):
             if not room:
                 break
-            # the most recent max_matches suffice: any that matches longer has been named, and used up room
+            # the most recent max_matches suffice: those with longer matches were reported and used up room
             ends = positions.get(recent[-length:], [])[: -spec.max_matches - 1 : -1]
             if ends and length < len(recent):
                 preceding, distance = recent[-length - 1], length + 1
@@ -85,21 +84,21 @@ class ContextIndex:
 
 
 class Datastore:
-    """Answers of a domain, searchable by what stands before a place: a suffix array over the reversed text."""
+    """Answers of a domain, searchable by preceding tokens: a suffix array over the reversed text."""
 
     def __init__(self, text: np.ndarray) -> None:
-        """text: sequences with separators around them, [N] int32."""
+        """text: sequences with separators before, between and after them, [N] int32."""
         order = suffix_order(text)
         self._text = text
-        self.text, self.order = memoryview(text), memoryview(order)  # gives plain integers, quickly
+        self.text, self.order = memoryview(text), memoryview(order)  # items are Python integers
         before = text[order - 1]
         starts = np.flatnonzero(np.diff(before, prepend=SEPARATOR))
         bounds = pairwise([*starts.tolist(), len(order)])
-        self._starts = dict(zip(before[starts].tolist(), bounds, strict=True))  # of `order`, by the token before
+        self._starts = dict(zip(before[starts].tolist(), bounds, strict=True))  # token before -> range of `order`
 
     @staticmethod
     def build(sequences: Iterable[Sequence[int]]) -> Datastore:
-        """The datastore of these token sequences; no match runs from one into the next."""
+        """Build a datastore; no match crosses from one sequence into the next."""
         separator = np.array([SEPARATOR], np.int32)
         parts = [separator]
         for sequence in sequences:
@@ -107,12 +106,12 @@ class Datastore:
         return Datastore(np.concatenate(parts))
 
     def lookup(self, context: Sequence[int], spec: RetrievalSpec) -> list[Match]:
-        """Places whose preceding tokens end as `context` does: `max_matches` at most, longest match first.
+        """At most `max_matches` positions after occurrences of the context's suffix, longest match first.
 
-        Where only some places of a length have room, they are spread evenly over all of them.
+        If only some positions of a length fit, an even sample of them is used.
         """
         order = self.order
-        inner_low = inner_high = 0  # places in between match longer and are named already
+        inner_low = inner_high = 0  # positions in between were reported with longer matches
         matches: list[Match] = []
         room = spec.max_matches
         ranges = self._ranges(context[: -spec.max_ngram - 1 : -1])
@@ -133,7 +132,7 @@ class Datastore:
         return matches
 
     def _ranges(self, backwards: Sequence[int]) -> list[tuple[int, int]]:
-        """Ranges of `order` whose places follow the first 1, 2, ... of these tokens, as long as there are any."""
+        """Ranges of `order` whose positions follow the first 1, 2, ... of these tokens, while not empty."""
         text, order = self.text, self.order
         ranges: list[tuple[int, int]] = []
         low, high = self._starts.get(backwards[0], (0, 0)) if backwards else (0, 0)
@@ -152,7 +151,7 @@ class Datastore:
         return [*ranges, (low, high)] if low < high else ranges
 
     def save(self, folder: Path) -> None:
-        """Write its tensor and `config.json` into an existing folder; small ids take two bytes each."""
+        """Write the tokens and `config.json` into an existing folder; ids below 65535 take two bytes each."""
         text = self._text
         small = text.max() < NARROW_SEPARATOR
         text = np.where(text == SEPARATOR, NARROW_SEPARATOR, text).astype(np.uint16) if small else text
@@ -161,12 +160,12 @@ class Datastore:
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences it was built from."""
+        """Number of sequences."""
         return int((self._text == SEPARATOR).sum()) - 1
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all of them."""
+        """Number of tokens without separators."""
         return int((self._text != SEPARATOR).sum())
 
     def _config(self) -> dict[str, Any]:
@@ -174,23 +173,23 @@ class Datastore:
 
     @staticmethod
     def open(folder: Path, vocab_size: int | None = None) -> Datastore:
-        """The datastore in `folder`; raises ArtifactError unless it is whole and consistent.
+        """The datastore in `folder`; ArtifactError if it is damaged.
 
-        vocab_size: of the target that it is for, which has no other token ids; None: not known.
+        vocab_size: of the target, to check the ids against; None: unchecked.
         """
         path = folder / FILE
         try:
             config = read_json(folder / "config.json")
             arrays = load_file(path)
         except (ArtifactError, OSError, ValueError, SafetensorError, TypeError, AttributeError) as error:
-            # TypeError, AttributeError: half precision that NumPy does not know
+            # TypeError, AttributeError: a dtype that NumPy does not have
             raise ArtifactError(
-                f"{folder} is no readable datastore ({error}); wanted config.json and {path.name}; {REMEDY}"
+                f"{folder} is not a readable datastore ({error}); wanted config.json and {path.name}; {REMEDY}"
             ) from None
         kind = config.get("kind") if isinstance(config, dict) else config
         if kind != KIND:
             raise ArtifactError(f"{folder / 'config.json'} describes a {quote(kind)}, wanted kind {KIND!r}; {REMEDY}")
-        if arrays.keys() - {"order"} != {"text"}:  # order: of datastores that were stored sorted
+        if arrays.keys() - {"order"} != {"text"}:  # older versions also stored `order`
             raise ArtifactError(
                 f"{path} holds {shorten(', '.join(sorted(arrays))) or 'nothing'}; wanted text; {REMEDY}"
             )
@@ -202,11 +201,10 @@ class Datastore:
         if text.dtype == np.uint16:
             text = np.where(text == NARROW_SEPARATOR, SEPARATOR, text.astype(np.int32))
         if len(text) == 0 or text[0] != SEPARATOR or text[-1] != SEPARATOR or text.min() < SEPARATOR:
-            raise ArtifactError(f"{path}: text is no list of sequences with separators around them; {REMEDY}")
+            raise ArtifactError(f"{path}: text is not a list of token sequences with separators around them; {REMEDY}")
         if vocab_size is not None and text.max() >= vocab_size:
             raise ArtifactError(
-                f"{path} holds the token id {text.max()}; wanted ids below {vocab_size}, as many as the target has; "
-                f"{REMEDY}"
+                f"{path} holds the token id {text.max()}, but the target has {vocab_size} ids; {REMEDY}"
             )
         store = Datastore(text.astype(np.int32))
         if config != store._config():
@@ -216,20 +214,20 @@ class Datastore:
 
 @dataclass(frozen=True)
 class Retrieval(Drafter):
-    """What drafts by lookup: the text so far and, optionally, answers of a domain."""
+    """A drafter that looks up the context and, optionally, a datastore of answers."""
 
     kind = KIND
 
     spec: RetrievalSpec = field(default_factory=RetrievalSpec)
     datastore: Datastore | None = None
-    min_probability: float = 0.06  # candidates less likely than this are not verified
-    min_expected: float = 0.3  # nor is a tree of which fewer tokens than this are expected to be confirmed
+    min_probability: float = 0.06  # of a candidate, to be verified
+    min_expected: float = 0.3  # expected number of accepted nodes of a tree, to be verified
 
 
 def suffix_order(text: np.ndarray) -> np.ndarray:
-    """Places of `text` with a token on both sides, [M] int32, sorted by the tokens before them, nearest first.
+    """Positions with a token on both sides, [M] int32, sorted by the tokens before them, nearest first.
 
-    Prefix doubling: ranks by the last h tokens give ranks by the last 2h.  Separators differ from each other.
+    Prefix doubling: ranks by the last h tokens give ranks by the last 2h. Each separator has its own rank.
     """
     separators = text == SEPARATOR
     rank = np.unique(np.where(separators, -np.cumsum(separators), text), return_inverse=True)[1]
@@ -244,13 +242,13 @@ def suffix_order(text: np.ndarray) -> np.ndarray:
 
 
 def inner_positions(text: np.ndarray) -> np.ndarray:
-    """The places of `text` with a token on both sides, ascending."""
+    """Positions with a token on both sides, ascending."""
     separators = text == SEPARATOR
     return np.flatnonzero(~separators[1:] & ~separators[:-1]) + 1
 
 
 def evidence_of(context: ContextIndex, datastore: Datastore | None, depth: int) -> Evidence:
-    """What followed the context's suffix before, `depth` tokens of each occurrence."""
+    """The `depth` tokens after each earlier occurrence of the context's suffix, as evidence for drafting."""
     spec = context.spec
     return Evidence(weighted_occurrences(context, datastore, depth), spec.doubt, spec.length_weight)
 
@@ -258,14 +256,14 @@ def evidence_of(context: ContextIndex, datastore: Datastore | None, depth: int) 
 def weighted_occurrences(
     context: ContextIndex, datastore: Datastore | None, depth: int
 ) -> list[tuple[float, list[int]]]:
-    """Weight of every occurrence and the `depth` tokens after it; a separator stands where its sequence ends."""
+    """Weight of each occurrence and the `depth` tokens after it; a separator marks the end of its sequence."""
     spec, text = context.spec, context.tokens
     occurrences: list[tuple[float, list[int]]] = []
     for length, positions in context.occurrences():
         weight = spec.length_weight ** (length - 1)
         for position in positions:
             ahead = text[position : position + depth]
-            while len(ahead) < depth:  # what overlaps the suffix goes on as it did: the text repeats itself
+            while len(ahead) < depth:  # the occurrence overlaps the suffix: continue the repetition
                 ahead += ahead[: depth - len(ahead)]
             occurrences.append((weight, ahead))
             weight *= spec.recency

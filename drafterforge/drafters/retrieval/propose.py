@@ -1,4 +1,4 @@
-"""Retrieval at work: drafts what followed earlier occurrences of the text's end, at no model's cost.
+"""Drafting by retrieval: proposes continuations of earlier occurrences of the text's suffix, without a model.
 
 Axes: B rows, A committed tokens, T tree nodes.
 """
@@ -15,11 +15,11 @@ from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import Nodes, as_tree, likeliest
 
-MAX_PROPOSALS = 16  # proposals for one token that are told, best first
+MAX_PROPOSALS = 16  # proposals for one token that are judged, best first
 
 
 class RetrievalProposer(JudgedProposer):
-    """One index of the text for each row; the datastore, if any, is shared."""
+    """Retrieval of all rows: one index of the text per row, and the shared datastore."""
 
     reads_features = False
 
@@ -38,14 +38,14 @@ class RetrievalProposer(JudgedProposer):
         self.rows = [self.rows[row] for row in rows]
 
     def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
-        """Index the committed tokens, see `SoloProposer`."""
+        """See `SoloProposer`; features are not read."""
         for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
             index.append(committed[:count])
 
     def read_with_guesses(
         self, tokens: Tensor, features: Tensor, counts: Sequence[int]
     ) -> list[list[dict[int, float]]]:
-        """As `read`; returns what would have been proposed for each committed token, with probabilities."""
+        """As `read`; returns proposals for each committed token, with probabilities."""
         shape = TreeShape(num_tokens=MAX_PROPOSALS + 1, depth=1, top_k=MAX_PROPOSALS)
         guesses = []
         for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
@@ -57,7 +57,7 @@ class RetrievalProposer(JudgedProposer):
         return guesses
 
     def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
-        """Trees of different sizes, the smaller ones padded; nothing where little is expected."""
+        """Trees below the roots [B], padded to one size; the root alone if too few accepted nodes are expected."""
         return self.draft_some(range(len(self.rows)), root, shape)
 
     def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
@@ -67,11 +67,11 @@ class RetrievalProposer(JudgedProposer):
         return as_tree(root, [self._likely_nodes(self.rows[row], shape) for row in rows])
 
     def evidence(self, row: int, depth: int) -> Evidence:
-        """What followed where a row's text stood before, whatever it may be worth."""
+        """Earlier occurrences of the end of a row's text, however few."""
         return evidence_of(self.rows[row], self.drafter.datastore, depth)
 
     def _likely_nodes(self, index: ContextIndex, shape: TreeShape) -> Nodes:
-        """The tree below a root, if it is worth verifying."""
+        """The nodes below a root; none if too few are expected to be accepted."""
         drafter, evidence = self.drafter, evidence_of(index, self.drafter.datastore, shape.depth)
         nodes = likeliest(evidence, shape.num_tokens, shape.top_k, drafter.min_probability)
         return nodes if sum(nodes.probabilities) >= drafter.min_expected else Nodes([], [], [], [])

@@ -1,8 +1,8 @@
-"""Attention of the training-time test, with memory linear in the sequence.
+"""Attention of the training-time test, with memory linear in the sequence length.
 
-At step i the query of slot j reads the first-step keys of slots 0..j of its own sequence and, of the later steps, only
-the keys of its own slot: a causal prefix plus i diagonals.  No S x (S + i) matrix is built: queries go in blocks, and
-the backward pass computes each block's probabilities again.
+At step i the query of slot j reads the first-step keys of slots 0..j of its sequence and, of later steps, only the keys
+of slot j: a causal prefix plus i diagonals.  Instead of an S x (S + i) matrix, queries are processed in blocks, whose
+probabilities the backward pass recomputes.
 Axes: M query rows, N slots, i later steps, Hq query heads, Hk key heads, G = Hq / Hk, D head width.
 """
 
@@ -18,7 +18,7 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Span:
-    """Query rows [first_row, last_row) of one sequence whose slots start at first_slot."""
+    """Query rows [first_row, last_row) of one sequence, whose slots start at first_slot."""
 
     first_row: int
     last_row: int
@@ -26,7 +26,7 @@ class Span:
 
 
 def _blocks(spans: list[Span], slots: list[int]):
-    """Yield (first row, last row, first key, last key) of every block of queries."""
+    """Yield (first row, last row, first key, last key) of each block of queries; ends are exclusive."""
     for span in spans:
         for first in range(span.first_row, span.last_row, BLOCK):
             last = min(first + BLOCK, span.last_row)
@@ -81,7 +81,7 @@ class _TttAttention(torch.autograd.Function):
 
     @staticmethod
     def _block(block, q, k, v, later_k, later_v, row_slots):
-        """Probabilities of one block, and what they were made of."""
+        """Probabilities of one block, and its inputs."""
         first, last, low, high = block
         num_keys, scale = k.shape[1], q.shape[-1] ** -0.5
         qb = _fold(q[first:last], num_keys) * scale
@@ -147,7 +147,7 @@ def ttt_attention(
 ) -> Tensor:
     """Attention output [M, Hq, D].
 
-    q: [M, Hq, D].  k, v: first-step keys and values of all slots, [N, Hk, D].  later_k, later_v: those of later steps
-    at the query rows, [i, M, Hk, D].  row_slots: slot of every row, [M], ascending within a span.
+    q: [M, Hq, D].  k, v: of the first step, for all slots, [N, Hk, D].  later_k, later_v: of later steps, for the
+    query rows, [i, M, Hk, D].  row_slots: slot of each row, [M], ascending within a span.
     """
     return _TttAttention.apply(q, k, v, later_k, later_v, row_slots, spans)

@@ -1,4 +1,4 @@
-"""Training an EAGLE-3 drafter: what it starts as, what it learns from, what is kept."""
+"""The training job of an EAGLE-3 drafter: initial weights, distillation, saving."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.drafters.eagle3.vocab import coverage, draft_token_ids
 from drafterforge.targets.load import Target
 
-# settings that were not always there: folders made before lack them
+# defaults of settings added in later versions, which older folders lack
 LATER_DEFAULTS = {"fc_norm": False, "norm_output": False, "head": "own"}
-LEGACY_KEYS = {"causal_lm": asdict(CausalLMConfig())}  # keys of another kind that all folders have
+LEGACY_KEYS = {"causal_lm": asdict(CausalLMConfig())}  # keys of another kind that existing folders contain
 
 
 def recorded_config(drafter: Eagle3DrafterConfig) -> dict[str, Any]:
-    """The settings that a drafter is found by, without those added later that change nothing."""
+    """The config as manifests record it: later settings are omitted at their defaults, so older folders match."""
     return LEGACY_KEYS | {key: value for key, value in asdict(drafter).items() if LATER_DEFAULTS.get(key, ...) != value}
 
 
 def recorded_settings(job: TrainingJob) -> dict[str, Any]:
-    """What decides the drafter, see `DrafterKind`."""
+    """See `DrafterKind`."""
     target = job.target
     return {
         "drafter": recorded_config(job.config),
@@ -50,7 +50,7 @@ def recorded_settings(job: TrainingJob) -> dict[str, Any]:
 
 
 def train(job: TrainingJob) -> TrainedDrafter:
-    """The drafter of a job, distilled."""
+    """Distil the drafter of a job."""
     config, target = job.config, job.target
     drafter = start_drafter(job)
     batches = job.batches()
@@ -76,7 +76,7 @@ def train(job: TrainingJob) -> TrainedDrafter:
 
 
 def start_drafter(job: TrainingJob) -> Eagle3Drafter:
-    """A drafter to train, fp32: the parent's weights, or a new one."""
+    """An fp32 drafter to train: with the parent's weights, or new."""
     settings, target, config = job.config, job.target, job.target.config
     assert not settings.undecided
     embedding = target.backbone.embedding.float()
@@ -89,7 +89,7 @@ def start_drafter(job: TrainingJob) -> Eagle3Drafter:
         drafter = add_adapter(drafter, settings.lora, job.seed)
         return drafter if additions is None else load_additions(drafter, parent / ADAPTER)
     if parent is not None and settings.head == "own":
-        return load_drafter(parent, embedding)  # with its vocabulary map: a new one would scramble its head
+        return load_drafter(parent, embedding)  # keeps the draft vocabulary, which the head is trained for
     emitted = job.answers.token_counts(config.vocab_size, domain=job.answers_domain)
     token_ids = draft_token_ids(emitted, settings.draft_vocab_size)
     if parent is not None:
@@ -108,7 +108,7 @@ def start_drafter(job: TrainingJob) -> Eagle3Drafter:
 
 
 def freeze_target_head(drafter: Eagle3Drafter, target: Target) -> Eagle3Drafter:
-    """The drafter with the target's rows as its head, which training leaves alone."""
+    """Copy the target's head rows into the drafter's head and freeze it; changes and returns the drafter."""
     with torch.no_grad():
         drafter.lm_head.weight.copy_(target.head_weight[drafter.token_ids.to(target.head_weight.device)])
     drafter.lm_head.requires_grad_(False)

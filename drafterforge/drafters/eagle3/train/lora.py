@@ -1,4 +1,4 @@
-"""Training of LoRA experts with peft: additions to a frozen generalist, and their files."""
+"""Training of LoRA experts with peft: low-rank additions to a frozen generalist."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from drafterforge.config.drafter import LoraConfig
 from drafterforge.drafters.eagle3.lora import WEIGHTS
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 
-PREFIX = "base_model.model."  # of names in peft's files
+PREFIX = "base_model.model."  # of tensor names in peft's files
 
 
 def add_adapter(drafter: Eagle3Drafter, config: LoraConfig, seed: int) -> Eagle3Drafter:
-    """Freeze the drafter and give its projections additions, zero at first; changes and returns it."""
+    """Freeze the drafter and add zero-initialised LoRA weights; changes and returns it."""
     torch.manual_seed(seed)
     return peft.inject_adapter_in_model(_peft_config(config), drafter)
 
 
 def load_additions(drafter: Eagle3Drafter, folder: Path) -> Eagle3Drafter:
-    """Give the additions of `add_adapter` the values in peft's `folder`, of the same rank; changes and returns it."""
+    """Load peft's `folder` into the LoRA weights of `add_adapter`, of equal rank; changes and returns the drafter."""
     tensors = {key.removeprefix(PREFIX): tensor for key, tensor in load_file(folder / WEIGHTS).items()}
     keys = peft.set_peft_model_state_dict(drafter, tensors)
     assert not keys.unexpected_keys and not [key for key in keys.missing_keys if "lora_" in key]
@@ -32,7 +32,7 @@ def load_additions(drafter: Eagle3Drafter, folder: Path) -> Eagle3Drafter:
 
 
 def save_adapter(folder: Path, drafter: Eagle3Drafter, config: LoraConfig, generalist: str) -> None:
-    """Write peft's two files, in bfloat16; generalist: the name of the drafter that was added to."""
+    """Write peft's two files, in bfloat16.  generalist: name of the base drafter."""
     folder.mkdir()
     peft_config = _peft_config(config)
     peft_config.base_model_name_or_path, peft_config.inference_mode = generalist, True
@@ -43,7 +43,7 @@ def save_adapter(folder: Path, drafter: Eagle3Drafter, config: LoraConfig, gener
 
 
 def effective_weight(linear: nn.Module) -> Tensor:
-    """The weight that a projection multiplies with, its addition included, [out, in]."""
+    """The weight of a projection including its LoRA addition, [out, in]."""
     if not isinstance(linear, LoraLayer):
         return linear.weight
     return linear.weight + sum(linear.get_delta_weight(name) for name in linear.active_adapters)

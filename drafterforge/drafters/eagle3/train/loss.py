@@ -1,7 +1,7 @@
-"""Soft cross-entropy of all TTT steps against the target, head and loss fused, in chunks of rows.
+"""Soft cross-entropy of all TTT steps against the target, with head and loss fused, in chunks of rows.
 
-The gradient is taken in the forward pass, so that at most `chunk` rows of logits per step are alive at once; the
-teacher's distribution of a position is computed once and serves every step that predicts from it.
+The forward pass also computes the gradient, so at most `chunk` rows of logits per step exist at once. The teacher's
+distribution at a position is computed once for all steps that predict from it.
 Axes: I steps, M slots, P teacher positions, H hidden, W draft vocabulary, C rows of a chunk.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Teacher:
-    """What the target says at P positions."""
+    """The target's outputs at P positions."""
 
     states: Tensor  # final normed states, [P, H]
     head: Tensor  # rows of the target's head for the draft vocabulary, [W, H]
@@ -25,16 +25,15 @@ class Teacher:
 
 @dataclass(frozen=True)
 class StepCounts:
-    """Sums over slots, per step, [I]: only sums are kept, ratios are taken once over everything counted."""
+    """Sums over slots, per step, [I].  Ratios are computed from the sums over all batches."""
 
     loss: Tensor  # cross-entropy, summed over `weighted`
     weighted: Tensor  # slots in the loss: valid, with the target's argmax in the draft vocabulary
     valid: Tensor  # slots whose predicted token exists in the answer
     marginal: Tensor  # valid slots whose argmax is the target's
-    joint: Tensor  # valid slots whose argmax was the target's at this and all earlier steps
+    joint: Tensor  # valid slots whose argmax is the target's at this and all earlier steps
 
     def __add__(self, counts: StepCounts) -> StepCounts:
-        """Counts over both."""
         return StepCounts(*(getattr(self, name) + getattr(counts, name) for name in self.__dataclass_fields__))
 
     def accept_length(self) -> Tensor:
@@ -50,7 +49,7 @@ class StepCounts:
 class _ChunkedSoftCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, *rest):
-        with torch.autocast(hidden.device.type, enabled=False):  # dtypes are chosen here, operation by operation
+        with torch.autocast(hidden.device.type, enabled=False):  # `_forward` chooses the dtype of each operation
             return _ChunkedSoftCrossEntropy._forward(ctx, hidden, *rest)
 
     @staticmethod
@@ -136,7 +135,7 @@ def ttt_loss(
     """Scalar loss sum_i step_decay^i * mean_i, and the counts.
 
     hidden: normed layer outputs, [I, M, H].  weight: the draft head, [W, H].  slots: slot that predicts from teacher
-    position p at step i, [I, P], -1 where none.  token_ids: target id of every draft id, [W].
+    position p at step i, or -1, [I, P].  token_ids: target id of every draft id, [W].
     """
     results = _ChunkedSoftCrossEntropy.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk)
     loss, losses, weighted, valid, correct, by_slot = results
@@ -147,9 +146,9 @@ def ttt_loss(
 def next_token_loss(
     hidden: Tensor, weight: Tensor, teacher: Teacher, token_ids: Tensor, chunk: int
 ) -> tuple[Tensor, Tensor]:
-    """Scalar mean cross-entropy over the teacher positions, and where the argmax is the target's, [P] bool.
+    """Mean cross-entropy over the teacher positions, and whether each argmax is the target's, [P] bool.
 
-    hidden: normed states, one a teacher position, [P, H].  weight: the head, [W, H].  token_ids: as in `ttt_loss`.
+    hidden: normed states at the teacher positions, [P, H].  weight: the head, [W, H].  token_ids: as in `ttt_loss`.
     """
     slots = torch.arange(hidden.shape[0], device=hidden.device)[None]
     results = _ChunkedSoftCrossEntropy.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk)
@@ -157,7 +156,7 @@ def next_token_loss(
 
 
 def chain_counts(loss: Tensor, correct: Tensor, slots: Tensor) -> StepCounts:
-    """Counts of a chain that reads the text alone: its step i is the step from any position, i tokens on.
+    """Counts of a greedy chain of a model that reads tokens only: step i is its prediction i positions further on.
 
     loss: mean over the teacher positions.  correct: [P] bool.  slots: [I, P], see `ttt_loss`.
     """
@@ -166,7 +165,7 @@ def chain_counts(loss: Tensor, correct: Tensor, slots: Tensor) -> StepCounts:
     by_slot = torch.zeros(steps, count, dtype=torch.bool, device=slots.device)  # no more slots than positions
     for step in range(steps):
         by_slot[step, slots[step][valid[step]]] = correct[valid[step]]
-    first = torch.arange(steps, device=slots.device) == 0  # all positions are in the loss once
+    first = torch.arange(steps, device=slots.device) == 0  # the loss counts each position once, at step 0
     marginal = (valid & correct).sum(dim=1)
     joint = by_slot.long().cumprod(dim=0).sum(dim=1)
     return StepCounts(loss * count * first, count * first, valid.sum(dim=1), marginal, joint)

@@ -16,10 +16,10 @@ from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 
 
 class DistillModule(LightningModule):
-    """Training-time test with soft targets; validates by the accept length of a teacher-forced greedy chain."""
+    """Training-time test with soft labels; validates the accept length of a greedy chain on teacher-forced text."""
 
     def __init__(self, drafter: Eagle3Drafter, target_head: Tensor, config: TrainerConfig) -> None:
-        """target_head: the target's head, [V, H]; only the drafter's rows are kept."""
+        """target_head: [V, H]; only rows of the draft vocabulary are kept."""
         super().__init__()
         self.drafter, self.config = drafter, config
         self.register_buffer("head", target_head[drafter.token_ids.to(target_head.device)].clone(), persistent=False)
@@ -51,11 +51,11 @@ class DistillModule(LightningModule):
         )
 
     def transfer_batch_to_device(self, batch: PackedBatch, device: torch.device, dataloader_idx: int) -> PackedBatch:
-        """Move a packed batch."""
+        """See lightning: `PackedBatch` is not a type that it can move."""
         return batch.to(device)
 
     def training_step(self, batch: PackedBatch, index: int) -> Tensor:
-        """One micro-batch."""
+        """Loss of a micro-batch."""
         loss, counts = self(batch)
         self.log("train/loss", loss.detach(), prog_bar=True)
         self.log("train/accept_length", counts.accept_length(), prog_bar=True)
@@ -66,7 +66,7 @@ class DistillModule(LightningModule):
         return loss
 
     def on_validation_epoch_start(self) -> None:
-        """Forget earlier counts."""
+        """Reset the counts."""
         self.counts = None
 
     def validation_step(self, batch: PackedBatch, index: int) -> None:
@@ -75,7 +75,7 @@ class DistillModule(LightningModule):
         self.counts = counts if self.counts is None else self.counts + counts
 
     def on_validation_epoch_end(self) -> None:
-        """Ratios over the whole validation set."""
+        """Log ratios over the complete validation set."""
         counts = self.counts
         self.log("val/loss", counts.mean_loss(self.config.step_decay))
         self.log("val/accept_length", counts.accept_length())
@@ -89,7 +89,7 @@ class DistillModule(LightningModule):
         return counts.marginal / valid, counts.joint / valid
 
     def configure_optimizers(self) -> dict:
-        """AdamW; linear warm-up, then cosine to lr * min_lr_ratio."""
+        """AdamW with linear warm-up, then cosine decay to lr * min_lr_ratio."""
         config = self.config
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(

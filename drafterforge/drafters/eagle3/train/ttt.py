@@ -1,4 +1,4 @@
-"""Training-time test: unroll the drafter as decoding does, feeding it its own outputs.
+"""Training-time test: unrolls the drafter as in decoding, on its own outputs.
 
 Axes: N slots of a packed batch, M slots that start inside an answer, I steps, P teacher positions, H hidden.
 """
@@ -17,37 +17,37 @@ from drafterforge.drafters.eagle3.train.attention import Span, ttt_attention
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Sequences laid end to end; position n of the pack is a token of one of them."""
+    """Concatenated sequences of N tokens in total."""
 
     tokens: Tensor  # [N] target ids
-    positions: Tensor  # [N] place of each token in its sequence
+    positions: Tensor  # [N] position of each token in its sequence
     loss_mask: Tensor  # [N] bool: tokens of an answer
     lengths: list[int]  # of the sequences
-    features: Tensor  # low|mid|high of every position, [N, 3H]
+    features: Tensor  # low|mid|high at every position, [N, 3H]
     states: Tensor  # the target's final normed states, [N, H]
     argmax: Tensor  # the target's most probable next id, [N]
 
     def to(self, device: torch.device) -> PackedBatch:
-        """The same batch on another device."""
+        """Copy the batch to a device."""
         moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in vars(self).items()}
         return PackedBatch(**moved)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which slots start a draft, what they predict at each step, and where attention may look."""
+    """The slots that start a draft, their predictions at each step, and their attention spans."""
 
     rows: Tensor  # slot of each row, [M]
     spans: list[Span]
     teacher_positions: Tensor  # [P] positions whose next token belongs to an answer
-    slots: Tensor  # [I, P] row that predicts from a teacher position at each step, -1 where none
+    slots: Tensor  # [I, P] row that predicts from a teacher position at each step, or -1
 
 
 def lay_out(batch: PackedBatch, steps: int) -> Layout:
     """Rows, spans and teacher positions of a batch.
 
-    Slot j pairs token j+1 with feature j.  A row is a slot whose token j+1 and predicted token j+2 both belong to one
-    answer: the root of a cycle is always a token of the answer.  At step i it predicts token j+2+i from teacher j+1+i.
+    Slot j pairs token j+1 with feature j.  A row is a slot whose token j+1 and predicted token j+2 belong to the same
+    answer, as the root of a cycle is always an answer token.  At step i it predicts token j+2+i from teacher j+1+i.
     """
     device = batch.tokens.device
     mask = batch.loss_mask
@@ -59,7 +59,7 @@ def lay_out(batch: PackedBatch, steps: int) -> Layout:
     following = torch.zeros(total, dtype=torch.bool, device=device)
     following[:-1] = mask[1:] & (sequence[1:] == sequence[:-1])  # the next token belongs to an answer of this sequence
     teacher_positions = following.nonzero()[:, 0]
-    # run[t]: how many answer tokens end at t without a gap, t included
+    # run[t]: length of the gapless run of answer tokens that ends at t, t included
     index = torch.arange(total, device=device)
     broken = torch.where(mask, torch.full_like(index, -1), index).cummax(0).values
     begins = ends[sequence] - torch.tensor(batch.lengths, device=device)[sequence]
@@ -90,9 +90,9 @@ def lay_out(batch: PackedBatch, steps: int) -> Layout:
 
 
 def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: int, recompute: bool) -> Tensor:
-    """Normed layer outputs of every row at every step, [I, M, H].
+    """Normed layer outputs of all rows at all steps, [I, M, H].
 
-    recompute: rebuild each step in the backward pass instead of keeping its intermediate values.
+    recompute: checkpoint each step: recompute its intermediate values in the backward pass.
     """
     rows, spans = layout.rows, layout.spans
     last = batch.tokens.numel() - 1
