@@ -1,1 +1,1 @@
-"""Layouts of other programs: SGLang, vLLM, speculators, published EAGLE-3 heads."""
+"""File layouts of other programs: SGLang, vLLM, speculators, published EAGLE-3 heads."""

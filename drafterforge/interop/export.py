@@ -1,4 +1,4 @@
-"""EAGLE-3 drafters of a bundle or of the runs, LoRA merged, in a layout that another program serves."""
+"""Exports EAGLE-3 drafters of a bundle or of runs, LoRA merged, in the layout of another program."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from drafterforge.targets.load import target_name
 
 FORMATS = ("sglang", "vllm")
 DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float32": torch.float32}
-Loaders = dict[str, tuple[Callable[[], Eagle3Drafter], str]]  # by name: how to load it, and what it adds to
+Loaders = dict[str, tuple[Callable[[], Eagle3Drafter], str]]  # by name: loader, name of the generalist or ""
 
 
 def export_drafters(cfg: ExportConfig) -> Iterator[str]:
-    """Write them; yields the lines to print: where they are from, what was written, how to serve it."""
+    """Export the requested drafters; yields lines to print: source, files, a command to serve them."""
     facts = read_target(cfg.target)
     bundle = bundle_of(cfg)
     if bundle is not None:
         yield f"from the bundle {bundle}"
-    found = drafters_of_runs(cfg, facts) if bundle is None else drafters_of_bundle(cfg, facts, bundle)
-    if cfg.out and len(found) > 1:
-        raise ConfigError(f"out= is one folder, but there are {', '.join(found)}; type drafter=NAME")
+    loaders = drafters_of_runs(cfg, facts) if bundle is None else drafters_of_bundle(cfg, facts, bundle)
+    if cfg.out and len(loaders) > 1:
+        raise ConfigError(f"out= is one folder, but there are {', '.join(loaders)}; type drafter=NAME")
     label = "-plain" if cfg.layout == "plain" else ""
-    paths = {name: Path(cfg.out or exports_dir(cfg) / f"{name}-{cfg.format}{label}") for name in found}
+    paths = {name: Path(cfg.out or exports_dir(cfg) / f"{name}-{cfg.format}{label}") for name in loaders}
     for path in paths.values():
-        refuse_export(path.expanduser(), cfg.overwrite)  # before any is written
-    for name, (load, generalist) in found.items():
+        refuse_export(path.expanduser(), cfg.overwrite)  # check all before writing any
+    for name, (load, generalist) in loaders.items():
         yield from write_drafter(cfg, load(), facts, name, generalist, paths[name])
 
 
 def bundle_of(cfg: ExportConfig) -> Path | None:
-    """The bundle that is named; None where it is only the default's name, and there is none of it."""
+    """The bundle to export from; None if only the default is named and it does not exist."""
     where = cfg.bundle, target_name(cfg.target), cfg.runs_dir
     if cfg.bundle == ExportConfig.bundle and not (named_bundle(*where) / BUNDLE).is_file():
         return None
@@ -57,83 +57,83 @@ def bundle_of(cfg: ExportConfig) -> Path | None:
 
 
 def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> Loaders:
-    """Those that are asked for, or all of the bundle in `folder`."""
+    """The requested drafters, or all, of the bundle in `folder`."""
     record = check_bundle(folder)
     if record.target.fingerprint != facts.fingerprint:
         raise ArtifactError(
             f"{folder} serves target {record.target.name!r} with fingerprint {record.target.fingerprint}, but "
             f"{facts.name!r} has {facts.fingerprint}; {which_target(record.target)}"
         )
-    asked = asked_for(cfg)
-    found: Loaders = {}
-    for entry in [record.drafter(name) for name in asked] or record.drafters:
+    names = requested_names(cfg)
+    loaders: Loaders = {}
+    for entry in [record.drafter(name) for name in names] or record.drafters:
         if cfg.format in kind_named(entry.kind).exports:
-            found[entry.name] = loader(files_in(folder, record, entry.name), facts, entry.base)
-        elif asked:
-            raise no_head(f"drafter {entry.name!r} of {folder}", entry.kind)
-    return some(found, str(folder), typed_target(cfg))
+            loaders[entry.name] = loader_of(files_in(folder, record, entry.name), facts, entry.base)
+        elif names:
+            raise not_exportable(f"drafter {entry.name!r} of {folder}", entry.kind)
+    return require_any(loaders, str(folder), typed_target(cfg))
 
 
 def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
-    """Those that are asked for, by name or folder, or all that were trained for the target or are shipped."""
-    asked = asked_for(cfg)
-    found: Loaders = {}
-    for name in asked or list_artifacts(cfg.runs_dir, facts.name, "drafters"):
+    """The requested drafters, by name or folder, or all trained and shipped drafters of the target."""
+    names = requested_names(cfg)
+    loaders: Loaders = {}
+    for name in names or list_artifacts(cfg.runs_dir, facts.name, "drafters"):
         folder = find_artifact(cfg.runs_dir, facts.name, "drafters", name, hint=command_for(name) + typed_target(cfg))
         manifest = open_artifact(folder, "drafters", target_fingerprint=facts.fingerprint, target=facts.name)
         kind = kind_named(kind_of(manifest))
         if cfg.format in kind.exports:
             base = kind.base_of(folder)
             generalist = Manifest.read(base).name if base else ""
-            found[manifest.name] = loader(DrafterSource(name, kind.name, folder, base), facts, generalist)
-        elif asked:
-            raise no_head(str(folder), kind.name)
-    return some(found, cfg.runs_dir, typed_target(cfg))
+            loaders[manifest.name] = loader_of(DrafterSource(name, kind.name, folder, base), facts, generalist)
+        elif names:
+            raise not_exportable(str(folder), kind.name)
+    return require_any(loaders, cfg.runs_dir, typed_target(cfg))
 
 
-def asked_for(cfg: ExportConfig) -> list[str]:
-    """Names of drafters; none: all."""
+def requested_names(cfg: ExportConfig) -> list[str]:
+    """Names of the drafters to export; empty: all."""
     return [cfg.drafter] if cfg.drafter else list(cfg.pool.drafters)
 
 
-def no_head(which: str, kind: str) -> ArtifactError:
-    """The error about a drafter that other programs do not read."""
+def not_exportable(which: str, kind: str) -> ArtifactError:
+    """The error for a drafter that other programs cannot read."""
     return ArtifactError(f"{which} is a {kind} drafter; only EAGLE-3 drafters have a layout to export")
 
 
-def some(found: Loaders, where: str, typed: str) -> Loaders:
-    """Those found, of which there must be one.  typed: keys of a suggested command."""
-    if not found:
+def require_any(loaders: Loaders, source: str) -> Loaders:
+    """Return the loaders; ArtifactError if there are none."""
+    if not loaders:
         raise ArtifactError(
-            f"there is no EAGLE-3 drafter to export in {where}; type drafterforge train-drafter domain=sql{typed}"
+            f"there is no EAGLE-3 drafter to export in {source}; type drafterforge train-drafter domain=sql"
         )
-    return found
+    return loaders
 
 
-def loader(source: DrafterSource, facts: TargetFacts, generalist: str) -> tuple[Callable[[], Eagle3Drafter], str]:
-    """How to load a drafter, its additions merged, and what it adds to."""
+def loader_of(source: DrafterSource, facts: TargetFacts, generalist: str) -> tuple[Callable[[], Eagle3Drafter], str]:
+    """A function that loads a drafter, LoRA merged, and the name of its generalist."""
     return partial(kind_named(source.kind).export, source, facts.embedding), generalist
 
 
 def exports_dir(cfg: ExportConfig) -> Path:
-    """Where exports go that no `out=` names."""
+    """Default folder of exports, used without `out=`."""
     return Path(cfg.runs_dir) / target_name(cfg.target) / "exports"
 
 
 def write_drafter(
     cfg: ExportConfig, drafter: Eagle3Drafter, facts: TargetFacts, name: str, generalist: str, path: Path
 ) -> list[str]:
-    """One drafter, to the folder `path`.  generalist: what additions were merged into; empty: none were."""
+    """Write one drafter to the folder `path`; returns lines to print.  generalist: of a merged LoRA expert, or ""."""
     path = path.expanduser().resolve()
     layout, dtype = cfg.layout or LAYOUTS[0], DTYPES[cfg.weights]
-    with write_export(path, cfg.overwrite) as filled:
+    with write_export(path, cfg.overwrite) as staging:
         if cfg.format == "sglang":
-            command = write_sglang(filled, drafter, facts, path, dtype)
+            command = write_sglang(staging, drafter, facts, path, dtype)
         else:
-            command = write_vllm(filled, drafter, facts, path, layout, dtype)
-    merged = f", its additions merged into the weights of {generalist}" if generalist else ""
+            command = write_vllm(staging, drafter, facts, path, layout, dtype)
+    merge_note = f", its additions merged into the weights of {generalist}" if generalist else ""
     size = (path / "model.safetensors").stat().st_size / 1e6
-    lines = [f"wrote {path}: drafter {name}{merged}, {size:.1f} MB"]
+    lines = [f"wrote {path}: drafter {name}{merge_note}, {size:.1f} MB"]
     if norms := [norm for norm in NORMS_31 if getattr(drafter.spec, norm)]:
-        lines.append(f"it has {' and '.join(norms)}, which other programs than SGLang and vLLM do not know")
+        lines.append(f"it has {' and '.join(norms)}, which only SGLang and vLLM support")
     return [*lines, f"serve it with: {command}"]

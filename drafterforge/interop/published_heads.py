@@ -1,4 +1,4 @@
-"""Published EAGLE-3 heads as drafters of ours: every tensor named and shaped as wanted, no pickle, no foreign code."""
+"""Imports published EAGLE-3 heads; checks every tensor's name and shape, loads no pickle and runs no foreign code."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from drafterforge.interop.vllm import OURS, THEIRS
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-CONVERT = (
+CONVERSION = (
     'drafterforge loads no pickle; convert it where you trust it: python -c "import torch; from safetensors.torch '
     "import save_file; save_file({k: v.contiguous() for k, v in torch.load('pytorch_model.bin', weights_only=True)"
     ".items()}, 'model.safetensors')\""
 )
 FC_NORM = "fc_norm.0.weight"
-VARIANTS = {  # tensors by which variants are told that we do not run
+UNSUPPORTED_VARIANTS = {  # part of a tensor name -> what a head with it does
     "q_norm": "norms queries and keys",
     "k_norm": "norms queries and keys",
     "bias": "has biases",
@@ -39,31 +39,31 @@ VARIANTS = {  # tensors by which variants are told that we do not run
 
 @dataclass(frozen=True)
 class ForeignHead:
-    """A head that has been read."""
+    """An imported head."""
 
     drafter: Eagle3Drafter
     format: str  # eagle3 | speculators
-    files: dict[str, str]  # sha256 of each file that was read
-    notes: list[str]  # what the user should know
+    files: dict[str, str]  # sha256 of each file
+    notes: list[str]  # lines to print
 
 
 def fetch_head(path: str, revision: str | None = None) -> tuple[Path, str | None]:
-    """Local folder and revision of a head; a hub id is fetched, JSON and safetensors files only."""
+    """Local folder and revision of a head; JSON and safetensors files of a hub id are downloaded."""
     folder = Path(path).expanduser()
     if folder.is_dir():
         if revision:
-            raise ArtifactError(f"revision= is read for hub ids only, and path={path} is a folder; leave it out")
+            raise ArtifactError(f"revision= is for hub ids, but path={path} is a folder; leave revision= out")
         return folder, None
     if folder.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1:
-        raise ArtifactError(f"path={path} is no folder and no hub id; wanted an EAGLE-3 head, such as path=OWNER/NAME")
+        raise ArtifactError(f"path={path} is no folder and no hub id; wanted an EAGLE-3 head such as path=OWNER/NAME")
     from huggingface_hub import snapshot_download
 
     try:
-        found = snapshot_download(path, revision=revision, allow_patterns=["*.json", "*.safetensors"])
-    except Exception as error:  # the hub client raises many kinds; each means the head is not to be had
+        snapshot = snapshot_download(path, revision=revision, allow_patterns=["*.json", "*.safetensors"])
+    except Exception as error:  # the hub client raises many types
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ArtifactError(f"could not get path={path} from the hub ({reason}); a local folder works too") from error
-    return Path(found), Path(found).name
+        raise ArtifactError(f"cannot download path={path} from the hub ({reason}); a local folder works too") from error
+    return Path(snapshot), Path(snapshot).name
 
 
 def read_head(
@@ -73,13 +73,13 @@ def read_head(
     layer_ids: Sequence[int] = (),
     norm_before_residual: bool | None = None,
 ) -> ForeignHead:
-    """The head in `folder` as a drafter for `target`; raises ArtifactError on anything that does not fit.
+    """The head in `folder` as a drafter for `target`; ArtifactError if anything does not fit.
 
     layer_ids, norm_before_residual: see `head_spec`.
     """
     head = open_config(read_json(folder / "config.json"), str(folder / "config.json"), format)
     paths = weight_files(folder)
-    tensors = _renamed(read_tensors(paths), folder)
+    tensors = _rename_layer(read_tensors(paths), folder)
     _check_embedding(tensors.pop("embed_tokens.weight", None), target, head)
     if "lm_head.weight" not in tensors or tensors["lm_head.weight"].dim() != 2:
         raise ArtifactError(f"{folder} lacks lm_head.weight, [draft vocabulary, width]; wanted an EAGLE-3 head")
@@ -88,10 +88,10 @@ def read_head(
     check_spec(spec, head.source)
     served = served_spec(spec, target.config)
     head.notes += _note_positions(spec.max_positions, served.max_positions, target.config.max_position_embeddings)
-    _add_vocabulary(tensors, target.config.vocab_size, folder)
-    with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
-        wanted = Eagle3Drafter(served, target.embedding).state_dict()
-    _check_tensors(tensors, wanted, folder)
+    _complete_vocabulary(tensors, target.config.vocab_size, folder)
+    with torch.device("meta"):  # compare shapes before allocating memory
+        expected = Eagle3Drafter(served, target.embedding).state_dict()
+    _check_tensors(tensors, expected, folder)
     check_vocabulary(tensors["d2t"], tensors["t2d"], str(folder))
     drafter = Eagle3Drafter(served, target.embedding)
     drafter.load_state_dict(tensors)
@@ -100,85 +100,91 @@ def read_head(
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a head: one, or those that an index lists."""
+    """The safetensors file of a head, or the shards that its index lists."""
     if (folder / INDEX).is_file():
         index = read_json(folder / INDEX)
         listed = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
             raise ArtifactError(f"{folder / INDEX} has no weight_map; wanted the index of safetensors shards")
         names = sorted(set(listed.values()))
-        if odd := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:
-            raise ArtifactError(f"{folder / INDEX} lists {quote(odd[0])}; wanted safetensors files beside it")
+        if invalid := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:
+            raise ArtifactError(
+                f"{folder / INDEX} lists {quote(invalid[0])}; wanted safetensors files in the same folder"
+            )
     elif (folder / SINGLE).is_file():
         names = [SINGLE]
     elif (folder / "pytorch_model.bin").is_file():
-        raise ArtifactError(f"{folder} has its weights in pytorch_model.bin; {CONVERT}")
+        raise ArtifactError(f"{folder} has its weights in pytorch_model.bin; {CONVERSION}")
     else:
-        raise ArtifactError(f"{folder} holds no {SINGLE}; heads published as pytorch_model.bin: {CONVERT}")
+        raise ArtifactError(f"{folder} holds no {SINGLE}; heads published as pytorch_model.bin: {CONVERSION}")
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise ArtifactError(f"{folder} lacks {shorten(', '.join(missing))}, which {INDEX} lists")
     return [folder / name for name in names]
 
 
 def read_tensors(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """All tensors of some files; none may be in two."""
-    found: dict[str, Tensor] = {}
+    """The tensors of all files; ArtifactError if a name occurs twice."""
+    tensors_by_name: dict[str, Tensor] = {}
     for path in paths:
         try:
             tensors = load_file(path)
         except (OSError, SafetensorError) as error:
-            raise ArtifactError(f"{path} is no readable safetensors file ({shorten(error)})") from None
-        if twice := sorted(found.keys() & tensors.keys()):
-            raise ArtifactError(f"{path} holds {shorten(twice[0])}, which another file of the head holds too")
-        found |= tensors
-    return found
+            raise ArtifactError(f"{path} is not a readable safetensors file ({shorten(error)})") from None
+        if repeated := sorted(tensors_by_name.keys() & tensors.keys()):
+            raise ArtifactError(f"{path} holds {shorten(repeated[0])}, which another file of the head holds too")
+        tensors_by_name |= tensors
+    return tensors_by_name
 
 
-def _note_positions(own: int, kept: int, longest: int) -> list[str]:
-    """What to say of a head whose longest sequence is not the target's."""
-    if own == longest:
+def _note_positions(positions: int, served: int, target_positions: int) -> list[str]:
+    """Notes on a head whose max_position_embeddings is not the target's."""
+    if positions == target_positions:
         return []
-    if kept == own:
+    if served == positions:
         return [
-            f"max_position_embeddings is {own}, the target's {longest}; it is kept, as the head's rope depends on it"
+            f"max_position_embeddings is {positions}, the target's {target_positions}; it stays, as the head's rope "
+            "depends on it"
         ]
-    copied = "; 2048 is copied from EAGLE's own configs, and servers that believe it cut the text there"
-    return [f"max_position_embeddings was {own} and is now the target's {longest}" + copied * (own == 2048)]
+    copied = "; 2048 is the value of EAGLE's own configs, and servers that read it truncate the text there"
+    note = f"max_position_embeddings was {positions} and is now the target's {target_positions}"
+    return [note + copied * (positions == 2048)]
 
 
-def _renamed(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    """Tensors under our names; speculators calls the one layer `layers.0`."""
-    found = {(OURS + name.removeprefix(THEIRS) if name.startswith(THEIRS) else name): name for name in tensors}
-    if len(found) < len(tensors):
+def _rename_layer(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """Tensors under our names; speculators calls the decoder layer `layers.0`."""
+    names = {(OURS + name.removeprefix(THEIRS) if name.startswith(THEIRS) else name): name for name in tensors}
+    if len(names) < len(tensors):
         raise ArtifactError(f"{folder} holds its layer both as {OURS}* and as {THEIRS}*; wanted one of them")
-    return {ours: tensors[name] for ours, name in found.items()}
+    return {ours: tensors[name] for ours, name in names.items()}
 
 
-def _check_embedding(own: Tensor | None, target: TargetFacts, head: HeadConfig) -> None:
-    """Drafters share the target's embedding, so a head's own must be that one, up to the dtype it was saved in."""
-    if own is None:
+def _check_embedding(embedding: Tensor | None, target: TargetFacts, head: HeadConfig) -> None:
+    """Drafters share the target's embedding: refuse a head whose own embedding differs by more than its dtype."""
+    if embedding is None:
         return
-    theirs = target.embedding
-    if own.shape != theirs.shape:
-        raise head.refuse(f"comes with embed_tokens.weight {list(own.shape)}; the target's is {list(theirs.shape)}")
-    narrow = own.dtype if own.element_size() <= theirs.element_size() else theirs.dtype
-    if not torch.equal(own.to(narrow), theirs.to(narrow)):
-        gap = float((own.float() - theirs.float()).abs().max())
+    expected = target.embedding
+    if embedding.shape != expected.shape:
         raise head.refuse(
-            f"comes with an embedding of its own (embed_tokens.weight differs from the target's by up to {gap:.3g}); "
-            "drafterforge runs heads that share the target's: is this the target that it was trained for?"
+            f"comes with embed_tokens.weight {list(embedding.shape)}; the target's is {list(expected.shape)}"
         )
-    head.notes.append("embed_tokens.weight is the target's own, and is not kept a second time")
+    dtype = embedding.dtype if embedding.element_size() <= expected.element_size() else expected.dtype
+    if not torch.equal(embedding.to(dtype), expected.to(dtype)):
+        gap = float((embedding.float() - expected.float()).abs().max())
+        raise head.refuse(
+            f"comes with an embedding of its own (embed_tokens.weight differs from the target's by up to {gap:.3g}), "
+            "but drafters share the target's; check that the head was trained for this target"
+        )
+    head.notes.append("embed_tokens.weight equals the target's and is not stored again")
 
 
-def _add_vocabulary(tensors: dict[str, Tensor], vocab_size: int, folder: Path) -> None:
-    """Maps that are not there: identity without d2t, t2d from d2t."""
+def _complete_vocabulary(tensors: dict[str, Tensor], vocab_size: int, folder: Path) -> None:
+    """Add missing vocabulary maps: d2t is the identity, t2d follows from d2t."""
     rows = tensors["lm_head.weight"].shape[0]
     if "d2t" not in tensors:
         if rows != vocab_size:
             raise ArtifactError(
-                f"{folder} lacks d2t, and lm_head.weight has {rows} rows; only a head over the target's whole "
-                f"vocabulary, {vocab_size}, needs no map"
+                f"{folder} lacks d2t, and lm_head.weight has {rows} rows; only a head with one row for each of the "
+                f"target's {vocab_size} tokens needs no map"
             )
         tensors["d2t"] = torch.zeros(rows, dtype=torch.long)
     for name in ("d2t", "t2d"):
@@ -194,21 +200,21 @@ def _add_vocabulary(tensors: dict[str, Tensor], vocab_size: int, folder: Path) -
     tensors["t2d"] = tensors["t2d"].bool()
 
 
-def _check_tensors(tensors: dict[str, Tensor], wanted: dict[str, Tensor], folder: Path) -> None:
-    """Name what is unexpected, missing, misshapen, of an unread dtype or not finite."""
-    if unexpected := sorted(tensors.keys() - wanted.keys()):
+def _check_tensors(tensors: dict[str, Tensor], expected: dict[str, Tensor], folder: Path) -> None:
+    """ArtifactError on a tensor that is unexpected, missing, misshapen, not finite or of an unsupported dtype."""
+    if unexpected := sorted(tensors.keys() - expected.keys()):
         parts = {part for name in unexpected for part in name.split(".")}
-        kinds = sorted({told for part, told in VARIANTS.items() if part in parts})
-        why = f": this head {' and '.join(kinds)}, which drafterforge does not run" if kinds else ""
-        if "fc_norm" in parts and FC_NORM not in wanted:
-            why = ": its config does not set fc_norm=true, without which servers leave these norms out"
+        kinds = sorted({description for part, description in UNSUPPORTED_VARIANTS.items() if part in parts})
+        why = f": this head {' and '.join(kinds)}, which drafterforge does not support" if kinds else ""
+        if "fc_norm" in parts and FC_NORM not in expected:
+            why = ": its config does not set fc_norm=true, without which servers ignore these norms"
         raise ArtifactError(f"{folder} holds unexpected tensors, {shorten(', '.join(unexpected), 300)}{why}")
-    if missing := sorted(wanted.keys() - tensors.keys()):
+    if missing := sorted(expected.keys() - tensors.keys()):
         raise ArtifactError(f"{folder} lacks {', '.join(missing)}")
     for name, tensor in tensors.items():
-        if tensor.shape != wanted[name].shape:
-            raise ArtifactError(f"{folder}: {name} is {list(tensor.shape)}, wanted {list(wanted[name].shape)}")
-        if wanted[name].is_floating_point():
+        if tensor.shape != expected[name].shape:
+            raise ArtifactError(f"{folder}: {name} is {list(tensor.shape)}, wanted {list(expected[name].shape)}")
+        if expected[name].is_floating_point():
             if tensor.dtype not in (torch.bfloat16, torch.float16, torch.float32):
                 raise ArtifactError(f"{folder}: {name} is of {tensor.dtype}; wanted bfloat16, float16 or float32")
             if not tensor.isfinite().all():

@@ -1,4 +1,4 @@
-"""The layout that SGLang and SafeAILab's EAGLE read, and vLLM, OpenVINO and llama.cpp's converter as well."""
+"""The layout that SGLang, SafeAILab's EAGLE, vLLM, OpenVINO and llama.cpp's converter read."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from drafterforge.interop.layout import DEPTH, TargetFacts, dtype_name, served_s
 def write_sglang(
     folder: Path, drafter: Eagle3Drafter, target: TargetFacts, out: Path, dtype: torch.dtype | None = None
 ) -> str:
-    """Fill `folder`, which will be `out`; returns the command that serves the target with it.
+    """Write the drafter to `folder`; returns the command that serves the target with it.
 
-    dtype: of the weights; None: the smallest that loses nothing.
+    out: the final path of `folder`.  dtype: of the weights; None: the smallest lossless one.
     """
     if drafter.spec.norm_before_residual:
         raise ArtifactError(
-            f"{out} is not written: its drafter adds to its normed feature (norm_before_residual), which SGLang and "
-            "SafeAILab's code do not know and would get wrong without a word; type format=vllm, or drafter=OTHER"
+            f"{out} is not written: its drafter has norm_before_residual, which SGLang and SafeAILab's code ignore, so "
+            "they would silently draft wrong tokens; type format=vllm, or drafter=OTHER"
         )
     write_plain(folder, drafter, target, dtype)
     return serve_sglang(target, out)
 
 
 def write_plain(folder: Path, drafter: Eagle3Drafter, target: TargetFacts, dtype: torch.dtype | None = None) -> None:
-    """Fill `folder` with published names; see `write_sglang`."""
+    """Write the drafter to `folder` under published tensor names; see `write_sglang`."""
     tensors = tensors_of(drafter, dtype)
     config = served_spec(drafter.spec, target.config).to_config(dtype_name(tensors))
     write_model(folder, config, tensors, "sglang")
 
 
 def serve_sglang(target: TargetFacts, out: Path) -> str:
-    """A chain of DEPTH drafted tokens, the root verified with them."""
+    """The command to serve the target with a chain of DEPTH drafted tokens; SGLang counts the root as well."""
     return (
         f"python -m sglang.launch_server --model-path {shlex.quote(target.model)} --speculative-algorithm EAGLE3 "
         f"--speculative-draft-model-path {shlex.quote(str(out))} --speculative-num-steps {DEPTH} "

@@ -1,4 +1,4 @@
-"""The layouts that vLLM reads: that of the `speculators` library, and `plain`, which is SGLang's."""
+"""The layouts that vLLM reads: `speculators`, of the library of that name, and `plain`, which is SGLang's."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from drafterforge.interop.layout import DEPTH, TargetFacts, dtype_name, served_s
 from drafterforge.interop.sglang import write_plain
 
 LAYOUTS = ("speculators", "plain")
-OURS, THEIRS = "midlayer.", "layers.0."  # prefix of the one layer's tensors, here and in speculators
-SPECULATORS_VERSION = "0.9.0"  # whose configuration this is
+OURS, THEIRS = "midlayer.", "layers.0."  # prefix of the decoder layer's tensors, here and in speculators
+SPECULATORS_VERSION = "0.9.0"  # of the config format
 LAYER_KEYS = (
     "model_type",
     "vocab_size",
@@ -51,9 +51,9 @@ def write_vllm(
     layout: str = "speculators",
     dtype: torch.dtype | None = None,
 ) -> str:
-    """Fill `folder`, which will be `out`; returns the command that serves the target with it.
+    """Write the drafter to `folder`; returns the command that serves the target with it.
 
-    dtype: of the weights; None: the smallest that loses nothing.
+    out: the final path of `folder`.  dtype: of the weights; None: the smallest lossless one.
     """
     if layout == "plain":
         write_plain(folder, drafter, target, dtype)
@@ -62,17 +62,17 @@ def write_vllm(
     config = speculators_config(served_spec(drafter.spec, target.config), target, dtype_name(tensors))
     named = {name.replace(OURS, THEIRS, 1): tensor for name, tensor in tensors.items()}
     write_model(folder, config, {**named, "embed_tokens.weight": target.embedding}, "speculators")
-    return f"vllm serve {shlex.quote(str(out))} --dtype {target.dtype}"  # the target is named in the config
+    return f"vllm serve {shlex.quote(str(out))} --dtype {target.dtype}"  # the config names the target
 
 
 def serve_plain(target: TargetFacts, out: Path) -> str:
-    """The target, and how to draft for it."""
+    """The command to serve the target with a plain drafter."""
     drafting = json.dumps({"method": "eagle3", "model": str(out), "num_speculative_tokens": DEPTH})
     return f"vllm serve {shlex.quote(target.model)} --speculative-config {shlex.quote(drafting)} --dtype {target.dtype}"
 
 
 def speculators_config(spec: DrafterSpec, target: TargetFacts, dtype: str) -> dict[str, Any]:
-    """The `config.json` of speculators, every key explicit: programs differ in what they take for granted."""
+    """The `config.json` of speculators; all keys are explicit, as programs differ in their defaults."""
     flat = spec.to_config(dtype)
     return {
         "architectures": ["Eagle3DraftModel"],
@@ -81,7 +81,7 @@ def speculators_config(spec: DrafterSpec, target: TargetFacts, dtype: str) -> di
         "transformer_layer_config": {key: flat[key] for key in LAYER_KEYS},
         "draft_vocab_size": spec.draft_vocab_size,
         "target_hidden_size": spec.target_hidden_size,
-        "norm_before_residual": spec.norm_before_residual,  # missing: true for vLLM, false for speculators
+        "norm_before_residual": spec.norm_before_residual,  # the default is true in vLLM, false in speculators
         "norm_before_fc": False,
         "fc_norm": spec.fc_norm,
         "norm_output": spec.norm_output,

@@ -87,12 +87,12 @@ def test_whoever_exports_the_norms_of_eagle_3_1_is_told_who_reads_them(facts, tm
     for norms in NORMS.values():
         out = tmp_path / "-".join(["out", *norms])
         lines = write_one(typed, random_drafter(facts, **norms), facts, "sql", "", out)
-        wanted = [f"it has {' and '.join(norms)}, which other programs than SGLang and vLLM do not know"]
+        wanted = [f"it has {' and '.join(norms)}, which only SGLang and vLLM support"]
         assert lines[1:-1] == (wanted if norms else []) and lines[-1].startswith("serve it with: ")
 
 
 def test_what_sglang_would_get_wrong_is_not_written_for_it(facts, tmp_path):
-    with pytest.raises(ArtifactError, match="which SGLang and SafeAILab's code do not know"):
+    with pytest.raises(ArtifactError, match="which SGLang and SafeAILab's code ignore"):
         write_sglang(tmp_path, random_drafter(facts, norm_before_residual=True), facts, tmp_path)
     assert not any(tmp_path.iterdir())
 
@@ -224,7 +224,7 @@ def test_what_no_export_wrote_is_never_replaced(runs, tiny, tmp_path, theirs):
             (out / "notes.txt").write_text("mine")
         else:
             save_file(load_file(out / "model.safetensors"), out / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ArtifactError, match="was not written by an export"):
+    with pytest.raises(ArtifactError, match="exists and is not an export"):
         export(runs, tiny, "general", out, overwrite=True)
     assert out.exists()
 

@@ -53,7 +53,7 @@ def test_a_layout_is_told_by_its_config(request, facts, drafter, layout, format)
 @pytest.mark.parametrize(("layout", "typed"), [("eagle3", "speculators"), ("speculators", "eagle3")])
 def test_another_layout_than_typed_is_refused(request, facts, layout, typed):
     line = refused(request.getfixturevalue(layout), facts, format=typed)
-    assert f"is in the layout of {layout}, not of {typed}; type format={layout}" in line
+    assert f"has the layout {layout}, not {typed}; type format={layout}" in line
 
 
 @pytest.mark.parametrize("name", ["Eagle3LlamaForCausalLM", "LlamaForCausalLM"])
@@ -70,7 +70,7 @@ def test_a_config_of_the_least_keys_that_are_published(facts, drafter, eagle3):
     edit_tensors(eagle3, lambda tensors: tensors.pop("t2d"))
     head = read_head(eagle3, facts)
     assert head.drafter.spec == drafter.spec and same(head.drafter, drafter)
-    assert "names no layers: the usual ones" in head.notes[1] and "no rope_theta: 10000" in head.notes[0]
+    assert "names no layers: assuming the usual ones" in head.notes[1] and "no rope_theta: using 10000" in head.notes[0]
 
 
 def test_shards_are_put_together(facts, drafter, eagle3):
@@ -124,7 +124,7 @@ def test_a_head_over_the_whole_vocabulary_needs_no_map(facts, eagle3):
 def test_the_targets_own_embedding_is_left_out_and_another_refused(facts, drafter, eagle3):
     own = facts.embedding.bfloat16()
     edit_tensors(eagle3, lambda tensors: tensors.update({"embed_tokens.weight": own}))
-    assert "embed_tokens.weight is the target's own" in notes(eagle3, facts)
+    assert "embed_tokens.weight equals the target's" in notes(eagle3, facts)
     other = own.clone()
     other[7, 3] += 0.5
     edit_tensors(eagle3, lambda tensors: tensors.update({"embed_tokens.weight": other}))
@@ -151,10 +151,10 @@ def test_a_missing_or_misshapen_tensor_is_named(request, facts, layout, name):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("midlayer.self_attn.q_norm.weight", "this head norms queries and keys, which drafterforge does not run"),
+        ("midlayer.self_attn.q_norm.weight", "this head norms queries and keys, which drafterforge does not support"),
         ("midlayer.self_attn.q_proj.bias", "this head has biases"),
         ("input_norm.weight", "this head norms features before fc"),
-        ("fc_norm.0.weight", "its config does not set fc_norm=true, without which servers leave these norms out"),
+        ("fc_norm.0.weight", "its config does not set fc_norm=true, without which servers ignore these norms"),
         ("draft_model.norm.weight", "unexpected tensors, draft_model.norm.weight"),
         ("layers.1.mlp.up_proj.weight", "unexpected tensors, layers.1.mlp.up_proj.weight"),
     ],
@@ -210,7 +210,9 @@ def test_a_damaged_weight_file(facts, eagle3, damage):
     path.write_bytes({"cut": content[:-100], "empty": b"", "header": header, "gone": b""}[damage])
     if damage == "gone":
         path.unlink()
-    assert ("holds no model.safetensors" if damage == "gone" else "no readable safetensors") in refused(eagle3, facts)
+    assert ("holds no model.safetensors" if damage == "gone" else "not a readable safetensors") in refused(
+        eagle3, facts
+    )
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "null"])
@@ -260,14 +262,14 @@ def test_a_hub_id_fetches_json_and_safetensors_only(eagle3, monkeypatch):
     for path in ("./nothing", "/nothing", "nothing", "a/b/c"):
         with pytest.raises(ArtifactError, match="no folder and no hub id"):
             fetch_head(path)
-    with pytest.raises(ArtifactError, match="revision= is read for hub ids only"):
+    with pytest.raises(ArtifactError, match="revision= is for hub ids, but path="):
         fetch_head(str(eagle3), "v1")
 
     def fail(name, **options):
         raise OSError("no route\nto host")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    with pytest.raises(ArtifactError, match=r"could not get path=owner/head from the hub \(no route\)"):
+    with pytest.raises(ArtifactError, match=r"cannot download path=owner/head from the hub \(no route\)"):
         fetch_head("owner/head")
 
 
@@ -286,17 +288,20 @@ def test_a_hub_id_fetches_json_and_safetensors_only(eagle3, monkeypatch):
         ({"eagle_config": {"norm_before_fc": True}}, "sets norm_before_fc (one norm over all features)"),
         (
             {"eagle_config": {"fc_norm": True}},
-            "sets fc_norm where SGLang and vLLM do not look for it; write fc_norm=true",
+            "sets fc_norm where SGLang and vLLM do not read it; if meant, set fc_norm=true",
         ),
-        ({"eagle_config": {"norm_output": True}}, "sets norm_output where SGLang and vLLM do not look"),
-        ({"eagle_config": {"return_hidden_post_norm": True}}, "write norm_output=true at the top if it is meant"),
+        ({"eagle_config": {"norm_output": True}}, "sets norm_output where SGLang and vLLM do not read it"),
+        ({"eagle_config": {"return_hidden_post_norm": True}}, "if meant, set norm_output=true at the top level"),
         ({"attention_bias": True}, "sets attention_bias"),
         ({"num_hidden_layers": 2}, "has 2 layers"),
         ({"model_type": "qwen3"}, "has a layer of model_type 'qwen3'"),
         ({"hidden_act": "gelu"}, "has hidden_act='gelu'"),
         ({"vocab_size": 99}, "is for a target of vocabulary 99 and width 32; this target has"),
         ({"target_hidden_size": 64}, "is for a target of vocabulary 259 and width 64"),
-        ({"hidden_size": 16, "target_hidden_size": 32}, "has width 16; drafterforge runs heads as wide"),
+        (
+            {"hidden_size": 16, "target_hidden_size": 32},
+            "has width 16; drafterforge supports heads with their target's width",
+        ),
         ({"draft_vocab_size": 41}, "has draft_vocab_size=41, but lm_head.weight has 40 rows"),
         ({"hidden_size": ...}, "lacks 'hidden_size'"),
         ({"intermediate_size": 0}, "has intermediate_size=0; wanted a whole number above 0"),
@@ -306,7 +311,7 @@ def test_a_hub_id_fetches_json_and_safetensors_only(eagle3, monkeypatch):
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "contradicts itself: factor is None in rope_parameters"),
         ({"rope_parameters": ..., "rope_scaling": {"type": "mrope"}}, "has a rope of type 'mrope'"),
         ({"rope_parameters": {"full_attention": {}}}, "wanted the parameters of one rope"),
-        ({"partial_rotary_factor": 0.5}, "rotates a part of each head only"),
+        ({"partial_rotary_factor": 0.5}, "sets partial_rotary_factor"),
         ({"fc_norm": "yes"}, "has fc_norm='yes'; wanted true or false"),
         (
             {IDS: [3, 4, 5], "eagle_config": ...},
@@ -349,18 +354,18 @@ def test_the_longest_sequence_becomes_the_targets(facts, eagle3):
     facts.config.max_position_embeddings = 4096
     try:
         edit(eagle3, max_position_embeddings=2048)
-        assert "2048 is copied from EAGLE's own configs" in notes(eagle3, facts)
+        assert "2048 is the value of EAGLE's own configs" in notes(eagle3, facts)
     finally:
         facts.config.max_position_embeddings = 2048
     yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
     edit(eagle3, rope_parameters=yarn, rope_theta=..., rope_scaling=..., max_position_embeddings=64)
-    assert "max_position_embeddings is 64, the target's 2048; it is kept" in notes(eagle3, facts)
+    assert "max_position_embeddings is 64, the target's 2048; it stays" in notes(eagle3, facts)
     assert read_head(eagle3, facts).drafter.spec.max_positions == 64
 
 
 def test_a_head_trained_in_a_window_is_told_of(facts, speculators):
     edit(speculators, LAYER, layer_types=["sliding_attention"], sliding_window=128)
-    assert "trained to see the last 128 tokens" in notes(speculators, facts)
+    assert "trained with a sliding window of 128 tokens" in notes(speculators, facts)
 
 
 # Which layers are read: [2, 3, 4] in our target of 7 layers.
@@ -375,7 +380,7 @@ def test_a_head_trained_in_a_window_is_told_of(facts, speculators):
         (None, None, True),
         ([2, 3, 4], [2, 3, 4], "contradicts itself"),
         ([1, 2, 3], [1, 2, 3], "contradicts itself"),
-        (None, [2, 3, 4], "in eagle_config only, which SGLang takes for [3, 4, 5] and vLLM for [2, 3, 4]"),
+        (None, [2, 3, 4], "in eagle_config only, which means [3, 4, 5] to SGLang and [2, 3, 4] to vLLM"),
         (None, [2, 3, 5], "reads the inputs of layers [3, 4, 6]"),
         ([1, 3, 4], None, "reads the inputs of layers [1, 3, 4]"),
     ],
@@ -417,7 +422,7 @@ def test_a_head_of_eagle_3_1_is_read(facts, head_31):
     folder, drafter = head_31
     head = read_head(folder, facts)
     assert head.drafter.spec == drafter.spec and same(head.drafter, drafter)
-    told = "SpecForge 0.2.0 wrote it for heads that it trained otherwise"
+    told = "SpecForge 0.2.0 also wrote it for heads trained without"
     assert (told in "\n".join(head.notes)) == (head.format == "eagle3")
 
 
@@ -443,7 +448,7 @@ def test_a_head_without_its_flags_is_another_one_or_none(facts, head_31):
 def test_flags_inside_the_layer_of_a_speculators_config_are_not_where_servers_look(facts, speculators):
     edit(speculators, norm_output=...)
     edit(speculators, LAYER, norm_output=True)
-    assert "sets norm_output where SGLang and vLLM do not look for it" in refused(speculators, facts)
+    assert "sets norm_output where SGLang and vLLM do not read it" in refused(speculators, facts)
 
 
 # norm_before_residual: missing, it is true for vLLM and false for speculators.
@@ -451,7 +456,7 @@ def test_flags_inside_the_layer_of_a_speculators_config_are_not_where_servers_lo
 
 def test_a_silent_speculators_config_needs_the_users_word(facts, speculators):
     edit(speculators, norm_before_residual=...)
-    assert "which vLLM takes for true and speculators for false" in refused(speculators, facts)
+    assert "which is true by default in vLLM and false in speculators" in refused(speculators, facts)
     for typed in (True, False):
         assert read_head(speculators, facts, norm_before_residual=typed).drafter.spec.norm_before_residual is typed
 
@@ -461,7 +466,7 @@ def test_a_config_that_speaks_is_believed(request, facts, layout):
     folder = request.getfixturevalue(layout)
     edit(folder, norm_before_residual=True)
     assert read_head(folder, facts).drafter.spec.norm_before_residual is True
-    assert "says norm_before_residual=true" in refused(folder, facts, norm_before_residual=False)
+    assert "has norm_before_residual=true" in refused(folder, facts, norm_before_residual=False)
 
 
 def test_a_silent_eagle_config_means_false(facts, eagle3):

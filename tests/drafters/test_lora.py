@@ -98,7 +98,7 @@ def break_tensors(folder, change):
 
 KEY = "base_model.model.fc.lora_A.weight"
 BROKEN = {
-    "no readable adapter": lambda folder: (folder / "adapter_config.json").unlink(),
+    "not a readable adapter": lambda folder: (folder / "adapter_config.json").unlink(),
     "describes LORA, use_dora=True; wanted plain LORA": lambda folder: break_config(folder, use_dora=True),
     "describes IA3": lambda folder: break_config(folder, peft_type="IA3"),
     "rank_pattern": lambda folder: break_config(folder, rank_pattern={"fc": 4}),

@@ -57,7 +57,7 @@ def test_imported_again_it_is_found_and_another_head_of_the_name_refused(bench, 
         (["path=HEAD", "format=eagle3"], "type format=speculators"),
         (["path=HEAD", "layer_ids=[1,2]"], "layer_ids must be three layers, got [1, 2]"),
         (["path=HEAD", "name=pool"], "name=pool means another drafter"),
-        (["path=HEAD", "norm_before_residual=false"], "says norm_before_residual=true"),
+        (["path=HEAD", "norm_before_residual=false"], "has norm_before_residual=true"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(bench, head, typed, line):

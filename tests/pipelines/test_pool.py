@@ -53,7 +53,7 @@ def test_a_pool_of_eagle_3_1_trains_decodes_the_targets_text_and_goes_through_an
         drafted = bench("generate", f"drafter={drafter}", *settings)
         assert (drafted.code, drafted.out) == (0, plain.out), drafter
     exported = bench("export", "format=vllm", "drafter=sql", f"out={bench.folder / 'out'}")
-    assert "it has fc_norm and norm_output, which other programs than SGLang and vLLM do not know" in exported.err
+    assert "it has fc_norm and norm_output, which only SGLang and vLLM support" in exported.err
     assert bench("import", f"path={bench.folder / 'out'}", "name=again").code == 0
     assert json.loads((bench.artifact("drafters", "again") / "config.json").read_text())["norm_output"] is True
     assert bench("generate", "drafter=again", *settings).out == plain.out

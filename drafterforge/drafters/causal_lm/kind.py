@@ -60,7 +60,7 @@ class CausalLMKind(DrafterKind):
     def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
         """See `DrafterKind`.
 
-        Without AMX 6/2/3 was the fastest: its head is as large as the target's, so a level costs a quarter of a forward.
+        Without AMX 6/2/3 was the fastest: a level costs a quarter of a target forward, its head is as large.
         """
         if device.type == "cuda" or (dtype == torch.bfloat16 and has_matrix_unit("cpu")):
             return super().default_shape(device, dtype)
