@@ -1,1 +1,1 @@
-"""Prompt grammars: a small engine, and one data file of word lists, phrasings and tasks for each domain."""
+"""Prompt grammars: a small engine, and one data file per domain with word lists, phrasings and tasks."""

@@ -1,8 +1,8 @@
-"""Databases of a word list: tables with marked columns, the questions that they allow, schemas as users paste them.
+"""Databases for SQL prompts: tables with typed columns, questions about them, and schemas as users paste them.
 
-A database is a line `library | books: title=, genre*, price# | loans: book>, fine+`. Every table has an id. Marks:
-= name, * category, # level (averages make sense), + amount (sums make sense too), @ date, > reference to the table of
-that row.
+A database is a line `library | books: title=, genre*, price# | loans: book>, fine+`. Every table has an id. A mark
+gives the type of a column: = name, * category, # level (can be averaged), + amount (can also be summed), @ date,
+> reference to the table with that row name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAYOUTS = ("plain", "plain", "create", "create", "bullets", "prose")
 
 
 def database(line: str) -> Record:
-    """The database of a line: its name, and its `tables`, each with its `columns`, `row` and `key` columns."""
+    """Parse a database line; a `Record` of the database with `tables`, which have `row` and `columns`."""
     name, *parts = line.split(" | ")
     return Record(name, tables=[_table(part) for part in parts])
 
@@ -53,20 +53,20 @@ def _marked(table: Record, marks: str) -> list[Record]:
 def questions(
     database: Record, of_one_table: Mapping[str, Any], of_two_tables: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Each question with each choice of tables and columns for its slots, as slots of a writer.
+    """The slots of each question, once for each choice of tables and columns.
 
-    A question's name is its task; two choices may give the same task, of which the first counts.
+    A question's name is its task; if two choices give the same task, the first is used.
     """
     tasks: dict[str, dict[str, Any]] = {}
     for name, question, bound in _bindings(database, of_one_table, of_two_tables):
-        asked = {"question": fill(name, bound), "phrasings": question["ask"], "query": question.get("query", "")}
-        about = [
+        wording = {"question": fill(name, bound), "phrasings": question["ask"], "query": question.get("query", "")}
+        tables = [
             table
             for table in database.fields["tables"]
             if table in (bound.get(k) for k in ("table", "child", "parent"))
         ]
-        known = {"category": bound.get("cat") or bound.get("pcat") or "", "number_column": bound.get("num", "")}
-        tasks.setdefault(asked["question"], {**bound, **asked, **known, "about": about})
+        columns = {"category": bound.get("cat") or bound.get("pcat") or "", "number_column": bound.get("num", "")}
+        tasks.setdefault(wording["question"], {**bound, **wording, **columns, "about": tables})
     return list(tasks.values())
 
 
@@ -95,7 +95,7 @@ def _choices(
 
 
 def schema(rng: random.Random, tables: Sequence[Record]) -> str:
-    """The tables as a user may paste them, in one of several layouts."""
+    """The schema of the tables in a random layout, as a user may paste it."""
     layout = rng.choice(LAYOUTS)
     if layout == "create":
         return "\n".join(map(create_table, tables))
@@ -108,13 +108,13 @@ def schema(rng: random.Random, tables: Sequence[Record]) -> str:
 
 
 def create_table(table: Record) -> str:
-    """The CREATE TABLE statement of a table."""
+    """The CREATE TABLE statement."""
     columns = ["id INTEGER PRIMARY KEY", *(f"{column} {column.fields['type']}" for column in table.fields["columns"])]
     return f"CREATE TABLE {table} (\n  " + ",\n  ".join(columns) + "\n);"
 
 
 def broken(rng: random.Random, query: str, mistakes: Sequence[Mapping[str, str]]) -> list[str]:
-    """The query with one mistake in it, and what its author complains about."""
+    """The query with a random mistake, and its author's complaint."""
     fitting = [mistake for mistake in mistakes if re.search(mistake["find"], query)]
     mistake = rng.choice(fitting)
     return [re.sub(mistake["find"], mistake["put"], query, count=1), mistake["complaint"]]

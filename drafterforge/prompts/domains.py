@@ -1,4 +1,4 @@
-"""The list of domains with a grammar: one for each file of `prompts/grammars`. Imports nothing heavy."""
+"""The list of domains with a grammar: one for each file in `prompts/grammars`. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _ORDER = re.compile(r"^order: *(\d+)", re.MULTILINE)
 
 
 def grammar_path(domain: str) -> Path:
-    """Data file of a domain's grammar; it need not exist."""
+    """Path of a domain's grammar file, which may not exist."""
     return FOLDER / f"{domain}.yaml"
 
 
 def domains() -> tuple[str, ...]:
-    """Names of all domains with a grammar, by the `order:` of their files; files without one follow by name."""
+    """Names of all domains with a grammar, sorted by the `order:` of their files, then by name."""
     return tuple(path.stem for path in sorted(FOLDER.glob("*.yaml"), key=_position))
 
 

@@ -1,6 +1,6 @@
-"""Expressions of a grammar file, behind `=`: arithmetic, comparisons, `a if b else c`, and calls of known functions.
+"""Expressions after `=` in grammar files: arithmetic, comparisons, `a if b else c`, calls of the listed functions.
 
-They are parsed and interpreted here, node by node; nothing is handed to Python's own `eval`.
+A small interpreter evaluates them node by node; Python's `eval` is never used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from drafterforge.prompts.templates import fill
 
 Expression = Callable[[Mapping[str, Any], random.Random | None], Any]
 
-_MOST = 10**15  # a power beyond it is refused
+_MAX_POWER = 10**15  # larger powers are refused
 _BINARY = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -40,8 +40,8 @@ _COMPARE = {
 _UNARY = {ast.Not: operator.not_, ast.USub: operator.neg}
 
 
-def compiled(source: str, lists: Mapping[str, Any]) -> Expression:
-    """The expression as a function of slots and of random numbers; other names are those of word lists."""
+def compile_expression(source: str, lists: Mapping[str, Any]) -> Expression:
+    """Compile an expression to a function of slots and random numbers.  lists: word lists, by name."""
     try:
         return _build(ast.parse(source.strip(), mode="eval").body, lists)
     except (SyntaxError, ConfigError) as error:
@@ -68,25 +68,25 @@ def _build(node: ast.AST, lists: Mapping[str, Any]) -> Expression:
             built = [_build(part, lists) for part in parts]
             return lambda values, rng: [part(values, rng) for part in built]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _two(_BINARY[type(op)], _build(left, lists), _build(right, lists))
+            return _binary(_BINARY[type(op)], _build(left, lists), _build(right, lists))
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
-            return _two(_COMPARE[type(op)], _build(left, lists), _build(right, lists))
+            return _binary(_COMPARE[type(op)], _build(left, lists), _build(right, lists))
         case ast.UnaryOp(op=op, operand=inner) if type(op) in _UNARY:
             apply, value = _UNARY[type(op)], _build(inner, lists)
             return lambda values, rng: apply(value(values, rng))
         case ast.BoolOp(op=op, values=parts):
             built = [_build(part, lists) for part in parts]
-            every = all if isinstance(op, ast.And) else any
-            return lambda values, rng: every(part(values, rng) for part in built)
+            combine = all if isinstance(op, ast.And) else any
+            return lambda values, rng: combine(part(values, rng) for part in built)
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            chosen, yes, no = (_build(part, lists) for part in (test, body, orelse))
-            return lambda values, rng: (yes if chosen(values, rng) else no)(values, rng)
+            condition, if_true, if_false = (_build(part, lists) for part in (test, body, orelse))
+            return lambda values, rng: (if_true if condition(values, rng) else if_false)(values, rng)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             return _call(name, [_build(argument, lists) for argument in arguments])
-    raise ConfigError(f"{ast.unparse(node)!r} is not understood")
+    raise ConfigError(f"{ast.unparse(node)!r} is not supported")
 
 
-def _two(apply: Callable[[Any, Any], Any], left: Expression, right: Expression) -> Expression:
+def _binary(apply: Callable[[Any, Any], Any], left: Expression, right: Expression) -> Expression:
     return lambda values, rng: apply(left(values, rng), right(values, rng))
 
 
@@ -116,7 +116,7 @@ def _call(name: str, arguments: list[Expression]) -> Expression:
 
 
 def _field(owner: Any, name: str) -> Any:
-    """A field of a record or an entry of a mapping; never an attribute of a Python object."""
+    """A field of a record or an entry of a mapping; Python attributes are out of reach."""
     entries = owner if isinstance(owner, dict) else getattr(owner, "fields", {})
     if name not in entries:
         raise ConfigError(f"{owner!r:.40} has no {name!r}; it has {', '.join(entries) or 'no fields'}")
@@ -124,6 +124,6 @@ def _field(owner: Any, name: str) -> Any:
 
 
 def _power(base: float, exponent: float) -> float:
-    if (abs(base) > 1 and abs(exponent) > 60) or abs(base) ** exponent > _MOST:
+    if (abs(base) > 1 and abs(exponent) > 60) or abs(base) ** exponent > _MAX_POWER:
         raise ConfigError(f"{base} ** {exponent} is too large")
     return base**exponent

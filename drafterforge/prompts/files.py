@@ -1,7 +1,4 @@
-"""Grammar files: word lists and families of tasks in YAML, read into tasks and their writers.
-
-`prompts/README.md` describes the format.
-"""
+"""Reads grammar files (word lists and families of tasks in YAML; see `prompts/README.md`) into tasks and writers."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import Any
 import yaml
 
 from drafterforge.errors import ConfigError
-from drafterforge.prompts.expressions import Expression, compiled
+from drafterforge.prompts.expressions import Expression, compile_expression
 from drafterforge.prompts.functions import cells, is_range, options
 from drafterforge.prompts.templates import fill
 
@@ -23,8 +20,8 @@ Writer = Callable[[random.Random], str]  # phrases one task as a user message
 Values = dict[str, Any]
 Step = Callable[[Values, random.Random | None], None]  # sets one slot, or several
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the safe loader, in C where there is one
-_REPEATED = re.compile(r"(\d+)x(?: (.*))?")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C if available
+_REPEAT = re.compile(r"(\d+)x(?: (.*))?")
 _FILE_KEYS = {"order", "carries_text", "shared", "lists", "tasks"}
 _MISTAKES = (ConfigError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 _BODY_KEYS = {"when", "first", "before", "asks", "after", "draw", "cases", "last", "text"}
@@ -33,26 +30,26 @@ _FAMILY_KEYS = _BODY_KEYS - {"when"} | {"task", "for", "let", "nested"}
 
 @cache
 def read_yaml(path: str | Path) -> Any:
-    """The content of a YAML file, its blocks as lists of lines."""
+    """The content of a YAML file; its text blocks become lists of lines."""
     try:
-        return _listed(yaml.load(Path(path).expanduser().read_text(encoding="utf-8"), Loader=_LOADER))
+        return _blocks_to_lists(yaml.load(Path(path).expanduser().read_text(encoding="utf-8"), Loader=_LOADER))
     except OSError as error:
         raise ConfigError(f"cannot read the grammar {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the grammar {path} is no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"the grammar {path} is not YAML: {' '.join(str(error).split())}") from error
 
 
 def read_grammar(path: str | Path) -> dict[str, Any]:
-    """The content of a grammar file."""
+    """The content of a grammar file; ConfigError if its keys are wrong."""
     content = read_yaml(path)
     if not isinstance(content, dict) or not isinstance(content.get("tasks"), list):
-        raise ConfigError(f"the grammar {path} has no tasks; give it a list `tasks:` as prompts/README.md shows")
-    _require_known(content, _FILE_KEYS, f"the grammar {path}")
+        raise ConfigError(f"the grammar {path} has no tasks; add a list `tasks:` as in prompts/README.md")
+    _check_keys(content, _FILE_KEYS, f"the grammar {path}")
     return content
 
 
 def read_tasks(path: str | Path) -> Iterator[tuple[str, Writer]]:
-    """Every task of a grammar file with its writer, in the order of the file."""
+    """Yield the tasks of a grammar file with their writers, in order."""
     content = read_grammar(path)
     for number, family in enumerate(content["tasks"], start=1):
         try:
@@ -63,28 +60,28 @@ def read_tasks(path: str | Path) -> Iterator[tuple[str, Writer]]:
 
 
 def lines(block: str) -> list[str]:
-    """The entries of a block, one a line: backslash and n is a line break, `3x TEXT` counts three times."""
+    """The entries of a block, one per line; backslash-n is a line break, `3x TEXT` repeats it three times."""
     entries: list[str] = []
     for line in block.splitlines():
-        if match := _REPEATED.fullmatch(line.rstrip()):
+        if match := _REPEAT.fullmatch(line.rstrip()):
             entries += [(match[2] or "").replace("\\n", "\n")] * int(match[1])
         elif line.strip():
             entries.append(line.strip().replace("\\n", "\n"))
     return entries
 
 
-def _listed(content: Any) -> Any:
-    """The content with blocks (texts of whole lines) as lists of their lines."""
+def _blocks_to_lists(content: Any) -> Any:
+    """Replace text blocks (texts that end in a line break) by lists of their lines."""
     if isinstance(content, dict):
-        return {key: _listed(value) for key, value in content.items()}
+        return {key: _blocks_to_lists(value) for key, value in content.items()}
     if isinstance(content, list):
-        return [_listed(value) for value in content]
+        return [_blocks_to_lists(value) for value in content]
     block = isinstance(content, str) and content.endswith("\n") and not content.isspace()
     return lines(content) if block else content
 
 
 def _family(family: Mapping[str, Any], lists: Mapping[str, Any]) -> Iterator[tuple[str, Writer]]:
-    _require_known(family, _FAMILY_KEYS, "a family of tasks")
+    _check_keys(family, _FAMILY_KEYS, "a family of tasks")
     asks, loops = family.get("asks"), family.get("for") or {}
     lists = {**lists, "asks": asks}
     let = _steps(family.get("let"), lists, draws=False)
@@ -97,8 +94,8 @@ def _family(family: Mapping[str, Any], lists: Mapping[str, Any]) -> Iterator[tup
             step(values, None)
         kind = values["kind"] if isinstance(asks, dict) else None
         if kind not in bodies:
-            chosen = family if kind is None else {**family, "asks": asks[kind]}
-            bodies[kind] = _Body(chosen, lists, offers)
+            body = family if kind is None else {**family, "asks": asks[kind]}
+            bodies[kind] = _Body(body, lists, offers)
         nested = [name for name, value in row.items() if "{" in str(value)] if family.get("nested") else []
         task = fill(family["task"], values)
         yield task, partial(_write, task, bodies[kind], values, nested)
@@ -112,16 +109,16 @@ def _write(task: str, body: _Body, values: Values, nested: Sequence[str], rng: r
 
 
 def _rows(loops: Mapping[str, Any], lists: Mapping[str, Any], bound: Values) -> Iterator[Values]:
-    """The slots of every row of the lists that a family goes through; those of the last list vary fastest."""
+    """Yield the slots of each row of a family's nested loops; the last list varies fastest."""
     if not loops:
         yield bound
         return
-    (header, source), *others = loops.items()
+    (header, source), *inner_loops = loops.items()
     names = [name.removesuffix("#") for name in cells(header)]
     items = _source(source, lists)(bound, None)
     for item in items.items() if isinstance(items, dict) and len(names) > 1 else items:
         row = item if isinstance(item, dict) else dict(zip(names, _cells(item, names), strict=True))
-        yield from _rows(dict(others), lists, {**bound, **row})
+        yield from _rows(dict(inner_loops), lists, {**bound, **row})
 
 
 def _cells(item: Any, names: Sequence[str]) -> Sequence[Any]:
@@ -132,11 +129,11 @@ def _cells(item: Any, names: Sequence[str]) -> Sequence[Any]:
 
 
 class _Body:
-    """What a writer draws: first, before, an ask, after, offers, draw, the kind's slots, a case, last."""
+    """What a writer draws, in this order: first, before, asks, after, offers, draw, the kind's slots, cases, last."""
 
     def __init__(self, spec: Mapping[str, Any], lists: Mapping[str, Any], offers: Sequence[str] = ()) -> None:
         asks, slots = spec.get("asks"), {}
-        if isinstance(asks, dict):  # a kind with slots of its own
+        if isinstance(asks, dict):  # the kind has its own slots
             slots = {name: value for name, value in asks.items() if name != "ask"}
             asks = asks["ask"]
         phrase = (spec.get("before"), asks, spec.get("after"))
@@ -149,10 +146,10 @@ class _Body:
         self.text = _value(spec["text"], lists) if "text" in spec else None
 
     def write(self, values: Values, rng: random.Random, nested: Sequence[str] = ()) -> str:
-        """One prompt; what is drawn is added to the values of the task."""
+        """Write one prompt; adds the drawn slots to `values`."""
         for step in self.first:
             step(values, rng)
-        for _ in range(2 if nested else 0):  # a cell may speak of another, which may hold a number
+        for _ in range(2 if nested else 0):  # a cell may refer to a cell that has slots itself
             values |= {name: fill(values[name], values) for name in nested}
         templates = [rng.choice(part(values, rng)) for part in self.phrase]
         for name in self.offers:
@@ -171,7 +168,7 @@ class _Body:
 
 
 def _case(case: Mapping[str, Any], lists: Mapping[str, Any]) -> tuple[Expression, _Body]:
-    _require_known(case, _BODY_KEYS, "a case")
+    _check_keys(case, _BODY_KEYS, "a case")
     return _source(case.get("when", "True"), lists), _Body(case, lists)
 
 
@@ -194,9 +191,9 @@ def _step(names: list[str], value: Expression) -> Step:
 
 
 def _value(value: Any, lists: Mapping[str, Any], draws: bool = True) -> Expression:
-    """A slot's value: a list or range to draw from, an expression behind `=`, a template, or a constant."""
+    """A slot's value: drawn from a list or range, an expression after `=`, a template, or a constant."""
     if isinstance(value, str) and value.startswith("="):
-        return compiled(value[1:], lists)
+        return compile_expression(value[1:], lists)
     if isinstance(value, str) and is_range(value):
         value = options(value)
     if isinstance(value, list | range) and draws:
@@ -207,16 +204,16 @@ def _value(value: Any, lists: Mapping[str, Any], draws: bool = True) -> Expressi
 
 
 def _source(part: Any, lists: Mapping[str, Any]) -> Expression:
-    """A list, or the expression that gives one."""
+    """A list, given as such or as an expression."""
     if isinstance(part, str):
-        return compiled(part.removeprefix("="), lists)
+        return compile_expression(part.removeprefix("="), lists)
     return lambda values, rng: part
 
 
-def _require_known(keys: Mapping[str, Any], known: set[str], what: str) -> None:
+def _check_keys(keys: Mapping[str, Any], allowed: set[str], owner: str) -> None:
     for key in keys:
-        if key not in known:
-            raise ConfigError(f"{what} has no key {key!r}; there are {', '.join(sorted(known))}")
+        if key not in allowed:
+            raise ConfigError(f"{owner} has no key {key!r}; there are {', '.join(sorted(allowed))}")
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""The functions that expressions of a grammar file may call; those of RANDOM draw."""
+"""The functions that grammar expressions may call; those in RANDOM take a random generator."""
 
 from __future__ import annotations
 
@@ -14,69 +14,69 @@ _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?: by (\d+))?")
 
 
 def options(cell: str) -> Sequence[Any]:
-    """What a cell offers: `5..9` or `10..90 by 5` are whole numbers, ends included, `0.4/0.5` are texts."""
+    """The choices in a cell: `5..9` and `10..90 by 5` are integers, ends included; `0.4/0.5` are texts."""
     if match := _RANGE.fullmatch(cell):
         return range(int(match[1]), int(match[2]) + 1, int(match[3] or 1))
     return cell.split("/")
 
 
 def is_range(text: str) -> bool:
-    """Whether a text is a range of whole numbers, such as `5..9`."""
+    """Whether a text is a range of integers, such as `5..9`."""
     return bool(_RANGE.fullmatch(text))
 
 
 def cells(row: str) -> list[str]:
-    """The cells of a row of a word list."""
+    """The cells of a word-list row."""
     return row.split(" | ")
 
 
 def first_cells(rows: Sequence[str]) -> list[str]:
-    """The first cell of every row."""
+    """The first cell of each row."""
     return [cells(row)[0] for row in rows]
 
 
 def spread(ends: str, count: int) -> list[str]:
-    """So many values from one end to the other of `7.4 11.2`, written with as many digits."""
+    """`count` evenly spaced values between ends such as `7.4 11.2`, with the same number of digits."""
     low, high = ends.split()
     digits = len(low.partition(".")[2])
-    steps = (float(low) + (float(high) - float(low)) * place / (count - 1) for place in range(count))
+    steps = (float(low) + (float(high) - float(low)) * index / (count - 1) for index in range(count))
     return [f"{step:.{digits}f}" for step in steps]
 
 
 def ends(text: str, *endings: str) -> bool:
-    """Whether the text ends in one of these."""
+    """Whether the text ends in one of the endings."""
     return text.endswith(endings)
 
 
 def without(items: Sequence[Any], item: Any) -> list[Any]:
-    """The items but this one."""
-    return [other for other in items if other != item]
+    """The items without those equal to `item`."""
+    return [candidate for candidate in items if candidate != item]
 
 
 def joined(items: Sequence[Any], between: str) -> str:
-    """The items as one text; empty ones are left out."""
+    """The non-empty items joined to one text."""
     return between.join(str(item) for item in items if item != "")
 
 
 def paired(template: str, first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """The template, with `{first}` and `{second}`, for every two items."""
+    """The template, with `{first}` and `{second}`, filled with each pair of items."""
     return [fill(template, {"first": a, "second": b}) for a, b in zip(first, second, strict=True)]
 
 
-def inserted(items: Sequence[Any], place: int, item: Any) -> list[Any]:
-    """The items with another one at a place."""
-    return [*items[:place], item, *items[place:]]
+def inserted(items: Sequence[Any], index: int, item: Any) -> list[Any]:
+    """The items with `item` inserted at an index."""
+    return [*items[:index], item, *items[index:]]
 
 
 def emphasized(lines: Sequence[str], terms: Sequence[str]) -> list[str]:
-    """The lines with the first mention of each term, in each line, in bold."""
+    """The lines with the first mention of each term per line in bold."""
     for term in terms:
         lines = [line.replace(term, f"**{term}**", 1) for line in lines]
     return list(lines)
 
 
 def composed(languages: Mapping[str, str], code: str, parts: Sequence[str], joint: str, slots: Sequence[str]) -> str:
-    """Parallel sentences in one language. Sentences and slots are rows with a cell for each language.
+    """Sentences in the language `code`.  parts, slots: rows with one cell per language.
 
     slots: the rows of {x}, {person}, {when}, {where} and {time}.
     """
@@ -88,41 +88,41 @@ def composed(languages: Mapping[str, str], code: str, parts: Sequence[str], join
 
 
 def choose(rng: random.Random, items: Sequence[Any]) -> Any:
-    """One of the items."""
+    """A random item."""
     return rng.choice(items)
 
 
 def shuffled(rng: random.Random, items: Sequence[Any]) -> list[Any]:
-    """The items in another order."""
+    """The items in random order."""
     items = list(items)
     rng.shuffle(items)
     return items
 
 
 def several(rng: random.Random, count: int, low: int, high: int) -> list[int]:
-    """So many whole numbers from low to high."""
+    """`count` random integers from low to high."""
     return [rng.randint(low, high) for _ in range(count)]
 
 
 def curve(rng: random.Random, ends: str, count: int, shape: str) -> list[str]:
-    """Results of an experiment between two ends: up, down, with a peak or a dip in between, or mixed."""
+    """Random experimental results between two ends.  shape: up, down, peak, dip or mixed."""
     low, high = map(float, ends.split())
-    grid = sorted(low + (high - low) * (place + rng.random()) / count for place in range(count))
+    grid = sorted(low + (high - low) * (index + rng.random()) / count for index in range(count))
     if shape in ("down", "dip"):
         grid.reverse()
-    if shape in ("peak", "dip"):  # the last value falls back
+    if shape in ("peak", "dip"):  # turn back at the end
         grid[-2:] = [grid[-1], grid[0] + 0.4 * (grid[-2] - grid[0])]
     if shape == "mixed":
         rng.shuffle(grid)
-    whole = low.is_integer() and high.is_integer() and high - low > 5
-    return [f"{value:.0f}" if whole else f"{value:.1f}" for value in grid]
+    is_whole = low.is_integer() and high.is_integer() and high - low > 5
+    return [f"{value:.0f}" if is_whole else f"{value:.1f}" for value in grid]
 
 
 def passage(rng: random.Random, sentences: Sequence[Sequence[str]], aligned: Sequence[int]) -> list[str]:
-    """One alternative of each sentence; those of `aligned` have the same number among their alternatives."""
+    """A random alternative of each sentence; sentences in `aligned` use the same index."""
     numbers = [rng.choice(range(len(alternatives))) for alternatives in sentences]
-    for place in aligned:
-        numbers[place] = numbers[aligned[0]]
+    for index in aligned:
+        numbers[index] = numbers[aligned[0]]
     return [alternatives[number] for alternatives, number in zip(sentences, numbers, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""A domain's tasks, the writers that phrase them, and the seeded order of the draws."""
+"""A domain's tasks, their writers, and seeded draws of prompts."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from drafterforge.prompts.domains import domains, grammar_path
 from drafterforge.prompts.files import Writer, read_grammar, read_tasks
 
 SPLITS = ("train", "val", "test")
-ATTEMPTS = 12  # phrasings tried before a task counts as used up
+ATTEMPTS = 12  # phrasings to try before a task counts as exhausted
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One prompt and the task behind it."""
+    """One prompt and its task."""
 
-    task: str  # what is asked, without phrasing, names or numbers: the unit of the split
+    task: str  # the question without phrasing, names or numbers; all prompts of a task are in the same split
     text: str  # the user message
 
 
 class Grammar:
-    """A domain's tasks, each with a writer that phrases it in many ways."""
+    """A domain's tasks and their writers, which phrase a task in many ways."""
 
     def __init__(self, domain: str, tasks: Callable[[], Iterable[tuple[str, Writer]]]) -> None:
         self.domain = domain
@@ -35,16 +35,16 @@ class Grammar:
 
     @classmethod
     def open(cls, domain: str, path: str | Path) -> Grammar:
-        """The grammar of a data file."""
+        """Read a grammar file, on first use."""
         return cls(domain, lambda: read_tasks(path))
 
     @cached_property
     def writers(self) -> dict[str, Writer]:
-        """Every task of the domain with its writer, in the order of the word lists."""
+        """The writers of all tasks, in the order of the file."""
         writers: dict[str, Writer] = {}
         for task, writer in self._tasks():
             if task in writers:
-                raise ConfigError(f"the {self.domain} grammar writes the task {task!r} twice")
+                raise ConfigError(f"the {self.domain} grammar has the task {task!r} twice")
             writers[task] = writer
         return writers
 
@@ -57,7 +57,7 @@ class Grammar:
         return tasks
 
     def draws(self, split: str, seed: int) -> Iterator[Draw]:
-        """Every distinct prompt of a split: one phrasing of each task, then a second, and so on."""
+        """Yield distinct prompts of a split: one phrasing of each task, then a second of each, until none is new."""
         rng = random.Random(f"{self.domain}/{split}/{seed}")
         tasks = self.tasks[split].copy()
         rng.shuffle(tasks)
@@ -78,33 +78,33 @@ class Grammar:
 
 
 def split_of(task: str) -> str:
-    """Split of a task, a pure function of its text: 90 % train, 5 % val, 5 % test."""
+    """The split of a task, a function of its text alone: 90 % train, 5 % val, 5 % test."""
     share = int.from_bytes(sha256(task.encode()).digest()[:8], "big") % 100
     return "train" if share < 90 else "val" if share < 95 else "test"
 
 
 @cache
 def grammar(domain: str, path: str = "") -> Grammar:
-    """The grammar of a domain, from its file in the package or from another file."""
+    """The grammar of a domain, from the package or from the file `path`."""
     if not path and domain not in domains():
         raise ConfigError(f"no grammar for domain={domain}; type one of {', '.join(domains())}, or path=FILE.yaml")
     return Grammar.open(domain, path or grammar_path(domain))
 
 
 def carries_text(domain: str) -> bool:
-    """Whether the domain's requests carry a text, to summarize or translate, that must stay as it is."""
+    """Whether the domain's requests contain a text, to summarize or translate, that must not be rephrased."""
     return domain in domains() and bool(read_grammar(grammar_path(domain)).get("carries_text"))
 
 
 def draw_prompts(domain: str, split: str, count: int, seed: int, path: str = "") -> list[Draw]:
-    """The first `count` distinct prompts of a split in the order of `seed`."""
-    drawn_from = grammar(domain, path)
+    """The first `count` distinct prompts of a split, in the order of `seed`."""
+    source = grammar(domain, path)
     if split not in SPLITS:
         raise ConfigError(f"no split {split!r}; type one of {', '.join(SPLITS)}")
-    draws = list(islice(drawn_from.draws(split, seed), count))
+    draws = list(islice(source.draws(split, seed), count))
     if len(draws) < count:
         raise ConfigError(
             f"the {domain} grammar has only {len(draws)} distinct {split} prompts, "
-            f"{count} were asked; type data.num_{split}={len(draws)}"
+            f"not {count}; type data.num_{split}={len(draws)}"
         )
     return draws

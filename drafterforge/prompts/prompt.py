@@ -1,4 +1,4 @@
-"""A prompt: what the target is asked."""
+"""The prompt type."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the target is asked; assistant messages among them are the source's own answers."""
+    """A chat request; its assistant messages are answers from the source."""
 
     id: str
     domain: str
-    task: str  # the unit of the split, '' where the source names none
+    task: str  # prompts of one task are in the same split; "" if the source names none
     messages: tuple[dict[str, str], ...]  # {"role", "content"}
     source: str

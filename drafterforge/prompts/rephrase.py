@@ -1,8 +1,8 @@
-"""The same requests in other words: two answers to choose from, a role to play, another language around them.
+"""Rephrases requests in three ways: ask for two answers, assign a role, use another language.
 
-A router that reads the wording instead of the task fails on these. Train, val and test have wordings of their own,
-and test has languages and roles that training never sees, so that nothing measured was memorised. Requests that carry
-a text to summarize or translate keep every word of it: there, `language` asks in another language around it only.
+They test whether a router recognises the task, not the wording. Train, val and test use different wordings, and test
+also other languages and roles, so memorised wordings do not help. If a request contains a text to summarize or
+translate, that text stays: `language` then changes only the words around it.
 """
 
 from __future__ import annotations
@@ -29,33 +29,32 @@ _CODE = re.compile(r"(```.*?(?:```|\Z))", re.DOTALL)
 
 
 def kinds() -> list[str]:
-    """The ways to rephrase."""
+    """Names of the ways to rephrase."""
     return list(_KINDS)
 
 
 def rephrase(
-    messages: Sequence[dict[str, str]], kind: str, split: str, rng: random.Random, whole: bool = False
+    messages: Sequence[dict[str, str]], kind: str, split: str, rng: random.Random, keep_text: bool = False
 ) -> list[dict[str, str]]:
-    """The conversation with its last request in other words, drawn from the split's own wordings.
+    """The conversation with its last user message rephrased, in a random wording of the split.
 
-    Its content stays; `language` also translates how its sentences begin, outside of code, unless the request is to
-    stay whole.
+    `language` also translates the beginnings of sentences outside code, unless `keep_text` is set.
     """
     if kind not in _KINDS:
         raise ConfigError(f"no way {kind!r} to rephrase; type one of {', '.join(_KINDS)}")
     if split not in SPLITS:
         raise ConfigError(f"no split {split!r}; type one of {', '.join(SPLITS)}")
-    places = [place for place, message in enumerate(messages) if message["role"] == "user"]
-    if not places:
-        raise ConfigError(f"nothing to rephrase: {len(messages)} messages, none of a user")
-    found = [dict(message) for message in messages]
-    way = _whole_in_language if whole and kind == "language" else _KINDS[kind]
-    found[places[-1]]["content"] = way(found[places[-1]]["content"], split, rng)
-    return found
+    user_turns = [index for index, message in enumerate(messages) if message["role"] == "user"]
+    if not user_turns:
+        raise ConfigError(f"nothing to rephrase: none of {len(messages)} messages is of a user")
+    conversation = [dict(message) for message in messages]
+    rewrite = _ask_in_language if keep_text and kind == "language" else _KINDS[kind]
+    conversation[user_turns[-1]]["content"] = rewrite(conversation[user_turns[-1]]["content"], split, rng)
+    return conversation
 
 
 def rephrased(prompts: Sequence[Prompt], kind: str, split: str, seed: int) -> list[Prompt]:
-    """Every prompt in other words; its id, split and the seed decide which."""
+    """All prompts rephrased; the wording depends on the prompt's id, the kind, the split and the seed."""
     return [
         dataclasses.replace(
             prompt,
@@ -66,7 +65,7 @@ def rephrased(prompts: Sequence[Prompt], kind: str, split: str, seed: int) -> li
                     kind,
                     split,
                     random.Random(f"{seed}/{split}/{kind}/{prompt.id}"),
-                    whole=carries_text(prompt.domain),
+                    keep_text=carries_text(prompt.domain),
                 )
             ),
         )
@@ -75,17 +74,17 @@ def rephrased(prompts: Sequence[Prompt], kind: str, split: str, seed: int) -> li
 
 
 def partly_rephrased(
-    prompts: Sequence[Prompt], share: float, split: str, seed: int, ways: Sequence[str] | None = None
+    prompts: Sequence[Prompt], share: float, split: str, seed: int, kinds_used: Sequence[str] | None = None
 ) -> list[Prompt]:
-    """The prompts, in order; a share of them, evenly spaced, is rephrased, every kind (or of `ways`) in its turn."""
-    ways, found = kinds() if ways is None else list(ways), []
-    for place, prompt in enumerate(prompts):
-        turn = int(share * place)
-        if int(share * (place + 1)) > turn:
-            found += rephrased([prompt], ways[turn % len(ways)], split, seed)
+    """The prompts in order, an evenly spaced share of them rephrased.  ways: kinds to cycle through; None: all."""
+    kinds_used, mixed = kinds() if kinds_used is None else list(kinds_used), []
+    for index, prompt in enumerate(prompts):
+        number = int(share * index)
+        if int(share * (index + 1)) > number:
+            mixed += rephrased([prompt], kinds_used[number % len(kinds_used)], split, seed)
         else:
-            found.append(prompt)
-    return found
+            mixed.append(prompt)
+    return mixed
 
 
 def _two_answers(text: str, split: str, rng: random.Random) -> str:
@@ -102,14 +101,14 @@ def _language(text: str, split: str, rng: random.Random) -> str:
     return fill(template, {"prompt": translated(text, language)})
 
 
-def _whole_in_language(text: str, split: str, rng: random.Random) -> str:
+def _ask_in_language(text: str, split: str, rng: random.Random) -> str:
     return fill(cells(rng.choice(LANGUAGE[split]))[1], {"prompt": text})
 
 
 def translated(text: str, language: str) -> str:
-    """The text with the first words of its requests in another language; code stays as it is."""
+    """Translate the first words of the text's sentences, except in code."""
     parts = _CODE.split(text)
-    prose = [_OPENING.sub(lambda found: OPENINGS[found[1]][language], part) for part in parts[::2]]
+    prose = [_OPENING.sub(lambda match: OPENINGS[match[1]][language], part) for part in parts[::2]]
     parts[::2] = prose
     return "".join(parts)
 

@@ -1,7 +1,7 @@
 """Templates: text with {slots}.
 
-`{topic}` is the slot's value, `{Topic}` its value with a capital, `{a topic}` and `{A topic}` put an article before it,
-`{price:.2f}` formats a number, `{table.row}` is a field of a record, `{{` and `}}` are braces.
+`{topic}` is the slot's value, `{Topic}` capitalises it, `{a topic}` and `{A topic}` add an article, `{price:.2f}`
+formats a number, `{table.row}` is a field of a record, `{{` and `}}` are braces.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ Part = Callable[[Mapping[str, Any]], str]
 
 
 class Record(str):
-    """A name with further fields, such as a table with its columns."""
+    """A text with fields, such as a table's name with its columns."""
 
     fields: dict[str, Any]
 
     def __new__(cls, name: str, **fields: Any) -> Record:
-        """The name, with the fields beside it."""
+        """name: the text itself."""
         record = super().__new__(cls, name)
         record.fields = fields
         return record
 
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
-    """The template with its slots filled."""
+    """Fill the template's slots."""
     if "{" not in template and "}" not in template:
         return template
     return "".join([part if isinstance(part, str) else part(values) for part in _parts(template)])
 
 
 def slots(template: str) -> set[str]:
-    """Names of the slots of a template."""
+    """Names of a template's slots."""
     return {_FIELD.fullmatch(name)[2].lower() for _, name, _, _ in Formatter().parse(template) if name}
 
 

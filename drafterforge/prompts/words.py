@@ -1,4 +1,4 @@
-"""English for prompts: articles, singulars, verbs, and how texts and lists are put together."""
+"""English for prompts: articles, singulars, verbs, lists."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ CONSONANT_SOUND = ("uni", "use", "usa", "usu", "eu", "one", "once", "ukulele", "
 
 
 def an(noun: str) -> str:
-    """The noun with its article: an apple, a user, an hour."""
+    """Add the indefinite article: an apple, a user, an hour."""
     word = noun.lower()
     vowel = word[0] in "aeiou" and not word.startswith(CONSONANT_SOUND)
     return f"{'an' if vowel or word.startswith(VOWEL_SOUND) else 'a'} {noun}"
 
 
 def the(noun: str) -> str:
-    """The noun with a definite article in place of an indefinite one."""
+    """Replace an indefinite article by the definite one."""
     return re.sub("^an? ", "the ", noun)
 
 
@@ -32,13 +32,13 @@ def singular(plural: str) -> str:
 
 
 def capital(text: object) -> str:
-    """The text with its first letter in upper case, the rest untouched."""
+    """The text with its first letter in upper case."""
     text = str(text)
     return text[:1].upper() + text[1:]
 
 
 def uncapital(text: str) -> str:
-    """The text with its first letter in lower case, the rest untouched."""
+    """The text with its first letter in lower case."""
     return text[:1].lower() + text[1:]
 
 
@@ -51,7 +51,7 @@ def third_person(sentence: str) -> str:
 
 
 def lettered(items: Iterable[str], mark: str) -> str:
-    """The items, capitalised, one a line behind A, B, C ... in a mark such as `{}) `."""
+    """The items, capitalised, one per line after A, B, C ...  mark: template of the letter, such as `{}) `."""
     return "\n".join(mark.format(letter) + capital(item) for letter, item in zip("ABCDEFGH", items, strict=False))
 
 
@@ -61,7 +61,7 @@ def bullets(items: Iterable[str]) -> str:
 
 
 def enumeration(items: list[str], word: str = "and") -> str:
-    """`a, b and c`; with semicolons where an item has a comma or an `and` of its own."""
+    """`a, b and c`, or with semicolons if an item contains a comma or `and`."""
     if any(mark in item for item in items for mark in (" and ", ", ")):
         return f"{'; '.join(items[:-1])}; {word} {items[-1]}"
     return f"{', '.join(items[:-1])} {word} {items[-1]}"
@@ -73,5 +73,5 @@ def fence(text: str, language: str) -> str:
 
 
 def indented(text: str) -> str:
-    """The lines of the text four spaces in, blank ones left blank."""
+    """Indent the text's non-blank lines by four spaces."""
     return "\n".join(f"    {line}" if line else "" for line in text.split("\n"))

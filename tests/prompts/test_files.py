@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drafterforge.errors import ConfigError
-from drafterforge.prompts.expressions import compiled
+from drafterforge.prompts.expressions import compile_expression
 from drafterforge.prompts.files import lines
 from drafterforge.prompts.grammar import Grammar
 from drafterforge.prompts.templates import Record, fill
@@ -17,7 +17,7 @@ README = Path(__file__).parents[2] / "drafterforge" / "prompts" / "README.md"
 
 
 def evaluated(source: str, **values):
-    return compiled(source, {"ages": [6, 7]})(values, random.Random(0))
+    return compile_expression(source, {"ages": [6, 7]})(values, random.Random(0))
 
 
 def write(tmp_path: Path, text: str) -> Grammar:
@@ -101,7 +101,7 @@ def test_a_template_reaches_no_attribute_of_python():
 
 
 MISTAKES = {
-    "tasks: [": "is no YAML",
+    "tasks: [": "is not YAML",
     "lists: {}": "has no tasks",
     "tasks:\n  - {task: a, asked: [b]}": "no key 'asked'",
     "tasks:\n  - {task: '{topic}', for: {topic: topics}, asks: [b]}": "no slot and no list is called 'topics'",
@@ -110,7 +110,7 @@ MISTAKES = {
     "tasks:\n  - {task: a, asks: ['{b']}": "write {{ and }} for braces",
     "tasks:\n  - {task: a, asks: [b], draw: {n: '= nosuch(3)'}}": "no function is called 'nosuch'",
     "tasks:\n  - {task: a, asks: [b], draw: {n: '= 1 / 0'}}": "ZeroDivisionError",
-    "tasks:\n  - {task: a, asks: [b]}\n  - {task: a, asks: [c]}": "writes the task 'a' twice",
+    "tasks:\n  - {task: a, asks: [b]}\n  - {task: a, asks: [c]}": "has the task 'a' twice",
 }
 
 

@@ -206,7 +206,7 @@ def test_asking_for_too_much_says_how_many_there_are(monkeypatch):
     with pytest.raises(ConfigError) as error:
         draw_prompts("tiny", "train", 500, seed=0)
     assert str(error.value).splitlines()[0] == (
-        f"the tiny grammar has only {most} distinct train prompts, 500 were asked; type data.num_train={most}"
+        f"the tiny grammar has only {most} distinct train prompts, not 500; type data.num_train={most}"
     )
     assert len(draw_prompts("tiny", "train", most, seed=0)) == most
 
