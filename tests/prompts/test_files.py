@@ -124,7 +124,7 @@ def test_a_mistake_in_a_grammar_is_named_in_a_line(tmp_path, text):
 
 def test_a_grammar_makes_no_python_object(tmp_path):
     path = write(tmp_path, "tasks: !!python/object/apply:os.getcwd []")
-    with pytest.raises(ConfigError, match="no YAML"):
+    with pytest.raises(ConfigError, match="not YAML"):
         path.writers  # noqa: B018
 
 
