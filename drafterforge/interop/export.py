@@ -101,11 +101,11 @@ def not_exportable(which: str, kind: str) -> ArtifactError:
     return ArtifactError(f"{which} is a {kind} drafter; only EAGLE-3 drafters have a layout to export")
 
 
-def require_any(loaders: Loaders, source: str) -> Loaders:
-    """Return the loaders; ArtifactError if there are none."""
+def require_any(loaders: Loaders, source: str, typed: str) -> Loaders:
+    """Return the loaders; ArtifactError if there are none.  typed: keys of a suggested command."""
     if not loaders:
         raise ArtifactError(
-            f"there is no EAGLE-3 drafter to export in {source}; type drafterforge train-drafter domain=sql"
+            f"there is no EAGLE-3 drafter to export in {source}; type drafterforge train-drafter domain=sql{typed}"
         )
     return loaders
 
