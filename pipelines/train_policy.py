@@ -15,7 +15,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.evaluation.calibration import (
     action_grid,
     latency_profile,
-    open_given_profile,
+    open_named_profile,
 )
 from drafterforge.evaluation.drafter_scores import scorer_of
 from drafterforge.evaluation.joint_selection import replay_joint_selection
@@ -56,7 +56,7 @@ def run(cfg: Config) -> Path:
         refuse_other_settings(cfg, target, path)
     grid, references = action_grid(cfg), open_policies(cfg, target, path)
     if cfg.latency.path:
-        open_given_profile(cfg, target, grid)  # a mistake in it fails before traces are recorded
+        open_named_profile(cfg, target, grid)  # a mistake in it fails before traces are recorded
     traces_dir, traces = record_traces(cfg, target)
     grid.check(traces.spec.top_ks, traces.spec.depth, str(traces_dir))
     traces = traces.with_texts(target.backbone.embedding)

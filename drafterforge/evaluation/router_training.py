@@ -1,4 +1,4 @@
-"""Trains a router on prompts of every domain, and measures how often it names the right drafter on held-out ones."""
+"""Trains a router on prompts of every domain and measures its accuracy on held-out prompts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.artifacts.folder import reuse_artifact, write_artifact
-from drafterforge.artifacts.manifest import Manifest
-from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.artifacts.run import artifact_run
 from drafterforge.config.progress import say
 from drafterforge.config.router import RouterConfig
 from drafterforge.data.prompts import Prompt
@@ -39,78 +37,72 @@ def train_router(
 ) -> list[dict[str, Any]]:
     """Write a router over domains, or over scored drafters, as a `policies` artifact; returns rows of its accuracy.
 
-    scores: MAT of the drafters on the prompts; scorer: measures it.  A router that is there is kept, without rows.
+    scores: MAT of the drafters on the prompts; scorer: measures it.  Returns no rows if the router exists already.
     """
-    settings = router_settings(target, domains, config, seed, scores or scorer)
-    if not overwrite and reuse_artifact(path, "policies", **settings) is not None:
+    scored = scores or scorer
+    settings = router_settings(target, domains, config, seed, scored.digest if scored else None)
+    run = artifact_run(path, "policies", target, settings, scored.parents if scored else (), overwrite=overwrite)
+    if run.existing and not overwrite:
         say(f"router: {path} was made before with these settings")
         return []
     sets = router_data.router_prompts(domains, config, seed)
     if scorer is not None:
         by_domain = router_data.draw_prompts(domains, config, seed)
         prompts = [prompt for splits in by_domain for split in splits.values() for prompt in split]
-        scores = scorer.measure(prompts, open_staging(path, settings))
+        scores = scorer.measure(prompts, run.stage())
     encoder = TextEncoder.open(config.encoder) if config.features == "text" else None
-    read = router_data.pooled_sets(target, encoder, sets)
-    names, labels = router_data.label_prompts(read, domains, config, scores)
-    examples = [(read[split][1], labels[split]) for split in ("train", "val")]
+    pooled = router_data.pooled_sets(target, encoder, sets)
+    names, labels = router_data.label_prompts(pooled, domains, config, scores)
+    examples = [(pooled[split][1], labels[split]) for split in ("train", "val")]
     net, curve = fit_router(*examples, len(names), config, seed)
     router = Router(net, names, target=target.name, target_fingerprint=target.features_fingerprint, encoder=encoder)
-    tests = [name for name in read if name not in ("train", "val")]
-    rows = [score_router(router, name, *read[name], labels[name], scores) for name in tests]
+    tests = [name for name in pooled if name not in ("train", "val")]
+    rows = [score_router(router, name, *pooled[name], labels[name], scores) for name in tests]
     rows = [row | {"unseen_kind": row["prompts"] in config.held_out_kinds} for row in rows]
     metrics = {"accuracy": {row["prompts"]: row["accuracy"] for row in rows}, "temperature": float(net.temperature)}
     metrics["device"] = describe_device(target.device)
-    parents: Sequence[Manifest] = scores.parents if scores else ()
-    with write_artifact(
-        path, kind="policies", name=path.name, parents=parents, metrics=metrics, replace=overwrite, **settings
-    ) as folder:
+    with run.write(metrics) as folder:
         router.save(folder)
         save_json_atomic(folder / "curves.json", curve)
         save_json_atomic(folder / "rows.json", rows)
-    drop_staging(path)
     return rows
 
 
 def router_settings(
-    target: Target,
-    domains: Sequence[str],
-    config: RouterConfig,
-    seed: int,
-    scored: DrafterScores | DrafterScorer | None,
+    target: Target, domains: Sequence[str], config: RouterConfig, seed: int, scores_digest: str | None
 ) -> dict[str, Any]:
-    """What decides a router."""
+    """Everything that determines a router of a target."""
     settings = {
         "policy": "router",
         "router": router_data.recorded_settings(config),
         "domains": list(domains),
-        "measured": scored.digest if scored else None,
+        "measured": scores_digest,
         "seed": seed,
     }
     if target.features_fingerprint != target.fingerprint:
         settings["taps"] = list(target.backbone.taps)
-    return {"config": settings, "target": target.name, "target_fingerprint": target.fingerprint}
+    return settings
 
 
 def score_router(
     router: Router, name: str, prompts: Sequence[Prompt], pooled: Tensor, labels: Tensor, scores: DrafterScores | None
 ) -> dict[str, Any]:
-    """Accuracy with its interval, calibration, and the accept length of what is picked, on one set of prompts."""
+    """Accuracy with its interval, calibration, and MAT of the picked drafters, on one set of prompts."""
     probabilities = router.net.probabilities(pooled)
     picked = probabilities.argmax(dim=1)
-    right = picked == labels
-    interval = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
+    is_correct = picked == labels
+    interval = binomtest(int(is_correct.sum()), len(is_correct)).proportion_ci(method="wilson")
     row = {
         "prompts": name,
-        "num_prompts": len(right),
-        "accuracy": float(right.float().mean()),
+        "num_prompts": len(is_correct),
+        "accuracy": float(is_correct.float().mean()),
         "accuracy_ci95": [interval.low, interval.high],
         "ece": expected_calibration_error(probabilities, labels),
         "confidence": float(probabilities.max(dim=1).values.mean()),
         "by_label": {
-            label: float(right[labels == place].float().mean())
-            for place, label in enumerate(router.labels)
-            if (labels == place).any()
+            label: float(is_correct[labels == index].float().mean())
+            for index, label in enumerate(router.labels)
+            if (labels == index).any()
         },
     }
     if scores is not None:

@@ -1,4 +1,4 @@
-"""Records what every drafter would do at every position of held-out answers, in resumable shards."""
+"""Records traces of held-out answers for all configured drafters, in resumable shards."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from drafterforge.artifacts.folder import is_whole, open_artifact, reuse_artifact, write_artifact
+from drafterforge.artifacts.folder import is_whole, open_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
-from drafterforge.artifacts.staging import drop_staging, open_staging
+from drafterforge.artifacts.run import artifact_run
 from drafterforge.assembly.pools import open_pool
 from drafterforge.assembly.runs import open_drafter
 from drafterforge.config.commands import TrainPolicyConfig
@@ -26,7 +26,7 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target
 
-SOURCES = {"train": "val", "test": "test"}  # split of the prompts: tasks no drafter learned from, and unseen ones
+SOURCES = {"train": "val", "test": "test"}  # prompt split of each trace split; no drafter was trained on either
 
 
 class SplitPrompt(NamedTuple):
@@ -38,7 +38,7 @@ class SplitPrompt(NamedTuple):
 
 
 def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]:
-    """The traces that are configured, recorded if they are not there."""
+    """The configured traces artifact, recorded if there is none."""
     names = cfg.traces.drafters or [cfg.drafter]
     top_ks = tuple(sorted({*cfg.grid.top_ks, cfg.traces.told_top_k}))
     folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in names]
@@ -52,16 +52,14 @@ def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]
         "dtype": str(target.dtype),
         "seed": cfg.seed,
     }
-    checked = {"config": settings, "target": target.name, "target_fingerprint": target.fingerprint}
-    if reuse_artifact(path, "traces", **checked, overwrite=cfg.overwrite, name_key="traces.name") is not None:
+    run = artifact_run(path, "traces", target, settings, parents, overwrite=cfg.overwrite, name_key="traces.name")
+    if run.existing:
         return path, load_shards(path, spec)
-    staging = open_staging(path, settings | {"target": target.fingerprint})
+    staging = run.stage()
     pool = Pool(open_pool(cfg.runs_dir, target, names), "static")
     roots, seconds = _record_shards(cfg, target, pool, spec, staging)
     metrics: dict[str, Any] = {}
-    with write_artifact(
-        path, kind="traces", name=path.name, parents=parents, metrics=metrics, replace=cfg.overwrite, **checked
-    ) as folder:
+    with run.write(metrics) as folder:
         for file in sorted(staging.glob("shard-*")):
             (folder / file.name).hardlink_to(file)
         traces = load_shards(folder, spec)
@@ -72,9 +70,8 @@ def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]
             "positions": traces.num_roots,
             "bytes_per_position": round(size / traces.num_roots, 1),
         }
-        if roots == traces.num_roots:  # otherwise some were made in a run that was interrupted
+        if roots == traces.num_roots:  # otherwise an interrupted run recorded some of them
             metrics["positions_per_s"] = round(roots / seconds, 1)
-    drop_staging(path)
     rate = f", {metrics['positions_per_s']} a second" if "positions_per_s" in metrics else ""
     say(
         f"wrote {path}: {metrics['positions']} positions of {metrics['answers']} answers for {len(names)} drafters, "
@@ -86,7 +83,7 @@ def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]
 def _record_shards(
     cfg: TrainPolicyConfig, target: Target, pool: Pool, spec: TraceSpec, staging: Path
 ) -> tuple[int, float]:
-    """Record what `staging` has not; returns the positions that were recorded, and the seconds."""
+    """Record the shards missing in `staging`; returns the recorded positions and the seconds."""
     prompts = draw_prompts(cfg.traces.domains, cfg.traces.num_train, cfg.traces.num_test, target, cfg.seed)
     size, roots, seconds = cfg.traces.shard_size, 0, 0.0
     with bar("recording traces", len(prompts)) as progress:
@@ -101,18 +98,18 @@ def _record_shards(
     return roots, seconds
 
 
-def reusable_spec(path: Path, wanted: TraceSpec) -> TraceSpec:
-    """What is recorded already, if it holds all that is wanted and more: a smaller grid needs no recording anew."""
+def reusable_spec(path: Path, required: TraceSpec) -> TraceSpec:
+    """The spec of the traces at `path` if it covers the required one, so that a smaller grid reuses them."""
     if not is_whole(path):
-        return wanted
+        return required
     recorded = TraceSpec.of(open_artifact(path, "traces"))
-    same = (recorded.drafters, recorded.score_top_k) == (wanted.drafters, wanted.score_top_k)
-    covers = {*wanted.top_ks} <= {*recorded.top_ks} and wanted.depth <= recorded.depth
-    return recorded if same and covers else wanted
+    is_same = (recorded.drafters, recorded.score_top_k) == (required.drafters, required.score_top_k)
+    covers = {*required.top_ks} <= {*recorded.top_ks} and required.depth <= recorded.depth
+    return recorded if is_same and covers else required
 
 
 def draw_prompts(domains: Sequence[str], num_train: int, num_test: int, target: Target, seed: int) -> list[SplitPrompt]:
-    """Prompts of both splits, domains in turn; `train` are of tasks that no drafter learned from."""
+    """Prompts of both splits, domains interleaved; no drafter was trained on their tasks."""
     counts = {"train": num_train, "test": num_test}
     num_each = {split: -(-count // len(domains)) for split, count in counts.items()}
     data = DataConfig(num_train=1, num_val=num_each["train"], num_test=num_each["test"])
@@ -135,7 +132,7 @@ def policy_prompts(
 def record_shard(
     cfg: TracesConfig, target: Target, pool: Pool, spec: TraceSpec, prompts: Sequence[SplitPrompt]
 ) -> Traces:
-    """Answer and record some prompts; answers of one token take no cycle and are left out."""
+    """Answer and record prompts; answers of one token have no cycle and are left out."""
     engine = Engine(target, max_batch=cfg.batch_size)
     answers = engine.generate([prompt.tokens for prompt in prompts], cfg.max_new_tokens)
     pairs = [(answer, prompt) for answer, prompt in zip(answers, prompts, strict=True) if len(answer.tokens) > 1]
