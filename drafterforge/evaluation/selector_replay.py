@@ -1,4 +1,4 @@
-"""Replays selectors and schedulers on the answers of a suite: cycles, MAT and regret, exactly and without a clock."""
+"""Replays selectors and schedulers on the answers of a suite: exact cycles, MAT and regret, without timing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from drafterforge.evaluation.rows import ALL
 from drafterforge.evaluation.suites import STREAMS, Suite
 from drafterforge.replay.answer_recorder import AnswerRecorder
 from drafterforge.replay.curves import actions, pool_scaling, regret_curves, weights
-from drafterforge.replay.selector_play import Cycles, RecordedAnswers, tuned
+from drafterforge.replay.selector_play import Cycles, RecordedAnswers, tune_options
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.base import Scheduler, StaticScheduler
@@ -28,13 +28,13 @@ from drafterforge.selectors import names as selector_names
 from drafterforge.selectors import wants_divergence
 from drafterforge.targets.load import Target
 
-SCALED = ("hedgespec", "normalhedge", "ucbspec", "metasd_ucb")  # drawn against the pool's size
-NOT_REPLAYED = ("static", "router", "oracle")  # selectors that need a drafter's name, or a router
+SCALED = ("hedgespec", "normalhedge", "ucbspec", "metasd_ucb")  # selectors of the figure against pool size
+NOT_REPLAYED = ("static", "router", "oracle")  # selectors that need a drafter's name or a router
 
 
 @dataclass(frozen=True)
 class ReplayedMethod:
-    """A selector with a scheduler, through all answers."""
+    """A selector with a scheduler, replayed on all answers."""
 
     method: str
     selector: str
@@ -43,16 +43,16 @@ class ReplayedMethod:
     cycles: list[Cycles]
 
     def keys(self, recorded: RecordedAnswers) -> dict[str, Any]:
-        """What rows and measurements share."""
+        """Keys that rows and measurements share."""
         return {"selector": self.selector, "scheduler": self.scheduler, "drafters": recorded.names}
 
     def measurements(
         self, recorded: RecordedAnswers, requests: Sequence[Request], answers: Sequence[Generation]
     ) -> Iterator[Measurement]:
-        """What `cycles.parquet` keeps of it."""
+        """Its lines of `cycles.parquet`."""
         keys = {"source": "replay", "options": json.dumps(self.options), **self.keys(recorded)}
         for index, cycles in zip(recorded.indices, self.cycles, strict=True):
-            taken = [
+            played = [
                 Cycle(
                     depth=cycle.depth,
                     num_nodes=cycle.num_nodes,
@@ -63,13 +63,13 @@ class ReplayedMethod:
                 )
                 for cycle in cycles
             ]
-            answer = Generation([], answers[index].tokens, cycles=taken, stop_reason=answers[index].stop_reason)
+            answer = Generation([], answers[index].tokens, cycles=played, stop_reason=answers[index].stop_reason)
             yield Measurement(self.method, [RequestInfo.of(index, requests[index])], [answer], group=index, **keys)
 
 
 @dataclass(frozen=True)
 class SelectorReplay:
-    """Everything that is replayed on a suite's answers."""
+    """All replays on the answers of a suite."""
 
     suite: Suite
     factory: MethodFactory
@@ -78,22 +78,19 @@ class SelectorReplay:
 
     @property
     def cfg(self) -> EvaluateConfig:
-        """The configuration of `eval`."""
         return self.suite.cfg
 
     @property
     def pool(self) -> Pool:
-        """The drafters that are replayed."""
         return self.factory.pool
 
     @cached_property
     def selectors(self) -> list[str]:
-        """The selectors that are replayed."""
         return self.cfg.suite.selectors or [name for name in selector_names() if name not in NOT_REPLAYED]
 
     @cached_property
     def by_scheduler(self) -> dict[str, RecordedAnswers]:
-        """What every drafter would have done for each answer under each scheduler, with the router's advice."""
+        """Counterfactuals of each answer under each scheduler, with the router's advice."""
         configured = [self.cfg.pool.scheduler] if self.cfg.pool.scheduler else []
         schedulers: dict[str, Scheduler] = {STATIC: StaticScheduler(self.factory.shape)}
         for name in dict.fromkeys([*self.cfg.suite.schedulers, *configured]):
@@ -102,25 +99,25 @@ class SelectorReplay:
 
     @property
     def static(self) -> RecordedAnswers:
-        """The answers with one tree for every drafter."""
+        """Recorded answers without a scheduler."""
         return self.by_scheduler[STATIC]
 
     @cached_property
     def options(self) -> dict[str, dict[str, Any]]:
-        """Options of every selector: the pool's for its selector, else those that were best on other requests."""
+        """Options of each selector: the configured ones for the pool's selector, else tuned on other requests."""
         pool_options = {key: value for key, value in self.pool.options.items() if key != "seed"}
         tuning, options = self._tuning_answers(), {}
         with bar("tuning selectors", len(self.selectors)) as progress:
             for name in self.selectors:
                 options[name] = pool_options if name == self.cfg.pool.selector else {}
                 if tuning is not None and not options[name]:
-                    options[name] = tuned(tuning, name, seed=self.cfg.seed)
+                    options[name] = tune_options(tuning, name, seed=self.cfg.seed)
                 progress.advance(shown=name)
         return options
 
     @cached_property
     def methods(self) -> list[ReplayedMethod]:
-        """Every drafter alone, the best in hindsight, and every selector, under every scheduler."""
+        """Each drafter alone, the best in hindsight, and each selector, under each scheduler."""
         methods: list[ReplayedMethod] = []
         options, by_scheduler = self.options, self.by_scheduler
         with bar("replaying", len(by_scheduler) * len(options)) as progress:
@@ -130,18 +127,18 @@ class SelectorReplay:
                 replays.append(("best in hindsight", "oracle", {}, recorded.hindsight()))
                 if self.pool.router is not None and "router" not in options:
                     replays.append(("router", "router", {}, recorded.run(recorded.maker("router"))))
-                for name, chosen in options.items():
-                    make = recorded.maker(name, **{"seed": self.cfg.seed} | chosen)
-                    replays.append((name, name, chosen, recorded.run(make)))
+                for name, tuned_options in options.items():
+                    make = recorded.maker(name, **{"seed": self.cfg.seed} | tuned_options)
+                    replays.append((name, name, tuned_options, recorded.run(make)))
                     progress.advance(shown=name + label)
                 methods += [
-                    ReplayedMethod(name + label, selector, scheduler, chosen, cycles)
-                    for name, selector, chosen, cycles in replays
+                    ReplayedMethod(name + label, selector, scheduler, tuned_options, cycles)
+                    for name, selector, tuned_options, cycles in replays
                 ]
         return methods
 
     def measurements(self) -> list[Measurement]:
-        """What `cycles.parquet` keeps of all of it."""
+        """All replayed lines of `cycles.parquet`."""
         return [
             measurement
             for method in self.methods
@@ -149,21 +146,21 @@ class SelectorReplay:
         ]
 
     def best_cycles(self) -> dict[int, int]:
-        """Cycles of each request with its best drafter, by index of the request."""
+        """Cycles of each request with its best static drafter, by index of the request."""
         recorded = self.static
         return {index: int(least) for index, least in zip(recorded.indices, recorded.static.min(axis=1), strict=True)}
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for every method, over all answers and by domain.  Regret is against the best drafter with one tree."""
+        """A row for each method, over all answers and by domain.  Regret is against the best drafter with one tree."""
         pool_selector = (self.cfg.pool.selector, STATIC)
-        ours = next((one for one in self.methods if (one.selector, one.scheduler) == pool_selector), None)
+        reference = next((m for m in self.methods if (m.selector, m.scheduler) == pool_selector), None)
         rows = []
-        for domain, places in self._places_by_domain().items():
+        for domain, indices in self._indices_by_domain().items():
             for method in self.methods:
-                part = replace(self.by_scheduler[method.scheduler], static=self.static.static).select(places)
-                cycles = [method.cycles[place] for place in places]
+                part = replace(self.by_scheduler[method.scheduler], static=self.static.static).select(indices)
+                cycles = [method.cycles[index] for index in indices]
                 figures = {key: round(value, 4) for key, value in part.figures(cycles).items()}
-                p = None if ours is None else part.paired_p([ours.cycles[place] for place in places], cycles)
+                p = None if reference is None else part.paired_p([reference.cycles[index] for index in indices], cycles)
                 rows.append(
                     {"method": method.method, **method.keys(self.static), "domain": domain, "source": "replay"}
                     | {"options": method.options, **figures, "p_selector_no_better": p}
@@ -171,14 +168,14 @@ class SelectorReplay:
         return rows
 
     def curves(self) -> dict[str, Any]:
-        """What the report draws: drafters by domain, regret, weights, the pool's size and a policy's trees."""
+        """Curves of the report: drafters by domain, regret, weights, pool scaling and trees of a policy."""
         recorded = self.static
-        cycles = {one.method: one.cycles for one in self.methods if one.scheduler == STATIC}
+        cycles = {method.method: method.cycles for method in self.methods if method.scheduler == STATIC}
         policy = self.cfg.pool.scheduler or next((name for name in self.by_scheduler if name != STATIC), STATIC)
-        with_policy = [one for one in self.methods if (one.scheduler, one.selector) == (policy, self.cfg.pool.selector)]
+        with_policy = [m for m in self.methods if (m.scheduler, m.selector) == (policy, self.cfg.pool.selector)]
         scheduled = bool(with_policy) and policy != STATIC
-        conversations = [place for place, index in enumerate(recorded.indices) if self.requests[index].before]
-        longest = max(conversations or range(len(recorded.indices)), key=lambda place: recorded.tokens[place])
+        conversations = [number for number, index in enumerate(recorded.indices) if self.requests[index].before]
+        longest = max(conversations or range(len(recorded.indices)), key=lambda number: recorded.tokens[number])
         learners = {name: {"seed": self.cfg.seed} | options for name, options in self.options.items() if name in SCALED}
         several = len(recorded.names) > 1
         return {
@@ -191,7 +188,7 @@ class SelectorReplay:
         }
 
     def pool_cycles(self) -> dict[str, list[Cycles]]:
-        """Replayed cycles of every drafter alone and of the pool's selector, each drafter with one tree."""
+        """Replayed cycles of each drafter alone and of the pool's selector, without a scheduler."""
         recorded = self.static
         alone = {name: recorded.alone(n) for n, name in enumerate(recorded.names)}
         return alone | {self.cfg.pool.selector: recorded.run(self._pool_selector())}
@@ -199,16 +196,16 @@ class SelectorReplay:
     def _pool_selector(self) -> Callable[[], Any]:
         return self.static.maker(self.cfg.pool.selector, **self.pool.options)
 
-    def _places_by_domain(self) -> dict[str, list[int]]:
-        """Places of the recorded answers: all of them, and of each domain, except those of a stream."""
+    def _indices_by_domain(self) -> dict[str, list[int]]:
+        """Indices of all recorded answers, and of those of each domain; a stream has no domains."""
         domains = [self.requests[index].domain for index in self.static.indices]
-        names, everything = sorted(set(domains)), list(range(len(domains)))
+        names, indices = sorted(set(domains)), list(range(len(domains)))
         if self.cfg.suite.name in STREAMS or len(names) == 1:
-            return {"mixed" if len(names) > 1 else names[0]: everything}
-        return {ALL: everything} | {name: [p for p in everything if domains[p] == name] for name in names}
+            return {"mixed" if len(names) > 1 else names[0]: indices}
+        return {ALL: indices} | {name: [i for i in indices if domains[i] == name] for name in names}
 
     def _tuning_answers(self) -> RecordedAnswers | None:
-        """Recorded answers to further requests, on which constants that the papers leave open are tuned."""
+        """Recorded answers to other requests, on which constants that the papers leave open are tuned."""
         if not self.cfg.suite.tuning_prompts:
             return None
         requests = self.suite.tuning_requests(self.requests)
@@ -223,20 +220,20 @@ class SelectorReplay:
         schedulers: Mapping[str, Scheduler],
         part: str,
     ) -> dict[str, RecordedAnswers]:
-        """part: name of the counterfactuals in the resume cache."""
-        used = [(self.cfg.pool.selector, self.cfg.pool.options), *((name, {}) for name in self.selectors)]
-        divergences = any(wants_divergence(name, options) for name, options in used)
+        """Recorded answers by scheduler.  part: name of the counterfactuals in the resume cache."""
+        selectors = [(self.cfg.pool.selector, self.cfg.pool.options), *((name, {}) for name in self.selectors)]
+        divergences = any(wants_divergence(name, options) for name, options in selectors)
         target, pool, shape = self.factory.target, self.pool, self.factory.shape
-        most = self.cfg.suite.max_new_tokens
-        recorder, counterfactuals = AnswerRecorder(target, pool, shape, schedulers, most, divergences), []
-        with bar("looking at every position", len(answers)) as progress:
+        max_new_tokens = self.cfg.suite.max_new_tokens
+        recorder, counterfactuals = AnswerRecorder(target, pool, shape, schedulers, max_new_tokens, divergences), []
+        with bar("recording every position", len(answers)) as progress:
             for index, answer in enumerate(answers):
                 record = partial(recorder.record, answer)
                 counterfactuals.append(self.suite.cache.counterfactuals(f"{part}-{index:05d}", record))
                 progress.advance()
         prompts = [request.tokens for request in requests]
         by_scheduler = {
-            name: RecordedAnswers.of([each[name] for each in counterfactuals], prompts) for name in schedulers
+            name: RecordedAnswers.of([by_name[name] for by_name in counterfactuals], prompts) for name in schedulers
         }
         if pool.router is None:
             return by_scheduler
@@ -245,7 +242,7 @@ class SelectorReplay:
 
 
 def router_advice(target: Target, pool: Pool, recorded: RecordedAnswers) -> list[np.ndarray]:
-    """The router's distribution over the drafters for every prompt."""
+    """The router's distribution over the drafters for each prompt."""
     distributions = []
     for prompt in recorded.prompts:
         tokens = torch.tensor([prompt], device=target.device)
@@ -256,10 +253,10 @@ def router_advice(target: Target, pool: Pool, recorded: RecordedAnswers) -> list
 
 
 def mat_by_domain(recorded: RecordedAnswers, domains: Sequence[str]) -> dict[str, dict[str, float]]:
-    """MAT of every drafter alone, by the domain of the answers."""
+    """MAT of each drafter alone, by domain of the answers."""
     table: dict[str, dict[str, float]] = {}
     for domain in sorted(set(domains)):
-        here = np.array([name == domain for name in domains])
-        mats = recorded.tokens[here].sum() / recorded.static[here].sum(axis=0)
+        is_domain = np.array([name == domain for name in domains])
+        mats = recorded.tokens[is_domain].sum() / recorded.static[is_domain].sum(axis=0)
         table[domain] = {name: round(float(mat), 3) for name, mat in zip(recorded.names, mats, strict=True)}
     return table

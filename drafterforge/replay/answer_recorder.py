@@ -1,9 +1,9 @@
-"""What every drafter of a pool would have done under every scheduler, for replays of any selector with any scheduler.
+"""Records counterfactuals of every drafter under every scheduler, to replay any selector with any scheduler.
 
-An answer is recorded once, for the trees of all schedulers together; the rest is looked up.  As live, a scheduler
-chooses the trees of EAGLE-3 drafters without their own, and its choice stands for so many cycles, whoever drafts in
-them.  A policy that draws is drawn once for each drafter and position: its replayed cycles follow the distribution of
-live ones, but are not the same cycles, see `draws`.
+An answer is recorded once for the trees of all schedulers; single trees are looked up.  As in live decoding, a
+scheduler chooses the trees of EAGLE-3 drafters without a shape of their own, and holds a choice for several cycles,
+even if the drafter changes.  A stochastic scheduler is sampled once per drafter and position: its replayed cycles have
+the distribution of live ones, but are not equal to them.
 Axes: N drafters, T tokens of prompt and answer, R roots.
 """
 
@@ -25,16 +25,10 @@ from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.base import Scheduler, StaticScheduler
 from drafterforge.schedulers.growing import GrowingPolicy
-from drafterforge.schedulers.policy import ShapePolicy
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
 STATIC = "static"  # the engine's tree, without a scheduler
-
-
-def draws(scheduler: Scheduler) -> bool:
-    """Whether live cycles depend on what the scheduler drew before, so that no replay can repeat them one by one."""
-    return isinstance(scheduler, ShapePolicy) and scheduler.spec.temperature > 0
 
 
 def record_answers(
@@ -47,18 +41,20 @@ def record_answers(
     divergences: bool = False,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, RecordedAnswers]:
-    """Greedy answers under each scheduler, see `AnswerRecorder`.  progress: called after each answer."""
+    """Record greedy answers under each scheduler, see `AnswerRecorder`.  progress: called after each answer."""
     recorder = AnswerRecorder(target, pool, shape, schedulers, max_new_tokens, divergences)
     counterfactuals: list[dict[str, Counterfactual]] = []
     for answer in answers:
         counterfactuals.append(recorder.record(answer))
         progress()
     prompts = [answer.prompt for answer in answers]
-    return {name: RecordedAnswers.of([each[name] for each in counterfactuals], prompts) for name in recorder.pools}
+    return {
+        name: RecordedAnswers.of([by_name[name] for by_name in counterfactuals], prompts) for name in recorder.pools
+    }
 
 
 class AnswerRecorder:
-    """Records answers, and looks up what every drafter would have done under every scheduler."""
+    """Records answers and looks up the counterfactuals of every drafter under every scheduler."""
 
     def __init__(
         self,
@@ -69,11 +65,11 @@ class AnswerRecorder:
         max_new_tokens: int | None = None,
         divergences: bool = False,
     ) -> None:
-        """shape: the engine's trees, for drafters that no scheduler serves.
+        """shape: tree of the engine, for drafters without a scheduler.
 
         schedulers: `StaticScheduler(shape)` is the engine without a scheduler; None: that alone, as `STATIC`.
-        max_new_tokens: that answers were allowed.  divergences: also record what MetaSD's selectors are rewarded by,
-        for which the target reads every drafter's branches.
+        max_new_tokens: limit of the answers.  divergences: also record block divergences, the reward of MetaSD's
+        selectors, for which the target reads every drafter's branches.
         """
         self.target, self.pool, self.shape, self.max_new_tokens = target, pool, shape, max_new_tokens
         self.schedulers = dict(schedulers or {STATIC: StaticScheduler(shape)})
@@ -83,12 +79,12 @@ class AnswerRecorder:
         }
         scheduled = [name for name in pool.names if any(each.scheduled(name) for each in self.pools.values())]
         self.scheduled = [pool.names.index(name) for name in scheduled]
-        self.spec, most_nodes = _required(scheduled, self.schedulers)
-        self.branch_nodes = most_nodes if divergences else 0
+        self.spec, max_nodes = _required(scheduled, self.schedulers)
+        self.branch_nodes = max_nodes if divergences else 0
         self.generators = {name: torch.Generator().manual_seed(0) for name in self.schedulers}
 
     def record(self, answer: Generation) -> dict[str, Counterfactual]:
-        """What the drafters would have done for a greedy answer under each scheduler."""
+        """The counterfactual of a greedy answer under each scheduler."""
         begin, end = len(answer.prompt), len(answer.prompt) + len(answer.tokens)
         if len(answer.tokens) < 2:  # no cycle
             outcomes, accepted = CycleOutcomes.undrafted(len(self.pool.names), 0), np.zeros((len(self.pool.names), end))
@@ -110,27 +106,27 @@ class AnswerRecorder:
             pool.names, pool.levels(self.shape), trace.begin, len(trace.tokens), [trace.outcomes], trace.accepted
         )
         if self.scheduled:
-            shapes, choices = self._chosen_shapes(scheduler, traces, self.generators[name])
-            base = replace(base, outcomes=[self._look_up(trace, traces, each) for each in shapes])
+            shapes, choices = self._scheduled_shapes(scheduler, traces, self.generators[name])
+            base = replace(base, outcomes=[self._look_up(trace, traces, choice) for choice in shapes])
             if choices is not None:
                 base = replace(base, choices=np.full(trace.outcomes.depth.shape, -1), hold_cycles=scheduler.every)
                 base.choices[self.scheduled] = choices
-        return replace(base, outcomes=[each.per_level(max(1, *base.depths)) for each in base.outcomes])
+        return replace(base, outcomes=[outcomes.per_level(max(1, *base.depths)) for outcomes in base.outcomes])
 
     @torch.inference_mode()
-    def _chosen_shapes(
+    def _scheduled_shapes(
         self, scheduler: Scheduler, traces: Traces, generator: torch.Generator
     ) -> tuple[list[np.ndarray], np.ndarray | None]:
-        """Trees asked for at every root, (num_tokens, depth, top_k) [n, R, 3] for every choice that may stand.
+        """Trees (num_tokens, depth, top_k) asked for at every root, [n, R, 3], for each choice that may be held.
 
-        If choices stand for several cycles, also the index among them of the choice at each root, [n, R].
+        If choices are held for several cycles, also the index of the choice made at each root, [n, R].
         """
         count = len(self.scheduled)
-        if isinstance(scheduler, StaticScheduler):
-            shape = scheduler.shape
-            return [np.broadcast_to((shape.num_tokens, shape.depth, shape.top_k), (count, traces.num_roots, 3))], None
-        if isinstance(scheduler, GrowingPolicy):
+        if scheduler.grows:
             return [np.stack([_grown_trees(scheduler, traces, drafter) for drafter in range(count)])], None
+        if len(shapes := scheduler.replayed_shapes()) == 1:
+            shape = shapes[0].num_tokens, shapes[0].depth, shapes[0].top_k
+            return [np.broadcast_to(shape, (count, traces.num_roots, 3))], None
         actions = np.stack([shape_actions(scheduler, traces, n, generator, chunk_size=1) for n in range(count)])
         table = scheduler.grid.table
         if scheduler.every == 1:
@@ -139,7 +135,7 @@ class AnswerRecorder:
         return [np.broadcast_to(table[action], (*actions.shape, 3)) for action in used], choices.reshape(actions.shape)
 
     def _look_up(self, trace: Trace, traces: Traces, shapes: np.ndarray) -> CycleOutcomes:
-        """The trace's outcomes, with those of scheduled drafters for these trees, [n, R, 3]."""
+        """The trace's outcomes, those of scheduled drafters with these trees, [n, R, 3]."""
         depth, nodes = drafted_trees(shapes, traces.levels)
         top_k = shapes[..., 2]
         width = (*np.indices(depth.shape), np.searchsorted(self.spec.top_ks, np.where(nodes > 1, top_k, 0)))
@@ -147,8 +143,8 @@ class AnswerRecorder:
         if trace.branches is not None:
             ranks, divergence = trace.branches.ranks[width], np.zeros(depth.shape)
             for level in range(1, int(depth.max(initial=0)) + 1):
-                kept = (ranks_at(ranks, depth, level) < nodes[..., None]) & (level <= depth)[..., None]
-                divergence += (kept * trace.branches.probs[:, :, level - 1]).sum(axis=2)
+                verified = (ranks_at(ranks, depth, level) < nodes[..., None]) & (level <= depth)[..., None]
+                divergence += (verified * trace.branches.probs[:, :, level - 1]).sum(axis=2)
             values.append(divergence)
         arrays = {key: array.copy() for key, array in trace.outcomes.arrays().items()}
         for array, value in zip(arrays.values(), values, strict=True):
@@ -157,38 +153,37 @@ class AnswerRecorder:
 
 
 def _required(drafters: Sequence[str], schedulers: Mapping[str, Scheduler]) -> tuple[TraceSpec, int]:
-    """What has to be recorded for any tree that these schedulers may ask for, and the nodes of the largest tree.
+    """The spec that covers any tree of these schedulers, and the nodes of the largest tree.
 
-    ConfigError for a scheduler that cannot be replayed, or not beside the others.
+    Raises ConfigError for a scheduler that cannot be replayed, or not together with the others.
     """
     shapes = [shape for name, scheduler in schedulers.items() for shape in _shapes(name, scheduler) if _drafts(shape)]
     shapes = shapes or [TreeShape(2, 1, 1)]
-    scored = {each.spec.top_k: name for name, each in schedulers.items() if isinstance(each, GrowingPolicy)}
-    if len(scored) > 1:
-        widths = ", ".join(f"{name} of width {top_k}" for top_k, name in scored.items())
-        raise ConfigError(f"schedulers that see scores of different widths are recorded one by one, got {widths}")
+    growing = {s.replayed_shapes()[0].top_k: name for name, s in schedulers.items() if s.grows}
+    if len(growing) > 1:
+        widths = ", ".join(f"{name} of width {top_k}" for top_k, name in growing.items())
+        raise ConfigError(f"schedulers that read scores of different widths must be recorded separately, got {widths}")
     top_ks = tuple(sorted({shape.top_k for shape in shapes}))
     depth, num_tokens = (max(getattr(shape, key) for shape in shapes) for key in ("depth", "num_tokens"))
-    return TraceSpec(tuple(drafters), top_ks, depth, next(iter(scored), top_ks[0])), num_tokens
+    return TraceSpec(tuple(drafters), top_ks, depth, next(iter(growing), top_ks[0])), num_tokens
 
 
 def _grown_trees(policy: GrowingPolicy, traces: Traces, drafter: int) -> np.ndarray:
-    """Trees that a policy decides on while they are drafted, [R, 3]."""
+    """Trees of a policy that decides while they are drafted, [R, 3]."""
     depths = levels_of(policy, traces, drafter)
     nodes = nodes_of(policy, traces, drafter, depths)
     return np.stack((nodes, depths, np.full_like(nodes, policy.spec.top_k)), axis=1)
 
 
 def _shapes(name: str, scheduler: Scheduler) -> Sequence[TreeShape]:
-    """The largest trees that a scheduler may ask for, or all of them."""
-    if type(scheduler) is StaticScheduler or isinstance(scheduler, GrowingPolicy):
-        return [scheduler.shape]
-    if isinstance(scheduler, ShapePolicy):
-        return scheduler.grid.shapes
-    raise ConfigError(
-        f"scheduler {name!r} is a {type(scheduler).__name__}, which cannot be replayed; wanted one tree, or a policy "
-        "that drafterforge train-policy made"
-    )
+    """The trees a scheduler may ask for; ConfigError if it cannot be replayed."""
+    shapes = scheduler.replayed_shapes()
+    if shapes is None:
+        raise ConfigError(
+            f"scheduler {name!r} is a {type(scheduler).__name__}, which cannot be replayed; wanted one tree, or a "
+            "policy of drafterforge train-policy"
+        )
+    return shapes
 
 
 def _drafts(shape: TreeShape) -> bool:

@@ -1,4 +1,4 @@
-"""What the figures of a report are drawn from, of what was replayed; see `CURVES` in `reporting.reader`.
+"""Curves of a report from replays; see `CURVES` in `reporting.reader`.
 
 Axes: Q answers, N drafters.
 """
@@ -19,7 +19,7 @@ DIGITS = 4
 
 
 def regret_curves(recorded: RecordedAnswers, plays: Plays) -> dict[str, list[float]]:
-    """Cycles above those of each answer's best drafter in hindsight, added up answer by answer."""
+    """Cumulative cycles above those of each answer's best drafter in hindsight."""
     best = recorded.static.min(axis=1)
     return {
         method: (np.array([len(cycles) for cycles in played]) - best).cumsum().astype(float).tolist()
@@ -28,7 +28,7 @@ def regret_curves(recorded: RecordedAnswers, plays: Plays) -> dict[str, list[flo
 
 
 def per_request(recorded: RecordedAnswers, plays: Plays) -> dict[str, list[list[float | None]]]:
-    """Tokens and cycles of every answer; a replay takes no time."""
+    """Tokens and cycles of every answer, without seconds."""
     tokens = recorded.tokens.tolist()
     return {
         method: [[count, len(cycles), None] for count, cycles in zip(tokens, played, strict=True)]
@@ -37,7 +37,7 @@ def per_request(recorded: RecordedAnswers, plays: Plays) -> dict[str, list[list[
 
 
 def weights(recorded: RecordedAnswers, make: Callable[[], Selector], answer: int) -> dict[str, list[float]]:
-    """The drafters' probabilities under a selector, cycle by cycle of one answer."""
+    """A selector's probability of each drafter, cycle by cycle of one answer."""
     columns = recorded.distributions(make, answer).T
     return {name: np.round(column, DIGITS).tolist() for name, column in zip(recorded.names, columns, strict=True)}
 
@@ -45,7 +45,7 @@ def weights(recorded: RecordedAnswers, make: Callable[[], Selector], answer: int
 def actions(
     recorded: RecordedAnswers, played: Sequence[Cycles], drafters: Collection[str] | None = None
 ) -> list[dict[str, float]]:
-    """How often trees of each depth and size were verified.  drafters: whose; None: all, also of no scheduler's."""
+    """Shares of trees by depth and size.  drafters: whose trees; None: all, also of drafters without a scheduler."""
     shapes = Counter(
         (cycle.depth, cycle.num_nodes)
         for cycles in played
@@ -68,23 +68,23 @@ def pool_scaling(
 ) -> dict[str, list[dict[str, Any]]]:
     """MAT and regret of selectors, given with their options, in pools of 1, 2 .. N of the drafters.
 
-    Drafters join in several orders drawn at random, over which figures are averaged; within a pool they keep their
-    order.  Regret is against the best drafter of that pool.  A router's advice is left out.  progress: called after
-    each pool that was played.
+    Drafters are added in several random orders, over which figures are averaged; within a pool they keep their order.
+    Regret is against the best drafter of that pool.  Router advice is not used.  progress: called after each replayed
+    pool.
     """
-    draw, count = np.random.default_rng(seed), len(recorded.names)
-    permutations = [draw.permutation(count) for _ in range(orders)]
-    known: dict[tuple[int, ...], dict[str, tuple[float, float]]] = {}
+    rng, count = np.random.default_rng(seed), len(recorded.names)
+    permutations = [rng.permutation(count) for _ in range(orders)]
+    by_pool: dict[tuple[int, ...], dict[str, tuple[float, float]]] = {}
     rows = []
     for size in range(1, count + 1):
         averaged = defaultdict(list)
         for permutation in permutations:
             members = tuple(sorted(permutation[:size].tolist()))
-            if members not in known:
+            if members not in by_pool:
                 options = {name: _of_members(options, members) for name, options in selectors.items()}
-                known[members] = _of_pool(recorded.of_drafters(members), options)
+                by_pool[members] = _of_pool(recorded.of_drafters(members), options)
                 progress()
-            for method, figures in known[members].items():
+            for method, figures in by_pool[members].items():
                 averaged[method].append(figures)
         for method, figures in averaged.items():
             mat, regret = np.mean(figures, axis=0)
@@ -100,9 +100,9 @@ def _of_members(options: Mapping[str, Any], members: Sequence[int]) -> dict[str,
 
 
 def _of_pool(recorded: RecordedAnswers, selectors: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-    """MAT and regret of every selector, of the best drafter of all answers and of the best of each."""
+    """MAT and regret of each selector, of the best drafter overall and of the best of each answer."""
     alone = recorded.alone(int(recorded.static.sum(axis=0).argmin()))
     plays = {"best in hindsight": recorded.hindsight(), "best drafter": alone}
     plays |= {name: recorded.run(recorded.maker(name, **options)) for name, options in selectors.items()}
     figures = {method: recorded.figures(played) for method, played in plays.items()}
-    return {method: (each["mat"], each["regret_cycles"]) for method, each in figures.items()}
+    return {method: (figure["mat"], figure["regret_cycles"]) for method, figure in figures.items()}

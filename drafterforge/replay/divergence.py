@@ -1,6 +1,6 @@
-"""The target's probabilities along drafted branches at every position of a text: block divergences as in live cycles.
+"""The target's probabilities along drafted branches at every position of a text, for block divergences.
 
-The target is asked once for each different node that any drafter's most probable branch puts behind the text.
+The target reads each distinct node of the drafters' most probable branches once.
 Axes: B roots, V vocabulary.
 """
 
@@ -18,12 +18,12 @@ from drafterforge.targets.load import Target
 from drafterforge.tree.divergence import first_branch
 from drafterforge.tree.grow import Tree
 
-NODES = 256  # that the target reads at once
-Node = tuple[int, tuple[int, ...]]  # position of the first token that is not the text's, and the tokens from there on
+NODES = 256  # nodes that the target reads at once
+Node = tuple[int, tuple[int, ...]]  # position of the first token that differs from the text, and the tokens from there
 
 
 class BranchQuery(NamedTuple):
-    """Asks for the target's probabilities of a node's children."""
+    """A request for the target's probabilities of a node's children."""
 
     drafter: str
     root: int
@@ -39,7 +39,7 @@ class BranchQueries:
         self.queries: dict[Node, list[BranchQuery]] = defaultdict(list)
 
     def add(self, drafter: str, root: int, branch: Sequence[int], children: Sequence[int]) -> None:
-        """Ask about children of the node that a branch leads to from a root."""
+        """Add a query about children of the last node of a branch below a root."""
         common, following = 0, self.text[root + 1 : root + 1 + len(branch)]
         while common < len(following) and following[common] == branch[common]:
             common += 1
@@ -47,7 +47,7 @@ class BranchQueries:
         self.queries[node].append(BranchQuery(drafter, root, len(branch), list(children)))
 
     def add_trees(self, drafter: str, roots: Sequence[int], trees: Tree, depth: int) -> None:
-        """Ask about the most probable branches of trees of `depth` levels below roots [B]."""
+        """Add queries about the most probable branches of trees of `depth` levels below roots [B]."""
         nodes, children = first_branch(trees, depth)
         tokens = trees.tokens.tolist()
         for row, (root, walk, below) in enumerate(zip(roots, nodes.tolist(), children.cpu(), strict=True)):
@@ -60,15 +60,15 @@ class BranchQueries:
                 self.add(drafter, root, branch, [tokens[row][index] for index in indices])
 
     def answers(self, target: Target) -> Iterator[tuple[BranchQuery, Tensor]]:
-        """Every query with the target's probability of each of its children."""
+        """Each query with the target's probabilities of its children."""
         cache, device = target.new_cache(1), target.device
         end = len(self.text)
         cache.place(0, end)
         text = torch.tensor([self.text], device=device)
         states = target.forward(text, torch.arange(end, device=device)[None], cache)[0][0]
-        of_text = [node for node in self.queries if not node[1]]
-        for start in range(0, len(of_text), NODES):
-            part = of_text[start : start + NODES]
+        text_nodes = [node for node in self.queries if not node[1]]
+        for start in range(0, len(text_nodes), NODES):
+            part = text_nodes[start : start + NODES]
             rows = torch.tensor([position - 1 for position, _ in part], device=device)
             yield from self._answers(part, target.logits(states[None, rows])[0])
         for part in self._parts():
@@ -85,7 +85,7 @@ class BranchQueries:
             yield from self._answers(part, target.logits(target.forward(tokens, positions, cache, mask)[0])[0])
 
     def _parts(self) -> list[list[Node]]:
-        """Nodes that differ from the text, in parts of complete branches, parents first."""
+        """Nodes that differ from the text, in batches of complete branches, parents first."""
         parts: list[dict[Node, None]] = [{}]
         for position, branch in sorted(node for node in self.queries if node[1]):
             if len(parts[-1]) + len(branch) > NODES and parts[-1]:
@@ -94,8 +94,8 @@ class BranchQueries:
         return [list(part) for part in parts if part]
 
     def _answers(self, part: list[Node], logits: Tensor) -> Iterator[tuple[BranchQuery, Tensor]]:
-        """Queries about these nodes, with the probabilities; logits: [n, V]."""
+        """Queries about these nodes with the probabilities; logits: [n, V]."""
         probs = logits.float().softmax(dim=-1).cpu()
         for row, node in enumerate(part):
-            for query in self.queries.pop(node, ()):  # a parent may stand in several parts
+            for query in self.queries.pop(node, ()):  # a parent may be in several batches
                 yield query, probs[row, query.children]

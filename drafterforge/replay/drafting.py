@@ -1,6 +1,6 @@
-"""Drafters at every position of a text: they read it once, and draft from every root of an answer.
+"""Drafts from every root of an answer with drafters that read its text once.
 
-Axes: N drafters, T tokens of the text, B roots looked at together, H hidden, W draft vocabulary.
+Axes: N drafters, T tokens of the text, B roots drafted together, H hidden, W draft vocabulary.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask
 from drafterforge.tree.merge import Others
 from drafterforge.tree.union import Drafts, expand_widths
 
-ROOTS = 64  # drafted from at once
+ROOTS = 64  # roots drafted together
 
 
 @dataclass(frozen=True)
 class AnswerText:
-    """A prompt with its answer, which drafters read; roots are the positions begin .. T - 2."""
+    """A prompt with its answer; roots are the positions begin .. T - 2."""
 
     tokens: Tensor  # [T]
     features: Tensor  # [T, 3H]
     begin: int  # position of the answer's first token
-    max_new_tokens: int  # that the answer was allowed
+    max_new_tokens: int  # limit of the answer
 
     @property
     def end(self) -> int:
@@ -42,7 +42,7 @@ class AnswerText:
         return len(self.tokens)
 
     def batches(self, shape: TreeShape) -> Iterator[tuple[list[int], TreeShape]]:
-        """Roots that are drafted from together, with their trees: as live, no deeper than could count."""
+        """Batches of roots with their trees; as in live decoding, trees are no deeper than tokens are left."""
         if shape.depth == 0 or shape.num_tokens == 1:
             return
         left = levels_left(self.max_new_tokens, np.arange(self.end - 1 - self.begin))
@@ -54,19 +54,19 @@ class AnswerText:
                 yield [root], TreeShape(shape.num_tokens, int(left[root - self.begin]), shape.top_k)
 
     def following(self, roots: Tensor, depth: int) -> Tensor:
-        """The tokens behind roots [B], [B, depth]; -1 behind the text's end."""
+        """The tokens after roots [B], [B, depth]; -1 after the end of the text."""
         padded = torch.cat((self.tokens, self.tokens.new_full((depth,), -1)))
         return padded[roots[:, None] + 1 + torch.arange(depth, device=roots.device)]
 
     def accept_lengths(self, roots: Sequence[int], trees: Tree, depth: int) -> np.ndarray:
-        """Tokens that cycles with trees of `depth` levels below roots [B] emit, bonus included, [B]."""
+        """Accept lengths of cycles with trees of `depth` levels below roots [B], [B]."""
         index = torch.tensor(roots, device=self.tokens.device)
-        chosen = self.following(index, depth + 1).gather(1, trees.levels)
-        return accepted_path(trees, chosen, ancestor_mask(trees.parents, depth), depth)[1].cpu().numpy()
+        following = self.following(index, depth + 1).gather(1, trees.levels)
+        return accepted_path(trees, following, ancestor_mask(trees.parents, depth), depth)[1].cpu().numpy()
 
 
 class ParallelReading:
-    """Drafters that have read a text in one pass, and draft from many of its positions at once.
+    """Drafters that read a text in one pass and draft from many of its positions at once.
 
     A drafter's slot t - 1 pairs token t with the feature before it and predicts token t + 1.
     """
@@ -84,16 +84,16 @@ class ParallelReading:
         )
 
     def trees(
-        self, member: int, roots: Tensor, shape: TreeShape, growth: Growth | None = None, others: Others | None = None
+        self, member: int, roots: Tensor, shape: TreeShape, growth: Growth | None = None, merge: Others | None = None
     ) -> Tree:
-        """Trees of one drafter below roots [B]; growth, others: as for `expand`."""
+        """Trees of one drafter below roots [B]; growth, merge: as for `expand`."""
         cache, newest = self._at(member, roots, shape.top_k * shape.depth)
         drafter, outputs, logits = self.group.drafters.members[member], self.outputs[member], self.logits[member]
-        known = outputs[newest], self.text.tokens[roots], roots, self.text.end - 1, shape, logits[newest]
-        return draft_levels(drafter, cache, *known, growth, others)
+        state = outputs[newest], self.text.tokens[roots], roots, self.text.end - 1, shape, logits[newest]
+        return draft_levels(drafter, cache, *state, growth, merge)
 
     def drafts(self, member: int, roots: Tensor, spec: TraceSpec, branch: bool) -> Drafts:
-        """What trees of all widths and depths of `spec` would propose below roots [B], see `expand_widths`."""
+        """Proposals of trees of all widths and depths of `spec` below roots [B], see `expand_widths`."""
         cache, newest = self._at(member, roots, 2 * sum(spec.top_ks) * spec.depth)
         drafter, truth = self.group.drafters.members[member], self.text.following(roots, spec.depth)
         step = level_step(drafter, cache, self.outputs[member, newest], roots, self.text.end - 1)
@@ -107,7 +107,7 @@ class ParallelReading:
         return logp[:, 0].masked_fill(ids < 0, float("-inf"))
 
     def _at(self, member: int, roots: Tensor, num_slots: int) -> tuple[KeyValueCache, Tensor]:
-        """A cache in which every root [B] reads the text and has `num_slots` more, and the slots of the roots, [B]."""
+        """A cache with the text and `num_slots` free slots for every root [B], and the slots of the roots, [B]."""
         read = self.text.end - 1
         keys = self.group.cache.data[:, :, member : member + 1, :, :read]
         cache = KeyValueCache(1, len(roots), keys.shape[3], keys.shape[5], keys.dtype, keys.device)
@@ -119,7 +119,7 @@ class ParallelReading:
 def read_stepwise(
     group: DrafterGroup, text: AnswerText, shape: TreeShape, visit: Callable[[int, TreeShape], None]
 ) -> np.ndarray:
-    """Let a drafter read token by token; visit(root, tree) is called where it drafts, once it has read the root.
+    """Let a drafter read token by token; visit(root, shape) is called where it drafts, after it has read the root.
 
     Returns whether each token is among the drafter's `shape.top_k` proposals, [T].
     """

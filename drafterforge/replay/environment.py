@@ -1,4 +1,4 @@
-"""Recorded answers as environments, in which PPO plays: many at once, every step a table lookup.
+"""Recorded answers as vectorized environments for PPO; every step is a table lookup.
 
 Axes: E environments, R roots, A actions, O observation, D levels, V sizes.
 """
@@ -23,38 +23,38 @@ from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.observation import level_size, pool_size
 
 REWARDS = ("throughput", "accept_length", "time")
-TIME_UNIT = 0.01  # seconds in which throughput is counted, as LTD does
+TIME_UNIT = 0.01  # seconds per unit of time in rewards, as in LTD
 
 
 @dataclass(frozen=True)
 class Step:
-    """What E environments answer to E actions."""
+    """Result of E actions in E environments."""
 
     observations: np.ndarray  # float32 [E, O]; after the end of an episode, the first of the next
-    masks: np.ndarray  # bool [E, A], the actions allowed there
+    masks: np.ndarray  # bool [E, A], allowed actions
     rewards: np.ndarray  # float32 [E]
     dones: np.ndarray  # bool [E], whether this step ended an episode
-    tokens: np.ndarray  # float [E], emitted during the step
-    seconds: np.ndarray  # float [E], that it took
-    cycles: np.ndarray  # int [E], played during the step
+    tokens: np.ndarray  # float [E], emitted in the step
+    seconds: np.ndarray  # float [E], duration of the step
+    cycles: np.ndarray  # int [E], in the step
 
 
 class VectorEnvironment(Protocol):
-    """Environments that start over by themselves."""
+    """Environments that reset themselves at the end of an episode."""
 
     num_envs: int
     observation_size: int
     num_actions: int
 
     def reset(self) -> tuple[np.ndarray, np.ndarray]:
-        """Start over: observations float32 [E, O] and masks bool [E, A]."""
+        """Reset all environments: observations float32 [E, O] and masks bool [E, A]."""
 
     def step(self, actions: np.ndarray) -> Step:
         """Play actions int64 [E]."""
 
 
 class AnswerEnvironment(ABC):
-    """E positions in recorded answers; at an answer's end an environment goes on with another, drawn at random."""
+    """E positions in recorded answers; at the end of an answer, an environment continues with a random other one."""
 
     observation_size: int
     num_actions: int
@@ -73,7 +73,6 @@ class AnswerEnvironment(ABC):
         self.rows[envs] = self.table.starts[self.rng.choice(self.playable, size=len(envs))]
 
     def reset(self) -> tuple[np.ndarray, np.ndarray]:
-        """Start over."""
         self.begin(np.arange(self.num_envs))
         return self.observations(), self.masks()
 
@@ -90,21 +89,21 @@ class AnswerEnvironment(ABC):
         """Play actions [E]."""
 
     def rewarded(self, tokens: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-        """Reward of a cycle of each environment, [E]."""
+        """Reward of one cycle in each environment, [E]."""
         if self.reward == "accept_length":
             return tokens.astype(float)
         return -seconds / TIME_UNIT if self.reward == "time" else tokens / (seconds / TIME_UNIT)
 
-    def arrived(self) -> np.ndarray:
-        """Environments whose answer has just ended start another, [E] bool."""
-        over = self.rows >= self.ends
-        if over.any():
-            self.begin(np.flatnonzero(over))
-        return over
+    def restart_finished(self) -> np.ndarray:
+        """Start another answer where one has ended; returns where, bool [E]."""
+        is_over = self.rows >= self.ends
+        if is_over.any():
+            self.begin(np.flatnonzero(is_over))
+        return is_over
 
 
 class ShapeEnvironment(AnswerEnvironment):
-    """Re-SpS: a whole shape for the next cycles; an episode is an answer."""
+    """Re-SpS: an action is the tree of the next cycles; an episode is an answer."""
 
     def __init__(
         self,
@@ -115,23 +114,21 @@ class ShapeEnvironment(AnswerEnvironment):
         reward: str = "throughput",
         seed: int = 0,
     ) -> None:
-        """observations: float32 [R, O].  hold_cycles: for which an action is kept; the reward is their mean."""
+        """observations: float32 [R, O].  hold_cycles: cycles for which an action is held; the reward is their mean."""
         super().__init__(table, num_envs, reward, seed)
-        self.seen, self.hold_cycles = observations, hold_cycles
+        self.by_root, self.hold_cycles = observations, hold_cycles
         self.observation_size, self.num_actions = observations.shape[1], len(table.grid)
         self.allowed = np.ones((num_envs, self.num_actions), dtype=bool)
         self.flat_tokens, self.flat_seconds = table.tokens.ravel(), table.seconds.ravel()
 
     def observations(self) -> np.ndarray:
-        """At each root."""
-        return np.take(self.seen, self.rows, axis=0)
+        return np.take(self.by_root, self.rows, axis=0)
 
     def masks(self) -> np.ndarray:
-        """Every action of a grid can be asked for."""
         return self.allowed
 
     def step(self, actions: np.ndarray) -> Step:
-        """Play up to `hold_cycles` cycles with each action."""
+        """Play up to `hold_cycles` cycles with each action [E]."""
         rows, ends = self.rows, self.table.ends[self.rows]
         tokens, seconds, rewards = (np.zeros(self.num_envs) for _ in range(3))
         cycles = np.zeros(self.num_envs, dtype=np.int64)
@@ -148,7 +145,7 @@ class ShapeEnvironment(AnswerEnvironment):
             if not len(envs):
                 break
         self.ends = ends
-        dones = self.arrived()
+        dones = self.restart_finished()
         return Step(
             self.observations(), self.allowed, (rewards / cycles).astype(np.float32), dones, tokens, seconds, cycles
         )
@@ -177,23 +174,20 @@ class DepthEnvironment(AnswerEnvironment):
         self.observation_size, self.num_actions = level_size(self.top_k) + 2, 2
 
     def begin(self, envs: np.ndarray) -> None:
-        """The first level is always drafted."""
         super().begin(envs)
-        self.levels[envs] = 1
+        self.levels[envs] = 1  # the first level is always drafted
 
     def observations(self) -> np.ndarray:
-        """The newest level."""
         return depth_observations(self.scores[self.rows], self.levels, self.lengths[self.rows], self.top_k)
 
     def masks(self) -> np.ndarray:
-        """No level beyond the deepest that could count."""
         return np.stack((np.ones(self.num_envs, dtype=bool), self.levels < self.limits[self.rows]), axis=1)
 
     def step(self, actions: np.ndarray) -> Step:
-        """Draft a level more, or end the cycle; ends without a choice where no level could follow."""
-        going = (actions == 1) & (self.levels < self.limits[self.rows])
-        self.levels += going
-        stop = ~going
+        """Draft another level or end the cycle; at the deepest level that can count, the cycle ends."""
+        goes_on = (actions == 1) & (self.levels < self.limits[self.rows])
+        self.levels += goes_on
+        stop = ~goes_on
         tokens, seconds = np.zeros(self.num_envs), np.zeros(self.num_envs)
         at = self.rows[stop]
         index = at, self.actions[at, self.levels[stop] - 1]
@@ -203,7 +197,7 @@ class DepthEnvironment(AnswerEnvironment):
         self.ends = self.table.ends[self.rows]
         self.rows[stop] += tokens[stop].astype(np.int64)
         self.levels[stop] = 1
-        self.arrived()
+        self.restart_finished()
         return Step(self.observations(), self.masks(), rewards, stop, tokens, seconds, stop.astype(np.int64))
 
 
@@ -220,7 +214,7 @@ class SizeEnvironment(AnswerEnvironment):
         reward: str = "throughput",
         seed: int = 0,
     ) -> None:
-        """depths: levels that each root's tree is drafted with, [R]; None: drawn anew for every cycle."""
+        """depths: drafted levels at each root, [R]; None: random in every cycle."""
         super().__init__(table, num_envs, reward, seed)
         self.scores = traces.rows["scores"][drafter]
         self.top_k, self.depth = traces.spec.score_top_k, max(table.grid.depths)
@@ -231,7 +225,6 @@ class SizeEnvironment(AnswerEnvironment):
         self.num_actions = self.index.shape[1]
 
     def begin(self, envs: np.ndarray) -> None:
-        """A drafted tree at each root."""
         super().begin(envs)
         self._draft(envs)
 
@@ -240,24 +233,20 @@ class SizeEnvironment(AnswerEnvironment):
         self.levels[envs] = self.rng.integers(1, limits + 1) if self.fixed is None else self.fixed[self.rows[envs]]
 
     def observations(self) -> np.ndarray:
-        """All candidates."""
         return size_observations(self.scores[self.rows], self.levels, self.lengths[self.rows], self.top_k, self.depth)
 
     def masks(self) -> np.ndarray:
-        """Sizes that the tree's candidates can fill, and the smallest."""
         return sizes_allowed(self.table.grid, self.levels)
 
     def step(self, actions: np.ndarray) -> Step:
-        """Verify; every step is a cycle."""
+        """Verify trees of the chosen sizes; every step is a cycle."""
         index = self.rows, self.index[self.levels - 1, actions]
         tokens, seconds = self.table.tokens[index].astype(float), self.table.seconds[index].astype(float)
         self.ends = self.table.ends[self.rows]
         self.rows += tokens.astype(np.int64)
-        everywhere = np.ones(self.num_envs, dtype=bool)
-        inside = self.rows < self.ends
-        self.arrived()
-        self._draft(np.flatnonzero(inside))
+        dones = np.ones(self.num_envs, dtype=bool)
+        is_inside = self.rows < self.ends
+        self.restart_finished()
+        self._draft(np.flatnonzero(is_inside))
         rewards = self.rewarded(tokens, seconds).astype(np.float32)
-        return Step(
-            self.observations(), self.masks(), rewards, everywhere, tokens, seconds, everywhere.astype(np.int64)
-        )
+        return Step(self.observations(), self.masks(), rewards, dones, tokens, seconds, dones.astype(np.int64))

@@ -1,6 +1,6 @@
-"""Drafter and tree chosen together: a full-information selector over pairs of both, in tokens per second.
+"""Replays selectors that choose drafter and tree together, in tokens per second.
 
-A pair is an arm.  Traces hold what every arm would have done at every position, the profile what its cycles cost.
+An arm is a pair of drafter and tree.  Traces give the outcome of every arm at every position, the profile its seconds.
 Axes: N arms, P answers, R roots.
 """
 
@@ -35,12 +35,11 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """Both."""
         return f"{self.drafter} {describe(self.shape)}"
 
 
 def portfolio(traces: Traces, grid: ActionGrid, profile: LatencyProfile, count: int) -> list[Arm]:
-    """Arms among which the best one for each answer takes the fewest seconds, chosen one after the other."""
+    """Arms chosen greedily, so that the best of them for each answer takes the fewest seconds in total."""
     arms = [Arm(drafter, shape) for drafter in traces.spec.drafters for shape in grid.shapes]
     seconds = play_static(_table(traces, grid, profile, arms))
     best, portfolio = np.full(len(seconds), np.inf), []
@@ -52,19 +51,19 @@ def portfolio(traces: Traces, grid: ActionGrid, profile: LatencyProfile, count: 
 
 
 class ExactRounds(FullInformation):
-    """A learner that is given what a cycle of every arm from a position on would have emitted, and its seconds.
+    """A full-information learner with the exact losses of every arm at every position.
 
-    The pool pass shows who would have accepted a token, but not what a tree's size and pruning make of it: arms of one
-    drafter would all look alike.  Traces know, so that no chain of levels is needed; a round still waits until its
-    deepest arm's tokens are out.
+    The pool pass shows which drafter would have proposed a token, but not the effect of a tree's size and pruning, so
+    that all arms of a drafter would look alike.  Traces contain it.  A round still waits until the tokens of its
+    deepest arm are emitted.
     """
 
     def set_losses(self, losses: np.ndarray, begin: int) -> None:
-        """The next answer's losses, of cycles at each of its roots, [N, R], the first of which is at `begin`."""
+        """Set the losses of cycles at each root of the next answer, [N, R]; its first root is at `begin`."""
         self.exact, self.begin_position = losses, begin
 
     def _losses(self, rounds: Rounds) -> np.ndarray:
-        return self.exact[:, rounds.positions - 1 - self.begin_position].T  # a cycle's first token is behind its root
+        return self.exact[:, rounds.positions - 1 - self.begin_position].T  # the first token follows the root
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class JointAnswers:
 
     @staticmethod
     def of(traces: Traces, grid: ActionGrid, profile: LatencyProfile, arms: Sequence[Arm]) -> JointAnswers:
-        """From traces and what cycles cost."""
+        """The outcomes of arms in traces."""
         table, actions = _table(traces, grid, profile, arms), [grid.index(arm.shape) for arm in arms]
         depths, nodes = (values[:, actions] for values in traces.drafted(grid))
         columns = table.tokens, depths, nodes, np.broadcast_to(grid.table[actions, 2], depths.shape)
@@ -85,7 +84,7 @@ class JointAnswers:
         for number, (tokens, begin) in enumerate(zip(traces.tokens, traces.begins, strict=True)):
             rows = slice(traces.starts[number], traces.starts[number + 1])
             outcomes = CycleOutcomes(*(column[rows].T.astype(np.int64) for column in columns))
-            accepted = np.zeros((len(arms), len(tokens)))  # nothing is judged token by token
+            accepted = np.zeros((len(arms), len(tokens)))  # unused: losses are exact
             counterfactuals.append(Counterfactual(names, levels, int(begin), len(tokens), [outcomes], accepted))
         return JointAnswers(list(arms), table, counterfactuals)
 
@@ -96,16 +95,16 @@ class JointAnswers:
 
     @property
     def depths(self) -> list[int]:
-        """Levels of every arm."""
+        """Levels of each arm."""
         return [arm.shape.depth for arm in self.arms]
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that cycles emit."""
+        """Tokens emitted by cycles."""
         return self.table.num_roots
 
     def play(self, make: Callable[[], Selector]) -> np.ndarray:
-        """Seconds of every answer under one selector, [P]."""
+        """Seconds of each answer with a selector, [P]."""
         return np.array([self._seconds(q, cycles).sum() for q, cycles in enumerate(self.run(make))])
 
     def _seconds(self, answer: int, cycles: Sequence[PlayedCycle]) -> np.ndarray:
@@ -115,7 +114,7 @@ class JointAnswers:
         return self.table.seconds[rows, arms].astype(float)
 
     def run(self, make: Callable[[], Selector]) -> list[list[PlayedCycle]]:
-        """One selector through all answers in order; a bandit's cycles are those of a live pool of the arms."""
+        """Replay a selector on all answers in order; bandits have the cycles of a live pool of the arms."""
         selector, losses, played = make(), self._losses(), []
         for number, counterfactual in enumerate(self.counterfactuals):
             if isinstance(selector, ExactRounds):
@@ -125,26 +124,26 @@ class JointAnswers:
         return played
 
     def _losses(self) -> np.ndarray:
-        """How much every arm's tokens a second fall short of the most there could be, in [0, 1], [R, N]."""
-        most = max((depth + 1) / cost for depth, cost in zip(self.depths, self.costs, strict=True))
-        return 1.0 - np.minimum(self.table.tokens / self.table.seconds / most, 1.0)
+        """Shortfall of each arm's tokens per second from the largest possible, in [0, 1], [R, N]."""
+        largest = max((depth + 1) / cost for depth, cost in zip(self.depths, self.costs, strict=True))
+        return 1.0 - np.minimum(self.table.tokens / self.table.seconds / largest, 1.0)
 
     def alone(self) -> np.ndarray:
-        """Seconds of every answer with every arm alone, [P, N]."""
+        """Seconds of each answer with each arm alone, [P, N]."""
         return play_static(self.table)
 
     def maker(self, name: str, **options: Any) -> Callable[[], Selector]:
-        """Makes the selector `name` over the arms; a learner gets exact losses, others the arms' mean costs."""
+        """A factory of the selector `name` over the arms; a learner gets exact losses, others the arms' mean costs."""
         names, depth = [arm.name for arm in self.arms], max(1, *self.depths)
         kind, preset = kind_of(name)
         if issubclass(kind, FullInformation):
-            exact = preset | options | {"hybrid": False}  # of a round that waits, nothing is exact yet
+            exact = preset | options | {"hybrid": False}  # waiting rounds have no exact losses yet
             return lambda: ExactRounds(names, depth, levels=self.depths, **exact)
         return lambda: build_selector(name, names, depth, levels=self.depths, costs=self.costs, **options)
 
 
 def _table(traces: Traces, grid: ActionGrid, profile: LatencyProfile, arms: Sequence[Arm]) -> OutcomeTable:
-    """The outcomes of arms at every root."""
+    """The outcomes of arms at each root."""
     drafters = {arm.drafter for arm in arms}
     tables = {name: build_table(traces, grid, traces.drafter(name), profile) for name in drafters}
     columns = [(tables[arm.drafter], grid.index(arm.shape)) for arm in arms]

@@ -1,8 +1,8 @@
-"""The exact planner: an answer is a line on which cycles jump forward, so the cheapest cycles are a shortest path.
+"""The exact planner: the fastest sequence of trees for a recorded answer, by dynamic programming.
 
-All tokens have to be emitted whatever is chosen; the most tokens a second are the fewest seconds.  Values are seconds
-from a root to the end of its answer, by dynamic programming from the end.
-Axes: R roots, A actions, P answers, N cycles an action is kept.
+A cycle is a step from one root to a later one, and all tokens must be emitted: the fastest schedule is a shortest path.
+A value is the seconds from a root to the end of its answer.
+Axes: R roots, A actions, P answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from drafterforge.replay.table import OutcomeTable, play_static
 
 
 def backward(table: OutcomeTable) -> Iterator[np.ndarray]:
-    """Rows of all answers that stand equally far from the end, the last roots first."""
+    """Rows of all answers at equal distance from the end, last roots first."""
     lengths = np.diff(table.starts)
     for left in range(1, int(lengths.max(initial=0)) + 1):
         yield table.starts[1:][lengths >= left] - left
@@ -24,9 +24,9 @@ def backward(table: OutcomeTable) -> Iterator[np.ndarray]:
 def values_under(
     table: OutcomeTable, back_up: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds to the end of each root [R] and of each action there [R, A].
+    """Seconds to the end of its answer from each root [R], and with each action first [R, A].
 
-    back_up(rows [n], action values [n, A]) gives the rows' own values, [n].
+    back_up(rows [n], action values [n, A]) returns the values of the rows, [n].
     """
     following = np.minimum(np.arange(table.num_roots)[:, None] + table.tokens, table.ends[:, None])
     over = following >= table.ends[:, None]
@@ -39,7 +39,7 @@ def values_under(
 
 
 def clairvoyant(table: OutcomeTable) -> tuple[np.ndarray, np.ndarray]:
-    """Fewest seconds to the end from each root [R], and with each action first [R, A]: nobody does better."""
+    """Fewest seconds to the end from each root [R], and with each action first [R, A]: a bound of all policies."""
     return values_under(table, lambda _, actions: actions.min(axis=1))
 
 
@@ -62,14 +62,14 @@ def visits(table: OutcomeTable, probs: np.ndarray) -> np.ndarray:
 
 
 def best_static(table: OutcomeTable, answers: Sequence[int] | None = None) -> tuple[int, np.ndarray]:
-    """The action that takes the fewest seconds for all answers alone, and those of every action, [A]."""
+    """The single action with the fewest total seconds, and the total seconds of each action, [A]."""
     seconds = play_static(table)
     total = (seconds if answers is None else seconds[list(answers)]).sum(axis=0)
     return int(total.argmin()), total
 
 
-def best_kept(table: OutcomeTable, hold_cycles: int) -> np.ndarray:
-    """Fewest seconds of each answer when every choice is kept for N cycles, [P]."""
+def best_held(table: OutcomeTable, hold_cycles: int) -> np.ndarray:
+    """Fewest seconds of each answer if every action is held for `hold_cycles` cycles, [P]."""
     rows = np.repeat(np.arange(table.num_roots)[:, None], len(table.grid), axis=1)
     actions, ends = np.arange(len(table.grid)), table.ends[:, None]
     seconds = np.zeros(rows.shape)

@@ -1,6 +1,6 @@
-"""Records an answer: what every drafter of a pool would have done at every position, whichever trees were drawn before.
+"""Records a trace of an answer: the drafts of every drafter of a pool at every position.
 
-The target reads the text once, every drafter once, and trees are drafted from many roots at a time.
+The target and every drafter read the text once; trees are drafted from many roots at a time.
 Axes: N drafters whose trees a scheduler chooses, M drafters of the pool, T tokens of prompt and answer, R roots.
 """
 
@@ -30,18 +30,16 @@ from drafterforge.targets.load import Target
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape
 
-LEAST_SCORE = -6e4  # the least that float16 holds
+MIN_SCORE = -6e4  # about the smallest float16
 
 
 def allowed_tokens(target: Target, answer: Generation, max_new_tokens: int | None = None) -> int:
-    """Tokens that an answer was allowed.  max_new_tokens: the limit; None: as many as the answer's end tells."""
+    """Limit of an answer's tokens.  max_new_tokens: as given to `generate`; None: inferred from the stop reason."""
     room = target.max_positions - len(answer.prompt)
     if max_new_tokens is None:
         return len(answer.tokens) if answer.stop_reason in ("length", "context") else room
     if max_new_tokens < len(answer.tokens):
-        raise DrafterforgeError(
-            f"an answer has {len(answer.tokens)} tokens, more than max_new_tokens={max_new_tokens} that it was allowed"
-        )
+        raise DrafterforgeError(f"an answer has {len(answer.tokens)} tokens, more than max_new_tokens={max_new_tokens}")
     return min(max_new_tokens, room)
 
 
@@ -56,12 +54,12 @@ def record_answer(
 ) -> Trace:
     """The trace of a greedy answer of two tokens or more.
 
-    spec: drafters of which any tree can be looked up afterwards, and the widths and depth of these trees.  shape: the
-    tree of other drafters, where the pool has none for them.  max_new_tokens: that the answer was allowed, near which
-    less is drafted.  branch_nodes: also record block divergences, of trees of up to so many nodes.
+    spec: drafters whose trees of any shape can be looked up, and the widths and depth of these trees.  shape: tree of
+    other drafters without a shape in the pool.  max_new_tokens: limit of the answer, near which trees are shallower.
+    branch_nodes: also record block divergences of trees of at most so many nodes; 0: none.
     """
     if not all(kind_of(pool.drafters[name]).scheduled for name in spec.drafters):
-        raise DrafterforgeError("traces are of EAGLE-3 drafters; others draft trees of one shape")
+        raise DrafterforgeError("traces need EAGLE-3 drafters; other kinds draft trees of one shape")
     tokens = torch.tensor(answer.prompt + answer.tokens, device=target.device)
     begin, end = len(answer.prompt), len(tokens)
     with torch.inference_mode():
@@ -83,7 +81,7 @@ def record_answer(
 
 
 class _PositionRecorder:
-    """Notes what one group of drafters after the other does at every root of a text."""
+    """Records the drafts of one group of drafters after the other at every root of a text."""
 
     def __init__(self, text: AnswerText, pool: Pool, spec: TraceSpec, shape: TreeShape, branch_nodes: int) -> None:
         self.text, self.pool, self.spec, self.shape, self.branch_nodes = text, pool, spec, shape, branch_nodes
@@ -91,7 +89,7 @@ class _PositionRecorder:
         self.num_roots = text.end - 1 - text.begin
         self.accepted = np.zeros((len(pool.names), text.end))
         self.outcomes = CycleOutcomes.undrafted(len(pool.names), self.num_roots)
-        self.traced: dict[str, list[np.ndarray]] = {}  # of each drafter of `spec`, see `_trace`
+        self.traced: dict[str, list[np.ndarray]] = {}  # by drafter of `spec`, see `_trace`
         self.indexed: dict[tuple, tuple[np.ndarray, dict[int, Evidence]]] = {}  # by index and shape, see `_look_up`
         self.queries = BranchQueries(text.tokens)
 
@@ -110,7 +108,7 @@ class _PositionRecorder:
                 self._draft(name, reading, member, shape)
 
     def results(self, target: Target) -> dict[str, Any]:
-        """What was noted, by the names of `Trace`."""
+        """Fields of the `Trace`."""
         drafters = self.spec.drafters
         stacked = [np.stack(parts) for parts in zip(*(self.traced[name] for name in drafters), strict=True)]
         results: dict[str, Any] = dict(zip(BY_DRAFTER, stacked or [np.zeros((0, self.num_roots))] * 4, strict=False))
@@ -130,14 +128,14 @@ class _PositionRecorder:
         return results | {"accepted": self.accepted, "outcomes": outcomes}
 
     def _trace(self, name: str, reading: ParallelReading, member: int) -> list[np.ndarray]:
-        """A drafter's arrays as in `BY_DRAFTER`; for divergences also the branches' tokens [R, D, C] and ranks."""
+        """A drafter's arrays of `BY_DRAFTER`; for divergences also tokens [R, D, C] and ranks of the branches."""
         lower, batches = torch.tril_indices(self.spec.depth, self.spec.depth), []
         for start in range(self.text.begin, self.text.end - 1, ROOTS):
             roots = torch.arange(start, min(start + ROOTS, self.text.end - 1), device=self.text.tokens.device)
             drafts = reading.drafts(member, roots, self.spec, bool(self.branch_nodes))
             batch = [
                 drafts.ranks[:, :, lower[0], lower[1]].cpu().numpy().astype(np.uint16),
-                drafts.scores.clamp(min=LEAST_SCORE).half().cpu().numpy(),
+                drafts.scores.clamp(min=MIN_SCORE).half().cpu().numpy(),
                 best_children(reading.logits[member, roots - 1], CHILDREN).half().cpu().numpy(),
                 reading.log_q(member, roots).cpu().numpy(),
             ]
@@ -147,21 +145,21 @@ class _PositionRecorder:
             batches.append(batch)
         arrays = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
         if self.branch_nodes:
-            self._ask(name, *arrays[-2:])
+            self._add_queries(name, *arrays[-2:])
         return arrays
 
-    def _ask(self, name: str, tokens: np.ndarray, ranks: np.ndarray) -> None:
-        """Ask about children along a drafter's most probable branches that some tree of `branch_nodes` keeps."""
+    def _add_queries(self, name: str, tokens: np.ndarray, ranks: np.ndarray) -> None:
+        """Query children along a drafter's most probable branches that a tree of `branch_nodes` nodes can contain."""
         levels = np.tril_indices(tokens.shape[1])[1]
         for level in range(tokens.shape[1]):
-            # ranks rise from child to child, so that the first ones are kept
+            # ranks increase from child to child, so that a tree contains the first ones
             counts = (ranks[:, :, levels == level].min(axis=(1, 2)) < self.branch_nodes).sum(axis=1)
             for row in counts.nonzero()[0].tolist():
                 children = tokens[row, level, : counts[row]].tolist()
                 self.queries.add(name, self.text.begin + row, tokens[row, :level, 0].tolist(), children)
 
     def _draft(self, name: str, reading: ParallelReading, member: int, shape: TreeShape) -> None:
-        """Trees of one shape below every root; those of a drafter with an index take what it looks up too."""
+        """Draft trees of one shape below every root; an index of the drafter adds its candidates."""
         drafter = self.pool.drafters[name]
         indexed = kind_of(drafter).indexed_drafting(drafter)
         if indexed is not None:
@@ -169,7 +167,7 @@ class _PositionRecorder:
                 self.indexed[indexed.key, shape] = self._look_up(indexed.index(), shape)
             accepted, evidence = self.indexed[indexed.key, shape]
             self.accepted[self.numbers[name]] = np.maximum(self.accepted[self.numbers[name]], accepted)
-        self._note_shape(name, shape)
+        self._record_shape(name, shape)
         for roots, cut in self.text.batches(shape):
             index = torch.tensor(roots, device=self.text.tokens.device)
 
@@ -181,19 +179,19 @@ class _PositionRecorder:
             else:
                 rows = [evidence[root] for root in roots]
                 trees = indexed.draft(rows, self.text.tokens[index], cut, draft)
-            self._note_trees(name, roots, trees, cut)
+            self._record_trees(name, roots, trees, cut)
 
     def _draft_stepwise(self, name: str, group: DrafterGroup, shape: TreeShape) -> None:
-        """Trees of one shape of a drafter that reads token by token."""
+        """Draft trees of one shape with a drafter that reads token by token."""
 
         def draft(root: int, cut: TreeShape) -> None:
-            self._note_trees(name, [root], group.draft(0, [0], self.text.tokens[root : root + 1], cut), cut)
+            self._record_trees(name, [root], group.draft(0, [0], self.text.tokens[root : root + 1], cut), cut)
 
-        self._note_shape(name, shape)
+        self._record_shape(name, shape)
         self.accepted[self.numbers[name]] = read_stepwise(group, self.text, shape, draft)
 
     def _look_up(self, index: CandidateIndex, shape: TreeShape) -> tuple[np.ndarray, dict[int, Evidence]]:
-        """Whether an index proposes each token, [T], and what it knows at every root that is drafted from."""
+        """Whether an index proposes each token, [T], and its evidence at every drafted root."""
         evidence: dict[int, Evidence] = {}
 
         def look_up(root: int, cut: TreeShape) -> None:
@@ -201,14 +199,14 @@ class _PositionRecorder:
 
         return read_stepwise(index, self.text, shape, look_up), evidence
 
-    def _note_shape(self, name: str, shape: TreeShape) -> None:
-        """The trees that a drafter is asked for, as deep as could count."""
+    def _record_shape(self, name: str, shape: TreeShape) -> None:
+        """Record the requested trees of a drafter, cut to the levels that can count."""
         left = levels_left(self.text.max_new_tokens, np.arange(self.num_roots))
         self.outcomes.depth[self.numbers[name]] = np.minimum(shape.depth, left)
         self.outcomes.top_k[self.numbers[name]] = shape.top_k
 
-    def _note_trees(self, name: str, roots: Sequence[int], trees: Tree, shape: TreeShape) -> None:
-        """What becomes of a drafter's trees below roots [B]."""
+    def _record_trees(self, name: str, roots: Sequence[int], trees: Tree, shape: TreeShape) -> None:
+        """Record the outcomes of a drafter's trees below roots [B]."""
         at = self.numbers[name], np.array(roots) - self.text.begin
         is_node = trees.parents != torch.arange(trees.parents.shape[1], device=trees.parents.device)
         self.outcomes.accept_length[at] = self.text.accept_lengths(roots, trees, shape.depth)

@@ -1,4 +1,4 @@
-"""What policies choose at every root of traces, so that they are replayed by table lookup.
+"""Actions of policies at every root of traces, so that replays are table lookups.
 
 Axes: R roots, A actions, D levels, V sizes.
 """
@@ -15,21 +15,21 @@ from drafterforge.schedulers.nets import ActorCritic, act
 from drafterforge.schedulers.observation import Observation, level_size, observed, of_level, pool_size
 from drafterforge.schedulers.policy import ShapePolicy
 
-CHUNK = 4096  # roots looked at together
+CHUNK = 4096  # roots evaluated together
 
 
 def observations_of(traces: Traces, drafter: int, parts: list[str]) -> np.ndarray:
-    """What a scheduler of whole shapes would see at each root, float32 [R, O]."""
+    """Observations of a `ShapePolicy` at each root, float32 [R, O]."""
     observations = []
     for start in range(0, traces.num_roots, CHUNK):
         rows = slice(start, start + CHUNK)
-        seen = Observation(
+        observation = Observation(
             torch.from_numpy(traces.rows["features"][rows]),
             torch.from_numpy(traces.rows["children"][drafter, rows]),
             torch.from_numpy(traces.positions[rows]),
             torch.from_numpy(traces.rows["texts"][rows]) if "text" in parts else None,
         )
-        observations.append(observed(parts, seen).numpy())
+        observations.append(observed(parts, observation).numpy())
     return np.concatenate(observations)
 
 
@@ -43,9 +43,9 @@ def logits_of(net: ActorCritic, observations: np.ndarray, chunk_size: int = CHUN
 def shape_actions(
     policy: ShapePolicy, traces: Traces, drafter: int, generator: torch.Generator, chunk_size: int = CHUNK
 ) -> np.ndarray:
-    """The action that a policy of whole shapes chooses at each root, [R].
+    """The action of a `ShapePolicy` at each root, [R].
 
-    chunk_size: 1 gives the bits of live cycles; together roots round differently, and actions of equal trees may tie.
+    chunk_size: 1 gives logits bit-identical to live cycles; larger chunks round differently, which may break ties.
     """
     logits = logits_of(policy.net, observations_of(traces, drafter, policy.spec.parts), chunk_size)
     return act(torch.from_numpy(logits), policy.spec.temperature, generator).numpy()
@@ -53,26 +53,26 @@ def shape_actions(
 
 @torch.inference_mode()
 def levels_of(policy: GrowingPolicy, traces: Traces, drafter: int) -> np.ndarray:
-    """Levels that a policy drafts at each root, [R], at least 1: its own decisions."""
+    """Levels that a policy drafts at each root, [R], at least 1."""
     limits, top_k = np.clip(traces.levels, 1, policy.depth), policy.spec.top_k
     scores, levels = traces.rows["scores"][drafter], np.ones(traces.num_roots, dtype=np.int64)
-    going = limits > 1
+    is_growing = limits > 1
     for level in range(1, policy.depth):
         first = 0 if level == 1 else pool_size(top_k, level - 1)
         count = top_k if level == 1 else level_size(top_k)
-        rows = np.flatnonzero(going)
+        rows = np.flatnonzero(is_growing)
         for start in range(0, len(rows), CHUNK):
             chunk = rows[start : start + CHUNK]
             newest = torch.from_numpy(scores[chunk, first : first + count].astype(np.float32))
-            on = policy.go_on(level, newest, torch.from_numpy(traces.positions[chunk])).numpy()
-            levels[chunk] += on
-            going[chunk] = on & (levels[chunk] < limits[chunk])
+            goes_on = policy.go_on(level, newest, torch.from_numpy(traces.positions[chunk])).numpy()
+            levels[chunk] += goes_on
+            is_growing[chunk] = goes_on & (levels[chunk] < limits[chunk])
     return levels
 
 
 @torch.inference_mode()
 def nodes_of(policy: GrowingPolicy, traces: Traces, drafter: int, depths: np.ndarray) -> np.ndarray:
-    """Nodes that a policy has verified at each root, [R], of trees with `depths` levels [R]: its own decisions."""
+    """Nodes that a policy verifies at each root, [R], of trees with `depths` levels [R]."""
     top_k, scores = policy.spec.top_k, traces.rows["scores"][drafter]
     candidate = np.arange(pool_size(top_k, policy.depth))
     nodes = []
@@ -80,15 +80,15 @@ def nodes_of(policy: GrowingPolicy, traces: Traces, drafter: int, depths: np.nda
         rows = slice(start, start + CHUNK)
         drafted = candidate < pool_size(top_k, depths[rows, None])
         scored = np.where(drafted, scores[rows, : len(candidate)].astype(np.float32), -np.inf)
-        seen = (torch.from_numpy(array) for array in (depths[rows], scored, traces.positions[rows]))
-        nodes.append(policy.nodes(*seen).numpy())
+        inputs = (torch.from_numpy(array) for array in (depths[rows], scored, traces.positions[rows]))
+        nodes.append(policy.nodes(*inputs).numpy())
     return np.concatenate(nodes)
 
 
 def grown_actions(policy: GrowingPolicy, traces: Traces, drafter: int, depths: np.ndarray | None = None) -> np.ndarray:
-    """The action of the policy's grid that its decisions amount to at each root, [R].
+    """The action of the policy's grid that equals its decisions at each root, [R].
 
-    depths: levels that are drafted there, [R]; None: as many as the policy drafts.
+    depths: drafted levels, [R]; None: those of the policy.
     """
     depths = levels_of(policy, traces, drafter) if depths is None else depths
     nodes = nodes_of(policy, traces, drafter, depths)
@@ -97,28 +97,28 @@ def grown_actions(policy: GrowingPolicy, traces: Traces, drafter: int, depths: n
 
 
 def actions_by_size(grid: ActionGrid) -> np.ndarray:
-    """Action of every depth and size of a grid with one width, [D, V]; sizes beyond a pool are its largest."""
-    assert len(grid.top_ks) == 1, "trees that grow keep one width"
+    """Action of each depth and size of a grid with one width, [D, V]; a size beyond the pool is its largest."""
+    assert len(grid.top_ks) == 1, "growing trees have one width"
     sizes = [count for count in grid.num_tokens if count > 1]
     actions = np.zeros((max(grid.depths), len(sizes)), dtype=np.int64)
-    known = {(shape.depth, shape.num_tokens): action for action, shape in enumerate(grid.shapes)}
+    action_of = {(shape.depth, shape.num_tokens): action for action, shape in enumerate(grid.shapes)}
     for depth in range(1, max(grid.depths) + 1):
-        fitting = [size for size in sizes if (depth, size) in known]
+        fitting = [size for size in sizes if (depth, size) in action_of]
         for column, size in enumerate(sizes):
-            largest = max((other for other in fitting if other <= size), default=None)
-            actions[depth - 1, column] = 0 if largest is None else known[depth, largest]
+            largest = max((candidate for candidate in fitting if candidate <= size), default=None)
+            actions[depth - 1, column] = 0 if largest is None else action_of[depth, largest]
     return actions
 
 
 def sizes_allowed(grid: ActionGrid, levels: np.ndarray) -> np.ndarray:
-    """Sizes that are not the same tree as a smaller one, [n, V], of trees with these levels [n]."""
+    """Whether a size gives another tree than the next smaller one, [n, V], for trees with `levels` [n]."""
     index = actions_by_size(grid)
-    fresh = np.concatenate((np.ones((len(index), 1), dtype=bool), index[:, 1:] != index[:, :-1]), axis=1)
-    return fresh[levels - 1]
+    is_distinct = np.concatenate((np.ones((len(index), 1), dtype=bool), index[:, 1:] != index[:, :-1]), axis=1)
+    return is_distinct[levels - 1]
 
 
 def depth_observations(scores: np.ndarray, levels: np.ndarray, lengths: np.ndarray, top_k: int) -> np.ndarray:
-    """What a depth policy sees, [n, O], of all candidates' scores [n, S] after drafting `levels` [n] levels."""
+    """Observations of a depth policy, [n, O], from all candidates' scores [n, S] after `levels` [n] drafted levels."""
     square = level_size(top_k)
     start = np.where(levels == 1, 0, top_k + (levels - 2) * square)
     count = np.where(levels == 1, top_k, square)
@@ -131,7 +131,7 @@ def depth_observations(scores: np.ndarray, levels: np.ndarray, lengths: np.ndarr
 def size_observations(
     scores: np.ndarray, levels: np.ndarray, lengths: np.ndarray, top_k: int, depth: int
 ) -> np.ndarray:
-    """What a size policy sees, [n, O]: the candidates of the levels drafted, see `depth_observations`."""
+    """Observations of a size policy, [n, O]: the candidates of the drafted levels, see `depth_observations`."""
     size = pool_size(top_k, depth)
     drafted = top_k + (levels - 1) * level_size(top_k)
     scored = np.where(np.arange(size) < drafted[:, None], scores[:, :size].astype(np.float32), -np.inf)

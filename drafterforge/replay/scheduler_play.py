@@ -1,4 +1,4 @@
-"""Schedulers compared on the same recorded answers.  Axes: R roots, A actions, P answers."""
+"""Compares schedulers on the same recorded answers.  Axes: R roots, A actions, P answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.stats import wilcoxon
 
-from drafterforge.replay.planner import best_kept, best_static, clairvoyant
+from drafterforge.replay.planner import best_held, best_static, clairvoyant
 from drafterforge.replay.scheduler_actions import grown_actions, shape_actions
 from drafterforge.replay.table import OutcomeTable, PlayTotals, build_table, play, play_static
 from drafterforge.replay.trace import Traces
@@ -22,7 +22,7 @@ from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.schedulers.policy import ShapePolicy
 from drafterforge.tree.grow import TreeShape
 
-HOLD_CYCLES = (2, 5, 10, 30)  # for which perfect foresight keeps an action
+HOLD_CYCLES = (2, 5, 10, 30)  # cycles for which perfect foresight holds an action
 
 
 @dataclass(frozen=True)
@@ -35,50 +35,50 @@ class Schedule:
 
 
 def schedule_of(name: str, policy: Scheduler) -> Schedule:
-    """A policy under its name."""
+    """The schedule of a named policy."""
     return Schedule(f"policy {name}" if name == policy.name else f"policy {name} ({policy.name})", policy=policy)
 
 
 def schedule_figures(schedule: Schedule, traces: Traces, drafter: int, profile: LatencyProfile) -> dict[str, Any]:
-    """Figures of a schedule on recorded answers; the time of the policy itself is not charged."""
-    played, used = play_schedule(schedule, traces, drafter, profile)
+    """Figures of a schedule on recorded answers, without the time of the policy itself."""
+    totals, used = play_schedule(schedule, traces, drafter, profile)
     return {
         "name": schedule.name,
-        "mat": round(played.mat, 4),
-        "tokens_per_s": round(played.tokens_per_s, 4),
+        "mat": round(totals.mat, 4),
+        "tokens_per_s": round(totals.tokens_per_s, 4),
         "actions": used,
     }
 
 
 def play_schedule(schedule: Schedule, traces: Traces, drafter: int, profile: LatencyProfile) -> tuple[PlayTotals, int]:
-    """What became of every answer, and how many different actions were chosen."""
+    """Totals of every answer, and the number of different actions."""
     if schedule.shape is not None:
         grid = grid_of(schedule.shape)
         table, hold_cycles = build_table(traces, grid, drafter, profile), 1
         actions = np.full(traces.num_roots, len(grid) - 1)
     else:
         table, actions, hold_cycles = actions_of(schedule.policy, traces, drafter, profile)
-    used = np.zeros(len(table.grid), dtype=bool)
+    is_used = np.zeros(len(table.grid), dtype=bool)
 
     def choose(rows: np.ndarray) -> np.ndarray:
-        used[actions[rows]] = True
+        is_used[actions[rows]] = True
         return actions[rows]
 
-    return play(table, choose, hold_cycles), int(used.sum())
+    return play(table, choose, hold_cycles), int(is_used.sum())
 
 
 def actions_of(
     policy: ShapePolicy | GrowingPolicy, traces: Traces, drafter: int, profile: LatencyProfile
 ) -> tuple[OutcomeTable, np.ndarray, int]:
-    """The table of a policy's actions, what it chooses at each root [R], and for how many cycles."""
+    """The outcomes of a policy's grid, its action at each root [R], and the cycles for which it is held."""
     table = build_table(traces, policy.grid, drafter, profile)
-    if isinstance(policy, GrowingPolicy):
+    if policy.grows:
         return table, grown_actions(policy, traces, drafter), 1
     return table, shape_actions(policy, traces, drafter, torch.Generator().manual_seed(0)), policy.every
 
 
 def grid_of(shape: TreeShape) -> ActionGrid:
-    """A grid that holds one shape, cut to what its pool can fill."""
+    """A grid of one shape, with at most the nodes of its pool."""
     count = min(shape.num_tokens, shape.pool_size + 1)
     if count == 1:
         return ActionGrid("one", (1,), (1,), (1,))
@@ -88,16 +88,19 @@ def grid_of(shape: TreeShape) -> ActionGrid:
 def bounds_of(
     traces: Traces, drafter: int, grid: ActionGrid, profile: LatencyProfile, train: Traces
 ) -> list[dict[str, Any]]:
-    """What no policy of the grid can beat on these answers, and what static trees could do at best."""
+    """Rows of bounds: no drafting, static trees in hindsight or by domain, and perfect foresight."""
     table = build_table(traces, grid, drafter, profile)
     seconds, tokens = play_static(table), table.num_tokens.sum()
     rows = [("no drafting", seconds[:, grid.index(NO_DRAFT)].sum())]
     hindsight, _ = best_static(table)
     rows.append(
-        (f"best static tree of these very answers {describe(grid.shapes[hindsight])}", seconds[:, hindsight].sum())
+        (
+            f"best static tree of these answers in hindsight {describe(grid.shapes[hindsight])}",
+            seconds[:, hindsight].sum(),
+        )
     )
     rows.append(("best static tree of each domain", by_domain(traces, seconds, drafter, grid, profile, train)))
-    rows += [(f"perfect foresight, kept for {held} cycles", best_kept(table, held).sum()) for held in HOLD_CYCLES]
+    rows += [(f"perfect foresight, held for {count} cycles", best_held(table, count).sum()) for count in HOLD_CYCLES]
     values, _ = clairvoyant(table)
     rows.append(("perfect foresight", values[table.starts[:-1]].sum()))
     return [
@@ -109,18 +112,18 @@ def bounds_of(
 def by_domain(
     traces: Traces, seconds: np.ndarray, drafter: int, grid: ActionGrid, profile: LatencyProfile, train: Traces
 ) -> float:
-    """Seconds if each domain has the tree that was best for it on the training answers."""
+    """Seconds if each domain has its best static tree on the training answers."""
     table = build_table(train, grid, drafter, profile)
-    learned, total = play_static(table), 0.0
+    train_seconds, total = play_static(table), 0.0
     for domain in sorted(set(traces.domains)):
-        learned_from, held_out = (np.array(part.domains) == domain for part in (train, traces))
-        total += seconds[held_out, learned[learned_from].sum(axis=0).argmin()].sum()
+        in_train, in_test = (np.array(part.domains) == domain for part in (train, traces))
+        total += seconds[in_test, train_seconds[in_train].sum(axis=0).argmin()].sum()
     return float(total)
 
 
-def faster_p(answers: Sequence[Generation], others: Sequence[Generation]) -> float | None:
+def faster_p(answers: Sequence[Generation], baseline: Sequence[Generation]) -> float | None:
     """One-sided Wilcoxon p of per-prompt tokens/s being higher; None for fewer than six prompts."""
-    ours, theirs = ([len(each.tokens) / each.time_s["total"] for each in part] for part in (answers, others))
-    if len(ours) < 6 or ours == theirs:
+    rates, baseline_rates = ([len(a.tokens) / a.time_s["total"] for a in part] for part in (answers, baseline))
+    if len(rates) < 6 or rates == baseline_rates:
         return None
-    return float(wilcoxon(ours, theirs, alternative="greater").pvalue)
+    return float(wilcoxon(rates, baseline_rates, alternative="greater").pvalue)

@@ -1,4 +1,4 @@
-"""How selectors fare on a stream of answers, against the best drafter of each answer in hindsight.
+"""Replays selectors on a stream of answers, and compares them with the best drafter of each answer in hindsight.
 
 Axes: Q answers, N drafters.
 """
@@ -19,7 +19,7 @@ from drafterforge.selectors import selector as build_selector
 from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 
 Cycles = list[PlayedCycle]  # of one answer
-# Constants that the papers leave open, and NormalHedge's variants: tuned on answers of other prompts than reported.
+# Constants that the papers leave open, and variants of NormalHedge; tuned on other prompts than those reported.
 GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "normalhedge": {"hybrid": (False, True), "discount": (1.0, 0.9, 0.8, 0.7, 0.5)},
     "ucb1": {"c": (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)},
@@ -36,28 +36,27 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
 
 @dataclass(frozen=True)
 class RecordedAnswers:
-    """Answers, and how many cycles each drafter alone takes for them."""
+    """Counterfactuals of answers, with the cycles of each drafter alone."""
 
     counterfactuals: list[Counterfactual]
     prompts: list[list[int]]
-    indices: list[int]  # of these answers among those given
+    indices: list[int]  # of these answers in the original list
     static: np.ndarray  # [Q, N] cycles
-    advice: list[np.ndarray] | None = None  # a router's distribution for each prompt, [N]
+    advice: list[np.ndarray] | None = None  # distribution of a router for each prompt, [N]
 
     @staticmethod
     def of(counterfactuals: Sequence[Counterfactual], prompts: Sequence[list[int]]) -> RecordedAnswers:
-        """From counterfactuals of one pool; answers of one token take no cycle and are left out."""
+        """From counterfactuals of one pool; answers of one token have no cycle and are left out."""
         indices = [index for index, answer in enumerate(counterfactuals) if answer.num_tokens > 0]
         if not indices:
             raise DrafterforgeError(
                 f"none of {len(counterfactuals)} answers has a second token; there is nothing to draft"
             )
-        kept = [counterfactuals[index] for index in indices]
-        static = np.array([[answer.cycles(n) for n in range(len(answer.names))] for answer in kept])
-        return RecordedAnswers(kept, [list(prompts[index]) for index in indices], indices, static)
+        answers = [counterfactuals[index] for index in indices]
+        static = np.array([[answer.cycles(n) for n in range(len(answer.names))] for answer in answers])
+        return RecordedAnswers(answers, [list(prompts[index]) for index in indices], indices, static)
 
     def select(self, answers: Sequence[int]) -> RecordedAnswers:
-        """Some of the answers."""
         return RecordedAnswers(
             [self.counterfactuals[q] for q in answers],
             [self.prompts[q] for q in answers],
@@ -68,21 +67,22 @@ class RecordedAnswers:
 
     @property
     def names(self) -> list[str]:
-        """The drafters."""
         return self.counterfactuals[0].names
 
     @property
     def tokens(self) -> np.ndarray:
-        """Tokens that cycles emit, [Q]."""
+        """Tokens emitted by cycles, [Q]."""
         return np.array([answer.num_tokens for answer in self.counterfactuals])
 
     def run(self, make: Callable[[], Selector]) -> list[Cycles]:
-        """One selector through all answers in order."""
+        """Replay one selector on all answers in order."""
         selector, advice = make(), self.advice or [None] * len(self.prompts)
-        return [play_selector(selector, *each) for each in zip(self.counterfactuals, self.prompts, advice, strict=True)]
+        return [
+            play_selector(selector, *inputs) for inputs in zip(self.counterfactuals, self.prompts, advice, strict=True)
+        ]
 
     def distributions(self, make: Callable[[], Selector], answer: int) -> np.ndarray:
-        """The distributions that a selector drew from in one answer, after all answers before it, [cycles, N]."""
+        """A selector's distributions over drafters in one answer, after all earlier answers, [cycles, N]."""
         selector, advice = make(), self.advice or [None] * len(self.prompts)
         for q in range(answer + 1):
             distributions: list[np.ndarray] = []
@@ -90,7 +90,7 @@ class RecordedAnswers:
         return np.array(distributions)
 
     def of_drafters(self, drafters: Sequence[int]) -> RecordedAnswers:
-        """The same answers with some of the drafters; a router's advice, which was for all of them, is left out."""
+        """The answers with some of the drafters, without router advice, which was for all of them."""
         rows = list(drafters)
         return replace(
             self,
@@ -100,9 +100,9 @@ class RecordedAnswers:
         )
 
     def table(self, played: Sequence[Cycles]) -> dict[str, list]:
-        """Every cycle of what was played as a row of a table, column by column.
+        """Replayed cycles as columns of a table.
 
-        request: index of the answer among those given.  position: of the cycle's root in prompt and answer.
+        request: index of the answer in the original list.  position: of the cycle's root in prompt and answer.
         """
         rows = [
             (index, number, self.names[cycle.drafter], *cycle[1:])
@@ -113,16 +113,16 @@ class RecordedAnswers:
         return {name: [row[column] for row in rows] for column, name in enumerate(columns)}
 
     def maker(self, name: str, **options: Any) -> Callable[[], Selector]:
-        """Makes the selector `name` for this pool."""
+        """A factory of the selector `name` for this pool."""
         levels = self.counterfactuals[0].depths
         return lambda: build_selector(name, self.names, max(1, *levels), levels=levels, **options)
 
     def alone(self, drafter: int) -> list[Cycles]:
-        """One drafter through all answers."""
+        """Replay one drafter on all answers."""
         return [answer.play(lambda _: drafter) for answer in self.counterfactuals]
 
     def hindsight(self) -> list[Cycles]:
-        """Each answer by the drafter that takes the fewest cycles for it."""
+        """Replay each answer with the drafter that takes the fewest cycles for it."""
         best = self.static.argmin(axis=1)
         return [
             answer.play(lambda _, drafter=drafter: drafter)
@@ -130,7 +130,7 @@ class RecordedAnswers:
         ]
 
     def figures(self, played: Sequence[Cycles]) -> dict[str, Any]:
-        """MAT, regret and switching of what was played."""
+        """MAT, regret and switching of replayed cycles."""
         counts = np.array([len(cycles) for cycles in played])
         best = self.static.min(axis=1)
         on_best = sum(self.static[q, cycle.drafter] == best[q] for q, cycles in enumerate(played) for cycle in cycles)
@@ -141,7 +141,7 @@ class RecordedAnswers:
             "num_tokens": int(self.tokens.sum()),
             "num_cycles": int(counts.sum()),
             "mat": float(self.tokens.sum() / counts.sum()),
-            "of_hindsight": float((best / counts).mean()),  # MAT of a query over the best drafter's, averaged
+            "of_hindsight": float((best / counts).mean()),  # mean over answers of MAT over that of the best drafter
             "regret_cycles": float(regret.mean()),
             "regret_tokens": float((regret * self.tokens / best).mean()),
             "share_on_best": float(on_best / counts.sum()),
@@ -149,7 +149,7 @@ class RecordedAnswers:
         }
 
     def paired_p(self, ours: Sequence[Cycles], theirs: Sequence[Cycles]) -> float | None:
-        """Wilcoxon signed-rank p that `ours` has no higher MAT per answer, one-sided; None if they never differ."""
+        """One-sided Wilcoxon signed-rank p that `ours` has no higher MAT per answer; None if they are equal."""
         mats = [self.tokens / np.array([len(cycles) for cycles in played]) for played in (ours, theirs)]
         if np.array_equal(*mats):
             return None
@@ -157,16 +157,16 @@ class RecordedAnswers:
 
 
 def accept_rate(played: Sequence[Cycles]) -> float | None:
-    """Drafted tokens that were emitted over drafted levels; None where nothing was drafted."""
+    """Emitted drafted tokens over drafted levels; None if nothing was drafted."""
     cycles = [cycle for answer in played for cycle in answer]
     drafted = sum(cycle.depth for cycle in cycles)
     return sum(cycle.accept_length - 1 for cycle in cycles) / drafted if drafted else None
 
 
-def tuned(
+def tune_options(
     recorded: RecordedAnswers, name: str, grids: Mapping[str, Mapping[str, Sequence[Any]]] = GRIDS, seed: int = 0
 ) -> dict[str, Any]:
-    """Constants of the selector with the fewest cycles on these answers; none for one without a grid."""
+    """Options of a selector with the fewest cycles on these answers; empty for a selector without a grid."""
     grid = grids.get(name, {})
     choices = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     totals = [sum(map(len, recorded.run(recorded.maker(name, seed=seed, **options)))) for options in choices]
@@ -180,9 +180,10 @@ def play_selector(
     advice: np.ndarray | None = None,
     distributions: list[np.ndarray] | None = None,
 ) -> list[PlayedCycle]:
-    """Cycles that the selector would have led to, with the feedback of an engine that decodes one request at a time.
+    """Replay a selector, with the feedback of an engine that decodes one request at a time.
 
-    advice: a router's distribution for the prompt, [N].  distributions: takes that of every choice, [N].
+    advice: distribution of a router for the prompt, [N].  distributions: the selector's distribution of each cycle is
+    appended to it, [N].
     """
     if selector.needs.divergence and counterfactual.outcomes[0].divergence is None:
         raise DrafterforgeError(
@@ -200,8 +201,7 @@ def play_selector(
         nonlocal cycles
         cycles += 1
         first = cycle.position + 1
-        seen = slice(first, first + cycle.accept_length)
-        accepted = counterfactual.accepted[:, seen]
+        accepted = counterfactual.accepted[:, first : first + cycle.accept_length]
         selector.observe(
             Feedback(
                 cycle.drafter,

@@ -1,4 +1,4 @@
-"""Replay: what a recorded answer would have cost under any choice of trees, by table lookup.
+"""Outcome tables: tokens and seconds of every tree at every root, for replays by lookup.
 
 Axes: R roots, A actions, P answers, E environments, O observation.
 """
@@ -17,14 +17,14 @@ from drafterforge.schedulers.latency import Cycles, LatencyProfile
 
 @dataclass(frozen=True)
 class OutcomeTable:
-    """What each action gives at each root of one drafter's traces."""
+    """Tokens and seconds of each action at each root of traces."""
 
-    grid: ActionGrid | None  # of the actions; None: they are of several drafters
+    grid: ActionGrid | None  # of the actions; None: actions of several drafters
     tokens: np.ndarray  # [R, A] uint8 emitted, bonus included
     seconds: np.ndarray  # [R, A] float32
     starts: np.ndarray  # [P + 1] first row of each answer
     answer_of: np.ndarray  # [R]
-    ends: np.ndarray  # [R] first row behind the root's answer
+    ends: np.ndarray  # [R] row after the last of the root's answer
 
     @property
     def num_roots(self) -> int:
@@ -38,19 +38,19 @@ class OutcomeTable:
 
     @property
     def num_tokens(self) -> np.ndarray:
-        """Tokens that decoding emits for each answer after the first, [P]; the same for all actions."""
+        """Tokens emitted by cycles for each answer, [P]."""
         return np.diff(self.starts)
 
 
 def build_table(traces: Traces, grid: ActionGrid, drafter: int, profile: LatencyProfile) -> OutcomeTable:
-    """The outcomes of all actions; a cycle is charged its drafting, its verification and the refresh it causes."""
+    """The outcomes of all actions; the last cycle of an answer has no refresh."""
     tokens = traces.accept_lengths(grid, drafter)
     depths, nodes = traces.drafted(grid)
     cycles = Cycles(depths, grid.table[None, :, 2], nodes, traces.positions[:, None], tokens.astype(int))
     seconds = profile.cycle_s(cycles)
     answer_of = traces.answer_of
-    last = tokens >= traces.ahead[:, None]
-    seconds = seconds - np.where(last, profile.step_s("refresh", cycles), 0.0)
+    is_last = tokens >= traces.ahead[:, None]
+    seconds = seconds - np.where(is_last, profile.step_s("refresh", cycles), 0.0)
     return OutcomeTable(
         grid, tokens, seconds.astype(np.float32), traces.starts, answer_of, traces.starts[answer_of + 1]
     )
@@ -58,7 +58,7 @@ def build_table(traces: Traces, grid: ActionGrid, drafter: int, profile: Latency
 
 @dataclass(frozen=True)
 class PlayTotals:
-    """What became of every answer, [P]."""
+    """Totals of every answer, [P]."""
 
     cycles: np.ndarray
     tokens: np.ndarray
@@ -66,37 +66,35 @@ class PlayTotals:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all answers together."""
         return float(self.tokens.sum() / self.seconds.sum())
 
     @property
     def mat(self) -> float:
-        """Mean accept length."""
         return float(self.tokens.sum() / self.cycles.sum())
 
 
 def play(table: OutcomeTable, choose: Callable[[np.ndarray], np.ndarray], hold_cycles: int = 1) -> PlayTotals:
-    """Play all answers; choose(rows [n]) gives actions [n], each kept for `hold_cycles`."""
+    """Replay all answers; choose(rows [n]) returns actions [n], each held for `hold_cycles` cycles."""
     count = table.num_answers
     rows, ends = table.starts[:-1].copy(), table.starts[1:]
-    actions, kept = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    actions, num_held = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     cycles, seconds = np.zeros(count, dtype=np.int64), np.zeros(count)
     running = np.flatnonzero(rows < ends)
     while len(running):
-        asked = running[kept[running] == 0]
-        if len(asked):
-            actions[asked], kept[asked] = choose(rows[asked]), hold_cycles
+        choosing = running[num_held[running] == 0]
+        if len(choosing):
+            actions[choosing], num_held[choosing] = choose(rows[choosing]), hold_cycles
         index = rows[running], actions[running]
         seconds[running] += table.seconds[index]
         rows[running] += table.tokens[index]
         cycles[running] += 1
-        kept[running] -= 1
+        num_held[running] -= 1
         running = running[rows[running] < ends[running]]
     return PlayTotals(cycles, table.num_tokens, seconds)
 
 
 def play_static(table: OutcomeTable) -> np.ndarray:
-    """Seconds of every answer under every action alone, [P, A]."""
+    """Seconds of each answer with each action alone, [P, A]."""
     actions = np.arange(table.tokens.shape[1])
     rows = np.repeat(table.starts[:-1, None], len(actions), axis=1)
     ends, total = table.starts[1:, None], np.zeros(rows.shape)

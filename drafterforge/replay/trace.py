@@ -1,8 +1,8 @@
-"""Traces: recorded answers with everything that any scheduler or selector could have seen at every position.
+"""Traces: recorded answers with everything that a scheduler or selector could have observed at every position.
 
-Decoding is lossless: the outcome of a cycle depends on its root alone, so one record serves every policy.  A row is a
-root, a position at which a cycle could begin.  Of some drafters any tree can be looked up: a trace has the rank that
-each following token takes among their candidates.
+Decoding is lossless: the outcome of a cycle depends on its root alone, so one trace serves every policy.  A row is a
+root, a position at which a cycle could begin.  A trace has the rank of each following token among the candidates of
+some drafters, so that any of their trees can be looked up.
 Axes: N such drafters, M drafters of the pool, R roots, K widths, D levels, C children, S candidates of one width,
 A actions, P answers, T tokens of prompt and answer.
 """
@@ -37,7 +37,7 @@ BY_DRAFTER = ("ranks", "scores", "children", "log_q")
 class BranchTrace:
     """Children along the most probable branch below every root, see `tree.union.Branch`."""
 
-    probs: np.ndarray  # [N, R, D, C] the target's, 0 where no tree keeps the child
+    probs: np.ndarray  # [N, R, D, C] of the target, 0 where no tree has the child
     ranks: np.ndarray  # [N, R, K, D (D + 1) / 2, C] uint16, pairs as in `Trace.ranks`
 
 
@@ -47,14 +47,14 @@ class Trace:
 
     tokens: np.ndarray  # [end] int32, prompt and answer
     begin: int  # position of the answer's first token, the root of the first cycle
-    max_new_tokens: int  # that the answer was allowed
+    max_new_tokens: int  # limit of the answer
     features: np.ndarray  # [R, 3H] float16, of the position before each root
     margins: np.ndarray  # [R] float32, the target's top-1 minus top-2 logit after each root
     ranks: np.ndarray  # [N, R, K, D (D + 1) / 2] uint16, see `Drafts.ranks`: pairs (d, j <= d), row by row
     scores: np.ndarray  # [N, R, S] float16, see `Drafts.scores`
     children: np.ndarray  # [N, R, CHILDREN] float16, log-probabilities of the root's best children
     log_q: np.ndarray  # [N, R] float32, of the token after the root; -inf outside the drafter's vocabulary
-    # what selectors need beside it; not stored
+    # for selectors; not stored
     accepted: np.ndarray | None = None  # [M, T] whether the token is among the proposals of each drafter of the pool
     outcomes: CycleOutcomes | None = None  # [M, R] of drafters with one tree, divergences summed over levels
     branches: BranchTrace | None = None  # if divergences were recorded
@@ -62,7 +62,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class TraceSpec:
-    """What is recorded, and of which drafters."""
+    """Drafters, widths and depth of the recorded trees."""
 
     drafters: tuple[str, ...]
     top_ks: tuple[int, ...]
@@ -70,19 +70,19 @@ class TraceSpec:
     score_top_k: int  # width of the trees whose candidates `scores` holds
 
     def as_dict(self) -> dict[str, Any]:
-        """As the manifest of a traces artifact has it."""
+        """The entry `recorded` in the manifest of a traces artifact."""
         return {"drafters": self.drafters, "top_ks": self.top_ks, "depth": self.depth, "told": self.score_top_k}
 
     @staticmethod
     def of(manifest: Manifest) -> TraceSpec:
-        """What the manifest of a traces artifact has."""
+        """The spec in the manifest of a traces artifact."""
         spec: dict[str, Any] = manifest.config["recorded"]
         return TraceSpec(tuple(spec["drafters"]), tuple(spec["top_ks"]), spec["depth"], spec["told"])
 
 
 @dataclass(frozen=True)
 class Traces:
-    """Traces of many answers, their roots one below the other."""
+    """Traces of many answers, with concatenated roots."""
 
     spec: TraceSpec
     tokens: list[np.ndarray]  # [P] of [end]
@@ -90,7 +90,7 @@ class Traces:
     limits: np.ndarray  # [P] max_new_tokens
     domains: list[str]  # [P]
     splits: list[str]  # [P] train | test
-    rows: dict[str, np.ndarray]  # PER_ROOT, roots on the first axis, behind N where there is one
+    rows: dict[str, np.ndarray]  # PER_ROOT; roots are the first axis, after N if there is one
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -114,17 +114,17 @@ class Traces:
 
     @cached_property
     def ahead(self) -> np.ndarray:
-        """Tokens of the answer behind each root, [R], at least 1."""
+        """Tokens of the answer after each root, [R], at least 1."""
         return self.starts[self.answer_of + 1] - np.arange(self.num_roots)
 
     @cached_property
     def levels(self) -> np.ndarray:
-        """Deepest level that could count at each root, as the engine limits it, [R]."""
+        """Deepest level that can count at each root, as limited by the engine, [R]."""
         left = levels_left(self.limits[self.answer_of], self.positions - self.begins[self.answer_of])
         return np.minimum(left, self.spec.depth)
 
     def drafter(self, name: str) -> int:
-        """Its index."""
+        """Index of a drafter; ConfigError if the traces do not have it."""
         if name not in self.spec.drafters:
             raise ConfigError(f"these traces are of {', '.join(self.spec.drafters)}, not of drafter {name!r}")
         return self.spec.drafters.index(name)
@@ -134,7 +134,7 @@ class Traces:
         return drafted_trees(grid.table, self.levels[:, None])
 
     def accept_lengths(self, grid: ActionGrid, drafter: int) -> np.ndarray:
-        """Tokens that a cycle with each action emits at each root, bonus included, cut at the answer's end: [R, A]."""
+        """Accept length of each action at each root, cut at the end of the answer, [R, A]."""
         grid.check(self.spec.top_ks, self.spec.depth, "the trace")
         ranks, lengths = self.rows["ranks"][drafter], np.ones((self.num_roots, len(grid)), dtype=np.uint8)
         for action, (num_tokens, depth, top_k) in enumerate(grid.table):
@@ -144,7 +144,7 @@ class Traces:
         return np.minimum(lengths, self.ahead[:, None].clip(max=255)).astype(np.uint8)
 
     def with_texts(self, embedding: Tensor) -> Traces:
-        """With what the text before each root says, see `text_state`; embedding: the target's, [V, H]."""
+        """The traces with the text state before each root, see `text_state`; embedding: of the target, [V, H]."""
         states = []
         for tokens, begin in zip(self.tokens, self.begins, strict=True):
             text = torch.from_numpy(tokens.astype(np.int64)).to(embedding.device)
@@ -152,7 +152,7 @@ class Traces:
         return replace(self, rows={**self.rows, "texts": torch.stack(states).cpu().numpy()})
 
     def select(self, answers: Sequence[int]) -> Traces:
-        """Those of some answers."""
+        """The traces of some answers."""
         answers = list(answers)
         rows = np.concatenate([np.arange(self.starts[p], self.starts[p + 1]) for p in answers] or [np.arange(0)])
         return replace(
@@ -166,19 +166,18 @@ class Traces:
         )
 
     def split(self, name: str) -> Traces:
-        """Those of a split."""
         return self.select([index for index, split in enumerate(self.splits) if split == name])
 
 
 def levels_left(max_new_tokens: np.ndarray | int, emitted_before: np.ndarray) -> np.ndarray:
-    """Levels that could count below roots behind so many tokens of their answer, as the engine limits them."""
+    """Levels that can count below roots after `emitted_before` tokens of their answer, as limited by the engine."""
     return max_new_tokens - emitted_before - 2
 
 
 def drafted_trees(shapes: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Levels and nodes, root included, [...], of trees asked for as (num_tokens, depth, top_k), [..., 3].
+    """Levels and nodes, root included, [...], of requested trees (num_tokens, depth, top_k), [..., 3].
 
-    levels: that could count, [...].
+    levels: that can count, [...].
     """
     num_tokens, depth, top_k = np.moveaxis(shapes, -1, 0)
     depth = np.minimum(depth, levels)
@@ -187,9 +186,9 @@ def drafted_trees(shapes: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, n
 
 
 def ranks_at(ranks: np.ndarray, depth: np.ndarray, level: int) -> np.ndarray:
-    """Ranks at a level of trees with these depths [...], [...]; anything where the depth is less.
+    """Ranks at a level of trees with these depths [...], [...]; arbitrary where the depth is less.
 
-    ranks: [..., D (D + 1) / 2] of the trees' width, pairs as in `Trace.ranks`; further axes behind them are kept.
+    ranks: [..., D (D + 1) / 2] of the trees' width, pairs as in `Trace.ranks`; further trailing axes are kept.
     """
     pair = np.where(level <= depth, depth * (depth - 1) // 2 + level - 1, 0)
     rows = ranks.reshape(depth.size, *ranks.shape[depth.ndim :])
@@ -197,7 +196,7 @@ def ranks_at(ranks: np.ndarray, depth: np.ndarray, level: int) -> np.ndarray:
 
 
 def accept_lengths(ranks: np.ndarray, depth: np.ndarray, num_nodes: np.ndarray | int) -> np.ndarray:
-    """Tokens that cycles with trees of these depths and nodes [...] emit, bonus included, [...]; ranks: as above."""
+    """Accept lengths of cycles with trees of these depths and nodes [...], [...]; ranks: see `ranks_at`."""
     lengths = np.ones(depth.shape, dtype=np.uint8)
     for level in range(1, int(depth.max(initial=0)) + 1):
         lengths += (level <= depth) & (ranks_at(ranks, depth, level) < num_nodes)
@@ -205,7 +204,7 @@ def accept_lengths(ranks: np.ndarray, depth: np.ndarray, num_nodes: np.ndarray |
 
 
 def join(spec: TraceSpec, traces: Sequence[Trace], domains: Sequence[str], splits: Sequence[str]) -> Traces:
-    """Many traces as one."""
+    """Concatenate traces."""
     return Traces(
         spec,
         [trace.tokens for trace in traces],
@@ -221,7 +220,7 @@ def join(spec: TraceSpec, traces: Sequence[Trace], domains: Sequence[str], split
 
 
 def save_shard(path: Path, traces: Traces) -> None:
-    """Write traces to a file; a kill leaves none or all of it."""
+    """Write traces to a file atomically."""
     arrays = {key: np.ascontiguousarray(value) for key, value in traces.rows.items()}
     arrays["tokens"] = np.concatenate(traces.tokens)
     arrays["lengths"] = np.array([len(tokens) for tokens in traces.tokens])
@@ -234,7 +233,7 @@ def save_shard(path: Path, traces: Traces) -> None:
 
 
 def load_shards(folder: Path, spec: TraceSpec) -> Traces:
-    """Read all shards of a folder."""
+    """Read and concatenate all shards of a folder."""
     parts = []
     for path in sorted(folder.glob("shard-*.safetensors")):
         arrays = load_file(path)
@@ -257,6 +256,6 @@ def load_shards(folder: Path, spec: TraceSpec) -> Traces:
 
 
 def open_traces(path: Path | str, target_fingerprint: str, target: str) -> tuple[Manifest, Traces]:
-    """The traces of an artifact, checked."""
+    """Open and check a traces artifact."""
     manifest = open_artifact(path, "traces", target_fingerprint=target_fingerprint, target=target)
     return manifest, load_shards(Path(path), TraceSpec.of(manifest))

@@ -25,11 +25,17 @@ class Scheduler(ABC):
     reads_children = True  # whether it sees what the drafter makes of the next token
     reads_features = False  # the target's
     reads_text = False  # whether it sees what the last tokens say
+    grows = False  # whether it decides on a tree while it is drafted, see `growth`
+    stochastic = False  # whether it samples its choices, so that a replay cannot repeat live cycles one by one
     depth: int  # deepest tree it asks for
 
     @abstractmethod
     def choose(self, seen: Observation) -> list[TreeShape]:
         """Shapes of the rows' next cycles."""
+
+    def replayed_shapes(self) -> Sequence[TreeShape] | None:
+        """The trees it may ask for, or the largest of them; None: recorded answers cannot replay it."""
+        return None
 
     def growth(self, lengths: Tensor) -> Growth | None:
         """Decisions while rows with roots at these positions [B] draft; None: the shapes stand."""
@@ -44,6 +50,10 @@ class StaticScheduler(Scheduler):
 
     def __init__(self, shape: TreeShape) -> None:
         self.shape, self.depth = shape, shape.depth
+
+    def replayed_shapes(self) -> Sequence[TreeShape]:
+        """The shape."""
+        return [self.shape]
 
     def choose(self, seen: Observation) -> list[TreeShape]:
         """The shape."""

@@ -22,6 +22,7 @@ class GrowingPolicy(Scheduler):
     """Asks for the largest tree of its grid, and ends it where it no longer pays."""
 
     reads_children = False
+    grows = True
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.name, self.grid = spec, spec.method, ActionGrid.of(spec.grid)
@@ -34,6 +35,10 @@ class GrowingPolicy(Scheduler):
     def choose(self, seen: Observation) -> list[TreeShape]:
         """The largest tree, which `growth` cuts."""
         return [self.shape] * seen.rows
+
+    def replayed_shapes(self) -> list[TreeShape]:
+        """The largest tree."""
+        return [self.shape]
 
     def growth(self, lengths: Tensor) -> Decisions:
         """Decisions for rows with roots at these positions."""

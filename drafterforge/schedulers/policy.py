@@ -35,10 +35,14 @@ class ShapePolicy(Scheduler):
     def __init__(self, spec: PolicySpec, net: ActorCritic, seed: int = 0) -> None:
         self.spec, self.net, self.name = spec, net.eval(), spec.method
         self.grid, self.every = ActionGrid.of(spec.grid), spec.every
-        self.depth = max(self.grid.depths)
+        self.depth, self.stochastic = max(self.grid.depths), spec.temperature > 0
         self.reads_children = "children" in spec.parts
         self.reads_features, self.reads_text = "features" in spec.parts, "text" in spec.parts
         self.generator = torch.Generator(device=net.mean.device).manual_seed(seed)
+
+    def replayed_shapes(self) -> Sequence[TreeShape]:
+        """All shapes of the grid."""
+        return self.grid.shapes
 
     def choose(self, seen: Observation) -> list[TreeShape]:
         """The best shapes, or some drawn at a temperature."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drafterforge.replay.planner import best_kept, best_static, clairvoyant, policy_values, visits
+from drafterforge.replay.planner import best_held, best_static, clairvoyant, policy_values, visits
 from drafterforge.replay.table import play, play_static
 from tests.replay.made import table
 
@@ -28,7 +28,7 @@ def test_perfect_foresight_is_the_best_of_all_ways_to_play():
 @pytest.mark.parametrize("every", [1, 3, 40])
 def test_kept_choices_lie_between_foresight_and_one_tree_per_answer(every):
     one = table(lengths=(19, 30))
-    kept = best_kept(one, every)
+    kept = best_held(one, every)
     free, static = clairvoyant(one)[0][one.starts[:-1]], play_static(one).min(axis=1)
     assert (kept >= free - 1e-6).all() and (kept <= static + 1e-6).all()
     if every == 1:

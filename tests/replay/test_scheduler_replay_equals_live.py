@@ -99,7 +99,7 @@ def test_a_truth_ranked_first_at_level_one_is_the_likeliest_child(everything):
 
 def test_only_eagle3_drafters_are_recorded(everything):
     target = everything[0]
-    with pytest.raises(DrafterforgeError, match="traces are of EAGLE-3 drafters"):
+    with pytest.raises(DrafterforgeError, match="traces need EAGLE-3 drafters"):
         record_answer(target, Pool({"r": Retrieval()}), Generation([3, 4], [5, 6]), TraceSpec(("r",), (1,), 2, 1))
 
 

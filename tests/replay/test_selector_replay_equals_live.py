@@ -13,7 +13,7 @@ from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import DrafterforgeError
 from drafterforge.replay.answer_recorder import record_answers
 from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
-from drafterforge.replay.selector_play import RecordedAnswers, play_selector, tuned
+from drafterforge.replay.selector_play import RecordedAnswers, play_selector, tune_options
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.selectors import names
@@ -178,10 +178,10 @@ def test_regret_is_counted_against_the_best_drafter_of_each_answer():
 
 def test_tuning_takes_the_constants_of_the_fewest_cycles(recorded):
     grids = {"ucb1": {"c": (0.0, 0.1, 5.0)}}
-    best = tuned(recorded, "ucb1", grids)
+    best = tune_options(recorded, "ucb1", grids)
     totals = {c: sum(map(len, recorded.run(recorded.maker("ucb1", c=c)))) for c in grids["ucb1"]["c"]}
     assert totals[best["c"]] == min(totals.values())
-    assert tuned(recorded, "normalhedge", grids) == {}
+    assert tune_options(recorded, "normalhedge", grids) == {}
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in ("static", "router", "oracle")])
