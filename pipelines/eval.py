@@ -19,15 +19,15 @@ from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import typed_target
 from drafterforge.config.names import parts_of
-from drafterforge.evaluation.live_check import decode_beside_replay
+from drafterforge.evaluation.live_check import compare_live_with_replay
 from drafterforge.evaluation.load_warning import warn_if_busy
-from drafterforge.evaluation.machine_load import machine_of
+from drafterforge.evaluation.machine_load import load_by_session
 from drafterforge.evaluation.method_factory import (
     STATIC,
     MethodFactory,
     check_methods,
     check_suite,
-    name_missing_experts,
+    report_missing_experts,
 )
 from drafterforge.evaluation.methods import commands_of
 from drafterforge.evaluation.mismatches import settle_mismatches
@@ -66,10 +66,10 @@ def run(cfg: Config) -> Path:
     replay = SelectorReplay(suite, factory, requests, answers) if cfg.suite.replay else None
     replayed_rows, curves = (replay.rows(), replay.curves()) if replay else ([], {})
     if replay and cfg.suite.check_live:
-        curves["live"] = decode_beside_replay(replay)
+        curves["live"] = compare_live_with_replay(replay)
 
     indices = suite.timed_indices(requests)
-    name_missing_experts(cfg, pool, [requests[index] for index in indices])
+    report_missing_experts(cfg, pool, [requests[index] for index in indices])
     timing = TimingRun(cfg.suite.max_new_tokens, cfg.seed)
     methods = factory.build(cfg.suite.methods) if indices else []
     timings = time_methods(timing, methods, requests, indices, suite.cache)
@@ -78,7 +78,7 @@ def run(cfg: Config) -> Path:
         timings += scaled_timings
     curves["mismatches"] = settle_mismatches(cfg, factory, requests, timings)
     curves["per_request"] = per_request(timings)
-    curves["machine"] = machine_of(timings, torch.get_num_threads())
+    curves["machine"] = load_by_session(timings, torch.get_num_threads())
     curves["commands"] = commands_of(cfg, methods)
     curves["again"] = (
         f"drafterforge eval suite={cfg.suite.name} suite.replay=false{typed_target(cfg)} name={path.name}-again"

@@ -14,11 +14,11 @@ from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.planning import (
     LIMITS,
     DeviceRates,
-    KnownRates,
     ModelShape,
-    known_rates,
+    RecordedRates,
     make_plan,
     measure_device,
+    recorded_rates,
 )
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
@@ -34,18 +34,18 @@ def run(cfg: Config) -> None:
     if cfg.bandwidth_gb_s is not None and cfg.tflops is not None:
         device_name = f"the given {cfg.bandwidth_gb_s:g} GB/s and {cfg.tflops:g} TFLOP/s"
         device_rates = DeviceRates(cfg.bandwidth_gb_s * 1e9, cfg.tflops * 1e12 / 2, device_name)
-        measured_rates = KnownRates()
+        measured_rates = RecordedRates()
     else:
         device_name = describe_device(device)
         device_rates = measure_device(device, dtype if has_matrix_unit(device.type) else torch.float32)
-        measured_rates = known_rates(cfg.runs_dir, cfg.target.folder_name, device_name)
+        measured_rates = recorded_rates(cfg.runs_dir, cfg.target.folder_name, device_name)
     name = str(dtype).removeprefix("torch.")
     title = f"{cfg.target.folder_name}, {cfg.num_domains} domains, {name} on {device_name}"
     table = Table(title=title, title_justify="left")
-    for heading in ("what", "estimate", "how it was derived"):
+    for heading in ("quantity", "estimate", "derivation"):
         table.add_column(heading)
     for line in make_plan(cfg, shape, device_rates, dtype.itemsize, measured_rates):
-        table.add_row(line.what, line.value, line.derived)
+        table.add_row(line.quantity, line.value, line.derivation)
     table_console().print(table)
     for limit in LIMITS:
         print(limit)

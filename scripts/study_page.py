@@ -13,7 +13,7 @@ from study_plan import Plan, Study
 from drafterforge.errors import ConfigError
 from drafterforge.reporting.charts import lines
 from drafterforge.reporting.markdown import markdown_table, plain
-from drafterforge.reporting.tables import TableOf
+from drafterforge.reporting.tables import ReportTable
 
 # Readable on white and on dark pages.
 COLOURS = {
@@ -76,7 +76,7 @@ def section(name: str, study: Study, report: Report) -> Iterator[str]:
         yield study.note
 
 
-def table(name: str, report: Report) -> TableOf:
+def table(name: str, report: Report) -> ReportTable:
     """A row for every measured setting."""
     runs, comparison = runs_of(report, name), compare(report, name)
     base = runs.get(report["studies"][name]["base"])
@@ -104,7 +104,7 @@ def table(name: str, report: Report) -> TableOf:
                 "" if run["peak_bytes"] is None else f"{run['peak_bytes'] / 1e6:.0f}",
             ]
         )
-    return TableOf.of(name, headings, cells)
+    return ReportTable.trimmed(name, headings, cells)
 
 
 def best_point(run: Run) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def winners(names: list[str], report: Report) -> str:
         row = [name, comparison.best, f"{comparison.lengths[comparison.best]:.3f}", comparison.base or "", base]
         cells.append([*row, f"{comparison.lead:+.3f}", f"{comparison.seconds / 60:.1f}", comparison.recommended])
     headings = ["study", "best", "accept length", "base", "its accept length", "lead", "minutes", "keep"]
-    return markdown_table(TableOf("", headings, cells))
+    return markdown_table(ReportTable("", headings, cells))
 
 
 def figure_name(name: str) -> str:

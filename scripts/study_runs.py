@@ -22,7 +22,7 @@ from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.progress import say
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.evaluation.memory import peak
+from drafterforge.evaluation.memory import measure_peak
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.targets.device import KERNELS, describe_device
 from drafterforge.targets.load import Target, load_target
@@ -78,7 +78,7 @@ def measure(
         shutil.rmtree(path)
     cfg = replace(cfg, trainer=replace(cfg.trainer, val_ttt_steps=validated_ttt_steps))
     clock = TrainingClock()
-    with peak(target.device) as memory:
+    with measure_peak(target.device) as memory:
         train(cfg, target, answers, [clock])
     manifest = Manifest.read(path)
     times = {point["step"]: training_time(point, target) for point in clock.points}

@@ -1,4 +1,4 @@
-"""A trained drafter beside plain decoding and the drafters that it could replace, on the same held-out prompts."""
+"""Compares a trained drafter with plain decoding and with the drafters it could replace, on held-out prompts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import Prompt
 from drafterforge.drafters.hybrid.kind import can_combine
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation.machine_load import machine_of
+from drafterforge.evaluation.machine_load import load_by_session
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.method_factory import MethodFactory
 from drafterforge.evaluation.methods import commands_of
@@ -36,7 +36,7 @@ from drafterforge.targets.load import Target
 
 @dataclass(frozen=True)
 class DrafterComparison:
-    """What was measured, as `write_report` takes it."""
+    """Rows, curves and measurements, as `write_report` takes them."""
 
     rows: list[dict[str, Any]]
     curves: dict[str, Any]
@@ -46,7 +46,7 @@ class DrafterComparison:
 def compare_methods(
     cfg: EvaluateConfig, target: Target, requests: Sequence[Request], folder: Path, bundle: Path | None = None
 ) -> DrafterComparison:
-    """Time the configured methods on the requests, taking turns; parts that are in `folder` are not measured again."""
+    """Time the configured methods on the requests, interleaved; finished parts in `folder` are reused."""
     folder.mkdir(exist_ok=True)
     pool, shape = build_pool(cfg.pool, cfg.runtime, RunsFolder(cfg.runs_dir, target), cfg.seed)
     factory = MethodFactory(cfg, target, pool, shape, bundle)
@@ -57,7 +57,7 @@ def compare_methods(
     curves = {
         "mismatches": mismatches,
         "per_request": per_request(measurements),
-        "machine": machine_of(measurements, torch.get_num_threads()),
+        "machine": load_by_session(measurements, torch.get_num_threads()),
         "commands": commands_of(cfg, methods),
     }
     return DrafterComparison(timed_rows(measurements, mismatches, {}, by_domain=False), curves, measurements)
@@ -66,7 +66,7 @@ def compare_methods(
 def comparison_config(
     cfg: TrainDrafterConfig, pool: PoolConfig, methods: Sequence[str], max_new_tokens: int
 ) -> EvaluateConfig:
-    """As `eval` would be asked for it."""
+    """The configuration of `eval` for this comparison."""
     return EvaluateConfig(
         target=cfg.target,
         suite=SuiteConfig(domains=[cfg.domain.name], methods=[*methods], max_new_tokens=max_new_tokens),
@@ -80,36 +80,38 @@ def comparison_config(
 def held_out_requests(
     cfg: QuickstartConfig, target: Target, prompts: Mapping[str, Sequence[Prompt]] | None, answers: JoinedAnswers | None
 ) -> list[Request]:
-    """Test prompts that the target can read; of given answers if there are no prompts."""
+    """Test prompts that fit into the target's context.  answers: their source if there are no prompts."""
     if answers is not None:
-        asked = [row.input_ids[: row.prompt_tokens] for row in answers.rows("test", cfg.domain.alone)]
+        tokenized = [row.input_ids[: row.prompt_tokens] for row in answers.rows("test", cfg.domain.alone)]
     else:
-        asked = [prompt_ids(target.tokenizer, user_turns(prompt.messages)[0]) for prompt in prompts["test"]]
-    most = min(cfg.data.max_prompt_tokens, target.max_positions - max(cfg.first_tokens, cfg.eval.max_new_tokens))
-    if not (fitting := [Request(tokens, cfg.domain.name) for tokens in asked if len(tokens) <= most]):
-        raise ConfigError(f"all {len(asked)} held-out prompts are longer than {most} tokens; give shorter ones")
+        tokenized = [prompt_ids(target.tokenizer, user_turns(prompt.messages)[0]) for prompt in prompts["test"]]
+    max_tokens = min(cfg.data.max_prompt_tokens, target.max_positions - max(cfg.first_tokens, cfg.eval.max_new_tokens))
+    if not (fitting := [Request(tokens, cfg.domain.name) for tokens in tokenized if len(tokens) <= max_tokens]):
+        raise ConfigError(
+            f"all {len(tokenized)} held-out prompts are longer than {max_tokens} tokens; give shorter ones"
+        )
     return fitting[: max(cfg.first_prompts, cfg.eval.num_prompts)]
 
 
 def split_sizes(cfg: TrainDrafterConfig, answers: JoinedAnswers, num_tested: int) -> str:
-    """How many prompts there are of each split, in words, and how many were asked for where there are fewer."""
+    """Sizes of the splits in words, with the requested number where there are fewer."""
     train, val = (len(answers.rows(split, cfg.domain.alone)) for split in ("train", "val"))
-    prepared = not cfg.answers  # else data.num_train and data.num_val were not read
+    prepared = not cfg.answers  # with given answers, data.num_train and data.num_val are not used
     return (
-        f"{train} answers to learn from{_asked_for(cfg.data.num_train * prepared, train)}, "
-        f"{val} to validate{_asked_for(cfg.data.num_val * prepared, val)}, "
-        f"{num_tested} held-out prompts decoded{_asked_for(cfg.eval.num_prompts, num_tested)}"
+        f"{train} answers to learn from{_requested(cfg.data.num_train * prepared, train)}, "
+        f"{val} to validate{_requested(cfg.data.num_val * prepared, val)}, "
+        f"{num_tested} held-out prompts decoded{_requested(cfg.eval.num_prompts, num_tested)}"
     )
 
 
-def _asked_for(wanted: int, given: int) -> str:
-    return f" ({wanted} were asked for)" if given < wanted else ""
+def _requested(requested: int, available: int) -> str:
+    return f" ({requested} were asked for)" if available < requested else ""
 
 
 def compare_with_references(
     cfg: TrainDrafterConfig, target: Target, name: str, answers: JoinedAnswers
 ) -> DrafterComparison | None:
-    """The trained drafter beside its references and a hybrid of it; None if there is nothing to compare it with."""
+    """Compare a trained drafter and its hybrid with its references; None if it has no references."""
     runs = RunsFolder(cfg.runs_dir, target)
     references = references_of(runs, name)
     if not references:
@@ -120,12 +122,12 @@ def compare_with_references(
     pool = PoolConfig(drafters=[*dict.fromkeys([*references, name, retrieval])], selector="static")
     drafters = build_pool(pool, cfg.runtime, runs)[0].drafters
     hybrid = [f"{name}{JOINT}{retrieval}"] if can_combine(drafters[name], drafters[retrieval]) else []
-    asked = comparison_config(cfg, pool, [*references, name, *hybrid], cfg.eval.max_new_tokens)
+    config = comparison_config(cfg, pool, [*references, name, *hybrid], cfg.eval.max_new_tokens)
     with TemporaryDirectory() as folder:
-        return compare_methods(asked, target, requests, Path(folder))
+        return compare_methods(config, target, requests, Path(folder))
 
 
 def references_of(runs: RunsFolder, name: str) -> list[str]:
-    """Drafters that one could go on using instead: the generalist, and those that the trained one goes on from."""
+    """Drafters that the trained one could replace: the generalist, and the drafters it was initialised from."""
     parents = [parent["name"] for parent in runs.manifest(name).parents if parent["kind"] == "drafters"]
-    return [one for one in dict.fromkeys([GENERAL, *parents]) if one != name and one in runs.names()]
+    return [drafter for drafter in dict.fromkeys([GENERAL, *parents]) if drafter != name and drafter in runs.names()]

@@ -1,4 +1,4 @@
-"""MAT of each drafter of a pool on the target's answers to prompts: measured labels for a router."""
+"""MAT of each drafter of a pool on the target's answers to prompts: the measured labels of a router."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from drafterforge.targets.load import Target
 from drafterforge.training.router_data import DrafterScores
 from drafterforge.tree.grow import TreeShape
 
-SHARD = 32  # prompts that are measured before they are kept
+SHARD = 32  # prompts measured before their scores are saved
 BATCH = 8  # answers decoded together
 
 
 @dataclass(frozen=True)
 class DrafterScorer:
-    """Measures each drafter of a pool alone on the target's answers to prompts."""
+    """Measures the MAT of each drafter of a pool alone."""
 
     target: Target
     pool: Pool
@@ -45,7 +45,7 @@ class DrafterScorer:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides what is measured, besides the prompts."""
+        """Everything but the prompts that determines the scores."""
         return {
             "drafters": {name: describe(self.pool.shape_of(name, self.shape)) for name in self.pool.names},
             "parents": [parent.as_parent() for parent in self.parents],
@@ -54,11 +54,10 @@ class DrafterScorer:
 
     @property
     def digest(self) -> str:
-        """Sha256 of the settings."""
         return sha256(canonical_json(self.settings)).hexdigest()
 
     def measure(self, prompts: Sequence[Prompt], folder: Path) -> DrafterScores:
-        """MAT of every drafter alone on the target's answers; what `folder` has of an earlier run is reused."""
+        """MAT of each drafter alone on each prompt; shards of an interrupted run in `folder` are reused."""
         scores: dict[str, list[float]] = {}
         with bar("measuring drafters", len(prompts)) as progress:
             for start in range(0, len(prompts), SHARD):
@@ -70,7 +69,7 @@ class DrafterScorer:
         return DrafterScores(self.pool.names, scores, self.parents)
 
     def _mats(self, prompts: Sequence[Prompt]) -> list[list[float]]:
-        """MAT of every drafter on each prompt; 1 where there is nothing to draft."""
+        """MAT of each drafter on each prompt; 1 for an answer too short to draft."""
         ids = [prompt_ids(self.target.tokenizer, list(prompt.messages), date=DATE) for prompt in prompts]
         mats = [[1.0] * len(self.pool.names) for _ in prompts]
         readable = [index for index, tokens in enumerate(ids) if len(tokens) < self.target.max_positions]
@@ -84,12 +83,12 @@ class DrafterScorer:
 
 
 def scorer_of(cfg: TrainPolicyConfig, target: Target) -> DrafterScorer:
-    """The drafters that are configured, or all of the target's, as the pool would decode with them."""
+    """A scorer of the configured drafters, or of all drafters of the target, with the trees of the pool."""
     config = PoolConfig(drafters=cfg.router.drafters, selector="static")
     pool, shape = build_pool(config, cfg.runtime, RunsFolder(cfg.runs_dir, target))
     if len(pool.names) < 2:
         raise ConfigError(
-            f"router.labels=measured needs at least two drafters to tell apart, got {', '.join(pool.names)}; "
+            f"router.labels=measured needs at least two drafters, got {', '.join(pool.names)}; "
             "type router.drafters=[A,B], or leave it out for the whole pool"
         )
     trained = [name for name in pool.names if name != RETRIEVAL]

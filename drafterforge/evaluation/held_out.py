@@ -1,4 +1,4 @@
-"""Held-out prompts through the engine: accept length, speed, and whether the text is the target's."""
+"""Decodes held-out prompts with one drafter: accept length, speed and losslessness."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ Rows = list[dict[str, Any]]
 
 
 def held_out_prompts(target: Target, count: int, domains: Sequence[str]) -> list[list[int]]:
-    """Test prompts of the built-in grammars, the domains taking turns."""
+    """Token ids of test prompts of the built-in grammars, domains interleaved."""
     data = DataConfig(num_train=1, num_val=1, num_test=-(-count // len(domains)))
-    drawn = [load_prompts(data, DomainConfig(name=name), seed=0)["test"] for name in domains]
-    mixed = [prompt for group in zip(*drawn, strict=True) for prompt in group][:count]
+    by_domain = [load_prompts(data, DomainConfig(name=name), seed=0)["test"] for name in domains]
+    mixed = [prompt for group in zip(*by_domain, strict=True) for prompt in group][:count]
     return [prompt_ids(target.tokenizer, prompt.messages) for prompt in mixed]
 
 
 def decode_held_out(
     cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers, drafter: Path
 ) -> tuple[Rows, Rows]:
-    """Rows of a report on the drafter, from test prompts of its domain, and the mismatches that were found."""
+    """Rows of a report on the drafter, from test prompts of its domain, and the mismatches."""
     answered = answers.rows("test", cfg.domain.alone)[: cfg.eval.num_prompts]
     prompts = [row.input_ids[: row.prompt_tokens] for row in answered]
     rows, mismatches = _measure(cfg, target, drafter, prompts)
     if cfg.eval.check_float32 and target.dtype != torch.float32:
         try:
-            checked = load_target(dataclasses.replace(cfg.target, dtype="float32"))
-            more_rows, more = _measure(cfg, checked, drafter, prompts)
-            rows, mismatches = rows + more_rows, mismatches + more
+            float32_target = load_target(dataclasses.replace(cfg.target, dtype="float32"))
+            float32_rows, float32_mismatches = _measure(cfg, float32_target, drafter, prompts)
+            rows, mismatches = rows + float32_rows, mismatches + float32_mismatches
         except (torch.OutOfMemoryError, MemoryError):
             say("the float32 check does not fit in memory and was left out; type eval.check_float32=false to skip it")
     return rows, mismatches
@@ -62,14 +62,14 @@ def _measure(cfg: TrainDrafterConfig, target: Target, drafter: Path, prompts: li
     kind = kind_name(opened)
     tree = choose_shape(cfg.runtime, target.device, target.dtype, kind)
     chain = TreeShape(num_tokens=tree.depth + 1, depth=tree.depth, top_k=1)
-    described = {"chain": chain, "tree": tree} if cfg.eval.chain else {"tree": tree}
+    shapes = {"chain": chain, "tree": tree} if cfg.eval.chain else {"tree": tree}
     numerics = choose_numerics(cfg.runtime.numerics, target)
-    methods = [Method(AUTOREGRESSIVE, Engine(target, numerics="fast"))]  # the fastest, which speed-ups are over
-    same_as = AUTOREGRESSIVE
+    methods = [Method(AUTOREGRESSIVE, Engine(target, numerics="fast"))]  # the fastest baseline of speed-ups
+    reference = AUTOREGRESSIVE
     if numerics == "invariant":
-        same_as = f"{AUTOREGRESSIVE}, invariant"
-        methods.append(Method(same_as, Engine(target, numerics=numerics)))
-    for name, shape in described.items():
+        reference = f"{AUTOREGRESSIVE}, invariant"
+        methods.append(Method(reference, Engine(target, numerics=numerics)))
+    for name, shape in shapes.items():
         methods.append(
             Method(
                 f"{kind} {name} {shape.num_tokens}/{shape.depth}/{shape.top_k}",
@@ -80,33 +80,33 @@ def _measure(cfg: TrainDrafterConfig, target: Target, drafter: Path, prompts: li
             )
         )
     with bar(f"decoding in {dtype}", len(prompts) * len(methods)) as progress:
-        found = generate_in_turns(methods, prompts, cfg.eval.max_new_tokens, progress.advance)
+        answers = generate_in_turns(methods, prompts, cfg.eval.max_new_tokens, progress.advance)
 
     @cache
     def exact_target() -> Target:
         return load_target(dataclasses.replace(cfg.target, dtype="float64"))
 
-    rows, details = [], []
+    rows, mismatch_rows = [], []
     for method in methods:
         exact = None
-        text = AUTOREGRESSIVE if method.name == AUTOREGRESSIVE else same_as
+        reference_name = AUTOREGRESSIVE if method.name == AUTOREGRESSIVE else reference
         if target.dtype == torch.float32:
 
             def exact(method: Method = method) -> tuple[Engine, Engine]:
                 drafting = open_any(drafter, exact_target())
                 return Engine(exact_target(), drafting, method.engine.shape, numerics="fast"), Engine(exact_target())
 
-        mismatches = find_mismatches(method.name, target, found[method.name], found[text], exact)
-        details += [{"dtype": dtype, **one.as_dict()} for one in mismatches]
+        mismatches = find_mismatches(method.name, target, answers[method.name], answers[reference_name], exact)
+        mismatch_rows += [{"dtype": dtype, **mismatch.as_dict()} for mismatch in mismatches]
         rows.append(
             build_row(
                 method,
-                found[method.name],
-                found[AUTOREGRESSIVE],
+                answers[method.name],
+                answers[AUTOREGRESSIVE],
                 domain=cfg.domain.name,
                 mismatches=count_mismatches(mismatches),
                 dtype=dtype,
                 numerics=method.engine.numerics,
             )
         )
-    return rows, details
+    return rows, mismatch_rows

@@ -1,4 +1,4 @@
-"""Drafters and trees selected together, replayed on held-out answers in tokens per second."""
+"""Replays selectors whose arms are pairs of drafter and tree on held-out answers, in tokens per second."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SELECTORS = {
 
 
 def replay_joint_selection(traces: Traces, grid: ActionGrid, profile: LatencyProfile, num_arms: int) -> dict[str, Any]:
-    """Choose arms on the training answers, and replay selectors over them on the held-out ones: curves of a report."""
+    """Choose arms on the training answers and replay selectors over them on the held-out ones; curves of a report."""
     train, test = traces.split("train"), traces.split("test")
     arms = portfolio(train, grid, profile, num_arms)
-    learned = JointAnswers.of(train, grid, profile, arms).alone().sum(axis=0)
+    train_seconds = JointAnswers.of(train, grid, profile, arms).alone().sum(axis=0)
     answers = JointAnswers.of(test, grid, profile, arms)
     alone = answers.alone()
-    best, tokens = int(learned.argmin()), answers.num_tokens
+    best, tokens = int(train_seconds.argmin()), answers.num_tokens
     rows: list[dict[str, Any]] = [
         {"name": f"{arm.name} alone", "tokens_per_s": tokens / total}
         for arm, total in zip(arms, alone.sum(axis=0), strict=True)

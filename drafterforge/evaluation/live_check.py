@@ -1,4 +1,4 @@
-"""Decodes the suite live, in batches, and compares cycles with the replay and text with the target's."""
+"""Decodes the suite live, in batches, and compares the cycles with the replay and the text with the target's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 
 
-def decode_beside_replay(replay: SelectorReplay) -> list[dict[str, Any]]:
-    """Every drafter alone and the pool's selector, as the report lists them."""
+def compare_live_with_replay(replay: SelectorReplay) -> list[dict[str, Any]]:
+    """Entries of the curve `live`: each drafter alone, and the pool's selector."""
     engines, suite = _engines(replay), replay.cfg.suite
     prompts = [request.tokens for request in replay.requests]
     checks = []
@@ -36,7 +36,7 @@ def decode_beside_replay(replay: SelectorReplay) -> list[dict[str, Any]]:
 
 
 def _engines(replay: SelectorReplay) -> dict[str, Engine]:
-    """Every drafter alone, and the pool's selector; each drafter with one tree."""
+    """Each drafter alone and the pool's selector, without a scheduler."""
     pool, target, shape = replay.pool, replay.factory.target, replay.factory.shape
     engines = {}
     for name, drafter in pool.drafters.items():

@@ -1,4 +1,4 @@
-"""A warning of commands that measure time: other programs use the cores."""
+"""Warns commands that measure time when other programs use the processor cores."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from drafterforge.config.progress import say
 from drafterforge.evaluation.machine_load import MachineLoad
 
 SAMPLE_S = 0.2
-LEAST_CORES = 0.5  # what a quiet system uses by itself is less
+MIN_CORES = 0.5  # an idle system uses fewer
 
 
 def load_warning(other_cores: float, threads: int, cores: int) -> str | None:
-    """One line if other programs leave fewer cores than our threads need."""
-    if other_cores < LEAST_CORES or other_cores + threads <= cores:
+    """A warning if other programs leave fewer cores than this process has threads."""
+    if other_cores < MIN_CORES or other_cores + threads <= cores:
         return None
     return (
         f"warning: other programs use {min(other_cores, cores):.1f} of {cores} cores; "
-        "times measured now are too long and vary"
+        "times measured now are too high and vary"
     )
 
 
 def current_warning() -> str | None:
-    """The warning for this moment; takes 0.2 seconds."""
+    """The warning for the present load, sampled for 0.2 seconds."""
     load = MachineLoad()
     time.sleep(SAMPLE_S)
     other_cores = load.other_cores()
@@ -35,6 +35,5 @@ def current_warning() -> str | None:
 
 
 def warn_if_busy() -> None:
-    """Print the warning for this moment, if there is one."""
     if line := current_warning():
         say(line)

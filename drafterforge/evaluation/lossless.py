@@ -1,4 +1,4 @@
-"""Whether speculative output is the target's own, token for token; near ties are settled in float64."""
+"""Compares speculative output with autoregressive decoding, token for token; near ties are rerun in float64."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.load import Target
 
-NEAR_TIE = 1e-4  # a float32 difference at a smaller margin is decided by rounding, and rerun in float64
+NEAR_TIE = 1e-4  # float32 differences at a smaller top-2 margin are rounding, and rerun in float64
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The first difference on a prompt."""
+    """The first difference in the answer to a prompt."""
 
     method: str
     prompt: int  # index
     position: int  # of the first token that differs
     margin: float  # the target's top-1 minus top-2 logit there
-    rerun: bool  # settled in float64: equal there, so it does not count
+    rerun: bool  # the answers are equal in float64, so that it does not count
 
     def as_dict(self) -> dict:
-        """Plain values."""
         return asdict(self)
 
 
-def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """Index of the first token in which two answers differ; None if they are equal."""
-    if list(one) == list(other):
+def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int | None:
+    """Index of the first token that differs; None if the answers are equal."""
+    if list(tokens) == list(reference):
         return None
     return next(
-        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-        min(len(one), len(other)),
+        (i for i, (a, b) in enumerate(zip(tokens, reference, strict=False)) if a != b),
+        min(len(tokens), len(reference)),
     )
 
 
@@ -55,9 +54,9 @@ def find_mismatches(
     references: Sequence[Generation],
     exact: Callable[[], tuple[Engine, Engine]] | None = None,
 ) -> list[Mismatch]:
-    """Every prompt whose tokens differ from the reference, autoregressive decoding.
+    """A mismatch for each prompt whose tokens differ from the reference, autoregressive decoding.
 
-    exact() gives the method's and the autoregressive engine in float64, asked for only when a float32 difference stands
+    exact() returns the method's engine and the autoregressive engine in float64; called only for a float32 difference
     at a near tie.
     """
     mismatches = []
@@ -75,5 +74,5 @@ def find_mismatches(
 
 
 def count_mismatches(mismatches: Sequence[Mismatch]) -> int:
-    """Mismatches that stand: those that float64 did not settle."""
+    """Number of mismatches that remain in float64."""
     return sum(not mismatch.rerun for mismatch in mismatches)

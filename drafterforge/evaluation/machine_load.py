@@ -1,4 +1,4 @@
-"""How many processor cores other programs use while we measure."""
+"""Measures how many processor cores other programs use."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 
 from drafterforge.evaluation.measurements import Measurement
 
-STAT = Path("/proc/stat")
-IDLE = (3, 4)  # columns of a line of /proc/stat: idle, waiting for a disk
-GUEST = (8, 9)  # counted among the others already
+PROC_STAT = Path("/proc/stat")
+IDLE_COLUMNS = (3, 4)  # columns of a line of /proc/stat: idle, waiting for a disk
+GUEST_COLUMNS = (8, 9)  # already included in other columns
 
 
-def machine_of(measurements: Sequence[Measurement], threads: int) -> dict[str, Any]:
-    """Load while timing, as the report's curve `machine` has it: a session is a run without interruption."""
+def load_by_session(measurements: Sequence[Measurement], threads: int) -> dict[str, Any]:
+    """The curve `machine` of a report: load while timing.  A session is one uninterrupted run."""
     by_session: dict[int, list[Measurement]] = {}
-    for one in measurements:
-        if one.source == "live" and one.other_cores is not None:
-            by_session.setdefault(one.session, []).append(one)
+    for measurement in measurements:
+        if measurement.source == "live" and measurement.other_cores is not None:
+            by_session.setdefault(measurement.session, []).append(measurement)
     sessions = [
         {
             "began": datetime.fromtimestamp(session, UTC).isoformat(timespec="seconds"),
-            "requests": len({(one.axis, one.at, one.group) for one in parts}),
-            "other_cores": round(median(one.other_cores for one in parts), 2),
+            "requests": len({(measurement.axis, measurement.at, measurement.group) for measurement in parts}),
+            "other_cores": round(median(measurement.other_cores for measurement in parts), 2),
         }
         for session, parts in sorted(by_session.items())
     ]
@@ -35,33 +35,33 @@ def machine_of(measurements: Sequence[Measurement], threads: int) -> dict[str, A
 
 
 class MachineLoad:
-    """Counts from its creation on.  It knows Linux only: elsewhere `other_cores` is None."""
+    """Cores used by other programs since its creation.  Linux only: elsewhere `other_cores` is None."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()
-        self.busy = busy_seconds()
-        self.ours = process_seconds()
+        self.busy_s = busy_seconds()
+        self.process_s = process_seconds()
 
     def other_cores(self) -> float | None:
-        """Mean number of cores that other programs kept busy since then, 0 if the clock is too coarse to tell."""
-        elapsed, busy = time.perf_counter() - self.began, busy_seconds()
-        if self.busy is None or busy is None or elapsed <= 0:
+        """Mean number of cores that other programs kept busy; 0 if the clock is too coarse."""
+        elapsed, busy_s = time.perf_counter() - self.began, busy_seconds()
+        if self.busy_s is None or busy_s is None or elapsed <= 0:
             return None
-        others = busy - self.busy - (process_seconds() - self.ours)
-        return max(0.0, others / elapsed)
+        other_s = busy_s - self.busy_s - (process_seconds() - self.process_s)
+        return max(0.0, other_s / elapsed)
 
 
 def busy_seconds() -> float | None:
-    """Seconds that all cores together have been busy since the start of the machine; None where it is not told."""
+    """Busy seconds of all cores together since boot; None where the system does not report them."""
     try:
-        columns = STAT.read_text(encoding="ascii").splitlines()[0].split()[1:]
+        columns = PROC_STAT.read_text(encoding="ascii").splitlines()[0].split()[1:]
     except (OSError, IndexError):
         return None
-    ticks = sum(int(value) for place, value in enumerate(columns) if place not in (*IDLE, *GUEST))
+    ticks = sum(int(value) for column, value in enumerate(columns) if column not in (*IDLE_COLUMNS, *GUEST_COLUMNS))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def process_seconds() -> float:
-    """Processor seconds of this process, all its threads."""
+    """Processor seconds of all threads of this process."""
     times = os.times()
     return times.user + times.system

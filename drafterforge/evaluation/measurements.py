@@ -1,7 +1,7 @@
-"""`cycles.parquet`: every answer and every cycle that a report is made of, so that each figure can be recomputed.
+"""`cycles.parquet`: every answer and cycle behind a report, so that each figure can be recomputed.
 
-One table; a line is an answer (`kind` answer) or a cycle of one (`kind` cycle).  Requests decoded together share a
-`group`, and its `seconds` stand at each of their answers.
+A line is an answer (`kind` answer) or one of its cycles (`kind` cycle).  Requests decoded together share a `group`;
+each of their answers has the `seconds` of the group.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from drafterforge.evaluation.requests import Request
 from drafterforge.runtime.batch import STEPS, Cycle, Generation
 
 FILE = "cycles.parquet"
-CYCLE = [one.name for one in fields(Cycle)]
-WORDS = ("kind", "source", "method", "selector", "scheduler", "numerics", "dtype", "axis")
-REQUEST = ("domain", "before", "question")
-INTEGERS = ("group", "request", "turn", "prompt_tokens", "num_tokens", "batch_size", "peak_bytes", "cycle")
-COUNTED = ("depth", "num_nodes", "accept_length", "accepted", "top_k")
+CYCLE_COLUMNS = [column.name for column in fields(Cycle)]
+TEXT_COLUMNS = ("kind", "source", "method", "selector", "scheduler", "numerics", "dtype", "axis")
+REQUEST_COLUMNS = ("domain", "before", "question")
+INTEGER_COLUMNS = ("group", "request", "turn", "prompt_tokens", "num_tokens", "batch_size", "peak_bytes", "cycle")
+TREE_COLUMNS = ("depth", "num_nodes", "accept_length", "accepted", "top_k")
 SCHEMA = pyarrow.schema(
-    [(name, pyarrow.string()) for name in (*WORDS, *REQUEST, "drafter", "stop_reason", "options")]
+    [(name, pyarrow.string()) for name in (*TEXT_COLUMNS, *REQUEST_COLUMNS, "drafter", "stop_reason", "options")]
     + [("drafters", pyarrow.list_(pyarrow.string())), ("tokens", pyarrow.list_(pyarrow.int32()))]
-    + [(name, pyarrow.int64()) for name in (*INTEGERS, *COUNTED)]
+    + [(name, pyarrow.int64()) for name in (*INTEGER_COLUMNS, *TREE_COLUMNS)]
     + [(name, pyarrow.float64()) for name in ("temperature", "at", "seconds")]
     + [(f"{step}_s", pyarrow.float64()) for step in STEPS]
     + [("refresh_s", pyarrow.float64()), ("external", pyarrow.bool_())]
     + [("other_cores", pyarrow.float64()), ("session", pyarrow.int64())]
 )
-LATER = ("other_cores", "session")  # columns that files of earlier versions do not have
+OPTIONAL_COLUMNS = ("other_cores", "session")  # columns that files of earlier versions do not have
 
 
 @dataclass(frozen=True)
 class RequestInfo:
-    """What is recorded of a request, besides its answer."""
+    """A request without its answer."""
 
     request: int  # index in the suite
     domain: str
@@ -51,18 +51,17 @@ class RequestInfo:
 
     @staticmethod
     def of(index: int, request: Request) -> RequestInfo:
-        """Of a request of the suite."""
         return RequestInfo(index, request.domain, request.before, request.question, request.turn, len(request.tokens))
 
 
 @dataclass
 class Measurement:
-    """What one method made of requests that were decoded together, live or replayed."""
+    """Answers of one method to requests that were decoded together, live or replayed."""
 
     method: str
     requests: list[RequestInfo]
-    answers: list[Generation]  # of a replay: cycles without seconds
-    seconds: float = 0.0  # of all together; 0: replayed
+    answers: list[Generation]  # replayed cycles have no seconds
+    seconds: float = 0.0  # of the group; 0: replayed
     source: str = "live"  # live | replay
     selector: str = "none"
     scheduler: str = "none"
@@ -73,31 +72,29 @@ class Measurement:
     external: bool = False
     group: int = 0
     temperature: float = 0.0
-    axis: str = ""  # what was varied, in a scaling suite
-    at: float = 0.0  # its value
+    axis: str = ""  # the quantity that a scaling suite varies
+    at: float = 0.0  # value on that axis
     peak_bytes: int | None = None
     other_cores: float | None = None  # processor cores that other programs used meanwhile
-    session: int = 0  # when the process that measured it began, in Unix seconds
+    session: int = 0  # Unix time at which the measuring process began
 
     @property
     def domain(self) -> str:
-        """Of its requests, if they agree."""
+        """Domain of its requests; `mixed` for several."""
         domains = {request.domain for request in self.requests}
         return domains.pop() if len(domains) == 1 else "mixed"
 
     @property
     def num_tokens(self) -> int:
-        """Of all its answers."""
-        return sum(len(one.tokens) for one in self.answers)
+        return sum(len(answer.tokens) for answer in self.answers)
 
     @property
     def cycles(self) -> list[Cycle]:
-        """Of all its answers."""
-        return [cycle for one in self.answers for cycle in one.cycles]
+        return [cycle for answer in self.answers for cycle in answer.cycles]
 
 
 def save_measurements(path: Path, measurements: Sequence[Measurement]) -> None:
-    """Write measurements; a kill leaves the whole file or none.  The same measurements give the same bytes."""
+    """Write measurements atomically; equal measurements give equal bytes."""
     lines = [line for measurement in measurements for line in _lines(measurement)]
     file = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_pylist(lines, schema=SCHEMA), file, compression="zstd")
@@ -105,18 +102,17 @@ def save_measurements(path: Path, measurements: Sequence[Measurement]) -> None:
 
 
 def load_measurements(path: Path) -> list[Measurement]:
-    """Read what `save_measurements` wrote."""
     try:
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise ArtifactError(f"{path} is no table of cycles ({error}); type overwrite=true to measure again") from error
-    if missing := sorted(set(SCHEMA.names) - set(LATER) - set(table.column_names)):
+    if missing := sorted(set(SCHEMA.names) - set(OPTIONAL_COLUMNS) - set(table.column_names)):
         raise ArtifactError(f"{path} has no column {missing[0]}; wanted a cycles.parquet that eval wrote")
     measurements: list[Measurement] = []
     key = None
     for line in table.to_pylist():
         if line["kind"] == "cycle":
-            measurements[-1].answers[-1].cycles.append(Cycle(**{name: line[name] for name in CYCLE}))
+            measurements[-1].answers[-1].cycles.append(Cycle(**{name: line[name] for name in CYCLE_COLUMNS}))
             continue
         group = tuple(line[name] for name in ("source", "method", "axis", "at", "temperature", "group"))
         if group != key or line["batch_size"] == 1:
@@ -130,9 +126,9 @@ def load_measurements(path: Path) -> list[Measurement]:
 
 
 def _lines(measurement: Measurement) -> Iterator[dict[str, Any]]:
-    copied = ("source", "method", "selector", "scheduler", "numerics", "dtype", "axis", "at", "temperature", "group")
-    copied += ("external", "drafters", "options", "other_cores", "session")
-    shared = {name: getattr(measurement, name) for name in copied} | {"batch_size": len(measurement.answers)}
+    keys = ("source", "method", "selector", "scheduler", "numerics", "dtype", "axis", "at", "temperature", "group")
+    keys += ("external", "drafters", "options", "other_cores", "session")
+    shared = {name: getattr(measurement, name) for name in keys} | {"batch_size": len(measurement.answers)}
     for request, answer in zip(measurement.requests, measurement.answers, strict=True):
         shared |= {info.name: getattr(request, info.name) for info in fields(RequestInfo)}
         yield {
@@ -146,9 +142,9 @@ def _lines(measurement: Measurement) -> Iterator[dict[str, Any]]:
             **{f"{step}_s": answer.time_s.get(step, 0.0) for step in STEPS},
         }
         for number, cycle in enumerate(answer.cycles):
-            yield {**shared, "kind": "cycle", "cycle": number, **{name: getattr(cycle, name) for name in CYCLE}}
+            yield {**shared, "kind": "cycle", "cycle": number, **{name: getattr(cycle, name) for name in CYCLE_COLUMNS}}
 
 
 def _measurement(line: dict[str, Any]) -> Measurement:
-    names = {one.name for one in fields(Measurement)} - {"requests", "answers"}
+    names = {column.name for column in fields(Measurement)} - {"requests", "answers"}
     return Measurement(requests=[], answers=[], **{name: line[name] for name in names if line.get(name) is not None})

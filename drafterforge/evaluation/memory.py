@@ -1,4 +1,4 @@
-"""Most memory that a piece of work held beyond what was held before it."""
+"""Peak memory of a piece of work, beyond the memory in use before it."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass
-class Held:
-    """Filled when the work is done."""
+class PeakMemory:
+    """Set when the work ends."""
 
-    num_bytes: int | None = None  # None: this system does not tell
+    num_bytes: int | None = None  # None: this system does not report it
 
 
 @contextlib.contextmanager
-def peak(device: torch.device) -> Iterator[Held]:
-    """Measures what is done inside: the allocator's bytes on a GPU, resident bytes of the process on Linux."""
-    held = Held()
+def measure_peak(device: torch.device) -> Iterator[PeakMemory]:
+    """Measure the work inside: bytes of the allocator on a GPU, resident bytes of the process on Linux."""
+    memory = PeakMemory()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        yield held
-        held.num_bytes = torch.cuda.max_memory_allocated(device) - before
+        yield memory
+        memory.num_bytes = torch.cuda.max_memory_allocated(device) - before
         return
     try:
         _trim()
-        RESET.write_text("5")  # the peak is counted from here on
+        RESET.write_text("5")  # resets the peak
         before = _resident("VmRSS")
     except OSError:
-        yield held
+        yield memory
         return
-    yield held
-    held.num_bytes = max(0, _resident("VmHWM") - before)
+    yield memory
+    memory.num_bytes = max(0, _resident("VmHWM") - before)
 
 
 def _trim() -> None:
-    """Give freed memory back to the system: what is taken from it again would look as if it cost nothing."""
-    with contextlib.suppress(OSError, AttributeError):  # other C libraries have no such function
+    """Return freed memory to the system; memory reused from the heap would not count."""
+    with contextlib.suppress(OSError, AttributeError):  # only glibc has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 
 

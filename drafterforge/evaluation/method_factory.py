@@ -1,4 +1,4 @@
-"""The methods that a suite times: ours with every drafter, selector and policy, and other programs'."""
+"""Builds the methods that a suite times: drafters, selectors and policies of ours, and other programs."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ from drafterforge.tree.grow import TreeShape
 
 INVARIANT = f"{AUTOREGRESSIVE}, invariant"
 GENERALIST, EXPERT, DEFAULT, BUNDLE = "generalist", "expert", "default", "the bundle"
-DATASTORE = "datastore"  # behind a +: the datastore of the pool, or retrieval in the text if it has none
+DATASTORE = "datastore"  # after a +: the datastore of the pool, or retrieval in the text if it has none
 GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"
 EXTERNAL = {GENERATE: "HF generate", LOOKUP: f"HF prompt lookup ({LOOKUP_TOKENS})", OPENVINO: "OpenVINO GenAI"}
 STATIC = "static"
 
 
 class MethodFactory:
-    """Builds methods by name; what several share, such as a policy or another program's model, is opened once."""
+    """Builds methods by name; policies and models of other programs are opened once and shared."""
 
     def __init__(
         self, cfg: EvaluateConfig, target: Target, pool: Pool, shape: TreeShape, bundle: Path | None = None
     ) -> None:
-        """bundle: folder that the method `the bundle` decodes with."""
+        """bundle: folder of the method `the bundle`."""
         self.cfg, self.target, self.pool, self.shape, self.bundle = cfg, target, pool, shape, bundle
         self.numerics = choose_numerics(cfg.runtime.numerics, target)
         self.policies: dict[str, Scheduler | None] = {"": pool.scheduler, STATIC: None}
         self.model: Any = None
 
     def build(self, names: Sequence[str]) -> list[Method]:
-        """The methods, plain decoding first; with invariant numerics also plain decoding in those."""
+        """The named methods after plain decoding; invariant numerics add plain decoding in them."""
         methods = {AUTOREGRESSIVE: Method(AUTOREGRESSIVE, Engine(self.target, numerics="fast"))}
         if self.numerics == "invariant":
             methods[INVARIANT] = Method(INVARIANT, Engine(self.target, numerics=self.numerics))
@@ -74,17 +74,17 @@ class MethodFactory:
         return list(methods.values())
 
     def reference_of(self, method: str, external: bool = False) -> str:
-        """The method whose tokens this one has to give: plain decoding in its numerics."""
+        """The method that must produce the same tokens: plain decoding in the same numerics."""
         fast = external or method == AUTOREGRESSIVE or self.numerics == "fast"
         return AUTOREGRESSIVE if fast else INVARIANT
 
     def for_target(self, target: Target) -> MethodFactory:
-        """The same on another copy of the target."""
+        """A factory of the same methods on another copy of the target."""
         pool, shape = build_pool(self.cfg.pool, self.cfg.runtime, RunsFolder(self.cfg.runs_dir, target), self.cfg.seed)
         return MethodFactory(self.cfg, target, pool, shape, self.bundle)
 
     def with_pool_size(self, count: int) -> MethodFactory:
-        """With the first `count` drafters of the pool alone."""
+        """A factory whose pool has only the first `count` drafters."""
         names, options = self.pool.names[:count], dict(self.pool.options)
         if options.get("costs") is not None:
             options["costs"] = options["costs"][:count]
@@ -100,33 +100,33 @@ class MethodFactory:
         return MethodFactory(self.cfg, self.target, pool, self.shape)
 
     def method(self, name: str) -> Method:
-        """One method; `A/POLICY` is A with the trees of that policy."""
+        """A method by name; `A/POLICY` is A with the trees of that policy."""
         if name in EXTERNAL:
             return self.external(name)
         if name == BUNDLE:
             return self.bundle_method()
-        what, _, policy = name.partition("/")
-        if what == GENERALIST:
+        base, _, policy = name.partition("/")
+        if base == GENERALIST:
             return self.single(self.pool.names[0], policy)
-        if what == EXPERT:
+        if base == EXPERT:
             return self.expert(policy)
-        if what in (*self.pool.names, RETRIEVAL):
-            return self.single(what, policy)
-        if pair := parse_hybrid(what):
+        if base in (*self.pool.names, RETRIEVAL):
+            return self.single(base, policy)
+        if pair := parse_hybrid(base):
             drafter, retrieval = pair[0], self.datastore if pair[1] == DATASTORE else pair[1]
             if drafter == EXPERT:
                 return self.expert(retrieval=retrieval)
             return self.hybrid(self.pool.names[0] if drafter == GENERALIST else drafter, retrieval)
-        return self.selection(self.cfg.pool.selector if what == DEFAULT else what, policy)
+        return self.selection(self.cfg.pool.selector if base == DEFAULT else base, policy)
 
     def single(self, drafter: str, policy: str = "") -> Method:
         """One drafter of the pool."""
         engine = self.engine(drafter, policy)
-        typed = f"drafter={drafter}" + (f" pool.scheduler={policy}" if policy else "")
-        return Method(f"{drafter} alone{_with(policy)}", engine, "static", policy or STATIC, [drafter], typed=typed)
+        args = f"drafter={drafter}" + (f" pool.scheduler={policy}" if policy else "")
+        return Method(f"{drafter} alone{_with(policy)}", engine, "static", policy or STATIC, [drafter], cli_args=args)
 
     def engine(self, name: str, policy: str = "") -> Engine:
-        """Decodes with one drafter of the pool."""
+        """An engine with one drafter of the pool."""
         scheduler = self.scheduler(policy) if policy else None
         if name == RETRIEVAL and name not in self.pool.drafters and scheduler is None:
             shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, RETRIEVAL)
@@ -139,7 +139,7 @@ class MethodFactory:
         return Engine(self.target, drafter, self.pool.shape_of(name, self.shape), numerics=self.numerics)
 
     def hybrid(self, drafter: str, retrieval: str) -> Method:
-        """A drafter of the pool with retrieval in its trees, built if the pool does not have it."""
+        """A drafter of the pool with retrieval in its trees, built if the pool has none."""
         if self.is_hybrid(drafter, retrieval):
             return self.single(drafter)
         parts = self.pool.drafters.get(drafter), self.retrieval_drafter(retrieval)
@@ -152,25 +152,25 @@ class MethodFactory:
         shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, joint.kind)
         engine = Engine(self.target, joint, shape, numerics=self.numerics)
         name = f"{drafter}{JOINT}{retrieval}"
-        return Method(name, engine, "static", "worth", [drafter, retrieval], typed=f"drafter={name}")
+        return Method(name, engine, "static", "worth", [drafter, retrieval], cli_args=f"drafter={name}")
 
     @property
     def datastore(self) -> str:
-        """Name of the pool's datastore; retrieval in the text alone if it has none."""
+        """Name of the pool's datastore, or of retrieval in the text if it has none."""
         names = [name for name, drafter in self.pool.drafters.items() if drafter.kind == RETRIEVAL]
         return next((name for name in names if name != RETRIEVAL), RETRIEVAL)
 
     def is_hybrid(self, drafter: str, retrieval: str) -> bool:
-        """Whether a drafter of the pool has this retrieval drafter in its trees."""
+        """Whether a drafter of the pool is a hybrid with this retrieval drafter."""
         return drafter in self.pool.drafters and (parse_hybrid(drafter) or ("", ""))[1] == retrieval
 
     def retrieval_drafter(self, name: str) -> Drafter | None:
-        """The retrieval drafter of this name; the one without a datastore need not be in the pool."""
+        """A retrieval drafter by name; retrieval in the text need not be in the pool."""
         drafter = self.pool.drafters.get(name, Retrieval() if name == RETRIEVAL else None)
         return drafter if drafter is not None and drafter.kind == RETRIEVAL else None
 
     def expert(self, policy: str = "", retrieval: str = "") -> Method:
-        """For each request the drafter of its domain, or the generalist.  retrieval: what is in their trees."""
+        """The drafter of each request's domain, else the generalist.  retrieval: drafter that joins their trees."""
         if retrieval and self.retrieval_drafter(retrieval) is None:
             raise ConfigError(
                 f"suite.methods has {EXPERT}{JOINT}{retrieval}, but {retrieval} is no retrieval drafter of the pool; "
@@ -196,7 +196,7 @@ class MethodFactory:
         )
 
     def selection(self, selector: str, policy: str = "") -> Method:
-        """A selector over the whole pool; the pool's selector with the pool's options and policy."""
+        """A selector over the pool.  The pool's own selector has the configured options and router."""
         is_configured = selector == self.cfg.pool.selector
         options = self.pool.options if is_configured else {"seed": self.cfg.seed}
         scheduler = self.scheduler(policy)
@@ -212,32 +212,33 @@ class MethodFactory:
         schedule = policy or self.cfg.pool.scheduler or STATIC
         name = f"{selector} over the pool{_with(schedule) if scheduler is not None else ''}"
         engine = Engine(self.target, pool, self.shape, numerics=self.numerics)
-        return Method(name, engine, selector, schedule, self.pool.names, typed=self._pool_typed(selector, schedule))
+        return Method(name, engine, selector, schedule, self.pool.names, cli_args=self._pool_args(selector, schedule))
 
-    def _pool_typed(self, selector: str, schedule: str) -> str:
-        """What `generate` is given to decode with the pool."""
-        cfg, plain = self.cfg.pool, PoolConfig()
-        typed = ["drafter=pool"]
-        typed += [f'"pool.drafters=[{",".join(cfg.drafters)}]"'] if cfg.drafters else []
-        typed += [f"pool.selector={selector}"] if selector != plain.selector else []
-        typed += [f"pool.router={cfg.router}"] if cfg.router else []
-        return " ".join(typed + ([f"pool.scheduler={schedule}"] if schedule != STATIC else []))
+    def _pool_args(self, selector: str, schedule: str) -> str:
+        """Arguments of `generate` that decode with the pool."""
+        cfg, default = self.cfg.pool, PoolConfig()
+        args = ["drafter=pool"]
+        args += [f'"pool.drafters=[{",".join(cfg.drafters)}]"'] if cfg.drafters else []
+        args += [f"pool.selector={selector}"] if selector != default.selector else []
+        args += [f"pool.router={cfg.router}"] if cfg.router else []
+        args += [f"pool.scheduler={schedule}"] if schedule != STATIC else []
+        return " ".join(args)
 
     def bundle_method(self) -> Method:
-        """The bundle as it opens, by its defaults."""
+        """The bundle with its default drafters, selector and scheduler."""
         defaults = read_record(self.bundle).defaults
         engine = open_bundle(self.bundle, target=self.target)
         return Method(BUNDLE, engine, defaults.selector, defaults.scheduler or STATIC, list(defaults.drafters))
 
     def scheduler(self, policy: str) -> Scheduler | None:
-        """A policy by name; empty: the pool's."""
+        """A policy by name; the pool's if the name is empty."""
         if policy not in self.policies:
             runs = RunsFolder(self.cfg.runs_dir, self.target)
             self.policies[policy] = open_scheduler(runs, policy, self.pool.drafters)
         return self.policies[policy]
 
     def external(self, name: str) -> Method:
-        """Another program's decoding of the same weights."""
+        """Another program that decodes the same weights."""
         if name == OPENVINO:
             files = require_openvino(self.cfg.suite.openvino)
             return Method(EXTERNAL[name], OpenVINO(open_pipeline(files, self.target), self.target), external=True)
@@ -251,25 +252,23 @@ def _with(policy: str) -> str:
 
 
 def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -> None:
-    """Refuse names that mean nothing.  drafters: the pool's; None: not known yet, so that one of them may be meant."""
+    """Refuse unknown method names.  drafters: of the pool; None: not loaded yet, so that names are not checked."""
     selectors = [name for name in selector_names() if name not in ("static", "oracle")]
-    known = [AUTOREGRESSIVE, GENERALIST, EXPERT, DEFAULT, RETRIEVAL, *EXTERNAL, *selectors, *(drafters or ())]
+    candidates = [AUTOREGRESSIVE, GENERALIST, EXPERT, DEFAULT, RETRIEVAL, *EXTERNAL, *selectors, *(drafters or ())]
     for name in names:
-        what, slash, policy = name.partition("/")
-        bare = what in (AUTOREGRESSIVE, *EXTERNAL) or parse_hybrid(what)
+        base, slash, policy = name.partition("/")
+        bare = base in (AUTOREGRESSIVE, *EXTERNAL) or parse_hybrid(base)
         if slash and (bare or not policy):
-            raise ConfigError(
-                f"suite.methods has {name!r}; a policy goes behind a drafter or selector: general/planner"
-            )
-        if drafters is None or what in known or parse_hybrid(what):
+            raise ConfigError(f"suite.methods has {name!r}; a policy follows a drafter or selector, as general/planner")
+        if drafters is None or base in candidates or parse_hybrid(base):
             continue
-        close = difflib.get_close_matches(what, known, 1)
+        close = difflib.get_close_matches(base, candidates, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"suite.methods has {what!r}, which is no drafter of the pool, selector or method{hint}")
+        raise ConfigError(f"suite.methods has {base!r}, which is no drafter of the pool, selector or method{hint}")
 
 
 def check_suite(cfg: EvaluateConfig) -> None:
-    """Refuse names and options that do not exist before anything is loaded or decoded."""
+    """Refuse unknown names and options before anything is loaded."""
     if cfg.suite.name == "papers" and not cfg.suite.questions:
         raise ConfigError("suite=papers needs question files; type suite.questions=FOLDER, with *.jsonl in it")
     check_selector(cfg.pool, typed_target(cfg))
@@ -280,14 +279,16 @@ def check_suite(cfg: EvaluateConfig) -> None:
     for name in cfg.suite.selectors:
         check_options(name, ())
     if "router" in cfg.suite.selectors and not cfg.pool.router:
-        raise ConfigError("suite.selectors names router, and there is none; type pool.router=NAME")
+        raise ConfigError("suite.selectors names router, but the pool has none; type pool.router=NAME")
     if "oracle" in cfg.suite.selectors:
-        raise ConfigError("suite.selectors names oracle, which is the row `best in hindsight` anyway; leave it out")
+        raise ConfigError(
+            "suite.selectors names oracle, which is the row `best in hindsight` of every report; leave it out"
+        )
 
 
-def name_missing_experts(cfg: EvaluateConfig, pool: Pool, requests: Sequence[Request]) -> None:
-    """Say for which domains `expert` has no drafter and is the generalist."""
+def report_missing_experts(cfg: EvaluateConfig, pool: Pool, requests: Sequence[Request]) -> None:
+    """Print the domains without a drafter, for which `expert` is the generalist."""
     if EXPERT in [domain_of(name.partition("/")[0]) for name in cfg.suite.methods]:
-        wanted = dict.fromkeys(request.expert_name for request in requests)
-        if missing := [name for name in wanted if name not in map(domain_of, pool.names)]:
-            say(f"no drafter of the pool is named {', '.join(missing)}: there `expert` is {pool.names[0]}")
+        experts = dict.fromkeys(request.expert_name for request in requests)
+        if missing := [name for name in experts if name not in map(domain_of, pool.names)]:
+            say(f"the pool has no drafter for {', '.join(missing)}: there `expert` is {pool.names[0]}")

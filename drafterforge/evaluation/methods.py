@@ -1,4 +1,4 @@
-"""What is measured: an engine and how the report calls it."""
+"""Methods that are measured: an engine and its name in the report."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ AUTOREGRESSIVE = "autoregressive"
 
 @dataclass
 class Method:
-    """An engine under test and how the report calls it."""
+    """An engine under test and its name in the report."""
 
     name: str
-    engine: Engine | Any  # whatever has `generate(prompts, max_new_tokens, sampling)` and `numerics`
+    engine: Engine | Any  # anything with `generate(prompts, max_new_tokens, sampling)` and `numerics`
     selector: str = "none"
     scheduler: str = "none"
     drafters: list[str] = field(default_factory=list)
     experts: Mapping[str, Engine] = field(default_factory=dict)  # by name, for requests that have an expert
-    external: bool = False  # another program's: its text may differ, which is not a fault of ours
-    typed: str = ""  # what `generate` and `serve` are given to decode with it; empty: they cannot
+    external: bool = False  # another program, whose text may differ without being a fault
+    cli_args: str = ""  # arguments of `generate` and `serve` that select it; empty: there are none
 
     def engine_of(self, request: Request) -> Engine:
-        """The engine that decodes a request."""
         return self.experts.get(request.expert_name, self.engine)
 
 
 def commands_of(cfg: EvaluateConfig, methods: Sequence[Method]) -> dict[str, str]:
-    """The command that decodes with each method, where there is one."""
+    """The command that decodes with each method; methods without a command are left out."""
     target = typed_target(cfg)
-    return {one.name: f'drafterforge generate {one.typed}{target} prompt="..."' for one in methods if one.typed}
+    return {
+        method.name: f'drafterforge generate {method.cli_args}{target} prompt="..."'
+        for method in methods
+        if method.cli_args
+    }
 
 
 def rotate(methods: Sequence[Method], turn: int) -> list[Method]:
-    """The methods in the order of a turn: each turn begins with the next method, so that drift hits all alike."""
+    """The methods rotated by `turn`, so that machine drift affects all methods alike."""
     first = turn % len(methods)
     return [*methods[first:], *methods[:first]]

@@ -1,4 +1,4 @@
-"""Compares every timed answer with plain decoding; a float32 difference at a near tie is decoded again in float64."""
+"""Compares every timed answer with plain decoding; float32 differences at near ties are rerun in float64."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ from drafterforge.targets.load import load_target
 
 
 class FixedSampling:
-    """An engine that always samples in the given way."""
+    """An engine with one fixed sampling."""
 
     def __init__(self, engine: Engine, sampling: Sampling) -> None:
         self.engine, self.sampling = engine, sampling
 
     def generate(self, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Generation]:
-        """Answers, drawn in that way."""
         return self.engine.generate(prompts, max_new_tokens, self.sampling)
 
 
 def settle_mismatches(
     cfg: EvaluateConfig, factory: MethodFactory, requests: Sequence[Request], measurements: Sequence[Measurement]
 ) -> list[dict[str, Any]]:
-    """First differences from plain decoding, as the report lists them."""
+    """First differences from plain decoding: the curve `mismatches` of the report."""
     target = factory.target
 
     @cache
@@ -48,26 +47,28 @@ def settle_mismatches(
     def float64_factory() -> MethodFactory:
         return factory.for_target(load_target(dataclasses.replace(cfg.target, dtype="float64")))
 
-    def float64_engines(one: Measurement, request: Request, sampling: Sampling) -> tuple[FixedSampling, FixedSampling]:
-        methods = float64_methods(_pool_size(one))
-        engines = methods[one.method].engine_of(request), methods[AUTOREGRESSIVE].engine
-        return FixedSampling(engines[0], sampling), FixedSampling(engines[1], sampling)
+    def float64_engines(
+        measurement: Measurement, request: Request, sampling: Sampling
+    ) -> tuple[FixedSampling, FixedSampling]:
+        methods = float64_methods(_pool_size(measurement))
+        engine, baseline = methods[measurement.method].engine_of(request), methods[AUTOREGRESSIVE].engine
+        return FixedSampling(engine, sampling), FixedSampling(baseline, sampling)
 
-    by_key = {_key(one, one.method): one for one in measurements}
+    by_key = {_key(measurement, measurement.method): measurement for measurement in measurements}
     mismatches = []
-    for one in measurements:
-        reference = by_key[_key(one, factory.reference_of(one.method, one.external))]
-        for info, answer, wanted in zip(one.requests, one.answers, reference.answers, strict=True):
-            if answer.tokens == wanted.tokens:
+    for measurement in measurements:
+        reference = by_key[_key(measurement, factory.reference_of(measurement.method, measurement.external))]
+        for info, answer, expected in zip(measurement.requests, measurement.answers, reference.answers, strict=True):
+            if answer.tokens == expected.tokens:
                 continue
             request = requests[info.request]
-            sampling = samplings(one.temperature, cfg.seed + info.request, 1)[0]
-            rerun = target.dtype == torch.float32 and not one.external
-            exact = (lambda o=one, r=request, s=sampling: float64_engines(o, r, s)) if rerun else None
-            pair = [Generation(request.tokens, each.tokens) for each in (answer, wanted)]
-            (mismatch,) = find_mismatches(one.method, target, pair[:1], pair[1:], exact)
-            where = {"prompt": info.request, "temperature": one.temperature, "axis": one.axis, "at": one.at}
-            mismatches.append(mismatch.as_dict() | where)
+            sampling = samplings(measurement.temperature, cfg.seed + info.request, 1)[0]
+            rerun = target.dtype == torch.float32 and not measurement.external
+            exact = (lambda m=measurement, r=request, s=sampling: float64_engines(m, r, s)) if rerun else None
+            pair = [Generation(request.tokens, generation.tokens) for generation in (answer, expected)]
+            (mismatch,) = find_mismatches(measurement.method, target, pair[:1], pair[1:], exact)
+            section = {key: getattr(measurement, key) for key in ("temperature", "axis", "at")}
+            mismatches.append(mismatch.as_dict() | {"prompt": info.request, **section})
     return mismatches
 
 
@@ -78,9 +79,9 @@ def _methods_by_name(factory: MethodFactory, pool_size: int) -> dict[str, Method
 
 
 def _pool_size(measurement: Measurement) -> int:
-    """Drafters of the pool that was measured; 0: all."""
+    """Number of drafters in the measured pool; 0: all."""
     return int(measurement.at) if measurement.axis == POOL_SIZE else 0
 
 
-def _key(one: Measurement, method: str) -> tuple:
-    return method, one.axis, one.at, one.temperature, one.group
+def _key(measurement: Measurement, method: str) -> tuple:
+    return method, measurement.axis, measurement.at, measurement.temperature, measurement.group

@@ -1,4 +1,4 @@
-"""Other programs' decoding of the same weights: transformers, FlashSpec and OpenVINO GenAI."""
+"""Other programs that decode the same weights: transformers, FlashSpec and OpenVINO GenAI."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.targets.load import Target
 from drafterforge.targets.stored import read_config
 
-LOOKUP_TOKENS = 10  # that prompt lookup drafts, as its documentation suggests
-FLASHSPEC_TOKENS = 4  # that FlashSpec's drafts, by its own default
+LOOKUP_TOKENS = 10  # tokens drafted by prompt lookup, as its documentation suggests
+FLASHSPEC_TOKENS = 4  # tokens drafted by FlashSpec, its default
 
 
 class OtherEngine:
-    """Another program that decodes greedily, one prompt at a time; as a method it looks like an engine."""
+    """Another program with the interface of an engine; decodes greedily, one prompt at a time."""
 
     program = ""  # its name in errors
     numerics = "fast"
@@ -35,10 +35,12 @@ class OtherEngine:
         max_new_tokens: int,
         sampling: Sampling | Sequence[Sampling] = GREEDY,
     ) -> list[Generation]:
-        """Greedy answers.  A cycle is a forward pass behind the prompt's own."""
+        """Greedy answers.  Each forward pass after the prefill is a cycle."""
         samplings = [sampling] if isinstance(sampling, Sampling) else sampling
-        if not all(one.plain for one in samplings):
-            raise ConfigError(f"{self.program}'s sampling draws other noise than ours; measure it greedily")
+        if not all(sampling.plain for sampling in samplings):
+            raise ConfigError(
+                f"{self.program} samples with other noise, so that its text cannot be compared; measure it greedily"
+            )
         return [self._answer(list(prompt), max_new_tokens) for prompt in prompts]
 
     def _answer(self, prompt: list[int], max_new_tokens: int) -> Generation:
@@ -46,9 +48,9 @@ class OtherEngine:
 
 
 class Transformers(OtherEngine):
-    """`generate` of transformers on a target's folder, in its dtype, with its end tokens.
+    """`generate` of transformers in the target's dtype and with its end tokens.
 
-    What a pass accepted is told by the cache of the next one.
+    The accept length of a pass follows from the cache length at the next one.
     """
 
     program = "transformers"
@@ -56,13 +58,13 @@ class Transformers(OtherEngine):
     def __init__(self, model: Any, target: Target, **options: Any) -> None:
         """model: see `open_model`.  options: of `generate`."""
         self.model, self.target, self.options = model, target, options
-        self.seen: list[tuple[int, int]] = []  # of each forward pass: tokens known before it, tokens read in it
+        self.passes: list[tuple[int, int]] = []  # of each forward pass: tokens in the cache, tokens read
 
     @torch.inference_mode()
     def _answer(self, prompt: list[int], max_new_tokens: int) -> Generation:
         ids = torch.tensor([prompt], device=self.target.device)
-        self.seen.clear()
-        noting = self.model.register_forward_pre_hook(self._note, with_kwargs=True)
+        self.passes.clear()
+        hook = self.model.register_forward_pre_hook(self._record_pass, with_kwargs=True)
         try:
             began = self._now()
             out = self.model.generate(
@@ -76,7 +78,7 @@ class Transformers(OtherEngine):
             )
             seconds = self._now() - began
         finally:
-            noting.remove()
+            hook.remove()
         tokens = out[0, len(prompt) :].tolist()
         answer = Generation(prompt, tokens, cycles=self._cycles(len(prompt), len(tokens)))
         answer.time_s |= {"total": seconds}
@@ -87,23 +89,23 @@ class Transformers(OtherEngine):
             torch.cuda.synchronize(self.target.device)
         return time.perf_counter()
 
-    def _note(self, _: Any, args: tuple, given: dict[str, Any]) -> None:
-        ids = given.get("input_ids", args[0] if args else None)
-        past = given.get("past_key_values")
-        self.seen.append((0 if past is None else int(past.get_seq_length()), int(ids.shape[1])))
+    def _record_pass(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        past = kwargs.get("past_key_values")
+        self.passes.append((0 if past is None else int(past.get_seq_length()), int(ids.shape[1])))
 
     def _cycles(self, prompt_tokens: int, num_tokens: int) -> list[Cycle]:
-        """The passes behind the prompt's own, which emits the first token (and whatever was looked up with it)."""
-        committed = [past for past, _ in self.seen[1:]] + [prompt_tokens + num_tokens - 1]
+        """Cycles of the passes after the prefill."""
+        committed = [past for past, _ in self.passes[1:]] + [prompt_tokens + num_tokens - 1]
         return [
             Cycle(depth=read - 1, num_nodes=read, accept_length=after - before, accepted=after - before - 1)
-            for (before, after), (_, read) in zip(pairwise(committed), self.seen[1:], strict=True)
+            for (before, after), (_, read) in zip(pairwise(committed), self.passes[1:], strict=True)
             if after > before
         ]
 
 
 def open_model(target: Target) -> Any:
-    """The target's weights as transformers runs them."""
+    """The target's weights as a model of transformers."""
     model = AutoModelForCausalLM.from_pretrained(
         target.folder, config=read_config(target.folder), dtype=target.dtype, use_safetensors=True
     )
@@ -111,15 +113,12 @@ def open_model(target: Target) -> Any:
 
 
 class FlashSpec(OtherEngine):
-    """FlashSpec with its prompt lookup, which needs no second model; its loop runs the model of transformers.
-
-    Its passes are not told: it counts them otherwise.
-    """
+    """FlashSpec with its prompt lookup, on the model of transformers; it does not report its passes."""
 
     program = "FlashSpec"
 
     def __init__(self, model: Any, target: Target, gamma: int = FLASHSPEC_TOKENS) -> None:
-        """model: see `open_model`.  gamma: tokens that are looked up."""
+        """model: see `open_model`.  gamma: tokens drafted by prompt lookup."""
         from flashspec import BanditConfig, FlashSpecConfig, SamplingConfig, SpeculativeEngine
         from flashspec.engine import NgramDrafter, TargetModel
 
@@ -136,8 +135,8 @@ class FlashSpec(OtherEngine):
     def _answer(self, prompt: list[int], max_new_tokens: int) -> Generation:
         ids = torch.tensor([prompt], device=self.target.device)
         began = time.perf_counter()
-        found = self.engine.generate(ids, max_new_tokens)
-        tokens = found.output_ids[0, : found.n_tokens_generated].tolist()
+        output = self.engine.generate(ids, max_new_tokens)
+        tokens = output.output_ids[0, : output.n_tokens_generated].tolist()
         seconds = time.perf_counter() - began
         answer = Generation(prompt, tokens)
         answer.time_s |= {"total": seconds}
@@ -145,7 +144,7 @@ class FlashSpec(OtherEngine):
 
 
 class OpenVINO(OtherEngine):
-    """`LLMPipeline` of OpenVINO GenAI on the CPU, autoregressive, on its own files of the target."""
+    """`LLMPipeline` of OpenVINO GenAI on the CPU, autoregressive, on an OpenVINO export of the target."""
 
     program = "OpenVINO GenAI"
 
@@ -171,12 +170,12 @@ class OpenVINO(OtherEngine):
 
 
 def require_openvino(folder: str) -> Path:
-    """The folder, if OpenVINO GenAI is installed and can open it; else one line."""
+    """The folder of an OpenVINO export; ConfigError if it has none or OpenVINO GenAI is not installed."""
     files = Path(folder).expanduser()
     if not folder or not (files / "openvino_model.xml").is_file():
-        found = f"{folder} has no openvino_model.xml" if folder else "suite.openvino names no folder"
+        problem = f"{folder} has no openvino_model.xml" if folder else "suite.openvino names no folder"
         raise ConfigError(
-            f"{found}; type `optimum-cli export openvino -m TARGET --task text-generation-with-past "
+            f"{problem}; type `optimum-cli export openvino -m TARGET --task text-generation-with-past "
             "--weight-format fp32 FOLDER`, then suite.openvino=FOLDER"
         )
     if find_spec("openvino_genai") is None:
@@ -185,11 +184,11 @@ def require_openvino(folder: str) -> Path:
 
 
 def open_pipeline(folder: Path, target: Target) -> Any:
-    """OpenVINO's pipeline of the target's files, which computes in the target's dtype."""
+    """OpenVINO's pipeline on an export of the target, in the target's dtype."""
     import openvino_genai
 
     precisions = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
     if target.device.type != "cpu" or target.dtype not in precisions:
-        raise ConfigError(f"OpenVINO is measured on the CPU, in {', '.join(precisions.values())}; leave openvino out")
+        raise ConfigError(f"OpenVINO is measured on the CPU in {', '.join(precisions.values())}; leave openvino out")
     settings = {"INFERENCE_PRECISION_HINT": precisions[target.dtype], "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     return openvino_genai.LLMPipeline(str(folder), "CPU", **settings)

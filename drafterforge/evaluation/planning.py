@@ -1,7 +1,7 @@
-"""Estimates of what a pool will take, from the target's config alone: time, disk, memory and bundle size.
+"""Estimates time, disk, memory and bundle size of a pool from the target's config alone.
 
-Every estimate names how it was derived.  Rates that were measured on this device come first; else they follow from two
-rates of the device, which are timed for a second: bytes that it reads and multiplications that it does per second.
+Every estimate names its derivation.  Rates measured on this device come first; else rates follow from two figures of
+the device, timed for a second: bytes read and multiplications done per second.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from drafterforge.errors import ArtifactError
 from drafterforge.schedulers.latency import read_profile
 
 HALF, SINGLE = 2, 4  # bytes of a number
-TRAINED = 16  # bytes of a trained number: weight, gradient and AdamW's two moments in single precision
-READ_SHARE, MULTIPLY_SHARE = 0.6, 0.35  # of the timed rates that decoding and training reach, about
+TRAINED = 16  # bytes of a trained weight: weight, gradient and AdamW's two moments in single precision
+READ_SHARE, MULTIPLY_SHARE = 0.6, 0.35  # rough share of the timed rates that decoding and training reach
 DRAFTER_LAYERS = 1
 GIBIBYTE = 2**30
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
@@ -43,7 +43,7 @@ class ModelShape:
 
     @staticmethod
     def read(path: Path) -> ModelShape:
-        """From a config.json, without the weights."""
+        """Read a config.json."""
         content = read_json(path)
         config = content.get("text_config", content) if isinstance(content, dict) else {}
         if missing := [name for name in SIZES if type(config.get(name)) is not int or config[name] < 1]:
@@ -61,29 +61,29 @@ class ModelShape:
         )
 
     def layer_numbers(self, inputs: int = 1) -> int:
-        """Weights of a decoder layer whose attention reads `inputs` hidden states side by side."""
+        """Weights of a decoder layer whose attention reads `inputs` concatenated hidden states."""
         attention = self.hidden * self.head_dim * (inputs * (self.heads + 2 * self.key_heads) + self.heads)
         return attention + 3 * self.hidden * self.intermediate
 
     @property
     def num_weights(self) -> int:
-        """Of the whole model, norms left out."""
+        """Weights of the model, without norms."""
         embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
         return self.layers * self.layer_numbers() + embeddings
 
     def drafter_weights(self, draft_vocab: int, own_head: bool) -> int:
-        """Of an EAGLE-3 drafter: fc over three features, a layer that reads two states, and a head if it is its own."""
+        """Weights of an EAGLE-3 drafter: fc over three features, a layer over two states, and a head if it has one."""
         head = min(draft_vocab, self.vocab) * self.hidden if own_head else 0
         return 3 * self.hidden**2 + DRAFTER_LAYERS * self.layer_numbers(inputs=2) + head
 
     def cache_bytes(self, number_bytes: int, layers: int | None = None) -> int:
-        """Of keys and values of one token."""
+        """Bytes of keys and values of one token."""
         return 2 * (self.layers if layers is None else layers) * self.key_heads * self.head_dim * number_bytes
 
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """What a device does per second, and where the figures are from."""
+    """What a device does per second, and the source of the figures."""
 
     bytes_per_s: float
     multiplications_per_s: float  # pairs of multiply and add
@@ -94,23 +94,23 @@ class DeviceRates:
 class Estimate:
     """One line of the plan."""
 
-    what: str
+    quantity: str
     value: str
-    derived: str
+    derivation: str
 
 
 def make_plan(
-    cfg: PlanConfig, shape: ModelShape, rates: DeviceRates, number_bytes: int, known: KnownRates
+    cfg: PlanConfig, shape: ModelShape, rates: DeviceRates, number_bytes: int, recorded: RecordedRates
 ) -> list[Estimate]:
-    """The estimates for `num_domains` drafters.  number_bytes: of the target's weights on this device."""
+    """Estimates for `num_domains` drafters.  number_bytes: bytes of a target weight on this device."""
     data, trainer = cfg.data, cfg.trainer
     answers = cfg.num_domains * (data.num_train + data.num_val + data.num_test)
     tokens = answers * data.max_new_tokens
-    taught = cfg.num_domains * (data.num_train + data.num_val) * (data.max_new_tokens + cfg.prompt_tokens)
+    feature_tokens = cfg.num_domains * (data.num_train + data.num_val) * (data.max_new_tokens + cfg.prompt_tokens)
     weights = shape.num_weights * number_bytes
     read = weights + data.batch_size * (cfg.prompt_tokens + data.max_new_tokens) * shape.cache_bytes(number_bytes)
     step_s = max(read_seconds(read, rates), multiply_seconds(data.batch_size * shape.num_weights, rates))
-    decoded_per_s = known.answer_tokens_per_s or data.batch_size / step_s
+    decoded_per_s = recorded.answer_tokens_per_s or data.batch_size / step_s
     drafter = shape.drafter_weights(cfg.draft_vocab_size, cfg.trained_head)
     trained_tokens = cfg.num_domains * trainer.max_steps * trainer.tokens_per_batch * trainer.accumulate
     passes = 3 + trainer.checkpoint_steps  # forward, backward twice as much, and forward again
@@ -122,33 +122,37 @@ def make_plan(
     served = weights + cfg.num_domains * drafter * HALF
     cached = cfg.batch_size * cfg.context * shape.cache_bytes(number_bytes)
     cached += cfg.num_domains * cfg.batch_size * cfg.context * shape.cache_bytes(number_bytes, DRAFTER_LAYERS)
-    plain_s = known.token_s or read_seconds(weights, rates)
+    plain_s = recorded.token_s or read_seconds(weights, rates)
     return [
-        Estimate("target", f"{shape.num_weights / 1e6:,.0f} M weights, {size(weights)}", "config.json, norms left out"),
+        Estimate("target", f"{shape.num_weights / 1e6:,.0f} M weights, {size(weights)}", "config.json, without norms"),
         Estimate(
             "answering",
             f"{duration(tokens / decoded_per_s)} at {decoded_per_s:,.0f} tokens/s",
             f"{answers:,} answers of at most {data.max_new_tokens} tokens; rate: "
-            + (known.answers_source or f"batches of {data.batch_size}, a share of {rates.source}"),
+            + (recorded.answers_source or f"batches of {data.batch_size}, from {rates.source}"),
         ),
         Estimate(
             "features on disk",
-            size(taught * feature_bytes(shape.hidden)) if data.features == "cached" else "none (data.features=online)",
-            f"{taught:,} tokens, of a prompt {cfg.prompt_tokens}, x {feature_bytes(shape.hidden):,} bytes",
+            size(feature_tokens * feature_bytes(shape.hidden))
+            if data.features == "cached"
+            else "none (data.features=online)",
+            f"{feature_tokens:,} tokens ({cfg.prompt_tokens} of each prompt) x {feature_bytes(shape.hidden):,} bytes",
         ),
-        Estimate("a drafter", f"{drafter / 1e6:,.1f} M weights, {size(drafter * HALF)}", "EAGLE-3, whole, bfloat16"),
+        Estimate(
+            "a drafter", f"{drafter / 1e6:,.1f} M weights, {size(drafter * HALF)}", "EAGLE-3, full weights, bfloat16"
+        ),
         Estimate(
             "training, memory",
             size(training_bytes),
-            f"{TRAINED} bytes a trained weight, activations of {trainer.tokens_per_batch:,} tokens, and the target",
+            f"{TRAINED} bytes per trained weight, activations of {trainer.tokens_per_batch:,} tokens, and the target",
         ),
         Estimate(
             "training, time",
             duration(training_s),
             f"{cfg.num_domains} x {trainer.max_steps} steps of {trainer.tokens_per_batch * trainer.accumulate:,} "
-            f"tokens, {trainer.ttt_steps} drafted positions each; {MULTIPLY_SHARE:.0%} of {rates.source}",
+            f"tokens, {trainer.ttt_steps} drafted positions each; at {MULTIPLY_SHARE:.0%} of {rates.source}",
         ),
-        Estimate("bundle", size(cfg.num_domains * drafter * HALF), "the drafters; the target is not in it"),
+        Estimate("bundle", size(cfg.num_domains * drafter * HALF), "the drafters, without the target"),
         Estimate(
             "serving, memory",
             size(served + cached),
@@ -157,36 +161,34 @@ def make_plan(
         Estimate(
             "plain decoding",
             f"{1 / plain_s:,.1f} tokens/s",
-            known.token_source or f"one request, the weights read once a token, {READ_SHARE:.0%} of {rates.source}",
+            recorded.token_source or f"one request, weights read once per token, at {READ_SHARE:.0%} of {rates.source}",
         ),
     ]
 
 
 LIMITS = (
-    "Times that follow from the device's rates are within a factor of about three; measured ones are closer.",
-    "Answers that end early, early stopping and LoRA experts make them smaller; other programs make them larger.",
-    "All of it is for one device: a command uses one GPU. A speed-up is measured by `drafterforge eval`, not planned.",
+    "Times derived from the device's rates are correct within a factor of about three; measured rates are closer.",
+    "Answers that end early, early stopping and LoRA experts take less time; other programs on the device take more.",
+    "All figures are for one device: a command uses one GPU. Measure speed-ups with `drafterforge eval`.",
 )
 
 
 def feature_bytes(hidden: int) -> int:
-    """On disk for one token: three features and a final state in half precision, and the best token."""
+    """Bytes on disk of one token: three features and a final state in half precision, and the best token."""
     return HALF * 4 * hidden + 4
 
 
 def read_seconds(num_bytes: float, rates: DeviceRates) -> float:
-    """What reading takes at the share of the timed rate that decoding reaches."""
     return num_bytes / (READ_SHARE * rates.bytes_per_s)
 
 
 def multiply_seconds(multiplications: float, rates: DeviceRates) -> float:
-    """What multiplying takes at the share of the timed rate that is reached."""
     return multiplications / (MULTIPLY_SHARE * rates.multiplications_per_s)
 
 
 @dataclass(frozen=True)
-class KnownRates:
-    """Rates that artifacts of this target and device hold; 0 and empty where there are none."""
+class RecordedRates:
+    """Rates recorded in artifacts of this target and device; 0 and empty where there are none."""
 
     answer_tokens_per_s: float = 0.0
     answers_source: str = ""
@@ -194,24 +196,24 @@ class KnownRates:
     token_source: str = ""
 
 
-def known_rates(runs_dir: str, target: str, device: str) -> KnownRates:
-    """From answers and latency profiles in the runs."""
+def recorded_rates(runs_dir: str, target: str, device: str) -> RecordedRates:
+    """Rates in the answers and latency profiles of a runs folder."""
     rate, source, token_s, token_source = 0.0, "", 0.0, ""
     for name in list_artifacts(runs_dir, target, "answers"):
         folder = artifact_dir(runs_dir, target, "answers", name)
         if (folder / MANIFEST).is_file() and (measured := Manifest.read(folder).metrics.get("tokens_per_s")):
-            rate, source = float(measured), f"measured when {folder} was answered, on whatever machine that was"
+            rate, source = float(measured), f"measured when {folder} was made, perhaps on another machine"
     for name in list_artifacts(runs_dir, target, "latency"):
         folder = artifact_dir(runs_dir, target, "latency", name)
         profile = read_profile(folder)
         if profile.device == device:
             token_s = float(profile.token_s(torch.tensor([256]).numpy())[0])
             token_source = f"latency profile {folder}, at 256 tokens of context"
-    return KnownRates(rate, source, token_s, token_source)
+    return RecordedRates(rate, source, token_s, token_source)
 
 
 def measure_device(device: torch.device, dtype: torch.dtype, side: int = 2048, repeats: int = 5) -> DeviceRates:
-    """Time a large copy and a large product, the best of some repeats."""
+    """Time a large copy and a large matrix product; the best of `repeats`."""
     matrix = torch.randn(side, side, device=device).to(dtype)
     block = torch.empty(64 * 2**20, dtype=torch.uint8, device=device)
 
@@ -232,12 +234,10 @@ def measure_device(device: torch.device, dtype: torch.dtype, side: int = 2048, r
 
 
 def size(num_bytes: float) -> str:
-    """In MiB or GiB."""
     return f"{num_bytes / GIBIBYTE:,.1f} GiB" if num_bytes >= GIBIBYTE else f"{num_bytes / 2**20:,.1f} MiB"
 
 
 def duration(seconds: float) -> str:
-    """In seconds, minutes, hours or days."""
     for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:,.1f} {name}"

@@ -1,4 +1,4 @@
-"""Policies beside static trees: replayed on held-out answers, and decoded live."""
+"""Compares policies with static trees, live on held-out prompts."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def schedules_of(
     profile: LatencyProfile,
     policies: Mapping[str, Scheduler],
 ) -> dict[str, Schedule]:
-    """What is compared: the default tree, the best static tree of the training answers, and policies."""
+    """The schedules to compare: the default tree, the best static tree on the training answers, and policies."""
     drafter, train = traces.drafter(cfg.drafter), traces.split("train")
     table = build_table(train, grid, drafter, profile)
     best = grid.shapes[best_static(table)[0]]
     default = choose_shape(cfg.runtime, target.device, target.dtype)
-    found = {
+    static_schedules = {
         "default": Schedule(f"default tree {describe(default)}", shape=default),
         "best static": Schedule(f"best static tree {describe(best)}", shape=best),
     }
-    return found | {name: schedule_of(name, policy) for name, policy in policies.items()}
+    return static_schedules | {name: schedule_of(name, policy) for name, policy in policies.items()}
 
 
 def require_inputs(cfg: TrainPolicyConfig) -> None:
@@ -72,7 +72,7 @@ def policy_name(cfg: TrainPolicyConfig) -> str:
 
 
 def open_policies(cfg: TrainPolicyConfig, target: Target, path: Path) -> dict[str, Scheduler]:
-    """The further policies to decode, opened before anything takes long; the one at `path` is being trained."""
+    """The policies of `live.policies`, opened before long steps; not the one at `path`, which is being trained."""
     hint = f"drafterforge train-policy{typed_target(cfg)}"
     return {
         name: open_policy(cfg, target, find_artifact(cfg.runs_dir, target.name, "policies", name, hint=hint))
@@ -82,7 +82,7 @@ def open_policies(cfg: TrainPolicyConfig, target: Target, path: Path) -> dict[st
 
 
 def open_policy(cfg: TrainPolicyConfig, target: Target, folder: Path) -> Scheduler:
-    """A policy that schedules this very drafter."""
+    """Open a policy; ConfigError if it was trained for another target or drafter."""
     drafter = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
     policy = load_policy(folder)
     weights = fingerprint_of(open_drafter(drafter, target))
@@ -93,7 +93,7 @@ def open_policy(cfg: TrainPolicyConfig, target: Target, folder: Path) -> Schedul
 def decode_held_out(
     cfg: TrainPolicyConfig, target: Target, test: Traces, schedules: dict[str, Schedule]
 ) -> list[dict[str, Any]]:
-    """Held-out answers decoded one by one, methods taking turns."""
+    """Rows of held-out prompts decoded one at a time, methods interleaved."""
     count = min(cfg.live.num_prompts, len(test.tokens))
     if not count:
         return []
@@ -101,22 +101,23 @@ def decode_held_out(
     drafters = open_pool(cfg.runs_dir, target, [cfg.drafter])
     numerics = choose_numerics(cfg.runtime.numerics, target)
     methods = [Method(AUTOREGRESSIVE, Engine(target, numerics="fast"))]
-    for one in schedules.values():
-        engine = Engine(target, drafters[cfg.drafter], one.shape, max_batch=1, numerics=numerics) if one.shape else None
-        if engine is None:
-            pool = Pool(drafters, "static", scheduler=one.policy)
-            engine = Engine(target, pool, choose_shape(cfg.runtime, target.device, target.dtype), 1, numerics)
-        methods.append(Method(one.name, engine, "static", "static" if one.shape else one.policy.name, [cfg.drafter]))
+    for schedule in schedules.values():
+        drafter, shape, scheduler = drafters[cfg.drafter], schedule.shape, "static"
+        if shape is None:
+            drafter, scheduler = Pool(drafters, "static", scheduler=schedule.policy), schedule.policy.name
+            shape = choose_shape(cfg.runtime, target.device, target.dtype)
+        engine = Engine(target, drafter, shape, max_batch=1, numerics=numerics)
+        methods.append(Method(schedule.name, engine, "static", scheduler, [cfg.drafter]))
     with bar("decoding held-out answers", count * len(methods)) as progress:
-        found = generate_in_turns(methods, prompts, cfg.traces.max_new_tokens, progress.advance)
+        answers = generate_in_turns(methods, prompts, cfg.traces.max_new_tokens, progress.advance)
     static = schedules["best static"].name
     rows = []
     for method in methods:
-        mismatches = find_mismatches(method.name, target, found[method.name], found[AUTOREGRESSIVE])
+        mismatches = find_mismatches(method.name, target, answers[method.name], answers[AUTOREGRESSIVE])
         row = build_row(
             method,
-            found[method.name],
-            found[AUTOREGRESSIVE],
+            answers[method.name],
+            answers[AUTOREGRESSIVE],
             domain="mixed",
             mismatches=count_mismatches(mismatches),
             dtype=str(target.dtype).removeprefix("torch."),
@@ -124,16 +125,17 @@ def decode_held_out(
         )
         cycle_s = row["time_s"]["draft"] + row["time_s"]["verify"] + row["time_s"]["host"] + row["time_s"]["schedule"]
         row["policy_share"] = round(row["time_s"]["schedule"] / max(cycle_s, 1e-12), 5)
-        row["over_best_static"] = round(row["tokens_per_s"] / tokens_per_s(found[static]), 4)
-        row["p_over_best_static"] = faster_p(found[method.name], found[static])
-        row["shapes"] = shapes_used(found[method.name])
+        row["over_best_static"] = round(row["tokens_per_s"] / tokens_per_s(answers[static]), 4)
+        row["p_over_best_static"] = faster_p(answers[method.name], answers[static])
+        row["shapes"] = shapes_used(answers[method.name])
         rows.append(row)
     return rows
 
 
-def shapes_used(generations: Sequence[Any], most: int = 6) -> dict[str, float]:
-    """Shares of the trees that were verified most often."""
-    cycles = [describe(TreeShape(c.num_nodes, c.depth, max(c.top_k, 1))) for one in generations for c in one.cycles]
-    names, counts = np.unique(cycles, return_counts=True)
-    order = np.argsort(-counts)[:most]
-    return {str(names[place]): round(float(counts[place] / len(cycles)), 3) for place in order}
+def shapes_used(generations: Sequence[Any], max_shapes: int = 6) -> dict[str, float]:
+    """Share of cycles of the most frequent trees."""
+    cycles = [cycle for generation in generations for cycle in generation.cycles]
+    shapes = [describe(TreeShape(cycle.num_nodes, cycle.depth, max(cycle.top_k, 1))) for cycle in cycles]
+    names, counts = np.unique(shapes, return_counts=True)
+    order = np.argsort(-counts)[:max_shapes]
+    return {str(names[index]): round(float(counts[index] / len(cycles)), 3) for index in order}

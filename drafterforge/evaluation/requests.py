@@ -1,4 +1,4 @@
-"""What a suite asks: prompts with what they belong to."""
+"""Requests of a suite: prompts with their domains."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from drafterforge.data.chat import Message
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt; later turns hold the target's own earlier answers, which every lossless method gives."""
+    """One prompt; later turns of a conversation contain the target's earlier answers."""
 
     tokens: list[int] = field(repr=False)
-    domain: str  # of the answer; rows are by domain
-    before: str = ""  # domain of the conversation's turn before, if it was another
-    question: str = ""  # that it is a turn of, if it came from a file
-    turn: int = 0  # of that question
-    expert: str = ""  # drafter of the domain; empty: called as the domain
-    messages: list[Message] = field(default_factory=list, repr=False)  # that the tokens are of, where they are kept
+    domain: str  # of the answer
+    before: str = ""  # domain of the previous turn, if it was another
+    question: str = ""  # id of its question, if it came from a file
+    turn: int = 0  # index within that question
+    expert: str = ""  # name of the domain's drafter; empty: the name of the domain
+    messages: list[Message] = field(default_factory=list, repr=False)  # empty where only tokens are needed
 
     @property
     def expert_name(self) -> str:
-        """Name of the drafter that was trained for this."""
+        """Name of the drafter that was trained on this domain."""
         return self.expert or self.domain
 
 
 def spread_over_domains(requests: list[Request], count: int) -> list[int]:
-    """Indices of `count` requests, the domains taking turns in the order in which they appear; all if fewer."""
+    """Sorted indices of at most `count` requests, as many of each domain as possible."""
     queues: dict[str, list[int]] = {}
     for index, request in enumerate(requests):
         queues.setdefault(request.domain, []).append(index)

@@ -1,7 +1,4 @@
-"""Finished parts of an evaluation, kept on disk so that an interrupted one goes on where it was.
-
-Each part is one file, written whole or not at all.
-"""
+"""Saves finished parts of an evaluation, one file each, so that an interrupted one resumes."""
 
 from __future__ import annotations
 
@@ -22,41 +19,38 @@ from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
 from drafterforge.runtime.batch import Generation
 
 ARRAYS = ("accepted", "choices")
-WORDS = ("names", "depths", "begin", "end", "hold_cycles")
+METADATA = ("names", "depths", "begin", "end", "hold_cycles")
 
 
 @dataclass(frozen=True)
 class ResumeCache:
-    """A folder of finished parts; each is made only if it is not there."""
+    """A folder of finished parts; a missing part is made and saved."""
 
     folder: Path
 
     def answers(self, name: str, make: Callable[[], Sequence[Generation]]) -> list[Generation]:
-        """Answers without their times and cycles."""
+        """Answers, without times and cycles."""
         path = self.folder / f"{name}.json"
-        if (known := _json(path)) is not None:
-            return [Generation(**one) for one in known]
-        answers = [Generation(one.prompt, one.tokens, one.text, stop_reason=one.stop_reason) for one in make()]
-        plain = [
-            {key: value for key, value in asdict(one).items() if key not in ("cycles", "time_s")} for one in answers
-        ]
-        save_json_atomic(path, plain)
+        if (cached := _json(path)) is not None:
+            return [Generation(**entry) for entry in cached]
+        answers = [Generation(a.prompt, a.tokens, a.text, stop_reason=a.stop_reason) for a in make()]
+        save_json_atomic(path, [{k: v for k, v in asdict(a).items() if k not in ("cycles", "time_s")} for a in answers])
         return answers
 
     def counterfactuals(self, name: str, make: Callable[[], Mapping[str, Counterfactual]]) -> dict[str, Counterfactual]:
         """Counterfactuals of one answer, by scheduler."""
         path = self.folder / f"{name}.safetensors"
-        if (known := _counterfactuals(path)) is not None:
-            return known
-        counterfactuals, arrays, words = dict(make()), {}, {}
-        for scheduler, each in counterfactuals.items():
-            parts = {key: getattr(each, key) for key in ARRAYS}
-            parts |= {
-                f"{n}.{key}": v for n, outcomes in enumerate(each.outcomes) for key, v in outcomes.arrays().items()
-            }
+        if (cached := _counterfactuals(path)) is not None:
+            return cached
+        counterfactuals, arrays, metadata = dict(make()), {}, {}
+        for scheduler, counterfactual in counterfactuals.items():
+            parts = {key: getattr(counterfactual, key) for key in ARRAYS}
+            for number, outcomes in enumerate(counterfactual.outcomes):
+                parts |= {f"{number}.{key}": array for key, array in outcomes.arrays().items()}
             arrays |= {f"{scheduler}/{key}": np.ascontiguousarray(v) for key, v in parts.items() if v is not None}
-            words[scheduler] = {key: getattr(each, key) for key in WORDS} | {"outcomes": len(each.outcomes)}
-        write_bytes_atomic(path, save(arrays, metadata={"counterfactuals": json.dumps(words)}))
+            metadata[scheduler] = {key: getattr(counterfactual, key) for key in METADATA}
+            metadata[scheduler]["outcomes"] = len(counterfactual.outcomes)
+        write_bytes_atomic(path, save(arrays, metadata={"counterfactuals": json.dumps(metadata)}))
         return counterfactuals
 
     def measurements(self, name: str, make: Callable[[], Sequence[Measurement]]) -> list[Measurement]:
@@ -64,7 +58,7 @@ class ResumeCache:
         path = self.folder / f"{name}.parquet"
         try:
             return load_measurements(path)
-        except ArtifactError:  # not there, or damaged
+        except ArtifactError:  # missing or damaged
             measurements = list(make())
             save_measurements(path, measurements)
             return measurements
@@ -82,16 +76,16 @@ def _counterfactuals(path: Path) -> dict[str, Counterfactual] | None:
         arrays = load_file(path)
         with open(path, "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        words = json.loads(header["__metadata__"]["counterfactuals"])
-        return {scheduler: _read(scheduler, dict(one), arrays) for scheduler, one in words.items()}
+        metadata = json.loads(header["__metadata__"]["counterfactuals"])
+        return {scheduler: _read(scheduler, dict(entry), arrays) for scheduler, entry in metadata.items()}
     except (OSError, ValueError, KeyError, SafetensorError):
         return None
 
 
-def _read(scheduler: str, words: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Counterfactual:
+def _read(scheduler: str, metadata: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Counterfactual:
     keys = [key.name for key in fields(CycleOutcomes)]
     outcomes = [
         CycleOutcomes(**{key: arrays.get(f"{scheduler}/{number}.{key}") for key in keys})
-        for number in range(words.pop("outcomes"))
+        for number in range(metadata.pop("outcomes"))
     ]
-    return Counterfactual(**words, outcomes=outcomes, **{key: arrays.get(f"{scheduler}/{key}") for key in ARRAYS})
+    return Counterfactual(**metadata, outcomes=outcomes, **{key: arrays.get(f"{scheduler}/{key}") for key in ARRAYS})

@@ -1,7 +1,4 @@
-"""Rows of `report.json`: what each method made of all requests, and of those of each domain.
-
-Other tools read the keys of a row (DESIGN 6), so they stay.
-"""
+"""Rows of `report.json`: figures of each method over all requests and by domain.  Other tools read their keys."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from drafterforge.runtime.batch import Generation
 ALL = "all"  # domain of rows over several domains
 STEPS = ("prefill", "draft", "verify", "select", "schedule", "host", "total")
 MEGABYTE = 1e6
-LEAST_PAIRS = 6  # prompts below which a paired test says nothing
+MIN_PAIRS = 6  # prompts that a paired test needs
 
 
 def tokens_per_s(generations: Sequence[Generation]) -> float:
-    """All tokens over all seconds, prefill included."""
-    return sum(len(one.tokens) for one in generations) / sum(one.time_s["total"] for one in generations)
+    """Total tokens over total seconds, prefill included."""
+    return sum(len(answer.tokens) for answer in generations) / sum(answer.time_s["total"] for answer in generations)
 
 
 def speedup_interval(generations: Sequence[Generation], baseline: Sequence[Generation]) -> list[float]:
@@ -35,19 +32,21 @@ def speedup_interval(generations: Sequence[Generation], baseline: Sequence[Gener
 def timed_pairs(
     generations: Sequence[Generation], baseline: Sequence[Generation]
 ) -> list[tuple[float, float, float, float]]:
-    """Tokens and seconds of each prompt, of the method and of the baseline."""
+    """(tokens, seconds, baseline tokens, baseline seconds) of each prompt."""
     return [
-        (len(one.tokens), one.time_s["total"], len(base.tokens), base.time_s["total"])
-        for one, base in zip(generations, baseline, strict=True)
+        (len(answer.tokens), answer.time_s["total"], len(reference.tokens), reference.time_s["total"])
+        for answer, reference in zip(generations, baseline, strict=True)
     ]
 
 
 def paired_p(generations: Sequence[Generation], baseline: Sequence[Generation]) -> float | None:
     """Wilcoxon signed-rank p of per-prompt tokens/s, two-sided; None for fewer than six prompts."""
-    ours, theirs = ([len(one.tokens) / one.time_s["total"] for one in many] for many in (generations, baseline))
-    if len(ours) < LEAST_PAIRS or ours == theirs:
+    rates, baseline_rates = (
+        [len(answer.tokens) / answer.time_s["total"] for answer in answers] for answers in (generations, baseline)
+    )
+    if len(rates) < MIN_PAIRS or rates == baseline_rates:
         return None
-    return float(wilcoxon(ours, theirs).pvalue)
+    return float(wilcoxon(rates, baseline_rates).pvalue)
 
 
 def build_row(
@@ -60,8 +59,8 @@ def build_row(
     dtype: str,
     numerics: str = "fast",
 ) -> dict[str, Any]:
-    """One row: a method on a domain.  `baseline`: autoregressive decoding of the same prompts."""
-    cycles = [cycle for one in generations for cycle in one.cycles]
+    """The row of a method on a domain.  baseline: autoregressive decoding of the same prompts."""
+    cycles = [cycle for answer in generations for cycle in answer.cycles]
     emitted = sum(cycle.accept_length for cycle in cycles)
     drafted = sum(cycle.depth for cycle in cycles)
     is_baseline = method.name == AUTOREGRESSIVE
@@ -76,7 +75,7 @@ def build_row(
         "temperature": 0.0,
         "batch_size": 1,
         "num_prompts": len(generations),
-        "num_tokens": sum(len(one.tokens) for one in generations),
+        "num_tokens": sum(len(answer.tokens) for answer in generations),
         "num_cycles": len(cycles),
         "mat": round(emitted / len(cycles), 4) if cycles else 1.0,
         "accept_rate": round((emitted - len(cycles)) / drafted, 4) if drafted else None,
@@ -87,9 +86,9 @@ def build_row(
         "mismatches": mismatches,
         "dtype": dtype,
         "numerics": numerics,
-        "regret_cycles": 0.0 if static else None,  # one static drafter is the best static drafter in hindsight
+        "regret_cycles": 0.0 if static else None,  # one drafter has no other to regret
         "regret_tokens": 0.0 if static else None,
-        "time_s": {step: round(sum(one.time_s.get(step, 0.0) for one in generations), 4) for step in STEPS},
+        "time_s": {step: round(sum(answer.time_s.get(step, 0.0) for answer in generations), 4) for step in STEPS},
     }
 
 
@@ -99,34 +98,37 @@ def timed_rows(
     best_cycles: Mapping[int, int],
     by_domain: bool = True,
 ) -> list[dict[str, Any]]:
-    """Rows of all that was timed.
+    """Rows of live measurements.
 
-    mismatches: as the report lists them.  best_cycles: of each request with its best static drafter, where known.
+    mismatches: the curve of the report.  best_cycles: of each request with its best static drafter, where replayed.
     by_domain: also a row for every domain.
     """
     rows: list[dict[str, Any]] = []
-    for section in sections(one for one in measurements if one.source == "live"):
-        domains = sorted({one.domain for one in section})
+    for section in sections(m for m in measurements if m.source == "live"):
+        domains = sorted({measurement.domain for measurement in section})
         rows += _rows(section, mismatches, best_cycles, ALL if len(domains) > 1 else domains[0], section)
         for domain in domains if by_domain and len(domains) > 1 else ():
-            rows += _rows([one for one in section if one.domain == domain], mismatches, best_cycles, domain, section)
+            part = [measurement for measurement in section if measurement.domain == domain]
+            rows += _rows(part, mismatches, best_cycles, domain, section)
     corrected = holm([row["wilcoxon_p"] for row in rows])
     return [row | {"wilcoxon_p_holm": p} for row, p in zip(rows, corrected, strict=True)]
 
 
 def per_request(measurements: Sequence[Measurement]) -> dict[str, list[list[float]]]:
-    """Tokens, cycles and seconds of every timed request, by method, as the report's curve `per_request` has them."""
+    """The curve `per_request`: tokens, cycles and seconds of every timed request, by method."""
     by_method: dict[str, list[list[float]]] = {}
-    for one in sorted((one for one in measurements if not one.axis), key=lambda one: one.group):
-        by_method.setdefault(one.method, []).append([one.num_tokens, len(one.cycles), round(one.seconds, 6)])
+    for measurement in sorted((m for m in measurements if not m.axis), key=lambda m: m.group):
+        figures = [measurement.num_tokens, len(measurement.cycles), round(measurement.seconds, 6)]
+        by_method.setdefault(measurement.method, []).append(figures)
     return by_method
 
 
 def sections(measurements: Iterable[Measurement]) -> list[list[Measurement]]:
-    """Measurements that were made side by side: of one temperature, batch size and value on an axis."""
+    """Measurements grouped by temperature, batch size and value on an axis; a group was measured interleaved."""
     by_key: dict[tuple, list[Measurement]] = {}
-    for one in measurements:
-        by_key.setdefault((one.axis, one.at, one.temperature, _batch_size(one)), []).append(one)
+    for measurement in measurements:
+        key = measurement.axis, measurement.at, measurement.temperature, _batch_size(measurement)
+        by_key.setdefault(key, []).append(measurement)
     return list(by_key.values())
 
 
@@ -142,14 +144,14 @@ def _rows(
     section: Sequence[Measurement],
 ) -> Iterator[dict[str, Any]]:
     """A row for every method, in the order of the section."""
-    by_method: dict[str, list[Measurement]] = {one.method: [] for one in section}
-    for one in sorted(measurements, key=lambda one: one.group):
-        by_method[one.method].append(one)
-    baseline = [as_one_answer(one) for one in by_method[AUTOREGRESSIVE]]
+    by_method: dict[str, list[Measurement]] = {measurement.method: [] for measurement in section}
+    for measurement in sorted(measurements, key=lambda m: m.group):
+        by_method[measurement.method].append(measurement)
+    baseline = [as_one_answer(measurement) for measurement in by_method[AUTOREGRESSIVE]]
     for name, parts in by_method.items():
-        first, answers = parts[0], [as_one_answer(one) for one in parts]
-        requests = {request.request for one in parts for request in one.requests}
-        wrong = [
+        first, answers = parts[0], [as_one_answer(measurement) for measurement in parts]
+        requests = {request.request for measurement in parts for request in measurement.requests}
+        differing = [
             mismatch
             for mismatch in mismatches
             if mismatch["method"] == name and mismatch["prompt"] in requests and is_of_section(mismatch, first)
@@ -159,23 +161,23 @@ def _rows(
             answers,
             baseline,
             domain=domain,
-            mismatches=sum(not mismatch["rerun"] for mismatch in wrong),
+            mismatches=sum(not mismatch["rerun"] for mismatch in differing),
             dtype=first.dtype,
             numerics=first.numerics,
         )
         row |= {"temperature": first.temperature, "batch_size": _batch_size(first), "source": "live"}
-        row |= {"num_prompts": sum(len(one.answers) for one in parts), **regret(parts, best_cycles)}
+        row |= {"num_prompts": sum(len(measurement.answers) for measurement in parts), **regret(parts, best_cycles)}
         row |= {"axis": first.axis, "at": first.at} if first.axis else {}
-        peaks = [one.peak_bytes for one in parts if one.peak_bytes is not None]
+        peaks = [measurement.peak_bytes for measurement in parts if measurement.peak_bytes is not None]
         row["peak_mb"] = round(max(peaks) / MEGABYTE, 2) if peaks else None
         row |= macro_speedup(answers, baseline if row["speedup_ci95"] else None)
-        if first.external:  # another program's text may differ from ours
-            row |= {"mismatches": None, "other_text": len(wrong), "external": True}
+        if first.external:  # the text of another program may differ
+            row |= {"mismatches": None, "other_text": len(differing), "external": True}
         yield row
 
 
 def macro_speedup(generations: Sequence[Generation], baseline: Sequence[Generation] | None) -> dict[str, Any]:
-    """The mean of each prompt's speed-up, in which a long answer weighs no more than a short one."""
+    """Mean of the prompts' speed-ups, in which long and short answers weigh alike."""
     if baseline is None:
         return {"speedup_macro": None, "speedup_macro_ci95": None}
     pairs = timed_pairs(generations, baseline)
@@ -184,33 +186,32 @@ def macro_speedup(generations: Sequence[Generation], baseline: Sequence[Generati
 
 
 def is_of_section(mismatch: Mapping[str, Any], measurement: Measurement) -> bool:
-    """Whether a mismatch was found in the measurement's section."""
     section = measurement.axis, measurement.at, measurement.temperature
     return (mismatch.get("axis", ""), mismatch.get("at", 0.0), mismatch.get("temperature", 0.0)) == section
 
 
 def as_one_answer(measurement: Measurement) -> Generation:
-    """Requests decoded together as one answer, whose time is the clock's."""
-    longest = max(measurement.answers, key=lambda one: one.time_s.get("total", 0.0))
-    tokens = [token for one in measurement.answers for token in one.tokens]
+    """Requests decoded together as one answer with their wall-clock time."""
+    longest = max(measurement.answers, key=lambda answer: answer.time_s.get("total", 0.0))
+    tokens = [token for answer in measurement.answers for token in answer.tokens]
     times = longest.time_s | {"total": measurement.seconds}
     return Generation([], tokens, cycles=measurement.cycles, stop_reason=longest.stop_reason, time_s=times)
 
 
 def regret(measurements: Sequence[Measurement], best_cycles: Mapping[int, int]) -> dict[str, float | None]:
-    """Cycles a request, and tokens, that the best static drafter of each would have saved; None where unknown."""
+    """Mean cycles and tokens per request lost to its best static drafter; None where that is unknown."""
     answered = [
         (request.request, answer)
-        for one in measurements
-        for request, answer in zip(one.requests, one.answers, strict=True)
+        for measurement in measurements
+        for request, answer in zip(measurement.requests, measurement.answers, strict=True)
     ]
-    known = [(best_cycles[index], answer) for index, answer in answered if index in best_cycles and answer.cycles]
+    compared = [(best_cycles[index], answer) for index, answer in answered if index in best_cycles and answer.cycles]
     first = measurements[0]
-    if not known or first.external or first.axis or first.selector == "none":
+    if not compared or first.external or first.axis or first.selector == "none":
         return {"regret_cycles": None, "regret_tokens": None}
-    cycles = np.array([len(answer.cycles) for _, answer in known])
-    least = np.array([count for count, _ in known])
-    tokens = np.array([len(answer.tokens) - 1 for _, answer in known])
+    cycles = np.array([len(answer.cycles) for _, answer in compared])
+    least = np.array([count for count, _ in compared])
+    tokens = np.array([len(answer.tokens) - 1 for _, answer in compared])
     lost = cycles - least
     return {
         "regret_cycles": round(float(lost.mean()), 4),

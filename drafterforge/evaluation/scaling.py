@@ -1,4 +1,4 @@
-"""The suite `scaling`: times the same requests at other temperatures, batch sizes, context lengths and pool sizes."""
+"""The suite `scaling`: times requests along axes: temperature, batch size, context length and pool size."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from drafterforge.evaluation.suites import Suite
 from drafterforge.evaluation.timing import TimingRun, time_methods
 
 TEMPERATURE, BATCH_SIZE, CONTEXT, POOL_SIZE = "temperature", "batch size", "context length", "pool size"
-MOST_TURNS = 64  # of other conversations put before a request to make it long
+MAX_TURNS = 64  # earlier turns put before a request to lengthen it
 FIGURES = ("speedup", "mat", "tokens_per_s")
 
 
 def time_along_axes(
     suite: Suite, factory: MethodFactory, requests: Sequence[Request], indices: Sequence[int]
 ) -> tuple[list[Measurement], list[Request]]:
-    """What was measured along every axis; and all requests, with the longer ones made for it at the end."""
+    """Measurements along every axis, and the requests followed by the lengthened ones."""
     cfg = suite.cfg
-    methods = factory.build([name for name in cfg.suite.methods if not name.startswith("hf_")])  # ours alone
+    methods = factory.build([name for name in cfg.suite.methods if not name.startswith("hf_")])
     all_requests, measurements = list(requests), []
 
-    def measure(axis: str, at: float, indices: Sequence[int], methods: Sequence[Any] = methods, **more: Any) -> None:
-        run = TimingRun(cfg.suite.max_new_tokens, cfg.seed, axis=axis, at=at, **more)
+    def measure(axis: str, at: float, indices: Sequence[int], methods: Sequence[Any] = methods, **options: Any) -> None:
+        run = TimingRun(cfg.suite.max_new_tokens, cfg.seed, axis=axis, at=at, **options)
         measurements.extend(time_methods(run, methods, all_requests, indices, suite.cache))
 
     for temperature in cfg.suite.temperatures:
@@ -36,7 +36,7 @@ def time_along_axes(
         filled = [*indices, *(index for index in range(len(requests)) if index not in indices)]
         count = max(size, len(indices) // size * size)
         if count > len(requests):
-            say(f"left out a batch of {size}: the suite has {len(requests)} requests; type suite.num_prompts={size}")
+            say(f"batch size {size} skipped: the suite has {len(requests)} requests; type suite.num_prompts={size}")
             continue
         for method in methods:
             for engine in (method.engine, *method.experts.values()):
@@ -54,16 +54,16 @@ def time_along_axes(
 
 
 def lengthen(suite: Suite, requests: Sequence[Request], length: int) -> list[Request]:
-    """The requests behind other held-out prompts and the target's answers, as many as fit into `length` tokens."""
+    """The requests after as many other held-out prompts and answers of the target as fit into `length` tokens."""
     cfg, target = suite.cfg, suite.target
     room = target.max_positions - cfg.suite.max_new_tokens
     if length > room:
-        say(f"left out a context of {length} tokens: this target reads {room} before an answer of this length")
+        say(f"context length {length} skipped: this target has room for {room} tokens before the answer")
         return []
-    by_domain = suite.prompts(MOST_TURNS, cfg.seed + 2)
-    prompts = [prompt for drawn in by_domain.values() for prompt in drawn[:MOST_TURNS]][:MOST_TURNS]
-    asked = [Request(prompt_ids(target.tokenizer, prompt.messages), prompt.domain) for prompt in prompts]
-    replies = suite.answers(asked, "answering earlier turns", "before")
+    by_domain = suite.prompts(MAX_TURNS, cfg.seed + 2)
+    prompts = [prompt for drawn in by_domain.values() for prompt in drawn[:MAX_TURNS]][:MAX_TURNS]
+    openings = [Request(prompt_ids(target.tokenizer, prompt.messages), prompt.domain) for prompt in prompts]
+    replies = suite.answers(openings, "answering earlier turns", "before")
     turns = [
         [*prompt.messages, {"role": "assistant", "content": reply.text}]
         for prompt, reply in zip(prompts, replies, strict=True)
@@ -83,7 +83,7 @@ def lengthen(suite: Suite, requests: Sequence[Request], length: int) -> list[Req
 def scaling_curves(
     rows: Sequence[Mapping[str, Any]], replayed: Mapping[str, list[dict[str, Any]]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Figures of every method along every axis, as the report draws them, behind those that were replayed."""
+    """The curve `scaling`: replayed points, then the timed figures of every method along every axis."""
     curves = {axis: list(points) for axis, points in replayed.items()}
     for row in rows:
         if row.get("axis") and not str(row["method"]).startswith("autoregressive"):

@@ -1,7 +1,7 @@
-"""Ratios between methods that decoded the same prompts, their intervals, and p values of many tests at once.
+"""Ratios between two methods that decoded the same prompts, their intervals, and correction of p values.
 
-Pairs hold for every prompt tokens and seconds of the one method, then tokens and seconds of the other.  The ratio of
-totals tells how much sooner all prompts are done; long answers weigh more.  The macro ratio weighs every prompt alike.
+A pair is a prompt's tokens and seconds of the first method, then of the second.  The ratio of totals compares the time
+for all prompts, so that long answers weigh more; the macro ratio weighs prompts alike.
 Axes: Q prompts, B draws.
 """
 
@@ -18,7 +18,7 @@ Pairs = Sequence[tuple[float, float, float, float]]
 
 
 def totals_ratio(pairs: Pairs) -> float:
-    """All tokens over all seconds of the one method, over the same of the other."""
+    """Tokens per second of the first method over those of the second, on all prompts together."""
     return float(_of_totals(_table(pairs)))
 
 
@@ -38,19 +38,19 @@ def bootstrap_macro_ratio(pairs: Pairs, seed: int = 0) -> tuple[float, float]:
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
-    """P values of a family of tests, corrected so that all of them hold at once; None stays and does not count.
+    """P values corrected for multiple tests; None stays None and is not counted.
 
-    Holm 1979: of m values the i-th smallest times m + 1 - i, at most 1, and no less than the one before it.
+    Holm 1979: the i-th smallest of m values times m + 1 - i, at most 1 and at least its predecessor.
     """
-    if wrong := [p for p in ps if p is not None and not 0 <= p <= 1]:
-        raise DrafterforgeError(f"a p value lies in [0, 1], got {wrong[0]}")
-    tests = sorted((p, place) for place, p in enumerate(ps) if p is not None)
-    found: list[float | None] = [None] * len(ps)
+    if invalid := [p for p in ps if p is not None and not 0 <= p <= 1]:
+        raise DrafterforgeError(f"a p value lies in [0, 1], got {invalid[0]}")
+    tests = sorted((p, index) for index, p in enumerate(ps) if p is not None)
+    corrected: list[float | None] = [None] * len(ps)
     least = 0.0
-    for rank, (p, place) in enumerate(tests):
+    for rank, (p, index) in enumerate(tests):
         least = max(least, min(1.0, (len(tests) - rank) * p))
-        found[place] = least
-    return found
+        corrected[index] = least
+    return corrected
 
 
 def _table(pairs: Pairs) -> np.ndarray:

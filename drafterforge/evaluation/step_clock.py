@@ -1,4 +1,4 @@
-"""Seconds of a command's steps, kept on disk so that an interrupted run adds to them."""
+"""Times the steps of a command; seconds are saved, so that a resumed run adds to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drafterforge.config.progress import say
 
 
 class StepClock:
-    """Seconds of every step; those that an interrupted run finished are kept, and the next one adds to them."""
+    """Seconds of each step, including those of interrupted runs."""
 
     def __init__(self, command: str, steps: Sequence[str], path: Path, began: float) -> None:
         """began: by `time.perf_counter`."""
@@ -21,14 +21,13 @@ class StepClock:
 
     @property
     def total(self) -> float:
-        """Of all steps."""
         return round(sum(self.seconds.values()), 2)
 
-    def done(self, step: str, what: str) -> None:
-        """Say what the step did since the one before."""
+    def done(self, step: str, outcome: str) -> None:
+        """Print the outcome of a step and its seconds since the previous step."""
         now = time.perf_counter()
         spent, self.began = now - self.began, now
         self.seconds[step] = round(self.seconds.get(step, 0.0) + spent, 2)
         save_json_atomic(self.path, self.seconds)
         number = self.steps.index(step) + 1
-        say(f"{self.command}, {number} of {len(self.steps)}, {step}: {what} ({spent:.0f} s)")
+        say(f"{self.command}, {number} of {len(self.steps)}, {step}: {outcome} ({spent:.0f} s)")

@@ -1,4 +1,4 @@
-"""What each suite of `eval` asks: held-out prompts by domain, streams of them, rephrased ones, benchmarks' turns."""
+"""Requests of each suite: held-out prompts by domain, mixed streams, rephrased prompts, turns of benchmarks."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.load import Target
 
-STREAMS = ("mixed", "ood")  # suites whose requests come in a drawn order, the domains mixed
-CACHED_BATCHES = 4  # batches that are answered before they are cached
+STREAMS = ("mixed", "ood")  # suites whose requests mix domains in random order
+CACHED_BATCHES = 4  # batches answered before they are saved
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite's prompts for a target; the target's answers are cached, so that an interrupted run goes on."""
+    """A suite's prompts for a target; answers are cached, so that an interrupted run resumes."""
 
     cfg: EvaluateConfig
     target: Target
     cache: ResumeCache
 
     def requests(self) -> list[Request]:
-        """What the suite asks."""
         if self.cfg.suite.name in STREAMS:
             return self._stream(self.cfg.suite.num_prompts, self.cfg.seed)
         return self._turns() if self.cfg.suite.name == "papers" else self._by_domain()
 
     def tuning_requests(self, requests: Sequence[Request]) -> list[Request]:
-        """Other requests of the same kind, on which the selectors' constants are tuned."""
+        """Other requests of the same kind, for tuning the selectors' constants."""
         reported = [request.tokens for request in requests]
         drawn = self._stream(self.cfg.suite.tuning_prompts, self.cfg.seed + 1)
         return [request for request in drawn if request.tokens not in reported]
 
     def timed_indices(self, requests: Sequence[Request]) -> list[int]:
-        """Which requests are timed: the first of a stream, as many of each domain otherwise."""
+        """Indices of the timed requests: the first of a stream, else as many of each domain."""
         count = self.cfg.suite.timed_prompts
         if self.cfg.suite.name in STREAMS:
             return list(range(min(count, len(requests))))
@@ -56,7 +55,7 @@ class Suite:
         return {name: load_prompts(data, DomainConfig(name=name), seed)["test"] for name in self.cfg.suite.domains}
 
     def answers(self, requests: Sequence[Request], title: str, part: str) -> list[Generation]:
-        """The target's answers.  title: of the progress bar.  part: name in the cache."""
+        """The target's answers.  title: of the progress bar.  part: name in the resume cache."""
         suite, answers = self.cfg.suite, []
         engine = Engine(self.target, max_batch=suite.batch_size)
         size = CACHED_BATCHES * suite.batch_size
@@ -70,7 +69,7 @@ class Suite:
         return answers
 
     def _by_domain(self) -> list[Request]:
-        """As many prompts of each domain, the domains taking turns."""
+        """As many prompts of each domain, interleaved."""
         count = self.cfg.suite.num_prompts
         num_each = -(-count // len(self.cfg.suite.domains))
         mixed = interleave(list(self.prompts(num_each, self.cfg.seed).values()))[:count]
@@ -80,60 +79,62 @@ class Suite:
         ]
 
     def _turns(self) -> list[Request]:
-        """Every turn of the questions, behind the target's answers to the turns before it."""
+        """Every turn of the questions, after the target's answers to earlier turns."""
         suite = self.cfg.suite
         questions = load_questions(suite.questions, suite.benchmarks, suite.num_prompts, self.cfg.seed)
-        order = {question.id: place for place, question in enumerate(questions)}
+        order = {question.id: number for number, question in enumerate(questions)}
         replies: dict[str, list[str]] = {question.id: [] for question in questions}
         requests: dict[tuple[int, int], Request] = {}  # by question and turn
         for turn in range(max(len(question.turns) for question in questions)):
-            unfinished = []  # questions with a turn after this one
+            unfinished = []  # questions with a further turn
             for question in (question for question in questions if len(question.turns) > turn):
                 if request := self._turn(question, replies[question.id]):
                     requests[order[question.id], turn] = request
                     unfinished += [question] if len(question.turns) > turn + 1 else []
-            asked = [requests[order[question.id], turn] for question in unfinished]
+            continued = [requests[order[question.id], turn] for question in unfinished]
             for question, answer in zip(
-                unfinished, self.answers(asked, f"answering turn {turn + 1}", f"turn-{turn}"), strict=True
+                unfinished, self.answers(continued, f"answering turn {turn + 1}", f"turn-{turn}"), strict=True
             ):
                 replies[question.id].append(answer.text)
             questions = unfinished
         return [requests[key] for key in sorted(requests)]
 
     def _turn(self, question: Question, replies: Sequence[str]) -> Request | None:
-        """The question's next turn; None, and a line, if the target cannot read it."""
+        """The question's next turn; None, with a printed line, if it exceeds the target's context."""
         tokens = prompt_ids(self.target.tokenizer, turn_messages(question, replies))
         if len(tokens) >= self.target.max_positions:
             say(
-                f"left out turn {len(replies) + 1} of {question.id}: its prompt has {len(tokens)} tokens, this target "
-                f"reads 1 to {self.target.max_positions - 1}"
+                f"turn {len(replies) + 1} of {question.id} skipped: its prompt has {len(tokens)} tokens, this target "
+                f"reads at most {self.target.max_positions - 1}"
             )
             return None
         return Request(tokens, question.column, question=question.id, turn=len(replies), expert=question.domain)
 
     def _stream(self, count: int, seed: int) -> list[Request]:
-        """Held-out prompts of all domains in a seeded order; some continue a conversation of another domain."""
+        """Held-out prompts of all domains in seeded random order; some continue a conversation of another domain."""
         by_domain = self.prompts(-(-2 * count // len(self.cfg.suite.domains)), seed)
-        draw = random.Random(seed)
-        prompts = [(name, prompt) for name, drawn in by_domain.items() for prompt in self._reworded(drawn, seed)]
-        draw.shuffle(prompts)
+        rng = random.Random(seed)
+        prompts = [(name, prompt) for name, drawn in by_domain.items() for prompt in self._rephrased(drawn, seed)]
+        rng.shuffle(prompts)
         num_conversations = round(self.cfg.suite.conversations * count) if len(by_domain) > 1 else 0
-        first = [(name, list(prompt.messages)) for name, prompt in prompts]
-        openings = first[count : count + num_conversations]
+        conversations = [(name, list(prompt.messages)) for name, prompt in prompts]
+        openings = conversations[count : count + num_conversations]
         tokenizer = self.target.tokenizer
-        asked = [Request(prompt_ids(tokenizer, messages), name) for name, messages in openings]
-        replies = self.answers(asked, "answering the openings of conversations", f"openings-{seed}")
-        requests = [Request(prompt_ids(tokenizer, messages), name) for name, messages in first[num_conversations:count]]
+        opening_requests = [Request(prompt_ids(tokenizer, messages), name) for name, messages in openings]
+        replies = self.answers(opening_requests, "answering the openings of conversations", f"openings-{seed}")
+        single = conversations[num_conversations:count]
+        requests = [Request(prompt_ids(tokenizer, messages), name) for name, messages in single]
         for (before, messages), reply in zip(openings, replies, strict=True):
-            name, following = next((n, m) for n, m in first[count + num_conversations :] + first if n != before)
-            first.remove((name, following))
+            candidates = conversations[count + num_conversations :] + conversations
+            name, following = next((n, m) for n, m in candidates if n != before)
+            conversations.remove((name, following))
             turns = [*messages, {"role": "assistant", "content": reply.text}, *following]
             requests.append(Request(prompt_ids(tokenizer, turns), name, before))
-        draw.shuffle(requests)
+        rng.shuffle(requests)
         return requests
 
-    def _reworded(self, prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
-        """Prompts as they are; for suite=ood in other words, the kinds of rephrasing in turn."""
+    def _rephrased(self, prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
+        """The prompts; for suite=ood rephrased, each in the next kind of rephrasing."""
         if self.cfg.suite.name != "ood":
             return list(prompts)
         by_kind = [rephrased(prompts, kind, "test", seed) for kind in kinds()]
@@ -146,6 +147,6 @@ def with_limit(cfg: EvaluateConfig) -> EvaluateConfig:
         return cfg
     if cfg.suite.name == "papers":
         return replace(cfg, suite=replace(cfg.suite, num_prompts=min(cfg.suite.num_prompts, cfg.limit)))
-    suite, most = cfg.suite, cfg.limit * len(cfg.suite.domains)
-    counts = {name: min(getattr(suite, name), most) for name in ("num_prompts", "timed_prompts", "tuning_prompts")}
+    suite, maximum = cfg.suite, cfg.limit * len(cfg.suite.domains)
+    counts = {name: min(getattr(suite, name), maximum) for name in ("num_prompts", "timed_prompts", "tuning_prompts")}
     return replace(cfg, suite=replace(suite, **counts))

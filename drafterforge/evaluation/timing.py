@@ -1,4 +1,4 @@
-"""Times methods side by side: they take turns request by request, so that a drifting machine hits all alike."""
+"""Times methods interleaved request by request, so that machine drift affects all methods alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from drafterforge.config.progress import bar
 from drafterforge.evaluation.machine_load import MachineLoad
 from drafterforge.evaluation.measurements import Measurement, RequestInfo
-from drafterforge.evaluation.memory import peak
+from drafterforge.evaluation.memory import measure_peak
 from drafterforge.evaluation.methods import Method, rotate
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.resume_cache import ResumeCache
@@ -21,23 +21,23 @@ WARM_UP = 8  # tokens
 
 @dataclass
 class Decoded:
-    """What a method made of requests that were decoded together."""
+    """Answers of a method to requests that were decoded together."""
 
     answers: list[Generation]
-    seconds: float  # by the clock, from the first prompt to the last token
-    other_cores: float | None  # that other programs used meanwhile
-    peak_bytes: int | None  # held beyond what was held before
+    seconds: float  # wall-clock, from the first prompt to the last token
+    other_cores: float | None  # processor cores used by other programs meanwhile
+    peak_bytes: int | None  # beyond the memory in use before
 
 
 @dataclass(frozen=True)
 class TimingRun:
-    """How requests are timed: as greedy single requests, or along an axis of the scaling suite."""
+    """Settings of a timing: greedy single requests, or a point on an axis of the scaling suite."""
 
     max_new_tokens: int
     seed: int
     batch_size: int = 1
     temperature: float = 0.0
-    axis: str = ""  # what is varied
+    axis: str = ""  # the quantity that is varied
     at: float = 0.0  # its value
 
     @property
@@ -47,7 +47,6 @@ class TimingRun:
 
     @property
     def title(self) -> str:
-        """What the progress bar says."""
         return f"timing, {self.axis} {self.at:g}" if self.axis else "timing"
 
 
@@ -57,7 +56,7 @@ def generate_in_turns(
     max_new_tokens: int,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, list[Generation]]:
-    """Generations of every method, in the order of `prompts`; each method is warmed up on the first prompt."""
+    """Generations of each method, in the order of `prompts`; each method is warmed up on the first prompt."""
     for method in methods if prompts else ():
         method.engine.generate([prompts[0]], min(max_new_tokens, WARM_UP))
     generations: dict[str, list[Generation]] = {method.name: [] for method in methods}
@@ -71,25 +70,25 @@ def generate_in_turns(
 def time_methods(
     run: TimingRun, methods: Sequence[Method], requests: Sequence[Request], indices: Sequence[int], cache: ResumeCache
 ) -> list[Measurement]:
-    """What every method made of the requests at `indices`, in groups of the run's batch size.
+    """Measurements of each method on the requests at `indices`, in groups of the run's batch size.
 
-    A group is cached when all methods have had their turn at it, so that an interrupted run compares like with like.
+    A group is cached once all methods have decoded it, so that a resumed run compares times of one session.
     """
     groups = [indices[start : start + run.batch_size] for start in range(0, len(indices), run.batch_size)]
     measurements: list[Measurement] = []
-    session, warm = int(time.time()), False
+    session, is_warm = int(time.time()), False
 
     def measure_group(number: int, group: Sequence[int]) -> list[Measurement]:
-        nonlocal warm
-        here = [requests[index] for index in group]
-        if not warm:
-            warm_up(methods, here, samplings(run.temperature, run.seed, len(here)))
-            warm = True
+        nonlocal is_warm
+        batch = [requests[index] for index in group]
+        if not is_warm:
+            warm_up(methods, batch, samplings(run.temperature, run.seed, len(batch)))
+            is_warm = True
         draws = [samplings(run.temperature, run.seed + index, 1)[0] for index in group]
-        infos = [RequestInfo.of(index, request) for index, request in zip(group, here, strict=True)]
+        infos = [RequestInfo.of(index, request) for index, request in zip(group, batch, strict=True)]
         by_name = {}
         for method in rotate(methods, number):
-            decoded = decode(method, here, run.max_new_tokens, draws)
+            decoded = decode(method, batch, run.max_new_tokens, draws)
             by_name[method.name] = _measurement(run, method, infos, decoded, number, session)
         return [by_name[method.name] for method in methods]
 
@@ -127,24 +126,24 @@ def _measurement(
 
 
 def warm_up(methods: Sequence[Method], group: Sequence[Request], sampling: Sequence[Sampling]) -> None:
-    """A few tokens with every method, experts included."""
+    """Decode a few tokens with each method, experts included."""
     for method in methods:
         for engine in dict.fromkeys((method.engine, *method.experts.values())):
             engine.generate([request.tokens for request in group], WARM_UP, list(sampling))
 
 
 def decode(method: Method, group: Sequence[Request], max_new_tokens: int, sampling: Sequence[Sampling]) -> Decoded:
-    """One method on requests that are decoded together."""
+    """Decode requests together with one method."""
     engine = method.engine_of(group[0])
-    with peak(engine.target.device) as held:
+    with measure_peak(engine.target.device) as memory:
         load, began = MachineLoad(), time.perf_counter()
         answers = engine.generate([request.tokens for request in group], max_new_tokens, list(sampling))
         seconds, other_cores = time.perf_counter() - began, load.other_cores()
-    return Decoded(answers, seconds, other_cores, held.num_bytes)
+    return Decoded(answers, seconds, other_cores, memory.num_bytes)
 
 
 def samplings(temperature: float, seed: int, count: int) -> list[Sampling]:
-    """How each of `count` requests draws."""
+    """Sampling of each of `count` requests."""
     if temperature == 0:
         return [GREEDY] * count
     return [Sampling(temperature=temperature, seed=seed + index) for index in range(count)]

@@ -20,7 +20,7 @@ from drafterforge.reporting.compare import compare_reports, print_comparison
 from drafterforge.reporting.markdown import render_markdown
 from drafterforge.reporting.page import render_page
 from drafterforge.reporting.reader import read_report
-from drafterforge.reporting.verdict import failed
+from drafterforge.reporting.verdict import lossless_faults
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target
@@ -41,7 +41,7 @@ def build_report(
     suite: str,
     curves: dict[str, Any],
 ) -> dict[str, Any]:
-    """The whole `report.json`."""
+    """The content of `report.json`."""
     return {
         "schema": SCHEMA,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -71,10 +71,10 @@ def write_report(
     parents: Sequence[Manifest],
     measurements: Sequence[Measurement] = (),
 ) -> tuple[dict[str, Any], Path]:
-    """Write the report `name` of a target, in place of an earlier one; returns it and its file.
+    """Write the report `name` of a target, replacing an earlier one; returns it and the path of `report.json`.
 
-    suite: what was run.  numerics: as configured.  rows: as `build_row` makes them.  curves: everything else.
-    measurements: what the rows are made of, for `cycles.parquet`.
+    numerics: as configured.  rows: see `build_row`.  curves: see `reader.CURVES`.
+    measurements: the answers and cycles behind the rows, for `cycles.parquet`.
     """
     report = build_report(
         rows,
@@ -98,31 +98,32 @@ def write_report(
 
 
 def require_lossless(report: Mapping[str, Any], path: Path) -> None:
-    """CheckFailedError if the decoder that was measured is not lossless."""
-    if faults := failed(report):
+    """Raise CheckFailedError if the report shows a decoder that is not lossless."""
+    if faults := lossless_faults(report):
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
         raise CheckFailedError(f"not lossless: {faults[0]}{more}; see {path.with_name(PAGE)}")
 
 
 def compare_saved(names: str, runs_dir: Path | str, target: str) -> Path:
-    """Print two reports side by side; returns the second's place, CheckFailedError if it is significantly worse.
+    """Print two reports side by side; returns the path of the second.
 
-    names: `A,B`, each a report's name, or a path of its folder or file.
+    names: `A,B`, each the name of a report, or the path of its folder or file.  Raises CheckFailedError if B is
+    significantly worse than A.
     """
-    two = [one.strip() for one in names.split(",")]
-    paths = [report_path(one, runs_dir, target) for one in two]
-    found = compare_reports(*map(read_report, paths))
-    print_comparison(found, (two[0], two[1]), table_console())
-    if found.faults:
-        more = f", and {len(found.faults) - 1} more" if len(found.faults) > 1 else ""
-        raise CheckFailedError(f"{two[1]} is worse than {two[0]}: {found.faults[0]}{more}")
-    print(f"no significant regression from {two[0]} to {two[1]}")
+    before, after = [name.strip() for name in names.split(",")]
+    paths = [report_path(name, runs_dir, target) for name in (before, after)]
+    comparison = compare_reports(*map(read_report, paths))
+    print_comparison(comparison, (before, after), table_console())
+    if comparison.faults:
+        more = f", and {len(comparison.faults) - 1} more" if len(comparison.faults) > 1 else ""
+        raise CheckFailedError(f"{after} is worse than {before}: {comparison.faults[0]}{more}")
+    print(f"no significant regression from {before} to {after}")
     return paths[1]
 
 
 def report_path(name: str, runs_dir: Path | str, target: str) -> Path:
-    """Where a report is; a committed one may have no manifest."""
-    given = Path(name).expanduser()
-    if given.is_file() or ("/" in name and (given / REPORT).is_file()):
-        return given
+    """Path of a report by name or path; a report outside a runs folder needs no manifest."""
+    path = Path(name).expanduser()
+    if path.is_file() or ("/" in name and (path / REPORT).is_file()):
+        return path
     return find_artifact(runs_dir, target, "reports", name)

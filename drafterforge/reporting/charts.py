@@ -1,4 +1,4 @@
-"""The kinds of charts in a report, each from plain numbers to an `<svg>`."""
+"""Charts of a report: each function turns plain numbers into an `<svg>`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from drafterforge.reporting.drawing import BAD, DASHES, FAINT, HEAT, INK, MARKER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.patches import Rectangle
 
-MOST_POINTS = 300  # of a line
+MAX_POINTS = 300  # of a line
 BAR = 0.26  # inches
 Points = Sequence[tuple[float, float]]
 
@@ -24,13 +25,14 @@ def heat_map(
     form: str = ".2f",
     columnwise: bool = True,
 ) -> str:
-    """Numbers on a ground that is stronger the larger they are, in their column (the largest bold) or of all."""
-    every = [value for row in cells for value in row if value is not None]
+    """Numbers on coloured cells, scaled per column with the largest bold, or over all cells."""
+    all_values = [value for row in cells for value in row if value is not None]
 
     def paint(axes: Axes) -> None:
         for x in range(len(columns)):
             column = [row[x] for row in cells if row[x] is not None]
-            low, high = min(among := column if columnwise else every, default=0), max(among, default=0)
+            scale = column if columnwise else all_values
+            low, high = min(scale, default=0), max(scale, default=0)
             for y, row in enumerate(cells):
                 if row[x] is None:
                     continue
@@ -50,7 +52,7 @@ def heat_map(
     return draw(key, 1.1 + BAR * 1.1 * len(rows), paint)
 
 
-def _box(x: float, y: float, strength: float):
+def _box(x: float, y: float, strength: float) -> Rectangle:
     from matplotlib.patches import Rectangle
 
     return Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=HEAT, alpha=round(strength, 3), linewidth=0)
@@ -63,24 +65,24 @@ def bars(
     intervals: Sequence[tuple[float, float] | None],
     label: str,
     reference: float | None = None,
-    wrong: Sequence[int] = (),
+    flagged: Sequence[int] = (),
     form: str = ".2f",
 ) -> str:
-    """Horizontal bars with intervals, each with its number; a dashed line at the reference."""
+    """Horizontal bars with numbers and intervals, red for `flagged` indices; a dashed line at the reference."""
 
     def paint(axes: Axes) -> None:
-        places = range(len(names))
-        colours = [BAD if place in wrong else SERIES[0] for place in places]
-        axes.barh(places, values, height=0.66, color=colours, alpha=0.75, linewidth=0)
-        for place, bounds in enumerate(intervals):
+        positions = range(len(names))
+        colours = [BAD if index in flagged else SERIES[0] for index in positions]
+        axes.barh(positions, values, height=0.66, color=colours, alpha=0.75, linewidth=0)
+        for index, bounds in enumerate(intervals):
             if bounds:
-                axes.plot(bounds, [place, place], color=INK, linewidth=1.4, marker="|", markersize=5)
-        reach = [max(value, bounds[1] if bounds else 0) for value, bounds in zip(values, intervals, strict=True)]
-        for place, value in enumerate(values):
-            axes.annotate(f"{value:{form}}", (reach[place], place), (5, 0), textcoords="offset points", va="center")
+                axes.plot(bounds, [index, index], color=INK, linewidth=1.4, marker="|", markersize=5)
+        ends = [max(value, bounds[1] if bounds else 0) for value, bounds in zip(values, intervals, strict=True)]
+        for index, value in enumerate(values):
+            axes.annotate(f"{value:{form}}", (ends[index], index), (5, 0), textcoords="offset points", va="center")
         if reference is not None:
             axes.axvline(reference, color=INK, linewidth=1, linestyle="--")
-        axes.set(xlim=(0, 1.17 * max([*reach, reference or 0, 1e-9])), xlabel=label)
+        axes.set(xlim=(0, 1.17 * max([*ends, reference or 0, 1e-9])), xlabel=label)
         _named(axes, names)
 
     return draw(key, 0.75 + BAR * len(names), paint)
@@ -94,15 +96,15 @@ def dots(
     label: str,
     lines: Mapping[str, float],
 ) -> str:
-    """One dot a row, coloured by its kind, beside vertical lines."""
+    """One dot per name, coloured by kind, with named vertical lines."""
 
     def paint(axes: Axes) -> None:
-        for place, kind in enumerate(dict.fromkeys(kinds)):
-            here = [row for row, own in enumerate(kinds) if own == kind]
-            style = {"color": SERIES[place], "marker": MARKERS[place], "linestyle": "", "markersize": 6}
-            axes.plot([values[row] for row in here], here, label=kind, **style)
-        for place, (name, value) in enumerate(lines.items()):
-            axes.axvline(value, color=INK, linewidth=1, linestyle=DASHES[place + 1], label=f"{short(name)} {value:.2f}")
+        for index, kind in enumerate(dict.fromkeys(kinds)):
+            members = [row for row, row_kind in enumerate(kinds) if row_kind == kind]
+            style = {"color": SERIES[index], "marker": MARKERS[index], "linestyle": "", "markersize": 6}
+            axes.plot([values[row] for row in members], members, label=kind, **style)
+        for index, (name, value) in enumerate(lines.items()):
+            axes.axvline(value, color=INK, linewidth=1, linestyle=DASHES[index + 1], label=f"{short(name)} {value:.2f}")
         axes.set(xlabel=label)
         axes.grid(axis="y")
         _named(axes, names)
@@ -112,16 +114,16 @@ def dots(
 
 
 def stacked(key: str, names: Sequence[str], parts: Mapping[str, Sequence[float]], label: str) -> str:
-    """Horizontal bars of several parts, with their total."""
+    """Horizontal stacked bars with their totals."""
 
     def paint(axes: Axes) -> None:
-        left = [0.0] * len(names)
-        for place, (part, values) in enumerate(parts.items()):
-            axes.barh(range(len(names)), values, left=left, height=0.66, color=SERIES[place], label=part, linewidth=0)
-            left = [one + more for one, more in zip(left, values, strict=True)]
-        for place, total in enumerate(left):
-            axes.annotate(f"{total:.1f}", (total, place), (5, 0), textcoords="offset points", va="center")
-        axes.set(xlim=(0, 1.17 * max([*left, 1e-9])), xlabel=label)
+        starts = [0.0] * len(names)
+        for index, (part, values) in enumerate(parts.items()):
+            axes.barh(range(len(names)), values, left=starts, height=0.66, color=SERIES[index], label=part, linewidth=0)
+            starts = [start + width for start, width in zip(starts, values, strict=True)]
+        for index, total in enumerate(starts):
+            axes.annotate(f"{total:.1f}", (total, index), (5, 0), textcoords="offset points", va="center")
+        axes.set(xlim=(0, 1.17 * max([*starts, 1e-9])), xlabel=label)
         _named(axes, names)
         _legend(axes, 5)
 
@@ -129,11 +131,11 @@ def stacked(key: str, names: Sequence[str], parts: Mapping[str, Sequence[float]]
 
 
 def scatter(key: str, points: Mapping[str, tuple[float, float]], labels: tuple[str, str]) -> str:
-    """Named points; lines from the origin through the steepest tell which is the fastest."""
+    """Named points, and the line from the origin through the fastest, the one with the largest y / x."""
 
     def paint(axes: Axes) -> None:
-        for place, (name, (x, y)) in enumerate(points.items()):
-            style = {"color": SERIES[place % len(SERIES)], "marker": MARKERS[place % len(MARKERS)]}
+        for index, (name, (x, y)) in enumerate(points.items()):
+            style = {"color": SERIES[index % len(SERIES)], "marker": MARKERS[index % len(MARKERS)]}
             axes.plot([x], [y], linestyle="", markersize=7, label=short(name), **style)
         steep = max(y / x for x, y in points.values())
         low, high = min(x for x, _ in points.values()), max(x for x, _ in points.values())
@@ -150,11 +152,11 @@ def lines(key: str, series: Mapping[str, Points], labels: tuple[str, str], marke
     """Lines over a common axis."""
 
     def paint(axes: Axes) -> None:
-        for place, (name, points) in enumerate(series.items()):
-            thin = _thinned(points)
-            style = {"color": SERIES[place % len(SERIES)], "linestyle": DASHES[place % len(DASHES)]}
-            style |= {"marker": MARKERS[place % len(MARKERS)], "markersize": 5} if marked else {}
-            axes.plot([x for x, _ in thin], [y for _, y in thin], linewidth=1.7, label=short(name), **style)
+        for index, (name, points) in enumerate(series.items()):
+            thinned = _thinned(points)
+            style = {"color": SERIES[index % len(SERIES)], "linestyle": DASHES[index % len(DASHES)]}
+            style |= {"marker": MARKERS[index % len(MARKERS)], "markersize": 5} if marked else {}
+            axes.plot([x for x, _ in thinned], [y for _, y in thinned], linewidth=1.7, label=short(name), **style)
         axes.set(xlabel=labels[0], ylabel=labels[1])
         axes.grid()
         _legend(axes, 2)
@@ -163,14 +165,14 @@ def lines(key: str, series: Mapping[str, Points], labels: tuple[str, str], marke
 
 
 def areas(key: str, series: Mapping[str, Sequence[float]], labels: tuple[str, str]) -> str:
-    """Shares of a whole, one above the other."""
+    """Stacked areas over a common axis."""
 
     def paint(axes: Axes) -> None:
         length = max(map(len, series.values()))
-        kept = [place for place, _ in _thinned([(place, 0.0) for place in range(length)])]
-        stack = [[values[place] if place < len(values) else 0.0 for place in kept] for values in series.values()]
-        colours = [SERIES[place % len(SERIES)] for place in range(len(series))]
-        axes.stackplot(kept, stack, labels=[short(name) for name in series], colors=colours, linewidth=0, alpha=0.9)
+        cycles = [cycle for cycle, _ in _thinned([(cycle, 0.0) for cycle in range(length)])]
+        stack = [[values[cycle] if cycle < len(values) else 0.0 for cycle in cycles] for values in series.values()]
+        colours = [SERIES[index % len(SERIES)] for index in range(len(series))]
+        axes.stackplot(cycles, stack, labels=[short(name) for name in series], colors=colours, linewidth=0, alpha=0.9)
         axes.set(xlabel=labels[0], ylabel=labels[1], ylim=(0, None), xlim=(0, max(1, length - 1)))
         _legend(axes, 3)
 
@@ -189,7 +191,7 @@ def _legend(axes: Axes, columns: int) -> None:
 
 
 def _thinned(points: Points) -> list[tuple[float, float]]:
-    """Every n-th point, and the last."""
-    step = -(-len(points) // MOST_POINTS)
-    kept = list(points[::step])
-    return kept if not kept or kept[-1] == points[-1] else [*kept, points[-1]]
+    """At most about `MAX_POINTS` evenly spaced points, and the last."""
+    step = -(-len(points) // MAX_POINTS)
+    thinned = list(points[::step])
+    return thinned if not thinned or thinned[-1] == points[-1] else [*thinned, points[-1]]

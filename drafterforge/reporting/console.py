@@ -1,4 +1,4 @@
-"""The tables that commands print when they end."""
+"""Tables that commands print."""
 
 from __future__ import annotations
 
@@ -12,31 +12,39 @@ from rich.table import Table
 from drafterforge.config.progress import say, table_console
 from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.noise import noise_of
-from drafterforge.reporting.reader import whole_rows
+from drafterforge.reporting.reader import overall_rows
+from drafterforge.reporting.tables import names_trees
 from drafterforge.reporting.verdict import summarize
 from drafterforge.schedulers.latency import STEPS, LatencyProfile
 
-CONTEXT = 256  # tokens before a token without a drafter, in the table of a profile
+CONTEXT = 256  # tokens of context for the cost of an autoregressive token in the table of a profile
+LEGEND = "MAT: mean tokens emitted per cycle; speed-up: tokens/s over autoregressive decoding, with its 95 % interval"
+TREES = "; a/b/c: trees of a nodes, b levels, top-k c"
+REPLAYED = "replayed on held-out answers, seconds from the latency profile of {}"
+
+
+def titled(title: str, legend: str = "") -> Table:
+    """An empty table with a title above and a legend below, both on the left."""
+    return Table(title=title, title_justify="left", caption=legend or None, caption_justify="left")
 
 
 def print_report(report: dict[str, Any], pool_selector: str) -> None:
-    """The tables of `eval`."""
+    """Print the tables of `eval`."""
     console = table_console()
     _matrix(report, console)
     _selectors(report, pool_selector, console)
     _live(report, console)
-    _beside_replay(report)
+    _live_against_replay(report)
 
 
 def print_verdict(report: Mapping[str, Any]) -> None:
-    """What to run, and the signs that the times are noisy."""
+    """Print what to run, and signs that the times are noisy."""
     for line in summarize(report).sentences[:1]:
         print(line)
     print_noise(report)
 
 
 def print_noise(report: Mapping[str, Any]) -> None:
-    """The signs that the times are noisy, if there are any."""
     for sign in noise_of(report):
         print(f"noisy: {sign}")
 
@@ -46,7 +54,7 @@ def _matrix(report: dict[str, Any], console: Console) -> None:
     if not matrix:
         return
     drafters = list(next(iter(matrix.values())))
-    table = Table(title="MAT by drafter and domain of the answer", title_justify="left")
+    table = titled("MAT by drafter and domain of the answer (*: best)")
     for heading in ("drafter", *matrix):
         table.add_column(heading, justify="left" if heading == "drafter" else "right")
     best = {domain: max(row.values()) for domain, row in matrix.items()}
@@ -57,13 +65,15 @@ def _matrix(report: dict[str, Any], console: Console) -> None:
 
 
 def _selectors(report: dict[str, Any], pool_selector: str, console: Console) -> None:
-    rows = sorted((row for row in whole_rows(report) if row["source"] == "replay"), key=lambda row: -row["mat"])
+    rows = sorted((row for row in overall_rows(report) if row["source"] == "replay"), key=lambda row: -row["mat"])
     if not rows:
         return
     caption = (
-        f"p: one-sided Wilcoxon over requests, small where {pool_selector} has a significantly higher MAT than the row"
+        "of hindsight: MAT relative to the best drafter of each request; regret: cycles per request more than with it; "
+        "on the best: share of cycles drafted by it; switches: changes of drafter per cycle; "
+        f"p: one-sided Wilcoxon test over requests, small where {pool_selector} has a significantly higher MAT"
     )
-    table = Table(title="selectors, replayed on the same answers", caption=caption, title_justify="left")
+    table = titled("selectors, replayed on the same answers", caption)
     headings = ("method", "MAT", "of hindsight", "regret, cycles", "on the best", "switches", "p", "constants")
     for heading in headings:
         table.add_column(heading, justify="left" if heading in ("method", "constants") else "right")
@@ -83,25 +93,25 @@ def _selectors(report: dict[str, Any], pool_selector: str, console: Console) -> 
 
 
 def _live(report: dict[str, Any], console: Console) -> None:
-    live = [row for row in whole_rows(report) if row["source"] == "live"]
-    plain, along = ([row for row in live if bool(row.get("axis")) == varied] for varied in (False, True))
-    if plain:
-        console.print(_timed(plain, "live, one request at a time, methods taking turns"))
+    live = [row for row in overall_rows(report) if row["source"] == "live"]
+    single, scaled = ([row for row in live if bool(row.get("axis")) == is_scaled] for is_scaled in (False, True))
+    if single:
+        console.print(_timed(single, "live, one request at a time, methods alternating"))
     _by_domain(report, console)
-    for axis in dict.fromkeys(row["axis"] for row in along):
-        here = [row | {"domain": f"{row['at']:g}"} for row in along if row["axis"] == axis]
-        console.print(_timed(here, f"live, by {axis}", axis))
+    for axis in dict.fromkeys(row["axis"] for row in scaled):
+        points = [row | {"domain": f"{row['at']:g}"} for row in scaled if row["axis"] == axis]
+        console.print(_timed(points, f"live, by {axis}", axis))
 
 
 def _timed(rows: list[dict[str, Any]], title: str, axis: str = "") -> Table:
-    """Rows against the clock; axis: what was varied, whose values stand as their domains."""
-    table = Table(title=title, title_justify="left")
-    headings = ("method", "MAT", "tokens/s", "speed-up", "95 %", "p", "select ms a cycle", "MB", "mismatches")
+    """A table of timed rows.  axis: the varied quantity; its values are in `domain`."""
+    table = titled(title, "" if axis else f"{LEGEND}; p: paired Wilcoxon test, Holm-corrected; MB: peak memory")
+    headings = ("method", "MAT", "tokens/s", "speed-up", "95 %", "p", "select, ms/cycle", "MB", "mismatches")
     for heading in (*headings[:1], *([axis] if axis else []), *headings[1:]):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in rows:
         select = 1e3 * row["time_s"]["select"] / max(row["num_cycles"], 1)
-        bounds, p, held = row["speedup_ci95"], row["wilcoxon_p_holm"], row["peak_mb"]
+        bounds, p, peak_mb = row["speedup_ci95"], row["wilcoxon_p_holm"], row["peak_mb"]
         table.add_row(
             row["method"],
             *([row["domain"]] if axis else []),
@@ -111,42 +121,41 @@ def _timed(rows: list[dict[str, Any]], title: str, axis: str = "") -> Table:
             f"{bounds[0]:.2f}-{bounds[1]:.2f}" if bounds else "",
             "" if p is None else f"{p:.1g}",
             f"{select:.2f}",
-            "" if held is None else f"{held:.0f}",
+            "" if peak_mb is None else f"{peak_mb:.0f}",
             "" if row["mismatches"] is None else str(row["mismatches"]),
         )
     return table
 
 
 def _by_domain(report: dict[str, Any], console: Console) -> None:
-    """Speed-ups of every method, domain by domain."""
     rows = [row for row in report["rows"] if row["source"] == "live" and not row.get("axis") and row["domain"] != ALL]
     domains = list(dict.fromkeys(row["domain"] for row in rows))
     if len(domains) < 2:
         return
-    table = Table(title="speed-up by domain", title_justify="left")
+    table = titled("speed-up by domain")
     for heading in ("method", *domains):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for method in dict.fromkeys(row["method"] for row in rows if row["speedup_ci95"]):
-        found = {row["domain"]: row["speedup"] for row in rows if row["method"] == method}
-        table.add_row(method, *(f"{found[domain]:.2f}x" for domain in domains))
+        speedups = {row["domain"]: row["speedup"] for row in rows if row["method"] == method}
+        table.add_row(method, *(f"{speedups[domain]:.2f}x" for domain in domains))
     console.print(table)
 
 
-def _beside_replay(report: dict[str, Any]) -> None:
-    found = report["curves"].get("live")
-    if not found:
+def _live_against_replay(report: dict[str, Any]) -> None:
+    checks = report["curves"].get("live")
+    if not checks:
         return
-    other = [text for one in found for text in one["other_text"]]
-    margins = ", ".join(f"{text['margin']:.1e}" for text in other)
-    differing = sum(one["requests_with_other_cycles"] for one in found)
-    at = f" (at margins {margins})" if other else ""
-    say(f"live runs: {len(other)} texts{at} and {differing} cycle counts differ from the replay")
+    mismatches = [mismatch for check in checks for mismatch in check["other_text"]]
+    margins = ", ".join(f"{mismatch['margin']:.1e}" for mismatch in mismatches)
+    other_cycles = sum(check["requests_with_other_cycles"] for check in checks)
+    at = f" (at margins {margins})" if mismatches else ""
+    say(f"live decoding against replay: {len(mismatches)} texts{at} and {other_cycles} cycle counts differ")
 
 
 def print_table(report: dict[str, Any], console: Console) -> None:
-    """The rows a reader wants first."""
+    """Print the main columns of all rows."""
     title = f"{report['suite']}: {report['target']['name']} on {report['device']}"
-    table = Table(title=title, title_justify="left")
+    table = titled(title, LEGEND + (TREES if names_trees(row["method"] for row in report["rows"]) else ""))
     for heading in (
         "method",
         "dtype",
@@ -174,16 +183,16 @@ def print_table(report: dict[str, Any], console: Console) -> None:
 
 
 def print_router(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Accuracy of a router on held-out prompts: of all labels together, and by label."""
-    table = Table(title="router, held-out prompts", title_justify="left")
+    """Print the accuracy of a router on held-out prompts, over all labels and by label."""
+    table = titled("router, held-out prompts", "ECE: expected calibration error of the confidence")
     measured = "mat" in rows[0]
-    headings = ("prompts", "number", "accuracy", "95 %", "ECE", "confidence")
+    headings = ("prompts", "count", "accuracy", "95 %", "ECE", "confidence")
     for heading in (*headings, *(("MAT", "best MAT") if measured else ())):
         table.add_column(heading, justify="left" if heading == "prompts" else "right")
     for row in rows:
         low, high = row["accuracy_ci95"]
         table.add_row(
-            row["prompts"] + (", unseen kind" if row.get("unseen_kind") else ""),
+            row["prompts"] + (", unseen rephrasing" if row.get("unseen_kind") else ""),
             str(row["num_prompts"]),
             f"{row['accuracy']:.1%}",
             f"{low:.1%} - {high:.1%}",
@@ -191,7 +200,7 @@ def print_router(rows: Sequence[Mapping[str, Any]]) -> None:
             f"{row['confidence']:.2f}",
             *((f"{row['mat']:.2f}", f"{row['best_mat']:.2f}") if measured else ()),
         )
-    by_label = Table(title="accuracy by label", title_justify="left")
+    by_label = titled("accuracy by label")
     by_label.add_column("label")
     for row in rows:
         by_label.add_column(row["prompts"], justify="right")
@@ -203,19 +212,19 @@ def print_router(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_joint_selection(curves: Mapping[str, Any]) -> None:
-    """Rates, the best first."""
-    table = Table(title=f"replayed on held-out answers, priced for {curves['profile']}", title_justify="left")
-    for heading in ("arm or selector", "tokens/s", "faster than the best arm on"):
+    """Print replayed tokens/s, best first."""
+    table = titled(REPLAYED.format(curves["profile"]))
+    for heading in ("arm or selector", "tokens/s", "faster than the best arm"):
         table.add_column(heading, justify="left" if heading.startswith("arm") else "right")
     for row in sorted(curves["replayed"], key=lambda row: -row["tokens_per_s"]):
-        wins = f"{100 * row['faster_on']:.0f} % of answers" if "faster_on" in row else ""
+        wins = f"on {100 * row['faster_on']:.0f} % of answers" if "faster_on" in row else ""
         table.add_row(row["name"], f"{row['tokens_per_s']:.2f}", wins)
     table_console().print(table)
 
 
 def print_profile(profile: LatencyProfile) -> None:
-    """What a cycle costs, and how far predictions are off."""
-    table = Table(title=f"milliseconds on {profile.device}, {profile.dtype}", title_justify="left")
+    """Print the cost of a cycle and the prediction errors."""
+    table = titled(f"milliseconds on {profile.device}, {profile.dtype}")
     for heading in ("step", "terms", "held-out error"):
         table.add_column(heading)
     for step in STEPS:
@@ -224,16 +233,16 @@ def print_profile(profile: LatencyProfile) -> None:
         table.add_row(step, cells, "" if error is None else f"{100 * error:.1f} %")
     token_s = float(profile.token_s(np.array([CONTEXT]))[0])
     table.add_row(f"autoregressive token at {CONTEXT}", f"{1e3 * token_s:.2f}", "")
-    table.add_row("an answer", "scaled by tokens beside it", f"{100 * profile.errors['total']:.1f} %")
+    table.add_row("an answer", "scaled by probes just before and after it", f"{100 * profile.errors['total']:.1f} %")
     scale = profile.errors["autoregressive_scale"]
-    table.add_row("", f"scaled by {scale:.3f}, from all of them", f"{100 * profile.errors['total_unscaled']:.1f} %")
+    table.add_row("", f"scaled by {scale:.3f}, from all probes", f"{100 * profile.errors['total_unscaled']:.1f} %")
     table_console().print(table)
 
 
 def print_replayed_schedules(rows: Sequence[dict[str, Any]], device: str) -> None:
-    """Rates that need no decoding, before there are any others."""
-    table = Table(title=f"replayed on held-out answers, priced for {device}", title_justify="left")
-    for heading in ("schedule", "MAT", "tokens/s", "over best static", "actions used"):
+    """Print replayed schedules."""
+    table = titled(REPLAYED.format(device), "MAT: mean tokens emitted per cycle" + TREES)
+    for heading in ("schedule", "MAT", "tokens/s", "over best static", "trees used"):
         table.add_column(heading, justify="left" if heading == "schedule" else "right")
     static = next(row["tokens_per_s"] for row in rows if row["name"].startswith("best static tree"))
     for row in rows:
@@ -244,11 +253,12 @@ def print_replayed_schedules(rows: Sequence[dict[str, Any]], device: str) -> Non
 
 
 def print_live_schedules(rows: Sequence[dict[str, Any]]) -> None:
-    """What was decoded."""
+    """Print schedules that were decoded live."""
     if not rows:
         return
-    table = Table(title="live, one request at a time", title_justify="left")
-    for heading in ("method", "MAT", "tokens/s", "speed-up", "over best static", "p", "policy's share", "mismatches"):
+    legend = f"{LEGEND}{TREES}; p: of being faster than the best static tree; policy: its share of the time of a cycle"
+    table = titled("live, one request at a time", legend)
+    for heading in ("method", "MAT", "tokens/s", "speed-up", "over best static", "p", "policy", "mismatches"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in rows:
         p = row["p_over_best_static"]

@@ -1,4 +1,4 @@
-"""One sentence on a trained drafter: whether it drafts better than those that one could go on using instead."""
+"""One sentence that tells whether a trained drafter drafts better than those it could replace."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ Report = Mapping[str, Any]
 
 
 def drafter_verdict(report: Report, trained: str) -> str:
-    """The trained drafter against the best other drafter alone; empty if the report holds no other.
+    """Compare the trained drafter with the best other drafter alone; empty if the report has no other.
 
-    Drafters of one kind have the same trees, so what tells them apart is the accept length, which no clock blurs: the
-    ratio of the MATs, with a 95 % interval over the prompts.
+    Drafters of one kind have the same trees, so the ratio of their MATs, with a 95 % interval over prompts, decides:
+    it is free of timing noise.
     """
-    others = [row for row in rows_of(report) if text(row.get("method")).endswith(" alone")]
-    others = [row for row in others if row.get("method") != f"{trained} alone" and number(row.get("mat"))]
+    references = [row for row in rows_of(report) if text(row.get("method")).endswith(" alone")]
+    references = [row for row in references if row.get("method") != f"{trained} alone" and number(row.get("mat"))]
     cycles = cycles_of(report, f"{trained} alone")
-    if not others or not cycles:
+    if not references or not cycles:
         return ""
-    best = max(others, key=lambda row: number(row["mat"]))
+    best = max(references, key=lambda row: number(row["mat"]))
     name, reference = text(best["method"]).removesuffix(" alone"), cycles_of(report, text(best["method"]))
     if len(reference) != len(cycles):
         return ""
     pairs = [(*ours, *theirs) for ours, theirs in zip(cycles, reference, strict=True)]
     low, high = bootstrap_ratio(pairs) if len(pairs) > 1 else (0.0, float("inf"))
-    mats = [sum(tokens for tokens, _ in each) / sum(count for _, count in each) for each in (cycles, reference)]
+    mats = [sum(tokens for tokens, _ in part) / sum(count for _, count in part) for part in (cycles, reference)]
     interval = f"95 % interval {low:.2f}-{high:.2f}, " if len(pairs) > 1 else ""
     ratio = f"{mats[0] / mats[1]:.2f}x ({interval}{len(pairs)} prompts)"
-    figures = f"{mats[0]:.2f} tokens a cycle against {mats[1]:.2f}, {ratio}"
+    figures = f"{mats[0]:.2f} tokens per cycle against {mats[1]:.2f}, {ratio}"
     if low > 1:
         return f"`{trained}` drafts better than `{name}`: {figures}; use it: drafter={trained}"
     if high < 1:
@@ -42,7 +42,7 @@ def drafter_verdict(report: Report, trained: str) -> str:
 
 
 def cycles_of(report: Report, method: str) -> Sequence[tuple[float, float]]:
-    """Tokens and cycles of each request of a method; empty if the report does not hold them."""
-    given = mapping(curves_of(report).get("per_request")).get(method)
-    figures = [numbers(one)[:2] for one in given] if isinstance(given, list) else []
+    """Tokens and cycles of each request of a method; empty if the report does not have them."""
+    entries = mapping(curves_of(report).get("per_request")).get(method)
+    figures = [numbers(entry)[:2] for entry in entries] if isinstance(entries, list) else []
     return [(tokens, cycles) for tokens, cycles in figures] if all(len(f) == 2 and f[1] > 0 for f in figures) else []

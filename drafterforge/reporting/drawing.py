@@ -1,4 +1,4 @@
-"""Matplotlib to inline SVG: text stays text, colours follow the page's theme, the same data gives the same bytes."""
+"""Renders matplotlib to inline SVG: text stays text, colours follow the page's theme, equal data give equal bytes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH = 4.7  # inches; on a phone shrunk to three quarters, where letters are still read
-MOST_LABEL = 30  # characters
-# Colours that stand for the page's variables: matplotlib wants numbers, the theme decides later.
+WIDTH = 4.7  # inches; still legible when a phone shrinks it to three quarters
+MAX_LABEL = 30  # characters
+# Placeholder colours, replaced by the CSS variables of the page: matplotlib needs numbers.
 INK, FAINT, HEAT, BAD, PAPER = "#010203", "#010204", "#010205", "#010206", "#010207"
-SERIES = [f"#0102a{place}" for place in range(8)]
+SERIES = [f"#0102a{index}" for index in range(8)]
 VARIABLES = {INK: "ink", FAINT: "faint", HEAT: "heat", BAD: "bad", PAPER: "paper"} | {
-    colour: f"c{place}" for place, colour in enumerate(SERIES)
+    colour: f"c{index}" for index, colour in enumerate(SERIES)
 }
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 MARKERS = "osD^vPX*"
@@ -46,21 +46,21 @@ SETTINGS = {
 
 
 def draw(key: str, height: float, paint: Callable[[Axes], None]) -> str:
-    """An `<svg>` of one pair of axes.  key: keeps its ids apart from those of other figures on the page."""
+    """An `<svg>` of one pair of axes.  key: makes its ids unique on the page."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    drawn = io.BytesIO()
+    buffer = io.BytesIO()
     with style.context(["default", SETTINGS | {"svg.hashsalt": key}]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # letters that matplotlib's font lacks are drawn by the browser's
+        warnings.simplefilter("ignore")  # the browser draws letters that matplotlib's font lacks
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         paint(figure.add_subplot())
-        figure.savefig(drawn, format="svg", metadata={"Date": None})
-    return inline(drawn.getvalue().decode())
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return inline(buffer.getvalue().decode())
 
 
 def inline(svg: str) -> str:
-    """The element without what belongs to a file, in the page's font and colours."""
+    """The `<svg>` element alone, in the page's font and colours."""
     svg = svg[svg.index("<svg") :].rstrip()
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
@@ -71,11 +71,11 @@ def inline(svg: str) -> str:
 
 def _themed(tag: str) -> str:
     tag = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", tag)
-    tag = re.sub(r"font: ([^;\"']*?[\d.]+px) [^;\"]*", r"font: \1 var(--font)", tag)  # so do older matplotlibs
-    return re.sub(r"#0102[0-9a-f]{2}", lambda found: f"var(--{VARIABLES[found[0]]})", tag)
+    tag = re.sub(r"font: ([^;\"']*?[\d.]+px) [^;\"]*", r"font: \1 var(--font)", tag)  # older matplotlib
+    return re.sub(r"#0102[0-9a-f]{2}", lambda match: f"var(--{VARIABLES[match[0]]})", tag)
 
 
 def short(name: str) -> str:
-    """A label that leaves room for the figure: names often differ at their ends."""
-    half = MOST_LABEL // 2
-    return name if len(name) <= MOST_LABEL else f"{name[: half - 1]}…{name[-half:]}"
+    """A label shortened in the middle, because names often differ at their ends."""
+    half = MAX_LABEL // 2
+    return name if len(name) <= MAX_LABEL else f"{name[: half - 1]}…{name[-half:]}"

@@ -1,4 +1,4 @@
-"""`report.html`: one file without scripts or anything from elsewhere, for light and dark, desk and phone."""
+"""Writes `report.html`: one file without scripts or external resources, in light and dark, for desktop and phone."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from html import escape
 from typing import Any
 
 from drafterforge.reporting.figures import Figure, figures_of
-from drafterforge.reporting.tables import TableOf, tables_of
-from drafterforge.reporting.verdict import Summary, byline_of, heading_of, particulars, summarize
+from drafterforge.reporting.tables import ReportTable, tables_of
+from drafterforge.reporting.verdict import Summary, byline_of, conditions_of, heading_of, summarize
 
-# Even a mistake in escaping could load or run nothing.
+# A mistake in escaping could neither load nor run anything.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-PHONE_COLUMNS = 4  # that a phone shows side by side
+PHONE_COLUMNS = 4  # columns that fit on a phone
 LIGHT = """
     --paper: #fff; --raised: #f6f7f9; --ink: #1b1f24; --faint: #667080; --line: #d8dde3; --heat: #2f7fd1;
     --good: #12703a; --good-ground: #e2f5e9; --bad: #b3141f; --bad-ground: #fde7e8;
@@ -78,14 +78,14 @@ dd {{ margin: 0; }}
 
 
 def render_page(report: Mapping[str, Any]) -> str:
-    """The whole file; the same report gives the same bytes."""
+    """The content of `report.html`; equal reports give equal bytes."""
     title = heading_of(report)
     body = [_summary(title, byline_of(report), summarize(report))]
     body += [_section(_table(table), table.title, table.note) for table in tables_of(report)[:1]]
     if figures := figures_of(report):
         body.append(_section(f'<div class="figures">\n{_joined(map(_figure, figures))}\n</div>', "Figures"))
     body += [_section(_table(table), table.title, table.note) for table in tables_of(report)[1:]]
-    listed = "\n".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in particulars(report))
+    listed = "\n".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in conditions_of(report))
     body.append(_section(f"<dl>\n{listed}\n</dl>", "Measured"))
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -112,33 +112,33 @@ def _joined(parts: Any) -> str:
 
 def _summary(title: str, byline: str, summary: Summary) -> str:
     details = summary.details
-    listed = f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in details)}</ul>" if len(details) > 1 else ""
-    listed = listed or "".join(f"<p>{escape(one)}</p>" for one in details)
+    listed = f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in details)}</ul>" if len(details) > 1 else ""
+    listed = listed or "".join(f"<p>{escape(line)}</p>" for line in details)
     alert = ' role="alert"' if summary.state == "lossy" else ""
-    said = _joined(f"<p>{escape(one)}</p>" for one in summary.sentences)
+    sentences = _joined(f"<p>{escape(line)}</p>" for line in summary.sentences)
     if summary.noise:
-        said += f'\n<ul class="noise">{"".join(f"<li>{escape(one)}</li>" for one in summary.noise)}</ul>'
+        sentences += f'\n<ul class="noise">{"".join(f"<li>{escape(line)}</li>" for line in summary.noise)}</ul>'
     verdict = f'<div class="verdict {summary.state}"{alert}><strong>{escape(summary.headline)}</strong>{listed}</div>'
-    # A lossy decoder's speed is no advice: the verdict comes before it.
-    words = f"{verdict}\n{said}" if summary.state == "lossy" else f"{said}\n{verdict}"
-    named = f'<h1>{escape(title)}</h1>\n<p class="byline">{escape(byline)}</p>'
-    return f'<header class="summary">\n{named}\n{words}\n</header>'
+    # The speed of a lossy decoder is no advice: the verdict comes first.
+    content = f"{verdict}\n{sentences}" if summary.state == "lossy" else f"{sentences}\n{verdict}"
+    heading = f'<h1>{escape(title)}</h1>\n<p class="byline">{escape(byline)}</p>'
+    return f'<header class="summary">\n{heading}\n{content}\n</header>'
 
 
 def _section(content: str, title: str, note: str = "") -> str:
-    shown = f'\n<p class="note">{escape(note)}</p>' if note else ""
-    return f"<section>\n<h2>{escape(title)}</h2>{shown}\n{content}\n</section>"
+    caption = f'\n<p class="note">{escape(note)}</p>' if note else ""
+    return f"<section>\n<h2>{escape(title)}</h2>{caption}\n{content}\n</section>"
 
 
-def _table(table: TableOf) -> str:
+def _table(table: ReportTable) -> str:
     head = "".join(
-        f'<th scope="col"{_name(place, table)}>{escape(heading)}</th>' for place, heading in enumerate(table.headings)
+        f'<th scope="col"{_name(index, table)}>{escape(heading)}</th>' for index, heading in enumerate(table.headings)
     )
     rows = []
-    for place, cells in enumerate(table.cells):
+    for index, cells in enumerate(table.cells):
         first = f'<th scope="row">{escape(cells[0])}</th>'
-        rest = "".join(f"<td{_name(at, table)}>{escape(cell)}</td>" for at, cell in enumerate(cells) if at)
-        mark = ' class="wrong"' if place in table.wrong else ""
+        rest = "".join(f"<td{_name(column, table)}>{escape(cell)}</td>" for column, cell in enumerate(cells) if column)
+        mark = ' class="wrong"' if index in table.flagged else ""
         rows.append(f"<tr{mark}>{first}{rest}</tr>")
     label = escape(table.title)
     swipe = '<p class="swipe">Swipe the table sideways.</p>\n' if len(table.headings) > PHONE_COLUMNS else ""
@@ -150,16 +150,16 @@ def _table(table: TableOf) -> str:
 </table></div>"""
 
 
-def _name(place: int, table: TableOf) -> str:
-    return ' class="name"' if place < table.names else ""
+def _name(column: int, table: ReportTable) -> str:
+    return ' class="name"' if column < table.name_columns else ""
 
 
 def _figure(figure: Figure) -> str:
     key = f"figure-{figure.key}"
-    named = f'<svg role="img" aria-labelledby="{key}-title {key}-alt"'
+    labelled = f'<svg role="img" aria-labelledby="{key}-title {key}-alt"'
     words = f'<title id="{key}-title">{escape(figure.title)}</title><desc id="{key}-alt">{escape(figure.alt)}</desc>'
     start, end = figure.svg.split(">", 1)
-    svg = f"{start.replace('<svg', named, 1)}>{words}{end}"
+    svg = f"{start.replace('<svg', labelled, 1)}>{words}{end}"
     numbers = f"<details><summary>Numbers</summary>{_table(figure.table)}</details>"
     return f"""<figure>
 <h3>{escape(figure.title)}</h3>

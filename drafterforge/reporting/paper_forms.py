@@ -1,4 +1,4 @@
-"""The forms of the papers' tables: methods down, benchmarks across; which rows of ours they are, what measures them."""
+"""Forms of the papers' tables: their methods and benchmarks, our matching rows, and the commands that measure them."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ FIGURES = {  # key -> heading, form, unit
     "over_static": ("over the default tree", ".3f", "x"),
     "actions": ("trees used", ".0f", ""),
 }
-ONE, BEST = "the generalist", "the best drafter"  # who drafts alone
+GENERALIST_ALONE, BEST_ALONE = "the generalist", "the best drafter"  # roles of a drafter that drafts alone
 HEDGE, BANDITS = ("normalhedge", "hedgespec"), ("ucbspec", "exp3spec")
 METASD = ("metasd_ucb", "metasd_exp3", "metasd_halving", "ucb1", "ucb1_sliding", "ucb1_discounted")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A method of a paper, and which rows of ours are it."""
+    """A method of a paper, and the keys of our matching rows."""
 
     name: str
     selector: str = STATIC
-    drafter: str = ""  # that drafts alone
+    drafter: str = ""  # the only drafter; empty: the selector chooses
     schedule: str = STATIC
-    figures: tuple[str, ...] = ()  # that can be measured; empty: all of the table
+    figures: tuple[str, ...] = ()  # measurable figures; empty: all of the table
 
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a paper's table: its methods down, its benchmarks across."""
+    """Form of a paper's table: methods in rows, benchmarks in columns."""
 
     key: str
     title: str
     caption: str
-    columns: dict[str, tuple[str, ...]]  # heading -> domains of our rows, the first that is known counts
+    columns: dict[str, tuple[str, ...]]  # heading -> domains of our rows; the first measured one counts
     figures: tuple[str, ...]
     lines: tuple[Line, ...]
-    commands: tuple[str, ...]  # what measures it
-    live: bool = False  # whether MAT is that of timed decoding, where it is replayed too: policies are timed only
+    commands: tuple[str, ...]  # that measure it
+    live: bool = False  # whether live MAT is preferred over replayed MAT, as policies have only live rows
 
 
-def _same(*names: str) -> dict[str, tuple[str, ...]]:
+def _own_columns(*names: str) -> dict[str, tuple[str, ...]]:
     return {name: (name,) for name in names}
 
 
-ALONE = Line("EAGLE-3 (generalist)", drafter=ONE)
-DEFAULT = Line("EAGLE-3 (default tree)", drafter=ONE)
-BEST_TREE = Line("EAGLE-3 (best static tree)", drafter=ONE, schedule=BEST_STATIC)
+ALONE = Line("EAGLE-3 (generalist)", drafter=GENERALIST_ALONE)
+DEFAULT = Line("EAGLE-3 (default tree)", drafter=GENERALIST_ALONE)
+BEST_TREE = Line("EAGLE-3 (best static tree)", drafter=GENERALIST_ALONE, schedule=BEST_STATIC)
 RETRIEVAL = Line("retrieval (as PLD)", drafter="retrieval")
 HINDSIGHT = Line("best in hindsight", "oracle", figures=("mat",))
-DOMAINS = _same(*POOL_DOMAINS)
+DOMAINS = _own_columns(*POOL_DOMAINS)
 RESPS_COLUMNS = {
     "MT-bench": ("mt_bench",),
     "HumanEval": ("humaneval",),
@@ -67,8 +67,8 @@ TRAIN = "drafterforge train-policy"
 
 
 def _timed(suite: str, *methods: str) -> str:
-    given = " suite.questions=FOLDER" if suite == "papers" else ""
-    return f'drafterforge eval suite={suite}{given} "suite.methods=[{",".join(methods)}]"'
+    questions = " suite.questions=FOLDER" if suite == "papers" else ""
+    return f'drafterforge eval suite={suite}{questions} "suite.methods=[{",".join(methods)}]"'
 
 
 def _policies(*names: str) -> str:
@@ -76,13 +76,13 @@ def _policies(*names: str) -> str:
 
 
 def _policy(name: str, schedule: str) -> Line:
-    return Line(name, drafter=ONE, schedule=schedule)
+    return Line(name, drafter=GENERALIST_ALONE, schedule=schedule)
 
 
 FORMS = (
     Form(
         "hedgespec",
-        "HedgeSpec: drafters selected, by domain",
+        "HedgeSpec: drafter selection, by domain",
         "The paper's domains are Python, Math, Biology, Chemistry, MedicalQA, CNN/DM and SQL.",
         DOMAINS,
         ("mat", "tokens_per_s"),
@@ -99,18 +99,18 @@ FORMS = (
     ),
     Form(
         "drafters",
-        "HedgeSpec: every drafter alone, by domain",
-        "An expert is at its best in its own domain, the generalist on average.",
+        "HedgeSpec: each drafter alone, by domain",
+        "Expected: an expert is best in its own domain, the generalist on average.",
         DOMAINS,
         ("mat",),
-        (),  # the drafters of the pool
+        (),  # filled with the drafters of the pool
         ("drafterforge eval suite=domains",),
     ),
     Form(
         "scaling",
         "HedgeSpec: pool scaling",
         "MAT against the number of drafters in the pool.",
-        {},  # the sizes that were measured
+        {},  # filled with the measured sizes
         ("mat",),
         (
             Line("HedgeSpec (NormalHedge)", "normalhedge"),
@@ -122,9 +122,9 @@ FORMS = (
     ),
     Form(
         "metasd",
-        "MetaSD: drafters selected, by task",
+        "MetaSD: drafter selection, by task",
         "Block efficiency is the share of drafted levels that were accepted, the paper's reward BE. The best drafter "
-        "alone is that of each column, if every drafter of the pool was measured there.",
+        "alone is the best of each column, if all drafters of the pool were measured there.",
         {
             "Code": ("humaneval", "python"),
             "Translation": ("spec_bench/translation", "translation"),
@@ -134,8 +134,8 @@ FORMS = (
         },
         ("speedup", "mat", "accept_rate"),
         (
-            Line("one for all (generalist)", drafter=ONE),
-            Line("best drafter alone", drafter=BEST),
+            Line("one for all (generalist)", drafter=GENERALIST_ALONE),
+            Line("best drafter alone", drafter=BEST_ALONE),
             HINDSIGHT,
             Line("MetaSD-UCB", "metasd_ucb"),
             Line("MetaSD-EXP3", "metasd_exp3"),
@@ -149,8 +149,8 @@ FORMS = (
     ),
     Form(
         "banditspec",
-        "BanditSpec: drafters selected, by benchmark",
-        "Spec-Bench is that of all six groups, if each was measured.",
+        "BanditSpec: drafter selection, by benchmark",
+        "Spec-Bench is the total of its six groups, if all were measured.",
         {"Spec-Bench": ("spec_bench",), "Alpaca": ("alpaca",)},
         ("mat", "tokens_per_s"),
         (
@@ -186,7 +186,7 @@ FORMS = (
     Form(
         "resps_ablation",
         "Re-SpS: ablation of policy and state",
-        "Tokens/s over the default tree, the mean of five benchmarks, and how many different trees a policy chose.",
+        "Tokens/s over those of the default tree, mean of five benchmarks, and the number of different trees.",
         {},
         ("over_static", "actions"),
         (
@@ -206,7 +206,7 @@ FORMS = (
         "ltd",
         "LTD: depth and size chosen by policies, by benchmark",
         "Speed-up over autoregressive decoding; one drafter, the generalist. "
-        "The paper's static trees are those of a grid search.",
+        "The paper's static trees come from a grid search.",
         LTD_COLUMNS,
         ("speedup", "mat"),
         (DEFAULT, BEST_TREE, _policy("LTD", "ltd")),
@@ -216,25 +216,25 @@ FORMS = (
     Form(
         "ltd_ablation",
         "LTD: its parts",
-        "One of the two policies, both trained apart, both trained in turn.",
+        "One of the two policies, both trained separately, both trained in turn.",
         LTD_COLUMNS,
         ("speedup", "mat"),
         (
             DEFAULT,
             _policy("size policy alone", "ltd-size"),
             _policy("depth policy alone", "ltd-depth"),
-            _policy("both, each trained alone", "ltd-independent"),
+            _policy("both, trained separately", "ltd-independent"),
             _policy("LTD", "ltd"),
         ),
         (
-            *(f"{TRAIN} policy=ltd policy.decides={one} name=ltd-{one}" for one in ("size", "depth", "independent")),
+            *(f"{TRAIN} policy=ltd policy.decides={part} name=ltd-{part}" for part in ("size", "depth", "independent")),
             _policies("ltd-size", "ltd-depth", "ltd-independent", "ltd"),
         ),
         live=True,
     ),
     Form(
         "ltd_rewards",
-        "LTD: what the size policy is rewarded for",
+        "LTD: reward of the size policy",
         "The size policy alone, with three rewards.",
         LTD_COLUMNS,
         ("speedup", "mat"),

@@ -1,6 +1,6 @@
-"""Tables in the form of the papers: our reports' figures, and the published ones of other models on other hardware.
+"""Tables in the form of the papers: figures of our reports, and the published ones.
 
-A cell that no report holds stays empty and is counted; a mean is made of a whole row only.
+A cell without a report stays empty and is counted; a row with an empty cell has no mean.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from rich.markup import escape
 from rich.table import Table
 
 from drafterforge.reporting.markdown import markdown_table, plain
-from drafterforge.reporting.paper_evidence import GENERALIST, STATIC, Evidence, Measured, Report, gather
-from drafterforge.reporting.paper_forms import BEST, FIGURES, FORMS, ONE, RESPS_COLUMNS, Form, Line
+from drafterforge.reporting.paper_evidence import GENERALIST, STATIC, Evidence, MeasuredRow, Report, gather
+from drafterforge.reporting.paper_forms import BEST_ALONE, FIGURES, FORMS, GENERALIST_ALONE, RESPS_COLUMNS, Form, Line
 from drafterforge.reporting.published import PublishedTable, published
-from drafterforge.reporting.tables import TableOf, shown
+from drafterforge.reporting.tables import ReportTable, format_number
 
 MEAN = "mean"
-SIZES = (1, 2, 4, 8)  # drafters of a pool, where no report says
+SIZES = (1, 2, 4, 8)  # pool sizes, if no report has any
 TITLE = "The papers' tables"
 WARNING = (
-    "Ours are measured on the target named here. Published figures are of other models on other hardware: "
-    "they show the form of each table and how large effects were, and are not to be beaten or missed."
+    "Our figures are measured on the target named here. Published figures are of other models on other hardware: "
+    "they show the size of the effects, and their absolute values must not be compared with ours."
 )
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of ours, and those that papers published in this form."""
+    """Our figures in the form of a paper's table."""
 
     form: Form
-    ours: TableOf
+    ours: ReportTable
     missing: int  # cells without a figure
-    cells: int  # means not counted
-    replayed: int  # cells that were replayed, not decoded with a clock
+    cells: int  # without means
+    replayed: int  # cells that were replayed, not timed
 
     @property
     def note(self) -> str:
-        """What is missing; what to type follows."""
+        """The number of missing cells; the commands follow it."""
         if not self.missing:
             return f"All {self.cells} cells measured, {self.replayed} of them by exact replay."
         replayed = f" ({self.replayed} of the others by exact replay)" if self.replayed else ""
@@ -47,35 +47,35 @@ class PaperTable:
 
 
 def paper_tables(reports: Sequence[Report], generalist: str = GENERALIST) -> tuple[Evidence, list[PaperTable]]:
-    """Every form, filled with what the reports hold.  generalist: name of the drafter trained on all domains."""
+    """All forms, filled from the reports.  generalist: name of the drafter trained on all domains."""
     evidence = gather(reports, generalist)
     return evidence, [paper_table(form, evidence) for form in FORMS]
 
 
 def paper_table(form: Form, evidence: Evidence) -> PaperTable:
-    """One form."""
     form = completed(form, evidence)
-    columns = {name: _known(domains, evidence) for name, domains in form.columns.items()}
+    columns = {name: _measured_domain(domains, evidence) for name, domains in form.columns.items()}
     headings = [f"{name} ({domain})" if len(form.columns[name]) > 1 else name for name, domain in columns.items()]
     averaged = len(columns) > 1 and form.key != "scaling"
     cells, values, replayed = [], [], 0
     for line in form.lines:
         for figure in line.figures or form.figures:
-            found = [_cell(evidence, form, line, figure, domain) for domain in columns.values()]
-            row = [None if one is None else one[0] for one in found]
-            replayed += sum(one is not None and one[1] for one in found)
-            values += row
-            mean = [_mean(row)] if averaged else []
-            cells.append([line.name, FIGURES[figure][0], *(shown(one, *FIGURES[figure][1:]) for one in row + mean)])
+            row = [_cell(evidence, form, line, figure, domain) for domain in columns.values()]
+            figures = [None if cell is None else cell[0] for cell in row]
+            replayed += sum(cell is not None and cell[1] for cell in row)
+            values += figures
+            means = [_mean(figures)] if averaged else []
+            name, *style = FIGURES[figure]
+            cells.append([line.name, name, *(format_number(value, *style) for value in figures + means)])
     mean = [MEAN] if averaged else []
-    ours = TableOf(form.title, ["method", "figure", *headings, *mean], cells, names=2, note=form.caption)
+    ours = ReportTable(form.title, ["method", "figure", *headings, *mean], cells, name_columns=2, note=form.caption)
     return PaperTable(form, ours, values.count(None), len(values), replayed)
 
 
 def completed(form: Form, evidence: Evidence) -> Form:
-    """With the lines and columns that only the reports know: drafters, sizes of pools."""
+    """The form with lines and columns that depend on the reports: drafters, pool sizes."""
     if form.key == "drafters":
-        return replace(form, lines=tuple(Line(one, drafter=one) for one in evidence.pool or [evidence.generalist]))
+        return replace(form, lines=tuple(Line(name, drafter=name) for name in evidence.pool or [evidence.generalist]))
     if form.key == "scaling":
         sizes = sorted({size for _, size in evidence.scaling}) or SIZES
         return replace(form, columns={f"N = {size}": (str(size),) for size in sizes})
@@ -84,13 +84,13 @@ def completed(form: Form, evidence: Evidence) -> Form:
     return form
 
 
-def _known(domains: Sequence[str], evidence: Evidence) -> str:
-    """The first that anything is known of, for all methods alike."""
-    return next((one for one in domains if one in evidence.domains), domains[0])
+def _measured_domain(domains: Sequence[str], evidence: Evidence) -> str:
+    """The first domain with any row, for all methods alike."""
+    return next((domain for domain in domains if domain in evidence.domains), domains[0])
 
 
 def _cell(evidence: Evidence, form: Form, line: Line, figure: str, column: str) -> tuple[float, bool] | None:
-    """The figure, and whether it was replayed; None if no report holds it."""
+    """The figure, and whether it was replayed; None if no report has it."""
     if form.key == "scaling":
         return evidence.scaling.get((line.selector, int(column)))
     if figure == "actions":
@@ -98,33 +98,33 @@ def _cell(evidence: Evidence, form: Form, line: Line, figure: str, column: str) 
         return None if used is None else (used, True)
     if figure == "over_static":
         lines = (line, replace(line, schedule=STATIC))
-        rates = [[_rate(evidence, form, one, name) for (name,) in RESPS_COLUMNS.values()] for one in lines]
+        rates = [[_rate(evidence, form, line, name) for (name,) in RESPS_COLUMNS.values()] for line in lines]
         ratio = _mean([a / b if a and b else None for a, b in zip(*rates, strict=True)])
         return None if ratio is None else (ratio, False)
-    row = found(evidence, form, line, figure, column)
+    row = best_row(evidence, form, line, figure, column)
     return None if row is None else (row.figures[figure], not row.live)
 
 
 def _rate(evidence: Evidence, form: Form, line: Line, domain: str) -> float | None:
-    row = found(evidence, form, line, "tokens_per_s", domain)
+    row = best_row(evidence, form, line, "tokens_per_s", domain)
     return None if row is None else row.figures["tokens_per_s"]
 
 
-def found(evidence: Evidence, form: Form, line: Line, figure: str, domain: str) -> Measured | None:
-    """Our row for a cell: of the first report that has one; there the form's kind, live or replayed, most prompts."""
+def best_row(evidence: Evidence, form: Form, line: Line, figure: str, domain: str) -> MeasuredRow | None:
+    """Our row for a cell: of the first report that has one, preferably live as the form asks, with the most prompts."""
     rows = [
         row
         for row in evidence.rows
         if (row.selector, row.schedule, row.domain) == (line.selector, line.schedule, domain) and figure in row.figures
     ]
     rows.sort(key=lambda row: (row.report, row.live != form.live, -row.prompts))
-    if line.drafter == BEST:
+    if line.drafter == BEST_ALONE:
         alone = [_of(rows, name) for name in evidence.pool]
         return max(alone, key=lambda row: row.figures[figure]) if len(alone) > 1 and None not in alone else None
-    return _of(rows, evidence.generalist if line.drafter == ONE else line.drafter)
+    return _of(rows, evidence.generalist if line.drafter == GENERALIST_ALONE else line.drafter)
 
 
-def _of(rows: Sequence[Measured], drafter: str) -> Measured | None:
+def _of(rows: Sequence[MeasuredRow], drafter: str) -> MeasuredRow | None:
     return next((row for row in rows if row.drafter == drafter), None)
 
 
@@ -135,51 +135,49 @@ def _mean(values: Sequence[float | None]) -> float | None:
 # --- published -----------------------------------------------------------------------------------
 
 
-def published_table(table: PublishedTable) -> TableOf:
-    """As the paper has it; empty where nothing was to be read."""
+def published_table(table: PublishedTable) -> ReportTable:
+    """The table as published; empty cells could not be read."""
     cells = [
         [row.method, FIGURES[row.figure][0], *(_printed(one, row.figure) for one in row.values)] for row in table.rows
     ]
-    return TableOf(
-        f"Published: {source_of(table)}", ["method", "figure", *table.columns], cells, names=2, note=table.note
+    return ReportTable(
+        f"Published: {source_of(table)}", ["method", "figure", *table.columns], cells, name_columns=2, note=table.note
     )
 
 
 def source_of(table: PublishedTable) -> str:
-    """Paper, table, target and hardware."""
     return f"{published().papers[table.paper].name}: {table.table}; target {table.target}; {table.hardware}"
 
 
 def _printed(value: float | None, figure: str) -> str:
-    """With the digits of the paper."""
+    """A published value with its digits."""
     _, form, unit = FIGURES[figure]
     if value is not None and form != ".0f":
         form = ".3f" if f"{value:.3f}"[-1] != "0" or figure == "over_static" else ".2f"
-    return shown(value, form, unit)
+    return format_number(value, form, unit)
 
 
-# --- shown ---------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def render_papers(evidence: Evidence, tables: Sequence[PaperTable]) -> str:
-    """One Markdown file with every table, ours first, what was published below."""
+    """A Markdown file with all tables, ours first, the published ones below."""
     parts = [f"# {TITLE}: {plain(evidence.about)}", WARNING]
-    parts += [said] if (said := provenance(evidence)) else []
+    parts += [source] if (source := provenance(evidence)) else []
     for table in tables:
         commands = "\n".join(table.form.commands)
         parts += [f"## {table.form.title}", table.form.caption, "**Ours**", markdown_table(table.ours), table.note]
         parts += [f"```bash\n{commands}\n```"] if table.missing else []
-        for one in published().beside(table.form.key):
-            paper = published().papers[one.paper]
-            parts.append(
-                f"**Published**: {source_of(one)}. [Paper]({paper.address}), [read here]({one.read}). {one.note}"
-            )
-            parts += [markdown_table(published_table(one))] if one.rows else []
+        for publication in published().of_form(table.form.key):
+            paper = published().papers[publication.paper]
+            links = f"[Paper]({paper.address}), [source of the figures]({publication.read})"
+            parts.append(f"**Published**: {source_of(publication)}. {links}. {publication.note}")
+            parts += [markdown_table(published_table(publication))] if publication.rows else []
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def print_papers(evidence: Evidence, tables: Sequence[PaperTable], console: Console) -> None:
-    """The same in a terminal."""
+    """Print the tables to a terminal."""
     console.print(f"{escape(evidence.about)}. {WARNING} {provenance(evidence)}")
     for table in tables:
         console.print()
@@ -187,30 +185,30 @@ def print_papers(evidence: Evidence, tables: Sequence[PaperTable], console: Cons
         console.print(escape(table.note))
         for command in table.form.commands if table.missing else ():
             console.print(f"  {command}", soft_wrap=True, markup=False)
-        for one in published().beside(table.form.key):
-            _print(published_table(one), console, "dim")
-            console.print(published().papers[one.paper].address, soft_wrap=True, markup=False)
+        for publication in published().of_form(table.form.key):
+            _print(published_table(publication), console, "dim")
+            console.print(published().papers[publication.paper].address, soft_wrap=True, markup=False)
 
 
 def provenance(evidence: Evidence) -> str:
-    """Where cells are from, and what is not shown."""
-    said = ""
+    """The reports behind the cells, and the rows left out."""
+    sentences = ""
     if evidence.reports > 1:
-        said = (
-            f"Cells are those of the first of {evidence.reports} reports that holds them; "
-            "only figures on the same prompts compare. "
+        sentences = (
+            f"Each cell is from the first of {evidence.reports} reports that has it; "
+            "compare only figures on the same prompts. "
         )
     if evidence.left_out:
-        said += f"{evidence.left_out} rows that were sampled or decoded in batches are left out."
-    return said.strip()
+        sentences += f"Left out: {evidence.left_out} rows that were sampled or decoded in batches."
+    return sentences.strip()
 
 
-def _print(table: TableOf, console: Console, style: str) -> None:
+def _print(table: ReportTable, console: Console, style: str) -> None:
     console.print(escape(table.title), style=style)
     if table.cells:
         drawn = Table()
-        for place, heading in enumerate(table.headings):
-            drawn.add_column(escape(heading), justify="left" if place < table.names else "right")
+        for column, heading in enumerate(table.headings):
+            drawn.add_column(escape(heading), justify="left" if column < table.name_columns else "right")
         for row in table.cells:
             drawn.add_row(*map(escape, row))
         console.print(drawn)

@@ -1,6 +1,6 @@
-"""What the papers published, as `published.json` has it: every number with paper, table, target, hardware and address.
+"""Reads `published.json`: figures from the papers, each with paper, table, target, hardware and address.
 
-Other models on other hardware: the numbers show what a table looks like and how large effects were, nothing more.
+They are of other models on other hardware and show only the size of effects.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Paper:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One figure of a method, by column; null where nothing was to be read."""
+    """One figure of a method, by column; null if it could not be read."""
 
     method: str
-    figure: str  # a key of `papers.FIGURES`
+    figure: str  # key in `paper_forms.FIGURES`
     values: list[float | None]
 
 
@@ -35,12 +35,12 @@ class PublishedRow:
 class PublishedTable:
     """A table of a paper for one target."""
 
-    form: str  # of `papers.FORMS`, whose table of ours it stands beside
+    form: str  # key of the form in `paper_forms.FORMS`
     paper: str
     table: str
     target: str
     hardware: str
-    read: str  # address of what was read
+    read: str  # address of the source that was read
     note: str
     columns: list[str]
     rows: list[PublishedRow]
@@ -48,17 +48,17 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class Published:
-    """Everything."""
+    """Content of `published.json`."""
 
     papers: dict[str, Paper]
     tables: list[PublishedTable]
 
-    def beside(self, form: str) -> list[PublishedTable]:
+    def of_form(self, form: str) -> list[PublishedTable]:
         """The tables of a form."""
         return [table for table in self.tables if table.form == form]
 
 
 @cache
 def published() -> Published:
-    """The file, checked key by key."""
+    """Read and check the file."""
     return typed(Published, read_json(PATH), PATH.name)

@@ -1,4 +1,4 @@
-"""Reads reports of any version leniently; lists every key of `curves`."""
+"""Reads reports of any version leniently, and documents the keys of `curves`."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from drafterforge.evaluation.rows import ALL
 CURVES = {
     "mat_by_domain": "{domain: {drafter: MAT}}, each drafter alone",
     "replayed": "[{name, tokens_per_s, mat, actions}] of schedules on recorded answers",
-    "profile": "device whose latency profile priced `replayed`",
+    "profile": "device of the latency profile behind `replayed`",
     "live": "[{method, num_cycles, replayed_cycles, requests_with_other_cycles, other_text: [mismatch]}]",
     "mismatches": "[{method, prompt, position, margin, rerun}], first differences from autoregressive decoding",
     "per_request": "{method: [[tokens, cycles, seconds or null]]} of requests in order, for paired comparison",
-    "regret_curves": "{method: [cumulative regret in cycles]}, one point a request or cycle",
-    "weights": "{drafter: [weight]} that a selector gave, one point a cycle of a mixed conversation",
+    "regret_curves": "{method: [cumulative regret in cycles]}, one point per request or cycle",
+    "weights": "{drafter: [weight]} of a selector, one point per cycle of a mixed conversation",
     "scaling": "{axis: [{method, at, and any of speedup, mat, regret_cycles}]}, such as axis `pool size`",
     "quickstart": "{seconds: {step: s}, total_s, first: [row], train_prompts, answer_tokens, training_steps}",
     "machine": "{cores, threads, sessions: [{began, requests, other_cores}]}, load by other programs while timing",
-    "references": "[row] of the drafters that a trained one could replace, of it and its hybrid, timed together",
+    "references": "[row] of a trained drafter, its hybrid and the drafters it could replace, timed together",
     "commands": "{method: the command that decodes with it}",
     "again": "the command that times again",
     "profile_error": "median error of the latency profile on held-out answers",
     "actions": "[{depth, num_tokens, share}] of trees that a policy chose",
 }
-NAMES = ("report.json", "schedules.json")  # the second is what reports on schedules were called
-MOST_TEXT = 80  # characters of a name
+NAMES = ("report.json", "schedules.json")  # the second is the former name of reports on schedules
+MAX_TEXT = 80  # characters of a name
 STRICT_DTYPES = ("float32", "float64")
-UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control and bidi characters, halves of pairs, line separators
+UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, bidi, surrogate, private, unassigned, line separators
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """The report in a folder or file; of an older one on schedules, `live` becomes its rows."""
-    found = next((path / name for name in NAMES if (path / name).is_file()), path / NAMES[0]) if path.is_dir() else path
-    report = read_json(found)
+    """The report in a folder or file; in an older one on schedules, `live` becomes the rows."""
+    file = next((path / name for name in NAMES if (path / name).is_file()), path / NAMES[0]) if path.is_dir() else path
+    report = read_json(file)
     if isinstance(report, dict) and "rows" not in report and "replayed" in report:
         curves = {key: report[key] for key in ("replayed", "profile", "grid") if key in report}
         report = {"suite": "schedules, held out", "rows": report.get("live", []), "curves": curves}
     if not isinstance(report, dict) or not isinstance(report.get("rows"), list):
-        raise ArtifactError(f"{found} is no report (it has no list `rows`)")
+        raise ArtifactError(f"{file} is no report (it has no list `rows`)")
     return report
 
 
@@ -55,28 +55,26 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 def records(value: Any) -> list[Mapping[str, Any]]:
     """The objects of a list."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def rows_of(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The report's rows."""
     return records(report.get("rows"))
 
 
-def whole_rows(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Rows without those that are a part of another: of one domain, where the same was told of all of them."""
+def overall_rows(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Rows without those of single domains for which a row over all domains exists."""
     rows = rows_of(report)
-    whole = {_what(row) for row in rows if row.get("domain") == ALL}
-    return [row for row in rows if row.get("domain") == ALL or _what(row) not in whole]
+    totals = {_row_key(row) for row in rows if row.get("domain") == ALL}
+    return [row for row in rows if row.get("domain") == ALL or _row_key(row) not in totals]
 
 
-def _what(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _row_key(row: Mapping[str, Any]) -> tuple[str, ...]:
     keys = ("method", "dtype", "temperature", "batch_size", "axis", "at", "source")
     return tuple(str(row.get(key)) for key in keys)
 
 
 def curves_of(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The report's curves."""
     return mapping(report.get("curves"))
 
 
@@ -89,36 +87,38 @@ def number(value: Any) -> float | None:
 
 def numbers(value: Any) -> list[float]:
     """A list of finite numbers; empty if it is anything else."""
-    found = [number(one) for one in value] if isinstance(value, list) else []
-    return [one for one in found if one is not None] if None not in found else []
+    values = [number(entry) for entry in value] if isinstance(value, list) else []
+    return [entry for entry in values if entry is not None] if None not in values else []
 
 
 def count(value: Any) -> int:
-    """A whole number, 0 if there is none."""
+    """An integer; 0 if the value is no number."""
     return int(number(value) or 0)
 
 
 def interval(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    """95 % interval of the row's speed-up; one request has none."""
-    found = numbers(row.get("speedup_ci95")) if number(row.get("num_prompts")) != 1 else ()
-    return (found[0], found[1]) if len(found) == 2 else None
+    """95 % interval of the row's speed-up; None for one request."""
+    bounds = numbers(row.get("speedup_ci95")) if number(row.get("num_prompts")) != 1 else ()
+    return (bounds[0], bounds[1]) if len(bounds) == 2 else None
 
 
-def text(value: Any, most: int = MOST_TEXT) -> str:
-    """A name from a report as one line: whatever could hide or break it is replaced, and what is too long is cut."""
-    whole = value if isinstance(value, str) else "" if value is None else str(value)
-    found = "".join("\ufffd" if unicodedata.category(one) in UNSAFE else one for one in whole[: most + 1])
-    return found if len(found) <= most else f"{found[: most - 1]}…"
+def text(value: Any, maximum: int = MAX_TEXT) -> str:
+    """A name from a report as one safe line: unsafe characters are replaced, long names are cut."""
+    content = value if isinstance(value, str) else "" if value is None else str(value)
+    line = "".join(
+        "\ufffd" if unicodedata.category(character) in UNSAFE else character for character in content[: maximum + 1]
+    )
+    return line if len(line) <= maximum else f"{line[: maximum - 1]}…"
 
 
 def is_live(row: Mapping[str, Any]) -> bool:
-    """Whether the row was decoded with a clock, not replayed."""
+    """Whether the row was decoded live and timed, not replayed."""
     source = row.get("source")
     return source == "live" if isinstance(source, str) else number(row.get("speedup")) is not None
 
 
 def is_baseline(row: Mapping[str, Any]) -> bool:
-    """Whether the row is plain decoding, which speed-ups are over."""
+    """Whether the row is plain decoding, the baseline of speed-ups."""
     return str(row.get("method", "")).startswith("autoregressive")
 
 

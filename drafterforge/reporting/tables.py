@@ -1,8 +1,9 @@
-"""The tables of a report, as text: rows, selectors, schedules, live beside replay, mismatches."""
+"""The tables of a report, as text: timed rows, selectors, schedules, live against replay, mismatches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,42 +15,54 @@ from drafterforge.reporting.reader import (
     is_live,
     mapping,
     number,
+    overall_rows,
     records,
     rows_of,
     text,
-    whole_rows,
 )
 
-MOST_ROWS = 200  # of a table; report.json has them all
+MAX_ROWS = 200  # of a table; report.json has all rows
+TREES = " Trees a/b/c: a verified nodes, b drafted levels, top-k c."
+TREE_NAME = re.compile(r"\b\d+/\d+/\d+\b")  # see `schedulers.actions.describe`
 
 
 @dataclass(frozen=True)
-class TableOf:
-    """Headings and cells; names are on the left, numbers on the right."""
+class ReportTable:
+    """Headings and cells; columns of names come first, then columns of numbers."""
 
     title: str
     headings: list[str]
     cells: list[list[str]]
-    names: int = 1  # columns of names
+    name_columns: int = 1
     note: str = ""
-    wrong: list[int] = field(default_factory=list)  # rows to be marked
+    flagged: list[int] = field(default_factory=list)  # indices of rows with mismatches
 
     @staticmethod
-    def of(title: str, headings: Sequence[str], cells: Sequence[list[str]], **more: Any) -> TableOf:
-        """A table cut to `MOST_ROWS`, without columns in which no row has anything."""
-        filled = [place for place, _ in enumerate(headings) if not place or any(row[place] for row in cells)]
-        named = more.pop("names", 1)
-        names = sum(place < named for place in filled)
-        note = more.pop("note", "")
-        if len(cells) > MOST_ROWS:
-            note += f" The first {MOST_ROWS} of {len(cells):,} rows; report.json has them all."
-        kept = [[row[place] for place in filled] for row in cells[:MOST_ROWS]]
-        return TableOf(title, [headings[place] for place in filled], kept, names, note.strip(), **more)
+    def trimmed(
+        title: str,
+        headings: Sequence[str],
+        cells: Sequence[list[str]],
+        name_columns: int = 1,
+        note: str = "",
+        flagged: Sequence[int] = (),
+    ) -> ReportTable:
+        """A table of at most `MAX_ROWS` rows without empty columns."""
+        filled = [column for column in range(len(headings)) if not column or any(row[column] for row in cells)]
+        num_names = sum(column < name_columns for column in filled)
+        if len(cells) > MAX_ROWS:
+            note += f" The first {MAX_ROWS} of {len(cells):,} rows; report.json has all of them."
+        rows = [[row[column] for column in filled] for row in cells[:MAX_ROWS]]
+        return ReportTable(title, [headings[column] for column in filled], rows, num_names, note.strip(), list(flagged))
 
 
-def tables_of(report: Mapping[str, Any]) -> list[TableOf]:
-    """Every table for which the report holds something."""
-    made = (
+def names_trees(names: Iterable[str]) -> bool:
+    """Whether a name holds a tree, such as 60/8/10."""
+    return any(map(TREE_NAME.search, names))
+
+
+def tables_of(report: Mapping[str, Any]) -> list[ReportTable]:
+    """All tables for which the report has rows."""
+    tables = (
         _timed(report),
         _selectors(report),
         _schedules(report),
@@ -57,77 +70,81 @@ def tables_of(report: Mapping[str, Any]) -> list[TableOf]:
         _mismatches(report),
         _timed_parts(report),
     )
-    return [table for table in made if table.cells]
+    return [table for table in tables if table.cells]
 
 
-def shown(value: Any, form: str = ".2f", unit: str = "") -> str:
-    """A number in its form; empty if there is none."""
-    found = number(value)
-    return "" if found is None else f"{found:{form}}{unit}"
+def format_number(value: Any, form: str = ".2f", unit: str = "") -> str:
+    """A number with its unit; empty if the value is no number."""
+    figure = number(value)
+    return "" if figure is None else f"{figure:{form}}{unit}"
 
 
-def range_of(row: Mapping[str, Any]) -> str:
-    """The interval of the speed-up."""
+def format_interval(row: Mapping[str, Any]) -> str:
+    """The 95 % interval of the speed-up; empty if there is none."""
     bounds = interval(row)
     return f"{bounds[0]:.2f}-{bounds[1]:.2f}" if bounds else ""
 
 
-def _timed(report: Mapping[str, Any]) -> TableOf:
-    return _timed_rows("Timed", [row for row in whole_rows(report) if is_live(row)])
+def _timed(report: Mapping[str, Any]) -> ReportTable:
+    return _timed_rows("Timed", [row for row in overall_rows(report) if is_live(row)])
 
 
-def _timed_parts(report: Mapping[str, Any]) -> TableOf:
-    """Rows of single domains, where the same was told of all of them."""
-    whole = [id(row) for row in whole_rows(report)]
-    return _timed_rows("Timed, by domain", [row for row in rows_of(report) if is_live(row) and id(row) not in whole])
+def _timed_parts(report: Mapping[str, Any]) -> ReportTable:
+    """Rows of single domains, for methods that also have a row over all domains."""
+    overall = {id(row) for row in overall_rows(report)}
+    return _timed_rows("Timed, by domain", [row for row in rows_of(report) if is_live(row) and id(row) not in overall])
 
 
-def _timed_rows(title: str, rows: list[Mapping[str, Any]]) -> TableOf:
+def _timed_rows(title: str, rows: list[Mapping[str, Any]]) -> ReportTable:
     domains = {text(row.get("domain")) for row in rows}
     cells = [
         [
             text(row.get("method")),
             text(row.get("domain")) if len(domains) > 1 else "",
-            shown(row.get("speedup"), ".2f", "x"),
-            range_of(row) + (" (wide)" if is_wide(row) else ""),
-            shown(row.get("mismatches"), ".0f"),
-            shown(row.get("tokens_per_s"), ".1f"),
-            shown(row.get("mat")),
-            shown(row.get("wilcoxon_p_holm", row.get("wilcoxon_p")), ".2g"),
-            shown(row.get("num_prompts"), ".0f"),
-            shown(row.get("peak_mb"), ".1f"),
+            format_number(row.get("speedup"), ".2f", "x"),
+            format_interval(row) + (" (wide)" if is_wide(row) else ""),
+            format_number(row.get("mismatches"), ".0f"),
+            format_number(row.get("tokens_per_s"), ".1f"),
+            format_number(row.get("mat")),
+            format_number(row.get("wilcoxon_p_holm", row.get("wilcoxon_p")), ".2g"),
+            format_number(row.get("num_prompts"), ".0f"),
+            format_number(row.get("peak_mb"), ".1f"),
             text(row.get("dtype")),
         ]
         for row in rows
     ]
     headings = ["method", "domain", "speed-up", "95 %", "mismatches", "tokens/s", "MAT", "p", "prompts", "MB", "dtype"]
-    note = "Timed live, methods taking turns prompt by prompt. Speed-up: tokens/s over autoregressive decoding."
+    note = (
+        "Decoded live, methods alternating prompt by prompt. Speed-up: tokens/s over those of autoregressive decoding."
+    )
     if any(number(row.get("mat")) is not None for row in rows):
-        note += " MAT: mean number of tokens that a cycle (one draft and its verification) emits."
+        note += " MAT: mean number of tokens emitted by a cycle (one draft and its verification)."
+    if names_trees(text(row.get("method")) for row in rows):
+        note += TREES
     if any(map(is_wide, rows)):
         note += f" Wide: the interval is wider than {WIDE:.0%} of the speed-up."
     if any("wilcoxon_p_holm" in row for row in rows):
-        note += " p: paired Wilcoxon over prompts, all rows of this table corrected together (Holm)."
+        note += " p: paired Wilcoxon test against autoregressive decoding over prompts, Holm-corrected over all rows."
     if any(number(row.get("peak_mb")) is not None for row in rows):
-        note += " MB: most memory an answer held beyond the weights."
-    wrong = [place for place, row in enumerate(rows) if count(row.get("mismatches"))]
-    return TableOf.of(title, headings, cells, names=2, note=note, wrong=wrong)
+        note += " MB: peak memory while answering, beyond the weights."
+    flagged = [index for index, row in enumerate(rows) if count(row.get("mismatches"))]
+    return ReportTable.trimmed(title, headings, cells, 2, note, flagged)
 
 
-def _selectors(report: Mapping[str, Any]) -> TableOf:
-    rows = [row for row in whole_rows(report) if not is_live(row)]
+def _selectors(report: Mapping[str, Any]) -> ReportTable:
+    rows = [row for row in overall_rows(report) if not is_live(row)]
     rows.sort(key=lambda row: -(number(row.get("mat")) or 0))
     domains = {text(row.get("domain")) for row in rows}
     cells = [
         [
             text(row.get("method")),
             text(row.get("domain")) if len(domains) > 1 else "",
-            shown(row.get("mat"), ".3f"),
-            shown(row.get("of_hindsight"), ".3f"),
-            shown(row.get("regret_cycles")),
-            shown(row.get("share_on_best")),
-            shown(row.get("switches_per_cycle")),
-            shown(row.get("p_selector_no_better"), ".2g"),
+            format_number(row.get("mat"), ".3f"),
+            format_number(row.get("of_hindsight"), ".3f"),
+            format_number(row.get("regret_cycles")),
+            format_number(row.get("share_on_best")),
+            format_number(row.get("switches_per_cycle")),
+            format_number(row.get("p_selector_no_better"), ".2g"),
             ", ".join(f"{text(key)}={text(value)}" for key, value in mapping(row.get("options")).items()),
         ]
         for row in rows
@@ -144,13 +161,14 @@ def _selectors(report: Mapping[str, Any]) -> TableOf:
         "constants",
     ]
     note = (
-        "Replayed exactly, so no clock and no noise of one. Regret: cycles a request more than its best drafter alone "
-        "takes; p: that the suite's selector is no better than this row."
+        "Replayed exactly on recorded answers, without timing. Of hindsight: MAT relative to the best drafter of each "
+        "request. Regret: cycles per request more than with that drafter. On the best: share of cycles drafted by it. "
+        "Switches: changes of drafter per cycle. p: one-sided paired test that the suite's selector is no better."
     )
-    return TableOf.of("Drafters and selectors, replayed", headings, cells, names=2, note=note)
+    return ReportTable.trimmed("Drafters and selectors, replayed", headings, cells, 2, note)
 
 
-def _schedules(report: Mapping[str, Any]) -> TableOf:
+def _schedules(report: Mapping[str, Any]) -> ReportTable:
     rows = records(curves_of(report).get("replayed"))
     base = next((row for row in rows if text(row.get("name")).startswith(("best static tree", "best arm of the"))), {})
     static = number(base.get("tokens_per_s"))
@@ -162,52 +180,59 @@ def _schedules(report: Mapping[str, Any]) -> TableOf:
         cells.append(
             [
                 text(row.get("name")),
-                shown(row.get("mat")),
-                shown(rate),
+                format_number(row.get("mat")),
+                format_number(rate),
                 gain,
-                shown(row.get("actions"), ".0f"),
+                format_number(row.get("actions"), ".0f"),
                 "" if wins is None else f"{100 * wins:.0f} %",
             ]
         )
-    headings = ["schedule", "MAT", "tokens/s", "over best static", "actions used", "answers won"]
+    headings = ["schedule", "MAT", "tokens/s", "over best static", "trees used", "answers won"]
     profile = text(curves_of(report).get("profile"))
-    note = f"Replayed on recorded answers, priced for {profile}." if profile else "Replayed on recorded answers."
-    return TableOf.of("Schedules, replayed", headings, cells, note=note)
+    note = "Replayed on recorded answers" + (f"; seconds from the latency profile of {profile}." if profile else ".")
+    note += TREES if names_trees(text(row.get("name")) for row in rows) else ""
+    return ReportTable.trimmed("Schedules, replayed", headings, cells, note=note)
 
 
-def _live(report: Mapping[str, Any]) -> TableOf:
+def _live(report: Mapping[str, Any]) -> ReportTable:
     cells = []
     for row in records(curves_of(report).get("live")):
-        other = row.get("other_text")
+        differing = row.get("other_text")
         cells.append(
             [
                 text(row.get("method")),
-                shown(row.get("num_cycles"), ",.0f"),
-                shown(row.get("replayed_cycles"), ",.0f"),
-                shown(row.get("requests_with_other_cycles"), ".0f"),
-                str(len(other)) if isinstance(other, list) else shown(other, ".0f"),
+                format_number(row.get("num_cycles"), ",.0f"),
+                format_number(row.get("replayed_cycles"), ",.0f"),
+                format_number(row.get("requests_with_other_cycles"), ".0f"),
+                str(len(differing)) if isinstance(differing, list) else format_number(differing, ".0f"),
             ]
         )
-    headings = ["method", "live cycles", "replayed cycles", "requests that differ", "with other text"]
-    return TableOf.of("Live beside replay", headings, cells, note="Decoded in batches; a replay has the live cycles.")
+    headings = ["method", "live cycles", "replayed cycles", "requests with other cycles", "answers with other text"]
+    note = "Decoded live in batches. Replay is exact: both counts of cycles should be equal."
+    return ReportTable.trimmed("Live decoding against replay", headings, cells, note=note)
 
 
-def _mismatches(report: Mapping[str, Any]) -> TableOf:
+def _mismatches(report: Mapping[str, Any]) -> ReportTable:
     curves = curves_of(report)
-    found = [("timed", one) for one in records(curves.get("mismatches"))]
-    found += [("in batches", o) for one in records(curves.get("live")) for o in records(one.get("other_text"))]
+    mismatches = [("timed", mismatch) for mismatch in records(curves.get("mismatches"))]
+    mismatches += [
+        ("in batches", o) for mismatch in records(curves.get("live")) for o in records(mismatch.get("other_text"))
+    ]
     cells = [
         [
-            text(one.get("method")),
-            where,
-            shown(one.get("prompt"), ".0f"),
-            shown(one.get("position"), ".0f"),
-            shown(one.get("margin"), ".2g"),
-            "equal in float64" if one.get("rerun") else "",
+            text(mismatch.get("method")),
+            section,
+            format_number(mismatch.get("prompt"), ".0f"),
+            format_number(mismatch.get("position"), ".0f"),
+            format_number(mismatch.get("margin"), ".2g"),
+            "equal" if mismatch.get("rerun") else "",
         ]
-        for where, one in found
+        for section, mismatch in mismatches
     ]
-    headings = ["method", "where", "prompt", "token", "margin", "settled"]
-    note = "First differences from autoregressive decoding. Margin: the target's top-1 minus top-2 logit there."
-    wrong = [place for place, (_, one) in enumerate(found) if not one.get("rerun")]
-    return TableOf.of("Mismatches", headings, cells, names=2, note=note, wrong=wrong)
+    headings = ["method", "decoded", "prompt", "token", "margin", "float64"]
+    note = (
+        "First difference of each answer from autoregressive decoding. Margin: top-1 minus top-2 logit of the target "
+        "there. Equal in float64: rounding at a near tie, not counted as a mismatch."
+    )
+    flagged = [index for index, (_, mismatch) in enumerate(mismatches) if not mismatch.get("rerun")]
+    return ReportTable.trimmed("Mismatches", headings, cells, 2, note, flagged)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from drafterforge.evaluation import machine_load
-from drafterforge.evaluation.machine_load import MachineLoad, busy_seconds, machine_of
+from drafterforge.evaluation.machine_load import MachineLoad, busy_seconds, load_by_session
 from drafterforge.evaluation.measurements import Measurement
 
 LINE = "cpu  {user} 0 0 1000 50 0 0 0 0 0\n"
@@ -17,7 +17,7 @@ LINE = "cpu  {user} 0 0 1000 50 0 0 0 0 0\n"
 
 def test_our_seconds_are_not_those_of_others(tmp_path, monkeypatch):
     stat, ours, clock = tmp_path / "stat", [5.0], [100.0]
-    monkeypatch.setattr(machine_load, "STAT", stat)
+    monkeypatch.setattr(machine_load, "PROC_STAT", stat)
     monkeypatch.setattr(machine_load, "process_seconds", lambda: ours[0])
     monkeypatch.setattr(machine_load.os, "sysconf", lambda _: 100)
     monkeypatch.setattr(machine_load.time, "perf_counter", lambda: clock[0])
@@ -31,7 +31,7 @@ def test_our_seconds_are_not_those_of_others(tmp_path, monkeypatch):
 
 
 def test_a_system_that_does_not_tell_has_no_load(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine_load, "STAT", tmp_path / "absent")
+    monkeypatch.setattr(machine_load, "PROC_STAT", tmp_path / "absent")
     assert busy_seconds() is None and MachineLoad().other_cores() is None
 
 
@@ -52,9 +52,9 @@ def test_sessions_of_a_resumed_run_have_their_own_load():
         return Measurement("tree", [], [], 1.0, group=group, session=session, other_cores=other_cores, **more)
 
     parts = [measured(0, 60, 0.1), measured(0, 60, 0.3), measured(1, 3600, 2.0), measured(2, 3600, None)]
-    machine = machine_of([*parts, measured(3, 60, 9.0, source="replay")], threads=2)
+    machine = load_by_session([*parts, measured(3, 60, 9.0, source="replay")], threads=2)
     assert machine["threads"] == 2 and machine["sessions"] == [
         {"began": "1970-01-01T00:01:00+00:00", "requests": 1, "other_cores": 0.2},
         {"began": "1970-01-01T01:00:00+00:00", "requests": 1, "other_cores": 2.0},
     ]
-    assert machine_of([measured(0, 60, None)], threads=2) == {}
+    assert load_by_session([measured(0, 60, None)], threads=2) == {}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from drafterforge.evaluation import memory
-from drafterforge.evaluation.memory import peak
+from drafterforge.evaluation.memory import measure_peak
 
 CPU = torch.device("cpu")
 
@@ -14,10 +14,10 @@ CPU = torch.device("cpu")
 def test_the_peak_is_that_of_the_work_alone():
     if not memory.RESET.exists():
         pytest.skip("this system does not tell")
-    with peak(CPU) as large:
+    with measure_peak(CPU) as large:
         block = torch.ones(64_000_000, dtype=torch.uint8)
         del block
-    with peak(CPU) as small:
+    with measure_peak(CPU) as small:
         torch.ones(1000)
     assert 60e6 < large.num_bytes < 200e6 and small.num_bytes < 30e6
 
@@ -27,7 +27,7 @@ def test_memory_that_was_held_and_freed_before_counts_again():
         pytest.skip("this system does not tell")
     found, kept = [], []
     for _ in range(3):
-        with peak(CPU) as held:
+        with measure_peak(CPU) as held:
             blocks = [torch.ones(100_000, dtype=torch.uint8) for _ in range(400)]
             kept.append(blocks.pop())  # above the others, so that their memory stays the process's
             del blocks
@@ -37,6 +37,6 @@ def test_memory_that_was_held_and_freed_before_counts_again():
 
 def test_a_system_that_does_not_tell_gives_none(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "RESET", tmp_path / "no" / "such")
-    with peak(CPU) as held:
+    with measure_peak(CPU) as held:
         pass
     assert held.num_bytes is None

@@ -14,13 +14,13 @@ from drafterforge.config.trainer import TrainerConfig
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.planning import (
     DeviceRates,
-    KnownRates,
     ModelShape,
+    RecordedRates,
     duration,
     feature_bytes,
-    known_rates,
     make_plan,
     measure_device,
+    recorded_rates,
     size,
 )
 
@@ -44,8 +44,8 @@ CONFIG = PlanConfig(
 SLOW = DeviceRates(bytes_per_s=1e4, multiplications_per_s=1e4, source="toy rates")
 
 
-def lines(cfg: PlanConfig = CONFIG, rates: DeviceRates = SLOW, known: KnownRates = KnownRates()) -> dict:  # noqa: B008
-    return {line.what: line for line in make_plan(cfg, SHAPE, rates, 2, known)}
+def lines(cfg: PlanConfig = CONFIG, rates: DeviceRates = SLOW, recorded: RecordedRates = RecordedRates()) -> dict:  # noqa: B008
+    return {line.quantity: line for line in make_plan(cfg, SHAPE, rates, 2, recorded)}
 
 
 def test_a_config_json_is_enough(tmp_path):
@@ -100,14 +100,14 @@ def test_memory_is_the_sum_of_what_is_held():
 
 
 def test_what_was_measured_comes_before_what_is_derived():
-    known = KnownRates(answer_tokens_per_s=50.0, answers_source="measured", token_s=0.1, token_source="profile")
-    plan = lines(known=known)
-    assert plan["answering"].value == "4 s at 50 tokens/s" and plan["answering"].derived.endswith("measured")
-    assert (plan["plain decoding"].value, plan["plain decoding"].derived) == ("10.0 tokens/s", "profile")
+    recorded = RecordedRates(answer_tokens_per_s=50.0, answers_source="measured", token_s=0.1, token_source="profile")
+    plan = lines(recorded=recorded)
+    assert plan["answering"].value == "4 s at 50 tokens/s" and plan["answering"].derivation.endswith("measured")
+    assert (plan["plain decoding"].value, plan["plain decoding"].derivation) == ("10.0 tokens/s", "profile")
 
 
 def test_runs_without_artifacts_know_no_rate(tmp_path):
-    assert known_rates(str(tmp_path), "toy", "cpu") == KnownRates()
+    assert recorded_rates(str(tmp_path), "toy", "cpu") == RecordedRates()
 
 
 def test_the_device_is_timed():
@@ -120,8 +120,8 @@ def test_the_estimates_of_the_results_page_are_those_of_plan(tmp_path):
     rates = DeviceRates(report["bandwidth_gb_s"] * 1e9, report["tflops"] * 1e12 / 2, "")
     for row in report["rows"]:
         (tmp_path / "config.json").write_text(json.dumps(row["config"]))
-        plan = make_plan(PlanConfig(), ModelShape.read(tmp_path / "config.json"), rates, 2, KnownRates())
-        assert row["estimates"] == {line.what: line.value for line in plan}
+        plan = make_plan(PlanConfig(), ModelShape.read(tmp_path / "config.json"), rates, 2, RecordedRates())
+        assert row["estimates"] == {line.quantity: line.value for line in plan}
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(5, "5 s"), (150, "2.5 min"), (9000, "2.5 h"), (3 * 86400, "3.0 days")])

@@ -26,7 +26,7 @@ def faults(after: dict) -> list[str]:
 
 def test_equal_reports_have_no_fault():
     found = compare_reports(made(), made())
-    assert (found.faults, found.gone, found.new, found.notes) == ([], [], [], [])
+    assert (found.faults, found.only_before, found.only_after, found.notes) == ([], [], [], [])
     assert {pair.figure for pair in found.pairs} == {"mismatches", "MAT", "speed-up", "tokens/s"}
     assert all(pair.before == pair.after for pair in found.pairs)
 
@@ -61,7 +61,7 @@ def test_a_lower_mat_on_the_same_requests_is_a_fault():
     assert faults(changed(5, mat=2.5, num_tokens=900)) == []  # other answers
     after = changed(5, mat=2.5) | {"seed": 1}
     found = compare_reports(made(), after)
-    assert found.faults == [] and "MAT and speed-ups are shown and not judged" in found.notes[0]
+    assert found.faults == [] and "MAT and speed-ups are shown, not judged" in found.notes[0]
 
 
 def test_a_drafter_that_is_worse_on_one_domain_is_found():
@@ -92,7 +92,7 @@ def test_rows_that_only_one_has_are_named():
     after = made()
     after["rows"][1]["method"] = "math alone"
     found = compare_reports(made(), after)
-    assert (found.gone, found.new) == (["sql alone"], ["math alone"])
+    assert (found.only_before, found.only_after) == (["sql alone"], ["math alone"])
 
 
 def test_reports_with_nothing_in_common_are_a_mistake():

@@ -21,7 +21,7 @@ def report_of(mine: list[float], general: list[float]) -> dict:
 def test_a_better_drafter_is_recommended_with_its_interval():
     said = drafter_verdict(report_of([20, 24, 20, 24, 20, 24], [30] * 6), "mine")
     assert said.startswith(
-        "`mine` drafts better than `general`: 2.73 tokens a cycle against 2.00, 1.36x (95 % interval "
+        "`mine` drafts better than `general`: 2.73 tokens per cycle against 2.00, 1.36x (95 % interval "
     )
     assert said.endswith("6 prompts); use it: drafter=mine")
 

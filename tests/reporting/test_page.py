@@ -18,7 +18,7 @@ from drafterforge.reporting.markdown import plain, render_markdown
 from drafterforge.reporting.page import DARK, LIGHT, render_page
 from drafterforge.reporting.reader import CURVES, read_report, text
 from drafterforge.reporting.tables import tables_of
-from drafterforge.reporting.verdict import failed, summarize
+from drafterforge.reporting.verdict import lossless_faults, summarize
 from tests.reporting.made import FIGURES, live_row, made, replay_row
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -178,7 +178,7 @@ def test_junk_in_a_report_is_left_out(curves, row):
     report = made(curves=curves, rows=[live_row("sql", 1.2, [1.1, 1.3]) | row, replay_row("a", "static", 2.0) | row])
     check(render_page(report))
     render_markdown(report)
-    failed(report)
+    lossless_faults(report)
 
 
 def test_rows_of_single_domains_are_parts_of_those_of_all():
@@ -188,7 +188,7 @@ def test_rows_of_single_domains_are_parts_of_those_of_all():
     ]
     plain = [live_row("autoregressive", 1.0, None, domain=name) for name in ("all", "a", "b")]
     report = made(rows=[*plain, live_row("sql alone", 1.3, [1.2, 1.4], domain="all", mismatches=1), *parts], curves={})
-    assert len(failed(report)) == 1 and summarize(report).headline == "NOT LOSSLESS: 1 mismatch"
+    assert len(lossless_faults(report)) == 1 and summarize(report).headline == "NOT LOSSLESS: 1 mismatch"
     whole, *_, parts_alone = tables_of(report)
     assert [(table.title, len(table.cells)) for table in (whole, parts_alone)] == [
         ("Timed", 2), ("Timed, by domain", 4),
@@ -213,7 +213,7 @@ def test_an_empty_report_has_a_page():
 
 def test_a_lossless_report_says_so_and_what_to_run():
     summary = summarize(made())
-    assert failed(made()) == [] and (summary.state, summary.headline) == ("lossless", "Lossless: 0 mismatches")
+    assert lossless_faults(made()) == [] and (summary.state, summary.headline) == ("lossless", "Lossless: 0 mismatches")
     assert "Run “hedgespec over the pool”: 1.80x, 95 % interval 1.60-2.00 over" in summary.sentences[0]
     assert "“hedgespec” 2.60; the best drafter alone “sql alone” 2.00; “best in hindsight” 2.50" in summary.sentences[1]
     assert "“policy planner” +4.9 % tokens/s over “best static tree 8/3/4”" in summary.sentences[2]
@@ -222,7 +222,7 @@ def test_a_lossless_report_says_so_and_what_to_run():
 def test_an_interval_with_one_in_it_is_no_advice_and_a_slow_decoder_none_at_all():
     plain_row = live_row("autoregressive", 1.0, None)
     unsure = summarize(made(rows=[plain_row, live_row("sql", 1.2, [0.9, 1.5])])).sentences[0]
-    assert "Nothing is shown to be faster" in unsure
+    assert "No method is shown to be faster" in unsure
     slow = summarize(made(rows=[plain_row, live_row("sql", 0.8, [0.7, 0.9])])).sentences[0]
     assert slow.startswith("Run plain decoding")
 
@@ -231,7 +231,7 @@ def test_an_interval_with_one_in_it_is_no_advice_and_a_slow_decoder_none_at_all(
 def test_a_lossy_report_is_red_first_and_failed(dtype, numerics):
     wrong = live_row("sql alone", 1.9, [1.8, 2.0], mismatches=3, dtype=dtype, numerics=numerics)
     report = made(rows=[live_row("autoregressive", 1.0, None), wrong], curves={})
-    assert failed(report) == [
+    assert lossless_faults(report) == [
         f"sql alone: 3 of 8 answers differ from autoregressive decoding ({dtype}, {numerics} numerics)"
     ]
     page = render_page(report)
@@ -245,7 +245,7 @@ def test_fast_half_precision_may_differ_and_is_shown():
     differs = live_row("sql alone", 1.9, [1.8, 2.0], mismatches=2, dtype="bfloat16")
     curves = {"mismatches": [{"method": "sql alone", "prompt": 3, "position": 17, "margin": 0.015, "rerun": False}]}
     report = made(rows=[differs], curves=curves)
-    assert failed(report) == [] and summarize(report).state == "differs"
+    assert lossless_faults(report) == [] and summarize(report).state == "differs"
     assert tables_of(report)[-1].cells == [["sql alone", "timed", "3", "17", "0.015"]]
 
 
@@ -256,7 +256,7 @@ def test_other_text_of_live_batches_fails_unless_rounding_decides(margin, rerun,
     report = made()
     one = {"method": "sql", "prompt": 0, "position": 2, "margin": margin, "rerun": rerun}
     report["curves"]["live"][0]["other_text"] = [one]
-    assert summarize(report).state == state and bool(failed(report)) == (state == "lossy")
+    assert summarize(report).state == state and bool(lossless_faults(report)) == (state == "lossy")
 
 
 def test_older_reports_are_read(tmp_path):
@@ -266,7 +266,7 @@ def test_older_reports_are_read(tmp_path):
     assert {figure.key for figure in figures_of(report)} == {"speedups", "schedules", "cost", "times"}
     counted = made()
     counted["curves"]["live"][0]["other_text"] = 2  # a count, without margins
-    assert summarize(counted).state == "unsettled" and failed(counted) == []
+    assert summarize(counted).state == "unsettled" and lossless_faults(counted) == []
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(ArtifactError, match="is no report"):
         read_report(tmp_path / "other.json")

@@ -270,7 +270,7 @@ def test_sampled_rows_and_batches_are_left_out_and_counted():
     rows = [alone("general", "qa", temperature=1.0), alone("general", "qa", batch_size=4), alone("general", "qa", 3.0)]
     evidence, found = paper_tables([report(*rows)])
     assert evidence.left_out == 2
-    assert "2 rows that were sampled or decoded in batches are left out" in render_papers(evidence, found)
+    assert "Left out: 2 rows that were sampled or decoded in batches" in render_papers(evidence, found)
     assert [row.figures["mat"] for row in evidence.rows] == [3.0]
 
 
@@ -278,7 +278,7 @@ def test_sampled_rows_and_batches_are_left_out_and_counted():
 def test_reports_of_several_targets_or_devices_are_refused(key):
     other = report() | {key: {"name": "big"} if key == "target" else "other"}
     with pytest.raises(
-        ArtifactError, match=r"^the reports are of tiny, cpu, float32 and of .*; give those of one target"
+        ArtifactError, match=r"^the reports are of tiny, cpu, float32 and of .*; give reports of one target"
     ):
         gather([report(), other])
 

@@ -35,12 +35,12 @@ def verdict(report: dict) -> str:
 def test_a_significant_difference_is_a_command_to_type():
     said = verdict(report_of([20.0] * 8, [30.0 + step for step in range(8)]))
     assert said.startswith("Type `drafterforge generate drafter=pool` for “pool”: 2.00x, 95 % interval 1.80-2.20")
-    assert "significantly faster than the others" in said
+    assert "significantly faster than all other methods" in said
 
 
 def test_without_a_significant_difference_the_simplest_is_named():
     said = verdict(report_of([20, 31, 20, 31, 20, 31, 20, 31], [21, 30, 21, 30, 21, 30, 21, 30]))
-    assert said.startswith("Type `drafterforge generate drafter=sql` for “sql”, the simplest of them: 1.90x")
+    assert said.startswith("Type `drafterforge generate drafter=sql` for “sql”, the simplest: 1.90x")
     assert "“pool” measured 2.00x" in said
     assert "does not differ significantly from “sql” (smallest paired p = 0.28)" in said
 
@@ -49,7 +49,7 @@ def test_without_the_requests_the_intervals_decide():
     report = report_of([], [])
     assert "does not differ significantly from “sql” (their intervals overlap)" in verdict(report)
     report["rows"][1] |= {"speedup": 1.5, "speedup_ci95": [1.4, 1.6]}
-    assert "significantly faster than the others" in verdict(report)
+    assert "significantly faster than all other methods" in verdict(report)
 
 
 def test_a_method_without_a_command_is_named():
@@ -68,9 +68,9 @@ def test_wide_intervals_and_load_are_flagged_with_the_command_that_times_again()
     report = report_of([20.0] * 8, [30.0] * 8, machine=machine, profile_error=0.696, again="drafterforge eval")
     report["rows"][1]["speedup_ci95"] = [0.49, 1.48]
     wide, busy, mixed, profile, again = noise_of(report)
-    assert wide == "Wide intervals, more than 40% of the speed-up: sql."
+    assert wide == "Wide intervals (over 40% of the speed-up): sql."
     assert "other programs used up to 3.2 of 2 cores" in busy and "resumed" in mixed and "0.1, 3.2 cores" in mixed
-    assert "off by 70%" in profile and again == "To time again on a quiet machine, type: drafterforge eval"
+    assert "held-out answers is 70%" in profile and again == "To time again on a quiet machine, type: drafterforge eval"
     timed = tables_of(report)[0]
     assert next(row for row in timed.cells if row[0] == "sql")[2] == "0.49-1.48 (wide)" and "Wide:" in timed.note
 
