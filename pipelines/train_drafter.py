@@ -24,7 +24,6 @@ from drafterforge.evaluation.held_out import decode_held_out
 from drafterforge.reporting.artifact import write_report
 from drafterforge.reporting.console import print_table
 from drafterforge.reporting.drafter_verdict import drafter_verdict
-from drafterforge.schedulers.actions import LEGEND
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.best_checkpoint import BestCheckpoint
 from drafterforge.training.initialisation import choose_init
@@ -60,7 +59,7 @@ def run(cfg: Config) -> Path:
         parents=[open_drafter(path, target), *answers.manifests],
     )
     print_table(report, table_console())
-    print(f"{LEGEND}\n{split_sizes(cfg, answers, rows[0]['num_prompts'])}")
+    print(split_sizes(cfg, answers, rows[0]["num_prompts"]))
     if references:
         comparison = report | {"suite": f"{path.name} and what it could replace"}
         comparison |= {"rows": references.rows, "curves": references.curves}

@@ -32,7 +32,6 @@ from drafterforge.evaluation.trace_recording import record_traces
 from drafterforge.replay.scheduler_play import bounds_of, schedule_figures
 from drafterforge.reporting import console
 from drafterforge.reporting.artifact import write_report
-from drafterforge.schedulers.actions import LEGEND
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.policy_artifact import refuse_other_settings, train_scheduler
@@ -76,7 +75,6 @@ def run(cfg: Config) -> Path:
     curves = {"replayed": replays, "grid": grid.as_dict()} | profile_curves(cfg, profile)
     report, file = write_policy_report(cfg, target, path.name, "schedules, held out", rows, curves, path)
     console.print_live_schedules(report["rows"])
-    print(LEGEND)
     console.print_noise(report)
     typed = f"drafter={cfg.drafter} pool.scheduler={path.name}{typed_target(cfg)}"
     print(f'wrote {path} and {file}; next: drafterforge generate {typed} prompt="..."')

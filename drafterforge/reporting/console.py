@@ -15,11 +15,11 @@ from drafterforge.reporting.noise import noise_of
 from drafterforge.reporting.reader import overall_rows
 from drafterforge.reporting.tables import names_trees
 from drafterforge.reporting.verdict import summarize
+from drafterforge.schedulers.actions import TREE_LEGEND
 from drafterforge.schedulers.latency import STEPS, LatencyProfile
 
 CONTEXT = 256  # tokens of context for the cost of an autoregressive token in the table of a profile
 LEGEND = "MAT: mean tokens emitted per cycle; speed-up: tokens/s over autoregressive decoding, with its 95 % interval"
-TREES = "; a/b/c: trees of a nodes, b levels, top-k c"
 REPLAYED = "replayed on held-out answers, seconds from the latency profile of {}"
 
 
@@ -155,7 +155,8 @@ def _live_against_replay(report: dict[str, Any]) -> None:
 def print_table(report: dict[str, Any], console: Console) -> None:
     """Print the main columns of all rows."""
     title = f"{report['suite']}: {report['target']['name']} on {report['device']}"
-    table = titled(title, LEGEND + (TREES if names_trees(row["method"] for row in report["rows"]) else ""))
+    has_trees = names_trees(row["method"] for row in report["rows"])
+    table = titled(title, f"{LEGEND}; {TREE_LEGEND}" if has_trees else LEGEND)
     for heading in (
         "method",
         "dtype",
@@ -241,7 +242,7 @@ def print_profile(profile: LatencyProfile) -> None:
 
 def print_replayed_schedules(rows: Sequence[dict[str, Any]], device: str) -> None:
     """Print replayed schedules."""
-    table = titled(REPLAYED.format(device), "MAT: mean tokens emitted per cycle" + TREES)
+    table = titled(REPLAYED.format(device), f"MAT: mean tokens emitted per cycle; {TREE_LEGEND}")
     for heading in ("schedule", "MAT", "tokens/s", "over best static", "trees used"):
         table.add_column(heading, justify="left" if heading == "schedule" else "right")
     static = next(row["tokens_per_s"] for row in rows if row["name"].startswith("best static tree"))
@@ -256,8 +257,8 @@ def print_live_schedules(rows: Sequence[dict[str, Any]]) -> None:
     """Print schedules that were decoded live."""
     if not rows:
         return
-    legend = f"{LEGEND}{TREES}; p: of being faster than the best static tree; policy: its share of the time of a cycle"
-    table = titled("live, one request at a time", legend)
+    legend = "p: one-sided test of being faster than the best static tree; policy: its share of the time of a cycle"
+    table = titled("live, one request at a time", f"{LEGEND}; {TREE_LEGEND}; {legend}")
     for heading in ("method", "MAT", "tokens/s", "speed-up", "over best static", "p", "policy", "mismatches"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in rows:

@@ -138,7 +138,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def published_table(table: PublishedTable) -> ReportTable:
     """The table as published; empty cells could not be read."""
     cells = [
-        [row.method, FIGURES[row.figure][0], *(_printed(one, row.figure) for one in row.values)] for row in table.rows
+        [row.method, FIGURES[row.figure][0], *(_printed(value, row.figure) for value in row.values)]
+        for row in table.rows
     ]
     return ReportTable(
         f"Published: {source_of(table)}", ["method", "figure", *table.columns], cells, name_columns=2, note=table.note

@@ -20,9 +20,9 @@ from drafterforge.reporting.reader import (
     rows_of,
     text,
 )
+from drafterforge.schedulers.actions import TREE_LEGEND
 
 MAX_ROWS = 200  # of a table; report.json has all rows
-TREES = " Trees a/b/c: a verified nodes, b drafted levels, top-k c."
 TREE_NAME = re.compile(r"\b\d+/\d+/\d+\b")  # see `schedulers.actions.describe`
 
 
@@ -120,7 +120,7 @@ def _timed_rows(title: str, rows: list[Mapping[str, Any]]) -> ReportTable:
     if any(number(row.get("mat")) is not None for row in rows):
         note += " MAT: mean number of tokens emitted by a cycle (one draft and its verification)."
     if names_trees(text(row.get("method")) for row in rows):
-        note += TREES
+        note += f" {TREE_LEGEND}."
     if any(map(is_wide, rows)):
         note += f" Wide: the interval is wider than {WIDE:.0%} of the speed-up."
     if any("wilcoxon_p_holm" in row for row in rows):
@@ -190,7 +190,7 @@ def _schedules(report: Mapping[str, Any]) -> ReportTable:
     headings = ["schedule", "MAT", "tokens/s", "over best static", "trees used", "answers won"]
     profile = text(curves_of(report).get("profile"))
     note = "Replayed on recorded answers" + (f"; seconds from the latency profile of {profile}." if profile else ".")
-    note += TREES if names_trees(text(row.get("name")) for row in rows) else ""
+    note += f" {TREE_LEGEND}." if names_trees(text(row.get("name")) for row in rows) else ""
     return ReportTable.trimmed("Schedules, replayed", headings, cells, note=note)
 
 

@@ -112,7 +112,7 @@ class ActionGrid:
             )
 
 
-LEGEND = "6/3/2: a draft tree of 6 tokens, the root included, in 3 levels, with at most 2 children a token"
+TREE_LEGEND = "6/3/2: a draft tree of 6 tokens, the root included, in 3 levels, with at most 2 children a token"
 
 
 def describe(shape: TreeShape) -> str:
