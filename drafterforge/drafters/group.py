@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafters.judging import Judgement, Truth
-from drafterforge.drafters.proposer import JudgedProposer
+from drafterforge.drafters.proposer import JudgedProposer, PromptReader
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import Others
@@ -28,6 +28,14 @@ class DrafterGroup(ABC):
     @abstractmethod
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
+
+    def reader(self) -> PromptReader:
+        """Reads the prompt of a row that is to join."""
+        return PromptReader()
+
+    def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
+        """As `admit`, once `reader` has read all of the text."""
+        self.admit(text, features)
 
     @abstractmethod
     def keep(self, rows: list[int]) -> None:
@@ -83,7 +91,17 @@ class SoloGroup(DrafterGroup):
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
-        self.proposer.admit(text, features)
+        reader = self.reader()
+        reader.read(text, features)
+        self.join_row(reader, text, features)
+
+    def reader(self) -> PromptReader:
+        """See `DrafterGroup`."""
+        return self.proposer.reader()
+
+    def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
+        """See `DrafterGroup`."""
+        self.proposer.join_row(reader, text, features)
         for rows in (self.unread, self.unread_features, self.guesses_read):
             rows.append([])
 

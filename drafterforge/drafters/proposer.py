@@ -16,12 +16,31 @@ from drafterforge.drafters.judging import Judgement, Truth, judge_sets
 from drafterforge.tree.grow import Tree, TreeShape
 
 
+class PromptReader:
+    """Reads a prompt part by part, before its row joins; this one leaves all of it to the row's admission."""
+
+    def read(self, text: Tensor, features: Tensor) -> None:
+        """Read the next part.
+
+        text: [E + 1], the prompt as far as the target has read it, and the token after that.  features: [A, 3H] of the
+        tokens of this part, which end one token before the end of `text`.
+        """
+
+
 class Proposer(ABC):
     """The steps of a cycle and the drafters' state for every row, a function of its committed text alone."""
 
     @abstractmethod
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row whose text [P + 1] ends with its root; features: [P, 3H] of the tokens before the root."""
+
+    def reader(self) -> PromptReader:
+        """Reads the prompt of a row that is to join."""
+        return PromptReader()
+
+    def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
+        """As `admit`, once `reader` has read all of the text."""
+        self.admit(text, features)
 
     @abstractmethod
     def keep(self, rows: list[int]) -> None:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
-from drafterforge.drafters.proposer import Proposer
-from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.drafters.proposer import PromptReader, Proposer
 from drafterforge.runtime.acceptance import Acceptance, accept
+from drafterforge.runtime.prefill import Prefill, default_chunk
 from drafterforge.runtime.sampling import GREEDY, Picker, Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.targets.load import Target
@@ -91,6 +91,14 @@ class Row:
         return taken
 
 
+@dataclass(eq=False)
+class Joining:
+    """A row whose prompt is being read."""
+
+    row: Row
+    prefill: Prefill
+
+
 class Mark(NamedTuple):
     """A moment between two steps of a cycle."""
 
@@ -107,11 +115,22 @@ class Mark(NamedTuple):
 class Batch:
     """Rows, their caches and their drafter; rows join and leave between cycles."""
 
-    def __init__(self, target: Target, proposer: Proposer | None = None, invariant: bool = False) -> None:
-        """invariant: verify with numbers that do not depend on the tree or on the other rows, bit for bit."""
+    def __init__(
+        self,
+        target: Target,
+        proposer: Proposer | None = None,
+        invariant: bool = False,
+        prefill_chunk: int | None = None,
+    ) -> None:
+        """invariant: verify with numbers that do not depend on the tree or on the other rows, bit for bit.
+
+        prefill_chunk: prompt tokens that are read in one pass; None: what suits the device.
+        """
         self.target, self.proposer, self.invariant = target, proposer, invariant
+        self.prefill_chunk = prefill_chunk or default_chunk(target.device)
         self.cache = target.new_cache(0)
         self.rows: list[Row] = []
+        self.joining: list[Joining] = []
         self.root = torch.empty(0, dtype=torch.long, device=target.device)
         self.seen: Tensor | None = None  # [B, V] tokens of each text, where a repetition penalty asks for them
         self.picker: Picker | None = None
@@ -124,41 +143,66 @@ class Batch:
 
     def admit(self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY) -> Row:
         """Read a prompt, choose the first token of its answer, and add the row unless that ends it."""
+        joining = self.begin(prompt, rule, sampling)
+        while not self.advance(joining):
+            pass
+        return joining.row
+
+    def begin(self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY) -> Joining:
+        """As `admit`, but nothing is read until `advance` is called, between cycles of other rows."""
         row = Row(Generation(list(prompt)), rule, sampling, began=self.now(), length=len(prompt))
-        tokens = torch.tensor(prompt, device=self.target.device)
-        cache = self.target.new_cache()
-        cache.place(0, len(prompt))
-        states, features = self.target.forward(
-            tokens[None], torch.arange(len(prompt), device=tokens.device)[None], cache
-        )
-        picker = self._picker([row])
-        seen = None
+        joining = Joining(row, Prefill(self.target, prompt, self.prefill_chunk, self._reader()))
+        self.joining.append(joining)
+        return joining
+
+    def advance(self, joining: Joining) -> bool:
+        """Read the next chunk of a prompt; True if it was the last, and the row has joined unless it has ended."""
+        row, prefill, began = joining.row, joining.prefill, self.now()
+        seconds = row.answer.time_s
+        prefill.read()
+        if not prefill.is_read:
+            read = self.now()
+            prefill.follow()
+            seconds["prefill"] += read - began
+            seconds["draft"] += self.now() - read
+            return False
+        self.joining.remove(joining)
+        picker, tokens, seen = self._picker([row]), prefill.tokens, None
         if picker.penalised:
             seen = torch.zeros(1, picker.vocab_size, dtype=torch.bool, device=tokens.device)
             seen[0, tokens] = True
-        uniform = picker.noise([len(prompt)], 1)
-        root = picker(self.target.logits(states[:, -1]), None if uniform is None else uniform[:, 0], seen)
+        uniform = picker.noise([row.length], 1)
+        root = picker(self.target.logits(prefill.state), None if uniform is None else uniform[:, 0], seen)
         row.take(root.tolist())
         read = self.now()
-        row.answer.time_s["prefill"] = read - row.began
         if not row.answer.stop_reason:
+            prefill.follow(root)
             self.rows.append(row)
             self.picker = self._picker(self.rows)
             self._see(seen, root)
-            self._join(cache, torch.cat((tokens, root)), features[0])
+            self._join(prefill, prefill.text(root))
         done = self.now()
-        row.answer.time_s["draft"] = done - read
-        row.answer.time_s["total"] = done - row.began
-        return row
+        seconds["prefill"] += read - began
+        seconds["draft"] += done - read
+        seconds["total"] = done - row.began
+        return True
 
-    def _join(self, cache: KeyValueCache, text: Tensor, features: Tensor) -> None:
-        """Take over the keys of a new row's prompt; text: [P + 1], root included, features: [P, 3H]."""
+    def abandon(self, joining: Joining) -> None:
+        """Forget a row whose prompt is being read."""
+        self.joining.remove(joining)
+
+    def _reader(self) -> PromptReader | None:
+        """Reads a prompt for the drafters."""
+        return None if self.proposer is None else self.proposer.reader()
+
+    def _join(self, prefill: Prefill, text: Tensor) -> None:
+        """Take over the keys of a new row's prompt; text: [P + 1], root included."""
         if self.proposer is not None:
-            self.proposer.admit(text, features)
+            self.proposer.join_row(prefill.reader, text, prefill.features)
         if len(self.rows) > 1:
-            self.cache.put_rows(cache, [])
+            self.cache.put_rows(prefill.cache, [])
         else:
-            self.cache = cache
+            self.cache = prefill.cache
         self.root = torch.cat((self.root, text[-1:]))
 
     def _picker(self, rows: list[Row]) -> Picker:
@@ -300,10 +344,17 @@ class Batch:
             positions = torch.arange(tokens.shape[1], device=self.target.device)[None]
             features.append(self.target.forward(tokens, positions, None)[1][0])
         self.proposer.join(name, drafter, texts, features, cost)
+        self._replace_readers()
 
     def remove_drafter(self, name: str) -> None:
         """Let a drafter of the pool go between cycles."""
         self.proposer.leave(name)
+        self._replace_readers()
+
+    def _replace_readers(self) -> None:
+        """Let the drafters as they are now read the prompts that are being read."""
+        for joining in self.joining:
+            joining.prefill.replace_reader(self._reader())
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""

@@ -22,11 +22,12 @@ from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.propose import Eagle3Proposer, append_slots, draft_levels, new_draft_cache
+from drafterforge.drafters.eagle3.propose import Eagle3Reader, append_slots, draft_levels, new_draft_cache
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.acceptance import accept
 from drafterforge.runtime.batch import ROOT_ALONE, Batch, Mark, Row
+from drafterforge.runtime.prefill import Prefill
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape, ancestor_mask, root_only
@@ -204,20 +205,23 @@ class StaticBatch(Batch):
         """Remember the tokens of the row that is about to join."""
         self.fresh_seen = None if seen is None else seen.scatter(1, root[:, None], True)
 
-    def _join(self, cache: KeyValueCache, text: Tensor, features: Tensor) -> None:
+    def _reader(self) -> Eagle3Reader | None:
+        """See `Batch`."""
+        return None if self.drafter is None else Eagle3Reader(self.drafter)
+
+    def _join(self, prefill: Prefill, text: Tensor) -> None:
         """Copy a new row's prompt into the buffers."""
         fresh = StaticRows(self.target, self.drafter, 1, self._slots(text.numel()), self.largest.depth)
-        fresh._keep(fresh.cache, 0, cache.data[:, :, 0])
+        fresh._keep(fresh.cache, 0, prefill.cache.data[:, :, 0])
         fresh.lengths.fill_(text.numel() - 1)
         fresh.root.copy_(text[-1:])
         if self.fresh_seen is not None:
             fresh.seen.copy_(self.fresh_seen)
         if self.drafter is not None:
-            proposer = Eagle3Proposer(self.drafter)
-            proposer.admit(text, features)
-            fresh._keep(fresh.draft_cache, 0, proposer.cache.data[:, :, 0])
-            fresh.stable.fill_(proposer.stable[0])
-            fresh.last.copy_(proposer.last)
+            row = prefill.reader.row
+            fresh._keep(fresh.draft_cache, 0, row.cache.data[:, :, 0])
+            fresh.stable.fill_(row.stable[0])
+            fresh.last.copy_(row.last)
         others = [] if self.static is None else [(self.static, row) for row in range(self.static.batch)]
         self._gather([*others, (fresh, 0)])
 

@@ -12,11 +12,24 @@ from torch import Tensor
 from drafterforge.drafters.base import CandidateIndex, Drafter, IndexedDrafting
 from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Judgement, Truth
+from drafterforge.drafters.proposer import PromptReader
 from drafterforge.drafters.registry import kind_of
 from drafterforge.runtime.pool import Pool, group_alone
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import Others
+
+
+class PoolReader(PromptReader):
+    """The readers of every group and index."""
+
+    def __init__(self, readers: Sequence[PromptReader]) -> None:
+        self.readers = readers
+
+    def read(self, text: Tensor, features: Tensor) -> None:
+        """See `PromptReader`."""
+        for reader in self.readers:
+            reader.read(text, features)
 
 
 class PoolMembers:
@@ -40,10 +53,14 @@ class PoolMembers:
         """Each once: drafters with one key share an index."""
         return list(dict.fromkeys(self.index_of.values()))
 
-    def admit(self, text: Tensor, features: Tensor) -> None:
-        """Add a row, see `Proposer`."""
-        for state in self._states():
-            state.admit(text, features)
+    def reader(self) -> PoolReader:
+        """See `Proposer`."""
+        return PoolReader([state.reader() for state in self._states()])
+
+    def join_row(self, reader: PoolReader, text: Tensor, features: Tensor) -> None:
+        """See `Proposer`."""
+        for state, part in zip(self._states(), reader.readers, strict=True):
+            state.join_row(part, text, features)
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""

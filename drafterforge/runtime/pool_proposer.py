@@ -15,7 +15,7 @@ from torch import Tensor
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.judging import Judgement
-from drafterforge.drafters.proposer import Proposer
+from drafterforge.drafters.proposer import PromptReader, Proposer
 from drafterforge.runtime.deferred_reading import CommittedCycle, UnreadCycles
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.pool_members import PoolMembers
@@ -42,9 +42,19 @@ class PoolProposer(Proposer):
         self.judgement: Judgement | None = None  # of the last evaluation, drafters in the order of the members
 
     def admit(self, text: Tensor, features: Tensor) -> None:
-        """Add a row, see `Proposer`, and start its selector."""
+        """Add a row, see `Proposer`."""
+        reader = self.reader()
+        reader.read(text, features)
+        self.join_row(reader, text, features)
+
+    def reader(self) -> PromptReader:
+        """See `Proposer`."""
+        return self.members.reader()
+
+    def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
+        """See `Proposer`; starts the row's selector."""
         self._catch_up()
-        self.members.admit(text, features)
+        self.members.join_row(reader, text, features)
         selector = self.pool.selector(self.asked)
         if self.pool.router is not None:
             selector.advise(self.pool.router.advice(text[:-1].tolist(), features, self.names, self.tokenizer))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from drafterforge.runtime.batch import Row
+from drafterforge.runtime.batch import Joining, Row
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import Sampling
@@ -24,7 +24,6 @@ from drafterforge.server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-ADMISSIONS = 2  # prompts read between two cycles, while the running answers wait
 FAILED, CLOSED = "failed", "closed"  # why an answer ends without a stop reason
 
 
@@ -55,6 +54,7 @@ class Job:
     sampling: Sampling
     deliver: Callable[[Update], None]  # called in the worker's thread
     arrived: float = field(default_factory=time.perf_counter)
+    joining: Joining | None = None  # while its prompt is being read
     row: Row | None = None  # once its prompt is read
     dropped: bool = False  # nobody waits any more
     num_chars: int = 0  # delivered
@@ -164,6 +164,9 @@ class Worker:
             self.batch.keep(kept)
         with self.changed:
             self.running = [self.running[place] for place in kept]
+            for job in self.waiting:
+                if job.dropped and job.joining is not None:
+                    self.batch.abandon(job.joining)
             waiting = deque(job for job in self.waiting if not job.dropped)
             gone += len(self.waiting) - len(waiting)
             self.waiting = waiting
@@ -171,28 +174,42 @@ class Worker:
 
     def _admit(self) -> None:
         """Read some of the prompts that wait."""
-        for _ in range(ADMISSIONS):
-            if not self.waiting or len(self.running) == self.engine.max_batch:
-                return
+        room = self.batch.prefill_chunk  # tokens that are read while the running answers wait for their next cycle
+        while room > 0 and self.waiting and len(self.running) < self.engine.max_batch:
             job = self.waiting[0]
             try:
-                job.row = self.batch.admit(job.prompt, job.rule, job.sampling)
+                if job.joining is None:
+                    job.joining = self.batch.begin(job.prompt, job.rule, job.sampling)
+                prefill = job.joining.prefill
+                room += prefill.num_read
+                is_read = self.batch.advance(job.joining)
+                room -= prefill.num_read
                 self.failing.discard("prompt")
             except Exception:
                 self.failing.add("prompt")
                 log.exception("a prompt of %d tokens could not be read", len(job.prompt))
+                self._fail_prompt(job)
+                continue
+            if not is_read:
+                continue
+            job.row = job.joining.row
             with self.changed:
                 self.waiting.popleft()
-                if job.row is not None and not job.row.answer.stop_reason:
+                if not job.row.answer.stop_reason:
                     self.running.append(job)
-            if job.row is None:
-                self._give_up([job], FAILED)
-                if len(self.batch.rows) > len(self.running):
-                    self._start_over()  # it failed half way in
-            else:
-                self.metrics.read(job.row.answer)
-                self.metrics.first_token.observe(time.perf_counter() - job.arrived)
-                self._deliver(job)
+            self.metrics.read(job.row.answer)
+            self.metrics.first_token.observe(time.perf_counter() - job.arrived)
+            self._deliver(job)
+
+    def _fail_prompt(self, job: Job) -> None:
+        """Give up an answer whose prompt could not be read."""
+        with self.changed:
+            self.waiting.popleft()
+        if job.joining in self.batch.joining:
+            self.batch.abandon(job.joining)
+        self._give_up([job], FAILED)
+        if len(self.batch.rows) > len(self.running):
+            self._start_over()  # it failed half way in
 
     def _cycle(self) -> None:
         """One cycle of the batch; its text goes out."""
@@ -223,6 +240,8 @@ class Worker:
         jobs = self.running
         with self.changed:
             self.running = []
+            for job in self.waiting:
+                job.joining = None  # its prompt is read anew
         self.batch = self.engine.open_batch()
         self._give_up(jobs, FAILED)
 

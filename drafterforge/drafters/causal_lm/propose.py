@@ -15,11 +15,24 @@ from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.judging import Judgement, Truth, draft_id_table, judge
-from drafterforge.drafters.proposer import JudgedProposer
+from drafterforge.drafters.proposer import JudgedProposer, PromptReader
 from drafterforge.kernels.attention import additive
 from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.masks import level_mask
+
+
+class CausalLMReader(PromptReader):
+    """A row of its own, which joins others once its prompt is read."""
+
+    def __init__(self, drafter: SmallLM) -> None:
+        self.row = CausalLMProposer(drafter)
+        self.row.cache, self.row.stable = self.row.model.new_cache(1), [0]
+
+    def read(self, text: Tensor, features: Tensor) -> None:
+        """See `PromptReader`; features are not read."""
+        unread = text[self.row.stable[0] :]
+        self.row.read(unread[None], features, [len(unread)])
 
 
 class CausalLMProposer(JudgedProposer):
@@ -38,15 +51,23 @@ class CausalLMProposer(JudgedProposer):
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`; features are not read."""
-        fresh = CausalLMProposer(self.drafter)
-        fresh.cache, fresh.stable = self.model.new_cache(1), [0]
-        fresh.read(text[None], features, [text.numel()])
+        reader = self.reader()
+        reader.read(text, features)
+        self.join_row(reader, text, features)
+
+    def reader(self) -> CausalLMReader:
+        """See `Proposer`."""
+        return CausalLMReader(self.drafter)
+
+    def join_row(self, reader: CausalLMReader, text: Tensor, features: Tensor) -> None:
+        """See `Proposer`."""
+        row = reader.row
         if self.stable:
-            self.cache.put_rows(fresh.cache, [])
+            self.cache.put_rows(row.cache, [])
         else:
-            self.cache = fresh.cache
-        self.logits = torch.cat((self.logits, fresh.logits))
-        self.stable += fresh.stable
+            self.cache = row.cache
+        self.logits = torch.cat((self.logits, row.logits))
+        self.stable += row.stable
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""

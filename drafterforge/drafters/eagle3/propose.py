@@ -12,7 +12,7 @@ from torch import Tensor
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.model import Attend
-from drafterforge.drafters.proposer import SoloProposer
+from drafterforge.drafters.proposer import PromptReader, SoloProposer
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import kernels_of
@@ -20,6 +20,18 @@ from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.masks import level_mask
 from drafterforge.tree.merge import Others
+
+
+class Eagle3Reader(PromptReader):
+    """A row of its own, which joins others once its prompt is read."""
+
+    def __init__(self, drafter: FusedDrafter) -> None:
+        self.row = Eagle3Proposer(drafter)
+        self.row.cache, self.row.stable = new_draft_cache(drafter, 1), [0]
+
+    def read(self, text: Tensor, features: Tensor) -> None:
+        """See `PromptReader`."""
+        self.row.read(text[None, -len(features) :], features[None], [len(features)])
 
 
 class Eagle3Proposer(SoloProposer):
@@ -37,15 +49,23 @@ class Eagle3Proposer(SoloProposer):
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
-        fresh = Eagle3Proposer(self.drafter)
-        fresh.cache, fresh.stable = new_draft_cache(self.drafter, 1), [0]
-        fresh.read(text[None, 1:], features[None], [text.numel() - 1])
+        reader = self.reader()
+        reader.read(text, features)
+        self.join_row(reader, text, features)
+
+    def reader(self) -> Eagle3Reader:
+        """See `Proposer`."""
+        return Eagle3Reader(self.drafter)
+
+    def join_row(self, reader: Eagle3Reader, text: Tensor, features: Tensor) -> None:
+        """See `Proposer`."""
+        row = reader.row
         if self.stable:
-            self.cache.put_rows(fresh.cache, [])
+            self.cache.put_rows(row.cache, [])
         else:
-            self.cache = fresh.cache
-        self.stable += fresh.stable
-        self.last = torch.cat((self.last, fresh.last))
+            self.cache = row.cache
+        self.stable += row.stable
+        self.last = torch.cat((self.last, row.last))
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""

@@ -18,6 +18,7 @@ from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Judgement, Truth, draft_id_table, judge
+from drafterforge.drafters.proposer import PromptReader
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.tree.expand import Growth
@@ -32,6 +33,21 @@ class NewestState:
     stable: list[int]  # stable slots of each row
     last: Tensor  # output of the newest one, [B, H]
     logits: Tensor  # of `last`, [B, W]
+
+
+class StackReader(PromptReader):
+    """A row of its own, which joins others once its prompt is read."""
+
+    def __init__(self, drafters: StackedDrafters) -> None:
+        self.row = object.__new__(StackedGroup)  # without the table of draft ids, by which no prompt is judged
+        self.row.drafters, self.row.newer = drafters, {}
+        self.row.cache = new_draft_cache(drafters.members[0], len(drafters.members))
+        self.row.stable = [0]
+
+    def read(self, text: Tensor, features: Tensor) -> None:
+        """See `PromptReader`."""
+        self.row.unread = [[(text[-len(features) :], features)]]
+        self.row.read()
 
 
 class StackedGroup(DrafterGroup):
@@ -57,17 +73,22 @@ class StackedGroup(DrafterGroup):
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
+        reader = self.reader()
+        reader.read(text, features)
+        self.join_row(reader, text, features)
+
+    def reader(self) -> StackReader:
+        """See `DrafterGroup`."""
+        return StackReader(self.drafters)
+
+    def join_row(self, reader: StackReader, text: Tensor, features: Tensor) -> None:
+        """See `DrafterGroup`."""
         if any(self.unread):
             self.read()
-        self.newer = {}
-        fresh = StackedGroup.__new__(StackedGroup)
-        fresh.drafters, fresh.newer = self.drafters, {}
-        fresh.cache = new_draft_cache(self.drafters.members[0], len(self.drafters.members))
-        fresh.stable, fresh.unread = [0], [[(text[1:], features)]]
-        fresh.read()
-        self.cache = _merge_caches(self.cache, fresh.cache, len(self.drafters.members)) if self.stable else fresh.cache
-        self.last, self.logits = torch.cat((self.last, fresh.last), 1), torch.cat((self.logits, fresh.logits), 1)
-        self.stable, self.unread = self.stable + fresh.stable, [*self.unread, []]
+        self.newer, row = {}, reader.row
+        self.cache = _merge_caches(self.cache, row.cache, len(self.drafters.members)) if self.stable else row.cache
+        self.last, self.logits = torch.cat((self.last, row.last), 1), torch.cat((self.logits, row.logits), 1)
+        self.stable, self.unread = self.stable + row.stable, [*self.unread, []]
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""
