@@ -192,7 +192,7 @@ def test_health_says_so_from_a_failing_cycle_to_the_next_that_succeeds(speaking,
 def test_health_says_so_while_no_prompt_can_be_read(speaking, monkeypatch):
     with serving(Engine(speaking)) as up:
         with monkeypatch.context() as patch:
-            patch.setattr(Batch, "admit", lambda *_: 1 / 0)
+            patch.setattr(Batch, "begin", lambda *_: 1 / 0)
             assert up.ask().status_code == 500
             assert health(up) == (503, "failing")
         assert up.ask().status_code == 200

@@ -1,0 +1,89 @@
+"""The worker's turns: prompts are read chunk by chunk between the cycles of running answers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.sampling import GREEDY
+from drafterforge.server.metrics import Metrics
+from drafterforge.server.worker import FAILED, Job, Worker
+from drafterforge.tree.grow import TreeShape
+from tests.models import tiny_target
+
+LONG, SHORT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 3, 23], [7, 1, 8]
+CHUNK = 3
+
+
+@pytest.fixture
+def worker() -> Worker:
+    """A worker whose turns the test takes."""
+    engine = Engine(tiny_target(eos_token_id=None), None, TreeShape(1, 0, 1))
+    worker = Worker(engine, Metrics("none"), max_waiting=4)
+    with torch.inference_mode():
+        worker.batch = engine.open_batch()
+        worker.batch.prefill_chunk = CHUNK
+        yield worker
+
+
+def submitted(worker: Worker, prompt: list[int], max_new_tokens: int) -> tuple[Job, list]:
+    """A job that waits, and the list of its updates."""
+    updates: list = []
+    tokens, rule = worker.engine.read(prompt, max_new_tokens)
+    job = Job(tokens, rule, GREEDY, deliver=updates.append)
+    worker.waiting.append(job)
+    return job, updates
+
+
+def test_running_answers_get_a_cycle_between_the_chunks_of_a_long_prompt(worker):
+    running, tokens = submitted(worker, SHORT, 20)
+    worker._step()
+    long, _ = submitted(worker, LONG, 4)
+    for num_read in (3, 6, 9, 12):
+        before = tokens[-1].num_tokens
+        worker._step()
+        assert long.joining.prefill.num_read == num_read and long.row is None
+        assert tokens[-1].num_tokens == before + 1
+    worker._step()
+    assert worker.running == [running, long]
+    (expected,) = Engine(worker.engine.target, None).generate([LONG], 4)
+    while worker.running:
+        worker._step()
+    assert long.row.answer.tokens == expected.tokens
+
+
+def test_short_prompts_share_the_chunk_of_one_turn(worker):
+    jobs = [submitted(worker, prompt, 5)[0] for prompt in ([7], [1, 8], [2, 8, 1])]
+    worker._step()
+    assert worker.running == jobs[:2]
+    worker._step()
+    assert worker.running == jobs
+
+
+def test_a_prompt_that_nobody_waits_for_is_not_read_further(worker):
+    long, _ = submitted(worker, LONG, 4)
+    worker._step()
+    worker.drop([long])
+    worker._step()
+    assert not worker.batch.joining and not worker.waiting and not worker.running
+
+
+def test_a_prompt_that_fails_in_its_second_chunk_fails_alone(worker, monkeypatch):
+    running, _ = submitted(worker, SHORT, 20)
+    worker._step()
+    _, updates = submitted(worker, LONG, 4)
+    worker._step()
+    advance = worker.batch.advance
+
+    def failing(joining):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(worker.batch, "advance", failing)
+    worker._step()
+    assert [update.failure for update in updates] == [FAILED]
+    assert worker.running == [running] and worker.state == "failing" and not worker.batch.joining
+    monkeypatch.setattr(worker.batch, "advance", advance)
+    submitted(worker, [5], 2)
+    worker._step()
+    assert worker.state != "failing"
