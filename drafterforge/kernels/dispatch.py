@@ -7,7 +7,7 @@ implementation is a `Kernels` and a line in `_choose`; nobody outside this room 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ class Kernels:
     candidates: Callable[[int, int, Tensor | None], Candidates | native_trees.NativeCandidates]
     pack_linear: PackLinear  # None: weights stay as they are
     pack_mlp: PackMLP  # None: its modules compute
+    prompt_chunk: int  # prompt tokens of one pass: as few as take no longer, each, than those of a longer pass
 
 
 TORCH = Kernels(
@@ -59,7 +60,9 @@ TORCH = Kernels(
     Candidates,
     pack_linear=lambda weight, bias: None,
     pack_mlp=lambda mean, scale, farthest, layers: None,
+    prompt_chunk=128,
 )
+GPU = replace(TORCH, prompt_chunk=2048)
 NATIVE = Kernels(
     native_kernels.rms_norm,
     native_kernels.swiglu,
@@ -77,11 +80,14 @@ NATIVE = Kernels(
     native_trees.NativeCandidates,
     pack_linear=native.PackedLinear,
     pack_mlp=native.PackedMLP,
+    prompt_chunk=32,
 )
 
 
 def _choose(device_type: str, dtype: torch.dtype) -> Kernels:
-    return NATIVE if device_type == "cpu" and dtype == torch.float32 and is_compiled() else TORCH
+    if device_type != "cpu":
+        return GPU
+    return NATIVE if dtype == torch.float32 and is_compiled() else TORCH
 
 
 class _Choices(dict[tuple[str, torch.dtype], Kernels]):

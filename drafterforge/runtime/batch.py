@@ -18,8 +18,9 @@ from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.proposer import PromptReader, Proposer
+from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.runtime.acceptance import Acceptance, accept
-from drafterforge.runtime.prefill import Prefill, default_chunk
+from drafterforge.runtime.prefill import Prefill
 from drafterforge.runtime.sampling import GREEDY, Picker, Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.targets.load import Target
@@ -127,7 +128,7 @@ class Batch:
         prefill_chunk: prompt tokens that are read in one pass; None: what suits the device.
         """
         self.target, self.proposer, self.invariant = target, proposer, invariant
-        self.prefill_chunk = prefill_chunk or default_chunk(target.device)
+        self.prefill_chunk = prefill_chunk or kernels_of(target.backbone.embedding).prompt_chunk
         self.cache = target.new_cache(0)
         self.rows: list[Row] = []
         self.joining: list[Joining] = []

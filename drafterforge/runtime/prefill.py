@@ -14,11 +14,6 @@ from drafterforge.kernels.attention import additive
 from drafterforge.targets.load import Target
 
 
-def default_chunk(device: torch.device) -> int:
-    """Tokens of a chunk: many enough that reading them takes longer than reading the weights."""
-    return 2048 if device.type == "cuda" else 128
-
-
 class Prefill:
     """A prompt that is being read by the target, and behind it by the drafters."""
 

@@ -1,0 +1,132 @@
+"""How long a stream waits for its next token while the prompt of another request is read, on the server's worker.
+
+    python scripts/bench_stream.py [--prompts 2000,7900] [--json PATH]
+
+A stream decodes with the shipped default of the target.  Then a long prompt joins the batch: once read in the chunks of
+the server, once in one piece.  The figures of each are the stream's longest wait for a token over the median of its
+waits, and the seconds until the long prompt's first token over those of the same prompt alone in one piece.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import drafterforge
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.prefill import Prefill
+from drafterforge.runtime.sampling import GREEDY
+from drafterforge.runtime.stopping import StopRule
+from drafterforge.server.metrics import Metrics
+from drafterforge.server.worker import Job, Worker
+from drafterforge.targets.device import describe_device
+
+STREAM = "Write a long story about a river that forgets its name."
+BEFORE = 30  # cycles of the stream before the prompt comes
+LIMIT_S = 500.0
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+
+
+class Stream:
+    """An answer's moments of delivery."""
+
+    def __init__(self, engine: Engine, prompt: list[int], max_new_tokens: int) -> None:
+        rule = StopRule(frozenset(), max_new_tokens, "length")
+        self.moments: list[float] = []
+        self.ended = threading.Event()
+        self.job = Job(prompt, rule, GREEDY, self.deliver)
+
+    def deliver(self, update: Any) -> None:
+        """Note the moment; called in the worker's thread."""
+        self.moments.append(time.perf_counter())
+        if update.stop_reason or update.failure:
+            self.ended.set()
+
+
+def alone_s(engine: Engine, prompt: list[int]) -> float:
+    """Seconds that the target takes to read a prompt in one piece, nothing beside it."""
+    with torch.inference_mode():
+        prefill = Prefill(engine.target, prompt, len(prompt), None)
+        began = time.perf_counter()
+        prefill.read()
+        return time.perf_counter() - began
+
+
+def waits(engine: Engine, prompt: list[int], chunk: int | None) -> tuple[list[float], float]:
+    """A stream's waits from the arrival of a prompt until a while after its first token, and the seconds until that.
+
+    chunk: tokens of the prompt between two cycles; None: the engine's.
+    """
+    worker = Worker(engine, Metrics("bench"), max_waiting=4)
+    worker.thread.start()
+    stream = Stream(engine, engine.read(STREAM, 1)[0], engine.target.max_positions - 64)
+    worker.submit([stream.job])
+    wait_until(lambda: len(stream.moments) >= BEFORE)
+    if chunk is not None:
+        worker.batch.prefill_chunk = chunk
+    late = Stream(engine, prompt, 2)
+    arrived = time.perf_counter()
+    worker.submit([late.job])
+    wait_until(lambda: late.moments)
+    first = late.moments[0]
+    count = len(stream.moments)
+    wait_until(lambda: len(stream.moments) >= count + BEFORE)
+    worker.drop([stream.job])
+    worker.close(0.0)
+    worker.thread.join()
+    moments = [moment for moment in stream.moments if moment >= arrived]
+    return [later - sooner for sooner, later in pairwise(moments)], first - arrived
+
+
+def wait_until(condition: Any) -> None:
+    """Sleep until the condition holds."""
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit("the worker has stopped")
+        time.sleep(0.002)
+
+
+def main() -> None:
+    """Measure, print, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", default="2000,7900", help="lengths in tokens")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    engine = drafterforge.load("smollm2-135m").runtime
+    table = Table("prompt", "read in", "longest wait", "median wait", "ratio", "first token after", "alone")
+    figures, rows = {}, []
+    for length in map(int, options.prompts.split(",")):
+        prompt = torch.randint(0, 40_000, (length,), generator=torch.Generator().manual_seed(0)).tolist()
+        for label, chunk in (("chunks", None), ("one piece", length)):
+            alone = alone_s(engine, prompt)
+            gaps, first_s = waits(engine, prompt, chunk)
+            longest, median = max(gaps), statistics.median(gaps)
+            row = {"prompt": length, "chunk": label, "longest_s": longest, "median_s": median}
+            rows.append(row | {"ratio": longest / median, "first_token_s": first_s, "alone_s": alone})
+            seconds = [f"{longest:.2f} s", f"{median:.3f} s", f"{longest / median:.1f}x", f"{first_s:.1f} s"]
+            table.add_row(f"{length} tokens", label, *seconds, f"{alone:.1f} s")
+            figures[f"longest_over_median_{length}_{label.split()[0]}"] = longest / median
+    console.print(table)
+    if options.json:
+        about = {"bench": "stream", "created": datetime.now(UTC).isoformat(timespec="seconds")}
+        target = engine.target
+        about |= {"device": describe_device(target.device), "dtype": str(target.dtype).removeprefix("torch.")}
+        save_json_atomic(options.json, about | {"figures": figures, "rows": rows})
+        console.print(f"wrote {options.json}")
+
+
+if __name__ == "__main__":
+    main()
