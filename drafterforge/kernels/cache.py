@@ -5,14 +5,21 @@ Axes: L layers, B batch, H key heads, S slots, D head width, T new tokens.
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 256
+BLOCK = 256  # slots
+ALIGNMENT = 64  # bytes, as torch has it: vectors are read from one line of a cache
 
 
 class KeyValueCache:
-    """Keys and values of all layers in one tensor, [L, 2, B, H, S, D]; the caller decides the slots written."""
+    """Keys and values of all layers in one tensor, [L, 2, B, H, S, D]; the caller decides the slots written.
+
+    Rows whose prompts are still being read are the last ones: passes and moves leave them alone.
+    """
 
     def __init__(
         self,
@@ -24,6 +31,7 @@ class KeyValueCache:
         device: torch.device | str,
     ) -> None:
         self.data = torch.zeros(num_layers, 2, batch, num_heads, 0, width, dtype=dtype, device=device)
+        self.num_opened = 0  # rows at the end whose prompts are being read
         self.start = 0  # first slot of the tokens of the next forward pass
         self.slots: Tensor | None = None  # [B, T] slots of the next pass when rows differ in length
         self.used = 0  # slots that attention reads
@@ -33,16 +41,47 @@ class KeyValueCache:
         have = self.data.shape[4]
         if slots <= have:
             return
-        self.grow(-(-max(slots, have + have // 2) // BLOCK) * BLOCK)
+        self.grow(_in_blocks(max(slots, have + have // 2)))
 
     def grow(self, slots: int) -> None:
         """Make room for exactly `slots` slots, at least as many as there are, keeping what is stored."""
         have = self.data.shape[4]
         if slots == have:
             return
-        grown = self.data.new_zeros(*self.data.shape[:4], slots, self.data.shape[5])
+        grown = zeros((*self.data.shape[:4], slots, self.data.shape[5]), self.data)
         grown[:, :, :, :, :have] = self.data
         self.data = grown
+
+    def open_row(self, slots: int) -> None:
+        """Append a row with room for a prompt of so many slots, which is to be read, and for what follows it."""
+        layers, both, batch, heads, have, width = self.data.shape
+        grown = zeros((layers, both, batch + 1, heads, max(have, _in_blocks(slots) + 2 * BLOCK), width), self.data)
+        grown[:, :, :batch, :, :have] = self.data
+        self.data, self.num_opened = grown, self.num_opened + 1
+
+    def close_row(self, row: int) -> None:
+        """Forget a row whose prompt is being read."""
+        self.data = torch.cat((self.data[:, :, :row], self.data[:, :, row + 1 :]), dim=2)
+        self.num_opened -= 1
+
+    def admit_row(self, row: int) -> None:
+        """Let a row take part whose prompt has been read."""
+        first = self.data.shape[2] - self.num_opened
+        if row != first:
+            order = [*range(first), row, *(other for other in range(first, self.data.shape[2]) if other != row)]
+            self.data = self.data[:, :, order]
+        self.num_opened -= 1
+
+    def rows(self, first: int, last: int) -> KeyValueCache:
+        """A cache of some rows in the memory of this one, as long as neither needs more."""
+        part = object.__new__(KeyValueCache)
+        part.data, part.num_opened, part.start, part.slots, part.used = self.data[:, :, first:last], 0, 0, None, 0
+        return part
+
+    @property
+    def active(self) -> Tensor:
+        """Of the rows that take part, [L, 2, B', H, S, D]."""
+        return self.data[:, :, : self.data.shape[2] - self.num_opened] if self.num_opened else self.data
 
     def place(self, start: int, count: int) -> None:
         """The next pass writes slots [start, start + count) of every row."""
@@ -60,7 +99,7 @@ class KeyValueCache:
 
     def write_both(self, layer: int, keys_values: Tensor) -> tuple[Tensor, Tensor]:
         """Store [B, T, 2, H, D], keys first; return all used keys and values, [B, H, used, D]."""
-        stored = self.data[layer]
+        stored = self.active[layer]
         if self.slots is None:
             stored[:, :, :, self.start : self.used] = keys_values.permute(2, 0, 3, 1, 4)
         else:
@@ -71,7 +110,8 @@ class KeyValueCache:
 
     def move(self, sources: Tensor, start: int) -> None:
         """Copy slots `sources` [A] to [start, start + A) in every row and layer; gathered first, so overlap is safe."""
-        self.data[:, :, :, :, start : start + sources.numel()] = self.data[:, :, :, :, sources]
+        data = self.active
+        data[:, :, :, :, start : start + sources.numel()] = data[:, :, :, :, sources]
 
     def move_rows(self, rows: list[int], sources: list[int], destinations: list[int]) -> None:
         """Copy slot sources[i] of row rows[i] to destinations[i] in every layer; gathered first, so overlap is safe."""
@@ -79,7 +119,10 @@ class KeyValueCache:
         self.data[:, :, at, :, to] = self.data[:, :, at, :, of]
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Keep only the given rows of the batch, [B']."""
+        """Keep only the given rows of the batch, [B'], and those whose prompts are being read."""
+        if self.num_opened:
+            count = self.data.shape[2]
+            rows = torch.cat((rows, torch.arange(count - self.num_opened, count, device=rows.device)))
         self.data = self.data[:, :, rows]
 
     def put_rows(self, other: KeyValueCache, places: list[int]) -> None:
@@ -91,3 +134,17 @@ class KeyValueCache:
             self.data[:, :, places] = other.data[:, :, : len(places)]
         if len(places) < other.data.shape[2]:
             self.data = torch.cat((self.data, other.data[:, :, len(places) :]), dim=2)
+
+
+def _in_blocks(slots: int) -> int:
+    return -(-slots // BLOCK) * BLOCK
+
+
+def zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Zeros; on a CPU the system clears their memory page by page when it is first used, so that nobody waits."""
+    if like.device.type != "cpu" or 0 in shape:
+        return like.new_zeros(shape)
+    size = math.prod(shape) * like.element_size()
+    memory = np.zeros(size + ALIGNMENT, dtype=np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return torch.from_numpy(memory[first : first + size]).view(like.dtype).view(shape)

@@ -60,7 +60,7 @@ def rotated_attention(
     slots = None if cache.slots is None else cache.slots.reshape(-1).contiguous()
 
     def attend(index: int, qkv: Tensor) -> Tensor:
-        stored = cache.data[index]
+        stored = cache.active[index]
         native.rotate_and_store(qkv, cos, sin, length, heads.queries, stored, slots, cache.start)
         q = qkv.view(batch, length, -1, heads.width)[:, :, : heads.queries]
         return native.attention(q, stored[0], stored[1], mask, cache.used).view(batch * length, -1)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.proposer import PromptReader, Proposer
+from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.runtime.acceptance import Acceptance, accept
 from drafterforge.runtime.prefill import Prefill
@@ -98,6 +99,7 @@ class Joining:
 
     row: Row
     prefill: Prefill
+    cache: KeyValueCache | None = None  # its own; None: a row of the batch's
 
 
 class Mark(NamedTuple):
@@ -152,7 +154,8 @@ class Batch:
     def begin(self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY) -> Joining:
         """As `admit`, but nothing is read until `advance` is called, between cycles of other rows."""
         row = Row(Generation(list(prompt)), rule, sampling, began=self.now(), length=len(prompt))
-        joining = Joining(row, Prefill(self.target, prompt, self.prefill_chunk, self._reader()))
+        prefill = Prefill(self.target, prompt, self.prefill_chunk, self._reader())
+        joining = Joining(row, prefill, self._open_row(len(prompt)))
         self.joining.append(joining)
         return joining
 
@@ -160,14 +163,14 @@ class Batch:
         """Read the next chunk of a prompt; True if it was the last, and the row has joined unless it has ended."""
         row, prefill, began = joining.row, joining.prefill, self.now()
         seconds = row.answer.time_s
-        prefill.read()
+        place = len(self.rows) + self.joining.index(joining)
+        prefill.read(joining.cache or self.cache.rows(place, place + 1))
         if not prefill.is_read:
             read = self.now()
             prefill.follow()
             seconds["prefill"] += read - began
             seconds["draft"] += self.now() - read
             return False
-        self.joining.remove(joining)
         picker, tokens, seen = self._picker([row]), prefill.tokens, None
         if picker.penalised:
             seen = torch.zeros(1, picker.vocab_size, dtype=torch.bool, device=tokens.device)
@@ -176,12 +179,15 @@ class Batch:
         root = picker(self.target.logits(prefill.state), None if uniform is None else uniform[:, 0], seen)
         row.take(root.tolist())
         read = self.now()
-        if not row.answer.stop_reason:
+        if row.answer.stop_reason:
+            self.abandon(joining)
+        else:
             prefill.follow(root)
             self.rows.append(row)
             self.picker = self._picker(self.rows)
             self._see(seen, root)
-            self._join(prefill, prefill.text(root))
+            self._join(joining, prefill.text(root))
+            self.joining.remove(joining)
         done = self.now()
         seconds["prefill"] += read - began
         seconds["draft"] += done - read
@@ -190,20 +196,24 @@ class Batch:
 
     def abandon(self, joining: Joining) -> None:
         """Forget a row whose prompt is being read."""
+        if joining.cache is None:
+            self.cache.close_row(len(self.rows) + self.joining.index(joining))
         self.joining.remove(joining)
+
+    def _open_row(self, length: int) -> KeyValueCache | None:
+        """Make room for a prompt; returns the row's cache, None if it is a row of the batch's."""
+        self.cache.open_row(length)
+        return None
 
     def _reader(self) -> PromptReader | None:
         """Reads a prompt for the drafters."""
         return None if self.proposer is None else self.proposer.reader()
 
-    def _join(self, prefill: Prefill, text: Tensor) -> None:
-        """Take over the keys of a new row's prompt; text: [P + 1], root included."""
+    def _join(self, joining: Joining, text: Tensor) -> None:
+        """Take over what was read of a new row's prompt; text: [P + 1], root included."""
         if self.proposer is not None:
-            self.proposer.join_row(prefill.reader, text, prefill.features)
-        if len(self.rows) > 1:
-            self.cache.put_rows(prefill.cache, [])
-        else:
-            self.cache = prefill.cache
+            self.proposer.join_row(joining.prefill.reader, text, joining.prefill.features)
+        self.cache.admit_row(len(self.rows) - 1 + self.joining.index(joining))
         self.root = torch.cat((self.root, text[-1:]))
 
     def _picker(self, rows: list[Row]) -> Picker:
@@ -361,10 +371,11 @@ class Batch:
         """Forget all rows but these."""
         index = torch.tensor(rows, dtype=torch.long, device=self.root.device)
         self.rows = [self.rows[row] for row in rows]
-        if not rows:
-            self.cache = self.target.new_cache(0)
-        else:
+        if rows or self.joining:
             self.cache.keep_rows(index)
+        else:
+            self.cache = self.target.new_cache(0)
+        if rows:
             self.picker = self._picker(self.rows)
         self.root = self.root[index]
         self.seen = None if self.seen is None or not rows else self.seen[index]

@@ -26,8 +26,7 @@ from drafterforge.drafters.eagle3.propose import Eagle3Reader, append_slots, dra
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.acceptance import accept
-from drafterforge.runtime.batch import ROOT_ALONE, Batch, Mark, Row
-from drafterforge.runtime.prefill import Prefill
+from drafterforge.runtime.batch import ROOT_ALONE, Batch, Joining, Mark, Row
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape, ancestor_mask, root_only
@@ -209,16 +208,20 @@ class StaticBatch(Batch):
         """See `Batch`."""
         return None if self.drafter is None else Eagle3Reader(self.drafter)
 
-    def _join(self, prefill: Prefill, text: Tensor) -> None:
+    def _open_row(self, length: int) -> KeyValueCache:
+        """See `Batch`; the buffers take the row over once its prompt is read."""
+        return self.target.new_cache()
+
+    def _join(self, joining: Joining, text: Tensor) -> None:
         """Copy a new row's prompt into the buffers."""
         fresh = StaticRows(self.target, self.drafter, 1, self._slots(text.numel()), self.largest.depth)
-        fresh._keep(fresh.cache, 0, prefill.cache.data[:, :, 0])
+        fresh._keep(fresh.cache, 0, joining.cache.data[:, :, 0])
         fresh.lengths.fill_(text.numel() - 1)
         fresh.root.copy_(text[-1:])
         if self.fresh_seen is not None:
             fresh.seen.copy_(self.fresh_seen)
         if self.drafter is not None:
-            row = prefill.reader.row
+            row = joining.prefill.reader.row
             fresh._keep(fresh.draft_cache, 0, row.cache.data[:, :, 0])
             fresh.stable.fill_(row.stable[0])
             fresh.last.copy_(row.last)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from drafterforge.drafters.proposer import PromptReader
 from drafterforge.kernels.attention import additive
+from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.targets.load import Target
 
 
@@ -21,7 +22,6 @@ class Prefill:
         """reader: of the drafters; None without any."""
         self.target, self.chunk, self.reader = target, chunk, reader
         self.tokens = torch.tensor(prompt, device=target.device)
-        self.cache = target.new_cache()
         self.num_read = 0
         self.state: Tensor | None = None  # final normed state of the newest token, [1, H]
         self.parts: list[Tensor] = []  # features [T, 3H] of every chunk
@@ -36,16 +36,16 @@ class Prefill:
         """Features of the tokens read, [P, 3H]."""
         return torch.cat(self.parts)
 
-    def read(self) -> None:
-        """Let the target read the next chunk."""
+    def read(self, cache: KeyValueCache) -> None:
+        """Let the target read the next chunk.  cache: of this row, with room for the prompt."""
         start, end = self.num_read, min(self.num_read + self.chunk, len(self.tokens))
         slots = torch.arange(start, end, device=self.tokens.device)
         mask = None
         if start:
             allowed = torch.arange(end, device=slots.device) <= slots[:, None]
             mask = additive(allowed, self.target.compute_dtype)[None]
-        self.cache.place(start, end - start)
-        states, features = self.target.forward(self.tokens[None, start:end], slots[None], self.cache, mask)
+        cache.place(start, end - start)
+        states, features = self.target.forward(self.tokens[None, start:end], slots[None], cache, mask)
         self.state, self.num_read = states[:, -1], end
         self.parts.append(features[0])
 

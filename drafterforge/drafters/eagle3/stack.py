@@ -228,10 +228,7 @@ class StackedGroup(DrafterGroup):
     def _member_cache(self, member: int) -> KeyValueCache:
         """A view of one drafter's part of the cache, valid until more memory is reserved."""
         batch = len(self.stable)
-        cache = object.__new__(KeyValueCache)
-        cache.data, cache.start, cache.slots, cache.used = self.cache.data, 0, None, 0
-        cache.data = self.cache.data[:, :, member * batch : (member + 1) * batch]
-        return cache
+        return self.cache.rows(member * batch, (member + 1) * batch)
 
     def guesses(self, member: int, rows: list[int]) -> Tensor:
         """See `DrafterGroup`."""
