@@ -95,6 +95,33 @@ def test_a_drafter_that_joins_the_pool_reads_prompts_that_are_half_read():
     assert [c.accept_length for c in joining.row.answer.cycles] == [c.accept_length for c in expected.cycles]
 
 
+def test_rows_that_join_leave_and_overtake_each_other_keep_their_keys():
+    target = tiny_target(eos_token_id=None)
+    prompts, limits = [SHORT, LONG, LONG[3:]], [4, 16, 12]
+    expected = [
+        Engine(target, eagle3(target, 0), SHAPE).generate([p], n)[0] for p, n in zip(prompts, limits, strict=True)
+    ]
+    engine = Engine(target, eagle3(target, 0), SHAPE)
+    with torch.inference_mode():
+        batch = engine.open_batch()
+        batch.prefill_chunk = 5
+        first = batch.admit(*engine.read(prompts[0], limits[0]))
+        slow, fast = (batch.begin(*engine.read(p, n)) for p, n in zip(prompts[1:], limits[1:], strict=True))
+        batch.advance(slow)
+        while not batch.advance(fast):
+            batch.cycle(engine.shape)
+        while batch.rows:  # the first row and the overtaking one leave
+            batch.cycle(engine.shape)
+        assert batch.joining == [slow]
+        while not batch.advance(slow):
+            pass
+        while batch.rows:
+            batch.cycle(engine.shape)
+    for row, answer in zip((first, slow.row, fast.row), expected, strict=True):
+        assert row.answer.tokens == answer.tokens
+        assert [c.accept_length for c in row.answer.cycles] == [c.accept_length for c in answer.cycles]
+
+
 def test_an_abandoned_prompt_is_forgotten():
     engine = Engine(tiny_target(), None)
     with torch.inference_mode():
