@@ -49,4 +49,4 @@ def test_the_floor_counts_what_one_pass_reads(bench):
     size = bench.SIZES["tiny"]
     width, inner = size["hidden_size"], size["intermediate_size"]
     layer = width * (width + 2 * width // 2) + width * width + 3 * width * inner
-    assert bench.numbers_of_target(target) == size["num_hidden_layers"] * layer + size["vocab_size"] * width
+    assert bench.num_weights_read(target) == size["num_hidden_layers"] * layer + size["vocab_size"] * width
