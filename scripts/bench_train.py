@@ -327,9 +327,9 @@ def compare(ours: Agreement, theirs: Agreement) -> list[dict[str, Any]]:
 
 
 def print_report(report: dict[str, Any], console: Console) -> None:
-    """The same numbers for people."""
+    """Print the report as tables."""
     timed = [row for row in report["rows"] if row["table"] == "time"]
-    sizes = f"{timed[0]['num_tokens']} tokens, {timed[0]['num_answer_tokens']} of them of answers"
+    sizes = f"{timed[0]['num_tokens']} tokens, {timed[0]['num_answer_tokens']} of them in answers"
     console.print(f"device: {report['device']}, {report['dtype']}; one pack of {sizes}", soft_wrap=True)
     table = Table(title="one training step, forward and backward", title_justify="left")
     for heading in ("", "TTT steps", "head", "recompute", "seconds", "answer tokens/s", "over speculators"):

@@ -1,12 +1,12 @@
 """Decode prompts in OpenVINO GenAI with an exported drafter and without it, and write tokens and statistics.
 
     PYTHON_OF_OPENVINO scripts/clients/openvino_rounds.py --target FOLDER --drafter FOLDER --prompts IDS.json \
-        --whole FOLDER --inputs IN.npz --work FOLDER --out FOUND.json
+        --with-embedding FOLDER --inputs IN.npz --work FOLDER --out FOUND.json
 
-Models are converted to OpenVINO's files in --work, once.  IDS.json holds lists of token ids.  --whole is the drafter
-with the target's embedding among its tensors: OpenVINO GenAI adds it by itself, but a pass of the drafter alone needs
-it.  That pass reads IN.npz, `features` [T, 3H] and `tokens` [T], the token after each of them, and writes `logits`
-[T, W] to FOUND.npz.
+Models are converted to OpenVINO's files in --work, once.  IDS.json holds lists of token ids.  --with-embedding is the
+drafter with the target's embedding among its tensors: OpenVINO GenAI adds it by itself, but a pass of the drafter alone
+needs it.  That pass reads IN.npz, `features` [T, 3H] and `tokens` [T], the token after each of them, and writes
+`logits` [T, W] to FOUND.npz.
 Needs openvino-genai and optimum-intel (scripts/clients_env openvino); does not import drafterforge.
 """
 
@@ -31,7 +31,7 @@ PRECISION = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "IN
 def main() -> None:
     """Decode prompts one by one, greedily, in float32."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("target", "drafter", "prompts", "whole", "inputs", "work", "out"):
+    for name in ("target", "drafter", "prompts", "with-embedding", "inputs", "work", "out"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--depth", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=64)
@@ -40,7 +40,7 @@ def main() -> None:
     target = convert(Path(typed.target), work / "target")
     drafter, with_embedding = (
         convert(Path(folder), work / f"drafter-{Path(folder).name}", "--trust-remote-code")
-        for folder in (typed.drafter, typed.whole)
+        for folder in (typed.drafter, typed.with_embedding)
     )
     np.savez(Path(typed.out).with_suffix(".npz"), **forward(with_embedding, np.load(typed.inputs)))
     prompts = json.loads(Path(typed.prompts).read_text())

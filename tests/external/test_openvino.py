@@ -33,9 +33,12 @@ def work(tmp_path_factory):
 def test_its_logits_and_texts_are_ours(client, real, exported, ours, prompt_file, text, work, tmp_path, name):
     features, tokens = text
     np.savez(tmp_path / "in.npz", features=features[:-1].numpy(), tokens=tokens[1:].numpy())
-    shutil.copytree(exported(name, "sglang"), whole := tmp_path / f"{name}-whole")
-    edit_tensors(whole, lambda tensors: tensors.update({"embed_tokens.weight": real.backbone.embedding.clone()}))
-    folders = ("--target", real.folder, "--drafter", exported(name, "sglang"), "--whole", whole, "--work", work)
+    shutil.copytree(exported(name, "sglang"), with_embedding := tmp_path / f"{name}-with-embedding")
+    edit_tensors(
+        with_embedding, lambda tensors: tensors.update({"embed_tokens.weight": real.backbone.embedding.clone()})
+    )
+    drafters = ("--drafter", exported(name, "sglang"), "--with-embedding", with_embedding)
+    folders = ("--target", real.folder, *drafters, "--work", work)
     files = ("--prompts", prompt_file, "--inputs", tmp_path / "in.npz", "--out", tmp_path / "out.json")
     more = ("--depth", DEPTH, "--max-tokens", MAX_TOKENS)
     client.run("openvino_rounds.py", *folders, *files, *more, log=tmp_path / "openvino.log")
