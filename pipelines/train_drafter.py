@@ -27,7 +27,7 @@ from drafterforge.reporting.drafter_verdict import drafter_verdict
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.best_checkpoint import BestCheckpoint
 from drafterforge.training.initialisation import choose_init
-from drafterforge.training.inputs import find_answers, open_features, packed, require_answers
+from drafterforge.training.inputs import find_answers, open_features, packed
 from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
 from drafterforge.training.parents import parents_of, with_lora_of
 from drafterforge.training.trainer import distil
@@ -37,7 +37,6 @@ Config = TrainDrafterConfig
 
 def run(cfg: Config) -> Path:
     require_loggers(cfg.trainer)
-    require_answers(cfg)
     prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)
     target = load_target(cfg.target)
     cfg = choose_init(cfg, target)

@@ -10,7 +10,7 @@ from typing import Any
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.config.catalogue import SHORTHANDS
 from drafterforge.config.drafter import NO_PARENT
-from drafterforge.config.hints import command_for, typed_target
+from drafterforge.config.hints import command_for, command_for_answers, typed_target
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError
 
@@ -27,7 +27,8 @@ def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
                 short = next((word for word, long in SHORTHANDS.items() if long == key), key)
                 raise ArtifactError(f"{short}={value}: there is no such file or folder")
         elif value not in NO_PARENT:
-            hint = command_for(value) + typed_target(cfg)
+            hint = command_for_answers(cfg, value, key) if kind == "answers" else command_for(value)
+            hint += typed_target(cfg)
             find_artifact(cfg.runs_dir, cfg.target.folder_name, kind, value, hint=hint)
 
 
@@ -39,5 +40,5 @@ def _inputs(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
             yield key, value, "target"
         if is_dataclass(value):
             yield from _inputs(value, f"{key}.")
-        elif value and entry.metadata.get("input"):
-            yield key, value, entry.metadata["input"]
+        elif (kind := entry.metadata.get("input")) and entry.name not in getattr(config, "unread_inputs", ()):
+            yield from ((key, name, kind) for name in (value if isinstance(value, list) else [value]) if name)

@@ -43,8 +43,8 @@ class TrainDrafterConfig(PrepareDataConfig):
     Without a name the answers are called as the domain, and the drafter so too, with its kind unless it is EAGLE-3.
     """
 
-    answers: list[str] = setting([], "name or folder to learn from, or [several]; empty: prepared")
-    val_answers: list[str] = setting([], "those that validate and are decoded; empty: of answers=")
+    answers: list[str] = setting([], "name or folder to learn from, or [several]; empty: prepared", input="answers")
+    val_answers: list[str] = setting([], "those that validate and are decoded; empty: of answers=", input="answers")
     drafter: DrafterConfig = variant(DRAFTERS, "eagle3", key="kind")
     trainer: TrainerConfig = section(TrainerConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
@@ -121,7 +121,7 @@ class TrainPolicyConfig:
     runtime: RuntimeConfig = section(RuntimeConfig)
     live: LiveConfig = section(LiveConfig)
     router: RouterConfig = section(RouterConfig)
-    drafter: str = setting("general", "whose trees are scheduled")
+    drafter: str = setting("general", "whose trees are scheduled", input="drafters")
     name: str = setting("", "of the policy; empty: that of policy=, or its method")
     runs_dir: str = setting("runs", "where artifacts are looked up and written")
     seed: int = setting(0, "of prompts and training")
@@ -134,6 +134,11 @@ class TrainPolicyConfig:
             self.policy.method == "router" or self.router == RouterConfig(),
             f"keys of router. are read by policy=router only, not by policy={self.policy.method}",
         )
+
+    @property
+    def unread_inputs(self) -> tuple[str, ...]:
+        """Inputs that the policy's method does not read, so that they need not be there."""
+        return ("drafter",) if self.policy.method == "router" else ()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from drafterforge.config.catalogue import group_choices, group_values
+from drafterforge.config.data import DomainConfig
 from drafterforge.config.target import TargetConfig
 
 DEFAULT = "smollm2-135m"  # the target of every command that names none
@@ -21,6 +22,13 @@ class HasTarget(Protocol):
 
     target: TargetConfig
     runs_dir: str
+
+
+class HasAnswers(Protocol):
+    """Config of a command that learns from answers."""
+
+    domain: DomainConfig
+    answers: list[str]
 
 
 def typed_target(cfg: HasTarget) -> str:
@@ -59,6 +67,14 @@ def command_for(drafter: str) -> str:
         return f"drafterforge train-drafter domain=sql name={Path(drafter).name}"
     kinds = set(group_choices("drafter")) - {"eagle3", "auto"}
     return f"drafterforge train-drafter domain={domain}" + (f" drafter={kind}" if kind in kinds else "")
+
+
+def command_for_answers(cfg: HasAnswers, name: str, key: str = "answers") -> str:
+    """The command that makes answers of this name, or what to type instead.  key: the setting that names them."""
+    if "," in name:
+        return f"{key}=[{name}] for several artifacts"
+    source = "" if [name] == cfg.answers[:1] else " data=jsonl path=FILE"  # other prompts than those of the first
+    return f"drafterforge prepare-data domain={cfg.domain.name} name={name}{source}"
 
 
 def typed_value(value: Any) -> str:

@@ -56,9 +56,9 @@ def schedules_of(
 
 
 def require_inputs(cfg: TrainPolicyConfig) -> None:
-    """Refuse drafters and policies that are not there, and too few latency prompts, before anything is loaded."""
+    """Refuse drafters and policies that are not there, and too few latency prompts, before the target is loaded."""
     target, typed = cfg.target.folder_name, typed_target(cfg)
-    for name in dict.fromkeys([cfg.drafter, *cfg.traces.drafters]):
+    for name in cfg.traces.drafters:
         find_drafter(cfg.runs_dir, target, name, typed)
     for name in cfg.live.policies:
         if name != policy_name(cfg):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from pathlib import Path
 
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import command_for_answers, typed_target
 from drafterforge.config.progress import bar, say
 from drafterforge.data.answering import prepare_answers
 from drafterforge.data.answers import SPLITS, AnswerSet
@@ -41,27 +40,11 @@ def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None =
     return joined
 
 
-def require_answers(cfg: TrainDrafterConfig) -> None:
-    """Refuse answers= and val_answers= that are not there, before the target is loaded."""
-    for key in ("answers", "val_answers"):
-        for name in getattr(cfg, key):
-            answers_folder(cfg, cfg.target.folder_name, name, key)
-
-
 def named_answers(cfg: TrainDrafterConfig, target: Target, name: str, key: str = "answers") -> AnswerSet:
     """The `answers` artifact of this name or folder, checked to be of this target.  key: the setting that names it."""
-    return AnswerSet.open(answers_folder(cfg, target.name, name, key), target.fingerprint, target=target.name)
-
-
-def answers_folder(cfg: TrainDrafterConfig, target: str, name: str, key: str) -> Path:
-    """The folder of the `answers` artifact of this name or path."""
-    hint = f"drafterforge prepare-data domain={cfg.domain.name} name={name}"
-    if "," in name:
-        hint = f"{key}=[{name}] for several artifacts"
-    elif [name] != cfg.answers[:1]:  # other prompts than those of the first
-        hint += " data=jsonl path=FILE"
-    hint += typed_target(cfg)
-    return find_artifact(cfg.runs_dir, target, "answers", name, hint=hint)
+    hint = command_for_answers(cfg, name, key) + typed_target(cfg)
+    path = find_artifact(cfg.runs_dir, target.name, "answers", name, hint=hint)
+    return AnswerSet.open(path, target.fingerprint, target=target.name)
 
 
 def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> AnswerSet:

@@ -19,14 +19,12 @@ from drafterforge.config.names import JOINT, parts_of
 from drafterforge.data.joined import JoinedRows
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import target_name
-from drafterforge.training.inputs import require_answers
 from drafterforge.training.loggers import require_loggers
 
 
 def check_start(cfg: QuickstartConfig) -> None:
     """Refuse what fails later, before the target is loaded: no drafters to start from, no expert of the domain."""
     require_loggers(cfg.trainer)
-    require_answers(cfg)
     check_selector(cfg.pool, typed_target(cfg))
     name, init = target_name(cfg.target), cfg.drafter.init
     train_one = f"drafterforge train-drafter domain={cfg.domain.name}{typed_target(cfg)}"

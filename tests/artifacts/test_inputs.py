@@ -19,6 +19,15 @@ MISTAKES = {
     "target.model=./nowhere is no folder": ["generate", "prompt=x", "target=hf", "target.model=./nowhere"],
     "target=hf needs a model": ["generate", "prompt=x", "target=hf"],
     "no drafters named 'nowhere'": [*TRAIN, "drafter.init=nowhere"],
+    "no answers named 'nowhere'": [*TRAIN, "answers=[nowhere]"],
+    "type `drafterforge prepare-data domain=sql name=b data=jsonl path=FILE runs_dir=r`": [
+        *TRAIN,
+        "val_answers=b",
+        "runs_dir=r",
+    ],
+    "type `val_answers=[a,b] for several artifacts`": [*TRAIN, "val_answers='a,b'"],
+    "no drafters named 'none'": ["train-policy", "drafter=none"],
+    "no drafters named 'no'": ["calibrate", "drafter=no"],
     "no drafters at './nowhere'": [*TRAIN, "drafter.init=./nowhere"],
     "temperature must be >= 0, got -1": ["generate", "prompt=x", "temperature=-1"],
     "top_p must be in (0, 1], got 0": ["generate", "prompt=x", "top_p=0"],
@@ -50,3 +59,5 @@ def test_what_is_there_passes(tmp_path):
     row = COMMANDS["train-drafter"]
     typed = ["domain=sql", "data=jsonl", f"path={tmp_path}", "drafter=lora"]  # of the shipped generalist
     check_inputs(load_config(row.name, row.config, typed))
+    router = COMMANDS["train-policy"]  # which reads no drafter
+    check_inputs(load_config(router.name, router.config, ["policy=router", "drafter=none"]))

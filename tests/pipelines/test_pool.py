@@ -359,6 +359,20 @@ def test_a_whole_drafter_that_training_does_not_better_is_the_one_it_went_on_fro
     assert_start_was_kept(pool, done.err, "again")
 
 
+def test_a_new_domain_is_by_default_an_expert_of_the_generalist(pool):
+    small = ("drafter.lora.rank=4", "drafter.draft_vocab_size=16384")  # the default, where smoke says otherwise
+    with ever_better():
+        done = pool("train-drafter", "domain=python", "answers=general", *SMOKE, *small)
+    assert done.code == 0 and "python adds a LoRA to general" in done.err, done.err
+    manifest = open_artifact(pool.artifact("drafters", "python"), "drafters")
+    assert (manifest.config["drafter"]["init"], manifest.config["drafter"]["tuning"]) == ("general", "lora")
+    assert "general" in [parent["name"] for parent in manifest.parents if parent["kind"] == "drafters"]
+    explicit = (*EXPERT, "domain=python", "drafter.draft_vocab_size=16384")
+    assert "was trained before" in pool(*explicit).err  # the same as typed in full
+    done = pool("train-drafter", "domain=python", "answers=general", "drafter=eagle3", "name=new", *SMOKE)
+    assert open_artifact(pool.artifact("drafters", "new"), "drafters").config["drafter"]["tuning"] == "full"
+
+
 REFUSED = {
     "drafter.lora.rank=8 differs from 4 of sql, whose training continues": ("name=mine", "drafter.lora.rank=8"),
     "drafter.lora.targets=['fc'] differs from": ("name=mine", "drafter.lora.targets=[fc]"),
