@@ -19,7 +19,7 @@ from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafters.base import TrainingJob
 from drafterforge.drafters.registry import trained_kind
-from drafterforge.evaluation.drafter_comparison import compare_with_references, split_sizes
+from drafterforge.evaluation.drafter_comparison import compare_with_references, fastest_setting, split_sizes
 from drafterforge.evaluation.held_out import decode_held_out
 from drafterforge.reporting.artifact import write_report
 from drafterforge.reporting.console import print_table
@@ -64,7 +64,8 @@ def run(cfg: Config) -> Path:
         comparison |= {"rows": references.rows, "curves": references.curves}
         print_table(comparison, table_console())
         print(drafter_verdict(comparison, path.name))
-    print(f'wrote {path}; next: drafterforge generate drafter={path.name}{typed_target(cfg)} prompt="..."')
+    typed = f"drafter={fastest_setting(references, path.name)}{typed_target(cfg)}"
+    print(f'wrote {path}; next: drafterforge generate {typed} prompt="..."')
     return path
 
 

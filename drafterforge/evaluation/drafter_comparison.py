@@ -14,7 +14,7 @@ from drafterforge.assembly.pools import GENERAL, build_pool, retrieval_of
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.commands import EvaluateConfig, QuickstartConfig, TrainDrafterConfig
 from drafterforge.config.evaluation import SuiteConfig
-from drafterforge.config.names import JOINT
+from drafterforge.config.names import JOINT, domain_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.data.answering import user_turns
 from drafterforge.data.chat import prompt_ids
@@ -111,7 +111,7 @@ def _requested(requested: int, available: int) -> str:
 def compare_with_references(
     cfg: TrainDrafterConfig, target: Target, name: str, answers: JoinedAnswers
 ) -> DrafterComparison | None:
-    """Compare a trained drafter and its hybrid with its references; None if it has no references."""
+    """Compare a trained drafter, its references, and hybrids of both; None if it has no references."""
     runs = RunsFolder(cfg.runs_dir, target)
     references = references_of(runs, name)
     if not references:
@@ -121,10 +121,19 @@ def compare_with_references(
     retrieval = retrieval_of(runs, runs.names(), cfg.domain.name)
     pool = PoolConfig(drafters=[*dict.fromkeys([*references, name, retrieval])], selector="static")
     drafters = build_pool(pool, cfg.runtime, runs)[0].drafters
-    hybrid = [f"{name}{JOINT}{retrieval}"] if can_combine(drafters[name], drafters[retrieval]) else []
-    config = comparison_config(cfg, pool, [*references, name, *hybrid], cfg.eval.max_new_tokens)
+    combined = [part for part in (references[0], name) if can_combine(drafters[part], drafters[retrieval])]
+    hybrids = [f"{part}{JOINT}{retrieval}" for part in combined]
+    config = comparison_config(cfg, pool, [*references, name, *hybrids], cfg.eval.max_new_tokens)
     with TemporaryDirectory() as folder:
         return compare_methods(config, target, requests, Path(folder))
+
+
+def fastest_setting(comparison: DrafterComparison | None, name: str) -> str:
+    """The fastest value of `drafter=` that uses the trained drafter: its name, or its hybrid's."""
+    rows = [] if comparison is None else comparison.rows
+    speeds = {row["method"].removesuffix(" alone"): row["tokens_per_s"] for row in rows}
+    settings = [setting for setting in speeds if domain_of(setting) == name]
+    return max(settings, key=speeds.__getitem__, default=name)
 
 
 def references_of(runs: RunsFolder, name: str) -> list[str]:

@@ -9,6 +9,7 @@ from drafterforge.evaluation.statistics import bootstrap_ratio
 from drafterforge.reporting.reader import curves_of, mapping, number, numbers, rows_of, text
 
 Report = Mapping[str, Any]
+MIN_PROMPTS = 4  # of a verdict; an interval over fewer says nothing
 
 
 def drafter_verdict(report: Report, trained: str) -> str:
@@ -27,11 +28,14 @@ def drafter_verdict(report: Report, trained: str) -> str:
     if len(reference) != len(cycles):
         return ""
     pairs = [(*ours, *theirs) for ours, theirs in zip(cycles, reference, strict=True)]
-    low, high = bootstrap_ratio(pairs) if len(pairs) > 1 else (0.0, float("inf"))
-    mats = [sum(tokens for tokens, _ in part) / sum(count for _, count in part) for part in (cycles, reference)]
-    interval = f"95 % interval {low:.2f}-{high:.2f}, " if len(pairs) > 1 else ""
-    ratio = f"{mats[0] / mats[1]:.2f}x ({interval}{len(pairs)} prompts)"
-    figures = f"{mats[0]:.2f} tokens per cycle against {mats[1]:.2f}, {ratio}"
+    mats = [number(row["mat"]) for row in rows_of(report) if row.get("method") == f"{trained} alone"]
+    mats += [number(best["mat"])]
+    figures = f"{mats[0]:.2f} tokens per cycle against {mats[1]:.2f}, {mats[0] / mats[1]:.2f}x"
+    if len(pairs) < MIN_PROMPTS:
+        few = f"{len(pairs)} prompt{'s are' if len(pairs) > 1 else ' is'} too few for a verdict"
+        return f"`{trained}` is not shown to draft better than `{name}`: {figures}, but {few}; test more prompts"
+    low, high = bootstrap_ratio(pairs)
+    figures += f" (95 % interval {low:.2f}-{high:.2f}, {len(pairs)} prompts)"
     if low > 1:
         return f"`{trained}` drafts better than `{name}`: {figures}; use it: drafter={trained}"
     if high < 1:

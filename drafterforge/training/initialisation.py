@@ -17,7 +17,7 @@ from drafterforge.targets.load import Target
 
 SHAPE_KEYS = ("draft_vocab_size", "head", "fc_norm", "norm_output")  # that only new weights have
 EXPECTED = (
-    "expect 1.2 to 1.5 tokens a cycle unless you train on thousands of prompts for thousands of steps "
+    "expect 1.2 to 1.5 tokens per cycle unless you train on thousands of prompts for thousands of steps "
     "(SmolLM2-135M: 1.2 from 60 prompts, 1.3 from thousands in 120 steps, 2.5 in several thousand steps)"
 )
 

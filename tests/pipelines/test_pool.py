@@ -367,6 +367,11 @@ def test_a_new_domain_is_by_default_an_expert_of_the_generalist(pool):
     manifest = open_artifact(pool.artifact("drafters", "python"), "drafters")
     assert (manifest.config["drafter"]["init"], manifest.config["drafter"]["tuning"]) == ("general", "lora")
     assert "general" in [parent["name"] for parent in manifest.parents if parent["kind"] == "drafters"]
+    for method in ("general alone", "python alone", "general+retrieval", "python+retrieval"):
+        assert method in done.out
+    assert "1 prompt is too few for a verdict" in done.out
+    next_command = done.out.splitlines()[-1].partition("next: drafterforge generate ")[2]
+    assert next_command.split()[0] in ("drafter=python", "drafter=python+retrieval")
     explicit = (*EXPERT, "domain=python", "drafter.draft_vocab_size=16384")
     assert "was trained before" in pool(*explicit).err  # the same as typed in full
     done = pool("train-drafter", "domain=python", "answers=general", "drafter=eagle3", "name=new", *SMOKE)

@@ -31,11 +31,22 @@ def test_a_worse_drafter_is_not():
     assert said.startswith("`mine` drafts worse than `general`: 1.50") and said.endswith("keep drafter=general")
 
 
-@pytest.mark.parametrize("cycles", [[20, 45, 20, 45], [25]])
-def test_what_is_not_shown_to_be_better_is_said_so(cycles):
-    said = drafter_verdict(report_of(cycles, [30] * len(cycles)), "mine")
+def test_what_is_not_shown_to_be_better_is_said_so():
+    said = drafter_verdict(report_of([20, 45, 20, 45], [30] * 4), "mine")
     assert said.startswith("`mine` is not shown to draft better than `general`: ") and "keep drafter=general" in said
-    assert ("interval" in said) == (len(cycles) > 1)
+    assert "95 % interval" in said
+
+
+@pytest.mark.parametrize(("cycles", "count"), [([20, 21, 20], "3 prompts are"), ([25], "1 prompt is")])
+def test_few_prompts_give_figures_but_no_verdict(cycles, count):
+    said = drafter_verdict(report_of(cycles, [30] * len(cycles)), "mine")
+    assert f"x, but {count} too few for a verdict; test more prompts" in said and "interval" not in said
+
+
+def test_the_verdict_has_the_figures_of_the_table():
+    report = report_of([20] * 6, [30] * 6)
+    report["rows"][1]["mat"], report["rows"][2]["mat"] = 2.9, 1.9
+    assert "2.90 tokens per cycle against 1.90, 1.53x" in drafter_verdict(report, "mine")
 
 
 def test_the_best_of_several_others_is_the_one_to_beat():

@@ -64,7 +64,7 @@ def test_without_a_generalist_new_weights_come_with_what_to_expect(runs, capsys)
     assert runs.choose() == NEW
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and "kubernetes gets new weights, because no trained generalist fits" in line
-    assert "expect 1.2 to 1.5 tokens a cycle" in line
+    assert "expect 1.2 to 1.5 tokens per cycle" in line
     hint = "`drafterforge train-drafter domain=general target=hf target.model=org/tiny target.name=tiny runs_dir="
     assert hint in line
 
