@@ -92,7 +92,6 @@ class AnswerRows(Rows):
         return len(self._order)
 
     def answer(self, item: int) -> Answer:
-        """Returns one answer."""
         row = self.table.slice(int(self._order[item]), 1)
         input_ids, loss_mask = self.arrays(item)
         return Answer(
@@ -119,7 +118,6 @@ class AnswerRows(Rows):
 
     @property
     def domains(self) -> np.ndarray:
-        """The domain of each answer, text."""
         return self.table.column("domain").to_numpy()[self._order]
 
     def prompts(self) -> list[bytes]:

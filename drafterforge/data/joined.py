@@ -25,7 +25,6 @@ class JoinedRows(Rows):
         return len(self.locations)
 
     def answer(self, item: int) -> Answer:
-        """Returns one answer."""
         part, row = self.locations[item].tolist()
         return self.parts[part][row]
 
@@ -68,7 +67,6 @@ class JoinedAnswers:
 
     @property
     def manifests(self) -> list[Manifest]:
-        """The manifests of all artifacts."""
         return [answers.manifest for answers in self.sets]
 
     @property
@@ -110,13 +108,13 @@ class JoinedAnswers:
         parts, masks = [answers.rows(split) for answers in self.sets], self._masks[split]
         if domain:
             masks = [mask & (rows.domains == domain) for mask, rows in zip(masks, parts, strict=True)]
-            without = [
+            sets_without_domain = [
                 answers.path.name
                 for answers, domains in zip(self.learned, held_domains, strict=False)
                 if domain not in domains
             ]
-            if without and split == "train":
-                log.warning("no %s answers in %s: training on the others alone", domain, ", ".join(without))
+            if sets_without_domain and split == "train":
+                log.warning("no %s answers in %s: training on the others alone", domain, ", ".join(sets_without_domain))
         locations = np.array([(part, row) for part, mask in enumerate(masks) for row in np.flatnonzero(mask)], np.int64)
         of_domain = f" of {domain}" if domain else ""
         if not len(locations):

@@ -101,8 +101,8 @@ def shares(weights: dict[str, float], total: int) -> dict[str, int]:
 def capped_shares(available: dict[str, int], weights: dict[str, float], total: int) -> dict[str, int]:
     """Splits `total` as `shares` does, but no domain gets more than it has; the others get the excess."""
     weights, counts = {name: weights[name] for name in available}, {}
-    while over := [name for name, count in shares(weights, total).items() if count > available[name]]:
-        for name in over:
+    while exceeding := [name for name, count in shares(weights, total).items() if count > available[name]]:
+        for name in exceeding:
             counts[name] = available[name]
             total -= available[name]
             del weights[name]

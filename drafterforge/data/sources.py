@@ -89,7 +89,7 @@ def jsonl_rows(path: str | Path, licences: Sequence[str] = ()) -> Iterator[Row]:
     num_rows = 0
     for file in files:
         for row in json_lines(file, partial(_jsonl_row, name=file.name), example, hint):
-            if allowed(row.licence, licences):
+            if is_allowed(row.licence, licences):
                 num_rows += 1
                 yield row
             else:
@@ -101,7 +101,7 @@ def jsonl_rows(path: str | Path, licences: Sequence[str] = ()) -> Iterator[Row]:
         log.warning("%s: dropped %d lines of other licences (%s)", path, refused.total(), counts)
 
 
-def allowed(licence: str | None, licences: Sequence[str]) -> bool:
+def is_allowed(licence: str | None, licences: Sequence[str]) -> bool:
     """Whether a licence starts with one of `licences`; True if there are none."""
     return not licences or (licence or "").lower().startswith(tuple(name.lower() for name in licences))
 

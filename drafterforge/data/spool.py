@@ -44,7 +44,6 @@ class CaptureSpool:
             self.paths |= {name.split(".")[0]: path for name in names}
 
     def add(self, ids: Sequence[int], prompt_tokens: int, capture: Captured) -> None:
-        """Store the capture of a sequence."""
         key = _key(ids, prompt_tokens)
         for name in ("features", "states", "argmax"):
             self.pending[f"{key}.{name}"] = getattr(capture, name).cpu().contiguous()
@@ -88,5 +87,4 @@ class CaptureSpool:
         return [captures[index] for index in range(len(rows))]
 
     def drop(self) -> None:
-        """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)

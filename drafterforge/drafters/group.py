@@ -90,29 +90,24 @@ class SoloGroup(DrafterGroup):
         self.guesses_read: list[list] = []  # of each row, for tokens read since the last judgement
 
     def admit(self, text: Tensor, features: Tensor) -> None:
-        """Add a row, see `Proposer`."""
         reader = self.reader()
         reader.read(text, features)
         self.join_row(reader, text, features)
 
     def reader(self) -> PromptReader:
-        """See `DrafterGroup`."""
         return self.proposer.reader()
 
     def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
-        """See `DrafterGroup`."""
         self.proposer.join_row(reader, text, features)
         for rows in (self.unread, self.unread_features, self.guesses_read):
             rows.append([])
 
     def keep(self, rows: list[int]) -> None:
-        """Forget all rows but these."""
         self.proposer.keep(rows)
         self.unread, self.guesses_read = [self.unread[row] for row in rows], [self.guesses_read[row] for row in rows]
         self.unread_features = [self.unread_features[row] for row in rows]
 
     def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool) -> None:
-        """See `DrafterGroup`."""
         self.for_judging = for_judging
         for row, count in enumerate(counts):
             self.unread[row].append(tokens[row, :count])
@@ -154,6 +149,5 @@ class SoloGroup(DrafterGroup):
         growth: Growth | None = None,
         retrieval: Others | None = None,
     ) -> Tree:
-        """See `DrafterGroup`."""
         self.catch_up()
-        return self.proposer.draft_some(rows, root, shape)
+        return self.proposer.draft_rows(rows, root, shape)

@@ -93,7 +93,7 @@ class JudgedProposer(SoloProposer):
         """As `read`; returns each row's guesses for its committed tokens, in the form that `judge` takes."""
 
     @abstractmethod
-    def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
+    def draft_rows(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
         """As `draft_trees`, for some rows, whose roots are [B']."""
 
     def judge(self, guesses: list[list[Any]], truth: Truth, top_k: Sequence[int], details: bool = False) -> Judgement:

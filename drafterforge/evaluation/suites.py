@@ -14,7 +14,7 @@ from drafterforge.data.prompts import Prompt, interleave, load_prompts
 from drafterforge.data.questions import Question, load_questions, turn_messages
 from drafterforge.evaluation.requests import Request, spread_over_domains
 from drafterforge.evaluation.resume_cache import ResumeCache
-from drafterforge.prompts.rephrase import kinds, rephrased
+from drafterforge.prompts.rephrase import kinds, rephrase_prompts
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.load import Target
@@ -137,7 +137,7 @@ class Suite:
         """The prompts; for suite=ood rephrased, each in the next kind of rephrasing."""
         if self.cfg.suite.name != "ood":
             return list(prompts)
-        by_kind = [rephrased(prompts, kind, "test", seed) for kind in kinds()]
+        by_kind = [rephrase_prompts(prompts, kind, "test", seed) for kind in kinds()]
         return [by_kind[index % len(by_kind)][index] for index in range(len(prompts))]
 
 

@@ -118,12 +118,10 @@ def tensors_of(drafter: Eagle3Drafter, dtype: torch.dtype | None = None) -> dict
 
 
 def dtype_name(tensors: Mapping[str, Tensor]) -> str:
-    """The dtype of the weights in `tensors_of`."""
     return str(tensors["fc.weight"].dtype).removeprefix("torch.")
 
 
 def write_model(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], layout: str) -> None:
-    """Fill `folder` with `config.json` and `model.safetensors`."""
     header = {"format": "pt", MADE_BY: __version__, "layout": layout}
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(contiguous, folder / "model.safetensors", metadata=header)

@@ -205,10 +205,10 @@ def _check_tensors(tensors: dict[str, Tensor], expected: dict[str, Tensor], fold
     if unexpected := sorted(tensors.keys() - expected.keys()):
         parts = {part for name in unexpected for part in name.split(".")}
         kinds = sorted({description for part, description in UNSUPPORTED_VARIANTS.items() if part in parts})
-        why = f": this head {' and '.join(kinds)}, which drafterforge does not support" if kinds else ""
+        explanation = f": this head {' and '.join(kinds)}, which drafterforge does not support" if kinds else ""
         if "fc_norm" in parts and FC_NORM not in expected:
-            why = ": its config does not set fc_norm=true, without which servers ignore these norms"
-        raise ArtifactError(f"{folder} holds unexpected tensors, {shorten(', '.join(unexpected), 300)}{why}")
+            explanation = ": its config does not set fc_norm=true, without which servers ignore these norms"
+        raise ArtifactError(f"{folder} holds unexpected tensors, {shorten(', '.join(unexpected), 300)}{explanation}")
     if missing := sorted(expected.keys() - tensors.keys()):
         raise ArtifactError(f"{folder} lacks {', '.join(missing)}")
     for name, tensor in tensors.items():

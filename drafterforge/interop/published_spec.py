@@ -184,8 +184,8 @@ def _norm_31(head: HeadConfig, key: str, *aliases: str) -> bool:
 
 
 def _norm_before_residual(head: HeadConfig, typed: bool | None) -> bool:
-    silent = head.top.get("norm_before_residual") is None and head.layer.get("norm_before_residual") is None
-    if not silent:
+    unset = head.top.get("norm_before_residual") is None and head.layer.get("norm_before_residual") is None
+    if not unset:
         value = head.flag("norm_before_residual")
         if typed not in (None, value):
             raise head.refuse(f"has norm_before_residual={str(value).lower()}; leave it out of the command")

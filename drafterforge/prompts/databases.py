@@ -108,7 +108,6 @@ def schema(rng: random.Random, tables: Sequence[Record]) -> str:
 
 
 def create_table(table: Record) -> str:
-    """The CREATE TABLE statement."""
     columns = ["id INTEGER PRIMARY KEY", *(f"{column} {column.fields['type']}" for column in table.fields["columns"])]
     return f"CREATE TABLE {table} (\n  " + ",\n  ".join(columns) + "\n);"
 

@@ -21,17 +21,14 @@ def options(cell: str) -> Sequence[Any]:
 
 
 def is_range(text: str) -> bool:
-    """Whether a text is a range of integers, such as `5..9`."""
     return bool(_RANGE.fullmatch(text))
 
 
 def cells(row: str) -> list[str]:
-    """The cells of a word-list row."""
     return row.split(" | ")
 
 
 def first_cells(rows: Sequence[str]) -> list[str]:
-    """The first cell of each row."""
     return [cells(row)[0] for row in rows]
 
 
@@ -44,7 +41,6 @@ def spread(ends: str, count: int) -> list[str]:
 
 
 def ends(text: str, *endings: str) -> bool:
-    """Whether the text ends in one of the endings."""
     return text.endswith(endings)
 
 
@@ -88,12 +84,10 @@ def composed(languages: Mapping[str, str], code: str, parts: Sequence[str], join
 
 
 def choose(rng: random.Random, items: Sequence[Any]) -> Any:
-    """A random item."""
     return rng.choice(items)
 
 
 def shuffled(rng: random.Random, items: Sequence[Any]) -> list[Any]:
-    """The items in random order."""
     items = list(items)
     rng.shuffle(items)
     return items

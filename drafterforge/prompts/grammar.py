@@ -50,7 +50,6 @@ class Grammar:
 
     @cached_property
     def tasks(self) -> dict[str, list[str]]:
-        """The tasks of each split."""
         tasks: dict[str, list[str]] = {split: [] for split in SPLITS}
         for task in self.writers:
             tasks[split_of(task)].append(task)

@@ -29,7 +29,6 @@ _CODE = re.compile(r"(```.*?(?:```|\Z))", re.DOTALL)
 
 
 def kinds() -> list[str]:
-    """Names of the ways to rephrase."""
     return list(_KINDS)
 
 
@@ -53,7 +52,7 @@ def rephrase(
     return conversation
 
 
-def rephrased(prompts: Sequence[Prompt], kind: str, split: str, seed: int) -> list[Prompt]:
+def rephrase_prompts(prompts: Sequence[Prompt], kind: str, split: str, seed: int) -> list[Prompt]:
     """All prompts rephrased; the wording depends on the prompt's id, the kind, the split and the seed."""
     return [
         dataclasses.replace(
@@ -73,7 +72,7 @@ def rephrased(prompts: Sequence[Prompt], kind: str, split: str, seed: int) -> li
     ]
 
 
-def partly_rephrased(
+def rephrase_share(
     prompts: Sequence[Prompt], share: float, split: str, seed: int, kinds_used: Sequence[str] | None = None
 ) -> list[Prompt]:
     """The prompts in order, an evenly spaced share of them rephrased.  ways: kinds to cycle through; None: all."""
@@ -81,7 +80,7 @@ def partly_rephrased(
     for index, prompt in enumerate(prompts):
         number = int(share * index)
         if int(share * (index + 1)) > number:
-            mixed += rephrased([prompt], kinds_used[number % len(kinds_used)], split, seed)
+            mixed += rephrase_prompts([prompt], kinds_used[number % len(kinds_used)], split, seed)
         else:
             mixed.append(prompt)
     return mixed
@@ -98,14 +97,14 @@ def _role(text: str, split: str, rng: random.Random) -> str:
 
 def _language(text: str, split: str, rng: random.Random) -> str:
     language, template = cells(rng.choice(LANGUAGE[split]))
-    return fill(template, {"prompt": translated(text, language)})
+    return fill(template, {"prompt": translate_openings(text, language)})
 
 
 def _ask_in_language(text: str, split: str, rng: random.Random) -> str:
     return fill(cells(rng.choice(LANGUAGE[split]))[1], {"prompt": text})
 
 
-def translated(text: str, language: str) -> str:
+def translate_openings(text: str, language: str) -> str:
     """Translate the first words of the text's sentences, except in code."""
     parts = _CODE.split(text)
     prose = [_OPENING.sub(lambda match: OPENINGS[match[1]][language], part) for part in parts[::2]]

@@ -25,21 +25,18 @@ class Record(str):
     fields: dict[str, Any]
 
     def __new__(cls, name: str, **fields: Any) -> Record:
-        """name: the text itself."""
         record = super().__new__(cls, name)
         record.fields = fields
         return record
 
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
-    """Fill the template's slots."""
     if "{" not in template and "}" not in template:
         return template
     return "".join([part if isinstance(part, str) else part(values) for part in _parts(template)])
 
 
 def slots(template: str) -> set[str]:
-    """Names of a template's slots."""
     return {_FIELD.fullmatch(name)[2].lower() for _, name, _, _ in Formatter().parse(template) if name}
 
 

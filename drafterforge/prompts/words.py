@@ -56,7 +56,6 @@ def lettered(items: Iterable[str], mark: str) -> str:
 
 
 def bullets(items: Iterable[str]) -> str:
-    """The items as a Markdown list."""
     return "\n".join(f"- {item}" for item in items)
 
 
@@ -68,7 +67,6 @@ def enumeration(items: list[str], word: str = "and") -> str:
 
 
 def fence(text: str, language: str) -> str:
-    """The text as a Markdown code block."""
     return f"```{language}\n{text}\n```"
 
 

@@ -22,7 +22,7 @@ from drafterforge.data.answering import DATE, user_turns
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt, load_prompts
 from drafterforge.errors import ConfigError
-from drafterforge.prompts.rephrase import kinds, partly_rephrased, rephrased
+from drafterforge.prompts.rephrase import kinds, rephrase_prompts, rephrase_share
 from drafterforge.router.features import TextEncoder, prompt_features, request_text
 from drafterforge.targets.load import Target
 from drafterforge.training.router import soft_labels
@@ -55,10 +55,10 @@ def router_prompts(domains: Sequence[str], config: RouterConfig, seed: int) -> d
     sets: dict[str, list[Prompt]] = {"train": [], "val": [], CLEAN: []} | {kind: [] for kind in kinds()}
     for splits in draw_prompts(domains, config, seed):
         for split in ("train", "val"):
-            sets[split] += partly_rephrased(splits[split], config.rephrased, split, seed, seen)
+            sets[split] += rephrase_share(splits[split], config.rephrased, split, seed, seen)
         sets[CLEAN] += splits["test"]
         for kind in kinds():
-            sets[kind] += rephrased(splits["test"], kind, "test", seed)
+            sets[kind] += rephrase_prompts(splits["test"], kind, "test", seed)
     return sets
 
 

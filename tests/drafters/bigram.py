@@ -73,9 +73,9 @@ class BigramProposer(JudgedProposer):
         return guesses
 
     def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
-        return self.draft_some(range(len(self.newest)), root, shape)
+        return self.draft_rows(range(len(self.newest)), root, shape)
 
-    def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
+    def draft_rows(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
         return expand(root, self.table[root], shape, lambda level, tokens, origin, reads: self.table[tokens])
 
 

@@ -18,10 +18,10 @@ from drafterforge.prompts.rephrase import (
     SPLITS,
     TWO_ANSWERS,
     kinds,
-    partly_rephrased,
     rephrase,
-    rephrased,
-    translated,
+    rephrase_prompts,
+    rephrase_share,
+    translate_openings,
 )
 
 WORDINGS = {"two_answers": TWO_ANSWERS, "role": ROLE, "language": LANGUAGE}
@@ -61,17 +61,19 @@ def test_in_another_language_code_and_all_but_the_first_words_of_sentences_stay(
 def test_a_request_that_carries_a_text_stays_whole_in_every_rephrasing(domain):
     messages = ({"role": "user", "content": "Translate into Dutch.\n\nPlease wait. What is that?"},)
     for kind in kinds():
-        for found in rephrased([Prompt(f"{n}", domain, "task", messages, "test") for n in range(30)], kind, "train", 0):
+        for found in rephrase_prompts(
+            [Prompt(f"{n}", domain, "task", messages, "test") for n in range(30)], kind, "train", 0
+        ):
             assert messages[0]["content"] in found.messages[0]["content"]
 
 
 def test_only_the_beginnings_of_sentences_are_translated():
-    assert translated("Write this. Write that, then Write more.", "de") == (
+    assert translate_openings("Write this. Write that, then Write more.", "de") == (
         "Schreibe this. Schreibe that, then Write more."
     )
-    assert translated("Hello!\nPlease help. Whatever.", "fr") == "Hello!\nS'il te plaît, help. Whatever."
-    assert translated("```\nWrite x\n```\nWrite y", "es") == "```\nWrite x\n```\nEscribe y"
-    assert translated("Writer's block", "it") == "Writer's block"
+    assert translate_openings("Hello!\nPlease help. Whatever.", "fr") == "Hello!\nS'il te plaît, help. Whatever."
+    assert translate_openings("```\nWrite x\n```\nWrite y", "es") == "```\nWrite x\n```\nEscribe y"
+    assert translate_openings("Writer's block", "it") == "Writer's block"
 
 
 @pytest.mark.parametrize("kind", kinds())
@@ -100,9 +102,9 @@ def test_every_wording_takes_the_request_once_and_differs_from_all_others(kind, 
 
 def test_the_prompt_and_the_seed_decide_the_wording():
     some = prompts(12)
-    first, again, other = (rephrased(some, "role", "train", seed) for seed in (0, 0, 1))
+    first, again, other = (rephrase_prompts(some, "role", "train", seed) for seed in (0, 0, 1))
     assert first == again and first != other
-    assert rephrased(some[3:4], "role", "train", 0) == first[3:4]
+    assert rephrase_prompts(some[3:4], "role", "train", 0) == first[3:4]
     assert len({prompt.messages[0]["content"] for prompt in first}) > 8
     assert [prompt.id for prompt in first] == [f"{prompt.id}/role" for prompt in some]
     assert all((a.domain, a.task) == (b.domain, b.task) for a, b in zip(first, some, strict=True))
@@ -111,7 +113,7 @@ def test_the_prompt_and_the_seed_decide_the_wording():
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
 def test_a_share_of_the_prompts_is_rephrased_every_kind_in_its_turn(share):
     some = prompts(48)
-    found = partly_rephrased(some, share, "train", 0)
+    found = rephrase_share(some, share, "train", 0)
     changed = [prompt.id.split("/")[1] for prompt in found if "/" in prompt.id]
     assert len(changed) == round(share * 48)
     assert all(changed.count(kind) == len(changed) / 3 for kind in kinds())

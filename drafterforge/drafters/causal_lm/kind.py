@@ -23,7 +23,6 @@ class CausalLMKind(DrafterKind):
     config_class = CausalLMDrafterConfig
 
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
-        """See `DrafterKind`."""
         from drafterforge.drafters.causal_lm.train import recorded_settings
 
         return recorded_settings(job)
@@ -41,7 +40,6 @@ class CausalLMKind(DrafterKind):
         return train(job)
 
     def load(self, source: DrafterSource, target: Target, shared: dict[Any, Any] | None = None) -> SmallLM:
-        """See `DrafterKind`."""
         return load_small_lm(source.folder, target)
 
     def check(self, name: str, drafter: SmallLM, target: Target) -> None:
@@ -54,7 +52,6 @@ class CausalLMKind(DrafterKind):
             )
 
     def proposer(self, drafter: SmallLM) -> CausalLMProposer:
-        """See `DrafterKind`."""
         return CausalLMProposer(drafter)
 
     def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:

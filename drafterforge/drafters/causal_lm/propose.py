@@ -30,7 +30,6 @@ class CausalLMReader(PromptReader):
         self.row.cache, self.row.stable = self.row.model.new_cache(1), [0]
 
     def read(self, text: Tensor, features: Tensor) -> None:
-        """See `PromptReader`; features are not read."""
         unread = text[self.row.stable[0] :]
         self.row.read(unread[None], features, [len(unread)])
 
@@ -50,17 +49,14 @@ class CausalLMProposer(JudgedProposer):
         )  # after the roots
 
     def admit(self, text: Tensor, features: Tensor) -> None:
-        """Add a row, see `Proposer`; features are not read."""
         reader = self.reader()
         reader.read(text, features)
         self.join_row(reader, text, features)
 
     def reader(self) -> CausalLMReader:
-        """See `Proposer`."""
         return CausalLMReader(self.drafter)
 
     def join_row(self, reader: CausalLMReader, text: Tensor, features: Tensor) -> None:
-        """See `Proposer`."""
         row = reader.row
         if self.stable:
             self.cache.put_rows(row.cache, [])
@@ -70,14 +66,12 @@ class CausalLMProposer(JudgedProposer):
         self.stable += row.stable
 
     def keep(self, rows: list[int]) -> None:
-        """Forget all rows but these."""
         index = torch.tensor(rows, dtype=torch.long, device=self.model.device)
         self.cache.keep_rows(index)
         self.stable = [self.stable[row] for row in rows]
         self.logits = self.logits[index]
 
     def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
-        """See `SoloProposer`; features are not read."""
         self._set_logits(self._states(tokens, counts), counts)
 
     def read_with_guesses(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> Tensor:
@@ -122,15 +116,15 @@ class CausalLMProposer(JudgedProposer):
 
     def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees below the roots [B], which the model has read."""
-        return self.draft_some(range(len(self.stable)), root, shape)
+        return self.draft_rows(range(len(self.stable)), root, shape)
 
-    def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
+    def draft_rows(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
         """As `draft_trees`, for some rows, whose roots are [B']."""
         if len(rows) < len(self.stable):
-            some = CausalLMProposer(self.drafter)
-            some.cache, some.stable, some.logits = copy(self.cache), list(self.stable), self.logits
-            some.keep(list(rows))
-            return some.draft_trees(root, shape)
+            subset = CausalLMProposer(self.drafter)
+            subset.cache, subset.stable, subset.logits = copy(self.cache), list(self.stable), self.logits
+            subset.keep(list(rows))
+            return subset.draft_trees(root, shape)
         base = max(self.stable)
         # rows beyond the model's context get bad drafts; if all rows are beyond it, nothing is drafted
         depth = min(shape.depth, self.model.max_positions - min(self.stable))

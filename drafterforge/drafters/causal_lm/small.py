@@ -21,7 +21,6 @@ class SmallLM(Drafter):
 
     @property
     def name(self) -> str:
-        """Name of the model."""
         return self.model.name
 
 

@@ -40,7 +40,6 @@ class CausalLMModule(DistillModule):
         super().__init__(drafter, target_head, config)
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, StepCounts]:
-        """Loss and counts of a batch."""
         drafter, config = self.drafter, self.config
         layout = lay_out(batch, config.ttt_steps if self.training else config.validated_steps)
         positions = layout.teacher_positions
@@ -54,14 +53,12 @@ class CausalLMModule(DistillModule):
 
 
 def recorded_settings(job: TrainingJob) -> dict[str, Any]:
-    """See `DrafterKind`."""
     drafter = {"kind": KIND, "init": job.config.init, "causal_lm": asdict(job.config.causal_lm)}
     drafter["parent"] = job.parent.manifest.digest if job.parent else None
     return {"drafter": drafter, "domain": job.domain, "answers": job.answers.digest, **job.input_settings}
 
 
 def train(job: TrainingJob) -> TrainedDrafter:
-    """Distil the small LM of a job."""
     drafter = start_drafter(job)
     distilled = job.distil(CausalLMModule(drafter.to(job.target.device), job.target.head_weight, job.trainer))
     metrics = {

@@ -74,11 +74,9 @@ class FusedDrafter(Drafter):
         return self.kernels.rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """See `Eagle3Drafter.embed`."""
         return F.embedding(tokens, self.embedding)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """See `Eagle3Drafter.fuse`."""
         if self.spec.fc_norm:
             features = norm_each(features, self.gains["fc_norm"], self.spec.rms_norm_eps)
         return self.linears["fc"](features)
@@ -109,11 +107,9 @@ class FusedDrafter(Drafter):
         return self._norm(out, "norm") if spec.norm_output else out
 
     def normed(self, out: Tensor) -> Tensor:
-        """See `Eagle3Drafter.normed`."""
         return out if self.spec.norm_output else self._norm(out, "norm")
 
     def logits(self, out: Tensor) -> Tensor:
-        """See `Eagle3Drafter.logits`."""
         return self.linears["head"](self.normed(out))
 
 

@@ -65,11 +65,9 @@ class Eagle3Kind(DrafterKind):
         return fused if source.base is None else fused.with_adapter(load_adapter(source.folder / ADAPTER, drafter))
 
     def base_of(self, folder: Path) -> Path | None:
-        """See `DrafterKind`."""
         return generalist_of(folder)
 
     def is_adapter(self, folder: Path) -> bool:
-        """See `DrafterKind`."""
         return (folder / ADAPTER).is_dir()
 
     def check(self, name: str, drafter: FusedDrafter, target: Target) -> None:
@@ -82,11 +80,9 @@ class Eagle3Kind(DrafterKind):
             )
 
     def proposer(self, drafter: FusedDrafter) -> Eagle3Proposer:
-        """See `DrafterKind`."""
         return Eagle3Proposer(drafter)
 
     def stack_key(self, drafter: FusedDrafter) -> Hashable:
-        """See `DrafterKind`."""
         return signature(drafter)
 
     def stack_order(self, drafters: Sequence[FusedDrafter]) -> list[int]:
@@ -94,11 +90,9 @@ class Eagle3Kind(DrafterKind):
         return family_order(drafters)
 
     def stack(self, drafters: Sequence[FusedDrafter]) -> StackedDrafters:
-        """See `DrafterKind`."""
         return StackedDrafters(drafters)
 
     def group(self, stack: StackedDrafters) -> StackedGroup:
-        """See `DrafterKind`."""
         return StackedGroup(stack)
 
     def export(self, source: DrafterSource, embedding: Tensor) -> Eagle3Drafter:

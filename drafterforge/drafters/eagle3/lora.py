@@ -21,7 +21,7 @@ from drafterforge.errors import ArtifactError, quote, shorten
 
 ADAPTER = "adapter"  # folder of an expert that holds peft's files
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_KEY = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
+_TENSOR_NAME = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
 # Options of peft beyond W + (alpha / r) B A, each with the value that disables it.
 _UNSUPPORTED = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
 
@@ -78,7 +78,7 @@ def load_adapter(folder: Path, drafter: Eagle3Drafter) -> Adapter:
         raise ArtifactError(f"{folder / CONFIG} describes {shorten(description)}; wanted plain LORA of one rank")
     parts: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
-        if not (match := _KEY.fullmatch(key)):
+        if not (match := _TENSOR_NAME.fullmatch(key)):
             raise ArtifactError(f"{path} holds an unexpected tensor: {shorten(key)}")
         parts.setdefault(match[1], {})[match[2]] = tensor.float().to(drafter.embedding.device)
     modules = dict(drafter.named_modules())

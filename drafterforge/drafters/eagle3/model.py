@@ -29,7 +29,6 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last axis."""
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps).to(
             x.dtype
         )  # undo the upcast of CUDA autocast
@@ -57,7 +56,6 @@ class GatedMLP(nn.Module):
         self.down_proj = nn.Linear(spec.intermediate_size, spec.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, H] -> [N, H]."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 

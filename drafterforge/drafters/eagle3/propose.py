@@ -30,7 +30,6 @@ class Eagle3Reader(PromptReader):
         self.row.cache, self.row.stable = new_draft_cache(drafter, 1), [0]
 
     def read(self, text: Tensor, features: Tensor) -> None:
-        """See `PromptReader`."""
         self.row.read(text[None, -len(features) :], features[None], [len(features)])
 
 
@@ -48,17 +47,14 @@ class Eagle3Proposer(SoloProposer):
         self.last = drafter.embedding.new_empty(0, drafter.embedding.shape[1])  # output of the newest of them, [B, H]
 
     def admit(self, text: Tensor, features: Tensor) -> None:
-        """Add a row, see `Proposer`."""
         reader = self.reader()
         reader.read(text, features)
         self.join_row(reader, text, features)
 
     def reader(self) -> Eagle3Reader:
-        """See `Proposer`."""
         return Eagle3Reader(self.drafter)
 
     def join_row(self, reader: Eagle3Reader, text: Tensor, features: Tensor) -> None:
-        """See `Proposer`."""
         row = reader.row
         if self.stable:
             self.cache.put_rows(row.cache, [])
@@ -68,7 +64,6 @@ class Eagle3Proposer(SoloProposer):
         self.last = torch.cat((self.last, row.last))
 
     def keep(self, rows: list[int]) -> None:
-        """Forget all rows but these."""
         index = torch.tensor(rows, dtype=torch.long, device=self.last.device)
         self.cache.keep_rows(index)
         self.stable, self.last = [self.stable[row] for row in rows], self.last[index]

@@ -45,7 +45,6 @@ class StackReader(PromptReader):
         self.row.stable = [0]
 
     def read(self, text: Tensor, features: Tensor) -> None:
-        """See `PromptReader`."""
         self.row.unread = [[(text[-len(features) :], features)]]
         self.row.read()
 
@@ -72,17 +71,14 @@ class StackedGroup(DrafterGroup):
         self.draft_ids = draft_id_table(drafters.token_ids, drafters.embedding.shape[0])
 
     def admit(self, text: Tensor, features: Tensor) -> None:
-        """Add a row, see `Proposer`."""
         reader = self.reader()
         reader.read(text, features)
         self.join_row(reader, text, features)
 
     def reader(self) -> StackReader:
-        """See `DrafterGroup`."""
         return StackReader(self.drafters)
 
     def join_row(self, reader: StackReader, text: Tensor, features: Tensor) -> None:
-        """See `DrafterGroup`."""
         if any(self.unread):
             self.read()
         self.newer, row = {}, reader.row
@@ -91,21 +87,16 @@ class StackedGroup(DrafterGroup):
         self.stable, self.unread = self.stable + row.stable, [*self.unread, []]
 
     def keep(self, rows: list[int]) -> None:
-        """Forget all rows but these."""
         index = torch.tensor(rows, dtype=torch.long, device=self.last.device)
         data, count = self.cache.data, len(self.drafters.members)
         self.cache.data = data.unflatten(2, (count, -1))[:, :, :, index].flatten(2, 3)
         self.last, self.logits = self.last[:, index], self.logits[:, index]
         self.stable, self.unread = [self.stable[row] for row in rows], [self.unread[row] for row in rows]
         for state in self.newer.values():
-            state.stable, state.last, state.logits = (
-                [state.stable[row] for row in rows],
-                state.last[index],
-                state.logits[index],
-            )
+            state.stable = [state.stable[row] for row in rows]
+            state.last, state.logits = state.last[index], state.logits[index]
 
     def remove(self, member: int) -> None:
-        """See `DrafterGroup`."""
         count = len(self.drafters.members)
         members = [index for index in range(count) if index != member]
         self._set_drafters(StackedDrafters([self.drafters.members[index] for index in members]))
@@ -120,19 +111,17 @@ class StackedGroup(DrafterGroup):
             self.unread[row].append((tokens[row, :count], features[row, :count]))
 
     def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
-        """See `DrafterGroup`."""
         if truth is None and not any(self.unread):
             return None
         drafters, batch = self.drafters, len(self.stable)
         tokens, features, counts = self._unread([0] * batch)
         width, judging = tokens.shape[1], truth is not None
         single = batch == len(drafters.members) == 1
-        rows = slice(width - 1, width)
-        if not single:
-            rows = torch.arange(batch, device=tokens.device) * width + torch.tensor(counts, device=tokens.device) - 1
         if single:
+            rows = slice(width - 1, width)
             hidden, logits = self._read_single(tokens[0], features[0], judging)
         else:
+            rows = torch.arange(batch, device=tokens.device) * width + torch.tensor(counts, device=tokens.device) - 1
             hidden, logits = self._read_all(tokens, features, rows, judging)
         judgement = None
         if judging:
@@ -231,7 +220,6 @@ class StackedGroup(DrafterGroup):
         return self.cache.rows(member * batch, (member + 1) * batch)
 
     def guesses(self, member: int, rows: list[int]) -> Tensor:
-        """See `DrafterGroup`."""
         logits = self._newest_state(member).logits
         return logits if len(rows) == len(self.stable) else logits[rows]
 
@@ -252,7 +240,6 @@ class StackedGroup(DrafterGroup):
         growth: Growth | None = None,
         retrieval: Others | None = None,
     ) -> Tree:
-        """See `DrafterGroup`."""
         state = self._newest_state(member)
         base = max(state.stable[row] for row in rows)
         self.cache.reserve(base + shape.top_k * shape.depth)

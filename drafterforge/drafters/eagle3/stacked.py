@@ -114,7 +114,6 @@ class StackedDrafters:
         return self.kernels.rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Target embeddings [R, H], shared by all drafters."""
         return F.embedding(tokens, self.embedding)
 
     def fuse(self, features: Tensor) -> Tensor:

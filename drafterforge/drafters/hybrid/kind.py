@@ -33,7 +33,6 @@ class HybridKind(DrafterKind):
         raise ConfigError(f"{source.name}: a hybrid has no files of its own; type NEURAL{JOINT}RETRIEVAL, two names")
 
     def check(self, name: str, drafter: HybridDrafter, target: Target) -> None:
-        """See `DrafterKind`."""
         NEURAL.check(name, drafter.neural, target)
 
     def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
@@ -45,7 +44,6 @@ class HybridKind(DrafterKind):
         return drafter.neural
 
     def indexed_drafting(self, drafter: HybridDrafter) -> HybridDrafting:
-        """See `DrafterKind`."""
         return HybridDrafting(drafter)
 
 

@@ -37,7 +37,6 @@ class RetrievalIndex(CandidateIndex):
         super().__init__(RetrievalProposer(retrieval))
 
     def evidence(self, rows: Sequence[int], depth: int) -> list[Evidence]:
-        """See `CandidateIndex`."""
         self.catch_up()
         return [self.proposer.evidence(row, depth)._replace(doubt=self.doubt) for row in rows]
 
@@ -50,7 +49,6 @@ class HybridDrafting(IndexedDrafting):
         self.key = id(drafter.retrieval), drafter.trust, drafter.min_probability
 
     def index(self) -> RetrievalIndex:
-        """See `IndexedDrafting`."""
         return RetrievalIndex(self.drafter)
 
     def draft(self, evidence: Sequence[Evidence], root: Tensor, shape: TreeShape, draft: DraftRows) -> Tree:
@@ -85,5 +83,4 @@ class ReachGrowth:
         return best.exp().sum(dim=1) * self.ignorance >= self.min_reach
 
     def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
-        """See `Growth`."""
         return torch.full_like(depths, self.shape.num_tokens)

@@ -33,7 +33,6 @@ class RetrievalKind(DrafterKind):
     needs_files = False
 
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
-        """See `DrafterKind`."""
         count = {"num_answers": job.trainer.num_answers} if job.trainer.num_answers else {}
         return {"drafter": {"kind": KIND}, "domain": job.domain, "answers": job.answers.digest, **count}
 
@@ -49,13 +48,11 @@ class RetrievalKind(DrafterKind):
         return TrainedDrafter(store.save, summary, metrics)
 
     def load(self, source: DrafterSource, target: Target, shared: dict[Any, Any] | None = None) -> Retrieval:
-        """See `DrafterKind`."""
         if source.folder is None:
             return Retrieval()
         return Retrieval(datastore=Datastore.open(source.folder, len(target.backbone.embedding)))
 
     def proposer(self, drafter: Retrieval) -> RetrievalProposer:
-        """See `DrafterKind`."""
         return RetrievalProposer(drafter)
 
     def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
@@ -63,7 +60,6 @@ class RetrievalKind(DrafterKind):
         return TreeShape(num_tokens=32 if device.type == "cuda" or has_matrix_unit("cpu") else 12, depth=10, top_k=4)
 
     def pool_rank(self, folder: Path) -> int:
-        """See `DrafterKind`."""
         return LAST
 
 

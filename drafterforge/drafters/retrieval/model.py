@@ -53,7 +53,6 @@ class ContextIndex:
         self._positions: dict[tuple[int, ...], list[int]] = {}
 
     def append(self, tokens: Iterable[int]) -> None:
-        """Append tokens to the sequence."""
         text, positions = self.tokens, self._positions
         shortest, longest = self.spec.min_ngram, self.spec.max_ngram
         for token in tokens:
@@ -160,7 +159,6 @@ class Datastore:
 
     @property
     def num_sequences(self) -> int:
-        """Number of sequences."""
         return int((self._text == SEPARATOR).sum()) - 1
 
     @property

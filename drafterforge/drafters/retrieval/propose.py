@@ -28,17 +28,14 @@ class RetrievalProposer(JudgedProposer):
         self.rows: list[ContextIndex] = []
 
     def admit(self, text: Tensor, features: Tensor) -> None:
-        """Add a row, see `Proposer`; features are not read."""
         index = ContextIndex(self.drafter.spec)
         index.append(text.tolist())
         self.rows.append(index)
 
     def keep(self, rows: list[int]) -> None:
-        """Forget all rows but these."""
         self.rows = [self.rows[row] for row in rows]
 
     def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
-        """See `SoloProposer`; features are not read."""
         for index, committed, count in zip(self.rows, tokens.tolist(), counts, strict=True):
             index.append(committed[:count])
 
@@ -58,9 +55,9 @@ class RetrievalProposer(JudgedProposer):
 
     def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees below the roots [B], padded to one size; the root alone if too few accepted nodes are expected."""
-        return self.draft_some(range(len(self.rows)), root, shape)
+        return self.draft_rows(range(len(self.rows)), root, shape)
 
-    def draft_some(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
+    def draft_rows(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
         """As `draft_trees`, for some rows, whose roots are [B']."""
         if shape.depth == 0 or shape.num_tokens <= 1:
             return root_only(root)

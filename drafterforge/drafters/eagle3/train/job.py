@@ -37,7 +37,6 @@ def recorded_config(drafter: Eagle3DrafterConfig) -> dict[str, Any]:
 
 
 def recorded_settings(job: TrainingJob) -> dict[str, Any]:
-    """See `DrafterKind`."""
     target = job.target
     return {
         "drafter": recorded_config(job.config),
@@ -50,7 +49,6 @@ def recorded_settings(job: TrainingJob) -> dict[str, Any]:
 
 
 def train(job: TrainingJob) -> TrainedDrafter:
-    """Distil the drafter of a job."""
     config, target = job.config, job.target
     drafter = start_drafter(job)
     batches = job.batches()

@@ -26,7 +26,6 @@ class DistillModule(LightningModule):
         self.counts: StepCounts | None = None
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, StepCounts]:
-        """Loss and counts of a batch."""
         drafter, config = self.drafter, self.config
         depth = config.ttt_steps if self.training else config.validated_steps
         layout = lay_out(batch, depth)
@@ -51,11 +50,9 @@ class DistillModule(LightningModule):
         )
 
     def transfer_batch_to_device(self, batch: PackedBatch, device: torch.device, dataloader_idx: int) -> PackedBatch:
-        """See lightning: `PackedBatch` is not a type that it can move."""
         return batch.to(device)
 
     def training_step(self, batch: PackedBatch, index: int) -> Tensor:
-        """Loss of a micro-batch."""
         loss, counts = self(batch)
         self.log("train/loss", loss.detach(), prog_bar=True)
         self.log("train/accept_length", counts.accept_length(), prog_bar=True)
@@ -66,11 +63,9 @@ class DistillModule(LightningModule):
         return loss
 
     def on_validation_epoch_start(self) -> None:
-        """Reset the counts."""
         self.counts = None
 
     def validation_step(self, batch: PackedBatch, index: int) -> None:
-        """Add the counts of a batch."""
         counts = self(batch)[1]
         self.counts = counts if self.counts is None else self.counts + counts
 

@@ -28,7 +28,6 @@ class PackedBatch:
     argmax: Tensor  # the target's most probable next id, [N]
 
     def to(self, device: torch.device) -> PackedBatch:
-        """Copy the batch to a device."""
         moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in vars(self).items()}
         return PackedBatch(**moved)
 
