@@ -80,7 +80,7 @@ class TrainingJob:
     answers: JoinedAnswers
     domain: str  # of the drafter
     seed: int
-    input_settings: Mapping[str, Any]  # of answers, features and trainer: two drafters with other ones differ
+    input_settings: Mapping[str, Any]  # of answers, features and trainer, for `recorded_settings`
     answers_domain: str = ""  # train on answers of this domain only; empty: all
     parent: TrainedParent | None = None  # the drafter to start from, or the generalist of a LoRA expert
     origin: TrainedParent | None = None  # the LoRA expert to continue, if `parent` is its generalist
