@@ -11,6 +11,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from drafterforge.reporting.paper_tables import paper_tables, render_papers
+from drafterforge.reporting.reader import read_report
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -37,6 +40,12 @@ def change(root, name, edit):
 
 def test_the_page_and_the_picture_are_what_the_reports_say(results, capsys):
     assert results("--check") == 0, capsys.readouterr().err
+
+
+def test_the_papers_tables_are_what_the_report_of_eight_domains_says():
+    """`python scripts/papers_tables.py docs/reports/domains80.json --out docs/papers.md` writes the page."""
+    report = read_report(ROOT / "docs" / "reports" / "domains80.json")
+    assert (ROOT / "docs" / "papers.md").read_text() == render_papers(*paper_tables([report]))
 
 
 @pytest.mark.parametrize("file", ["results.md", "figures/speed.svg"])
