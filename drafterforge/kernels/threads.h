@@ -16,7 +16,7 @@
 
 #define MOST_WORKERS 255
 #define MOST_PARTS 65535L          /* what 16 bits of a ticket count */
-#define SPIN_NS 100000             /* longer than what lies between two loops of a forward pass */
+#define SPIN_NS 500000             /* longer than what lies between two loops of a cycle: waking a thread takes longer */
 #define STALL_NS 500000            /* no wait in a machine with idle cores */
 #define SHORTEST_REST_NS 5000000
 #define LONGEST_REST_NS 320000000
