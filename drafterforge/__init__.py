@@ -1,6 +1,6 @@
 """Distil, schedule and serve domain-expert drafters.
 
-`load` gives an engine of a target with its best drafter, `open` one of a bundle.
+`load` opens a target with its best drafter; `open` opens a bundle.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import drafterforge.waiting  # noqa: F401 - first: it sets how OpenMP waits, before torch loads it
+import drafterforge.openmp  # noqa: F401 - must run before torch loads OpenMP
 from drafterforge.errors import DrafterforgeError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["DrafterforgeError", "load", "open"]
 
 
 def __getattr__(name: str) -> Any:
-    # Late: the package itself brings no torch.
+    # Imported on first use, so that `import drafterforge` does not import torch.
     if name in ("load", "open"):
         return getattr(import_module("drafterforge.assembly.load"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,4 @@
-"""The command line: a table of commands, imported when typed; mistakes exit 2 in one line, failed checks 1.
-
-Ctrl-C exits 130 and SIGTERM 143, as shells report them.
-"""
+"""The command line: a table of commands, exit codes, and one-line errors."""
 
 from __future__ import annotations
 
@@ -21,20 +18,20 @@ from drafterforge import __version__
 from drafterforge.config import bundle, catalogue, commands, serving
 from drafterforge.config.compose import load_config
 from drafterforge.config.hints import plain_value
-from drafterforge.config.overrides import choices_typed
+from drafterforge.config.overrides import typed_choices
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError, Terminated
 
 
 @dataclass(frozen=True)
 class Command:
-    """A row of the table: the module with `run(cfg)`, its config class, and one line."""
+    """A row of the table."""
 
-    module: str
+    module: str  # has `run(cfg)`; imported when the command is typed
     config: type
     summary: str
-    resumes: bool = False  # typed again after an interruption, it goes on where it was
-    reports: tuple[str, ...] = ()  # kinds of inputs that it looks for itself, to say more when they are missing
+    resumes: bool = False  # after an interruption, the same command continues the work
+    reports: tuple[str, ...] = ()  # kinds of inputs that the command itself checks, with better error messages
     yaml: str = ""  # name of its file in `configs/`; empty: the module's
 
     @property
@@ -59,18 +56,18 @@ COMMANDS = {
     "train-policy": Command(
         "drafterforge.pipelines.train_policy",
         commands.TrainPolicyConfig,
-        "record traces, train a tree scheduler or a router on them, and measure it",
+        "train a tree scheduler on recorded traces, or a router, and measure it",
         resumes=True,
     ),
     "calibrate": Command(
         "drafterforge.pipelines.calibrate",
         commands.CalibrateConfig,
-        "measure what every step of a cycle costs on this device",
+        "measure the latency of every step of a cycle on this device",
     ),
     "eval": Command(
         "drafterforge.pipelines.eval",
         commands.EvaluateConfig,
-        "decode a stream of requests with the pool, and compare selectors",
+        "measure methods, drafters and selectors on a suite of prompts",
         resumes=True,
     ),
     "generate": Command(
@@ -86,45 +83,45 @@ COMMANDS = {
     "serve": Command(
         "drafterforge.pipelines.serve",
         serving.ServeConfig,
-        "answer HTTP requests of OpenAI's clients, several at once",
+        "serve an OpenAI-compatible HTTP API",
     ),
     "import": Command(
         "drafterforge.pipelines.import_drafter",
         bundle.ImportConfig,
         "turn a published EAGLE-3 head into a drafter",
-        yaml="import",  # no name for a module
+        yaml="import",  # a keyword, so the module has another name
     ),
     "quickstart": Command(
         "drafterforge.pipelines.quickstart",
         commands.QuickstartConfig,
-        "show the shipped pool's speed, tune its expert on a few prompts, bundle it, measure it",
+        "show the speed of the shipped pool, tune its SQL expert, bundle the pool and measure it",
         resumes=True,
         reports=("drafters",),
     ),
     "plan": Command(
         "drafterforge.pipelines.plan",
         commands.PlanConfig,
-        "estimate time, disk and memory of a pool from the target's config alone",
+        "estimate the time, disk and memory that a pool needs, from the target's config alone",
         reports=("target",),
     ),
     "doctor": Command(
         "drafterforge.pipelines.doctor",
         commands.DoctorConfig,
-        "show device, dtype, target and caches, and what is wrong with them",
+        "show device, dtype, target and caches, and problems with them",
         reports=("target",),
     ),
     "inspect": Command(
         "drafterforge.pipelines.inspect",
         commands.InspectConfig,
-        "show what an artifact's folder holds, and check its hashes",
+        "show the contents of an artifact, and check its hashes",
     ),
 }
 HELP = {"-h", "--help", "help"}
 CHECK_FAILED = 1
 USER_ERROR = 2
-INTERRUPTED = 130  # what a shell reports for a program ended by SIGINT
-TERMINATED = 143  # by SIGTERM
-BROKEN_PIPE = 141  # by SIGPIPE
+INTERRUPTED = 130  # exit code of a program that SIGINT ended
+TERMINATED = 143  # the same for SIGTERM
+BROKEN_PIPE = 141  # the same for SIGPIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -179,17 +176,17 @@ def _sigterm_raises() -> Iterator[None]:
 
 def _command(name: str) -> Command:
     if name not in COMMANDS:
-        spellings = {known: repr(known) for known in COMMANDS}
+        spellings = {command: repr(command) for command in COMMANDS}
         hint = catalogue.did_you_mean(name, spellings) or f" (have: {', '.join(COMMANDS)})"
         raise ConfigError(f"no command {name!r}{hint}")
     return COMMANDS[name]
 
 
-def _config(typed: str, command: Command, overrides: list[str]) -> Any:
-    if typed == "inspect":
-        given = [o for o in overrides if not o.startswith("runs_dir=")]
-        if len(given) > 1:
-            raise ConfigError(f"inspect takes one folder, got {len(given)}: {given}")
+def _config(name: str, command: Command, overrides: list[str]) -> Any:
+    if name == "inspect":
+        paths = [override for override in overrides if not override.startswith("runs_dir=")]
+        if len(paths) > 1:
+            raise ConfigError(f"inspect takes one folder, got {len(paths)}: {paths}")
         overrides = [o if o.startswith(("path=", "runs_dir=")) else f"path={o}" for o in overrides]
     return load_config(command.name, command.config, overrides)
 
@@ -213,23 +210,23 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _one_line(error: BaseException, writing: str | None, resumes: bool) -> str | None:
-    """What to tell the user, or None for a bug, whose traceback is wanted."""
+    """The message for the user; None for a bug, which is reported with its traceback."""
     if isinstance(error, DrafterforgeError):
         return _flatten(error)
     chain = list(_chain(error))
     if any(isinstance(e, KeyboardInterrupt) for e in chain):
         verb = "terminated" if any(isinstance(e, Terminated) for e in chain) else "interrupted"
-        return verb + ("; what was finished is kept; type the same command to go on" if resumes else "")
+        return verb + ("; finished work is kept; type the same command to continue" if resumes else "")
     full = [e for e in chain if _disk_is_full(e)]
     if full:
         _drop_stdout_if_full()
-        named = [e.filename for e in full if getattr(e, "filename", None)]
-        path = os.fsdecode(named[0]) if named else writing
+        filenames = [e.filename for e in full if getattr(e, "filename", None)]
+        path = os.fsdecode(filenames[0]) if filenames else writing
         where = f"while writing {path}" if path else "while writing"
         return f"the disk is full {where}; free some space and type the same command again"
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{error.strerror}: {error.filename or writing}"
-    # Libraries that run our readers raise their own error `from` ours.
+    # Libraries that call our code raise their own error `from` ours.
     return _one_line(error.__cause__, writing, resumes) if error.__cause__ else None
 
 
@@ -242,14 +239,14 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _disk_is_full(error: BaseException) -> bool:
-    # safetensors and arrow wrap the system's error in their own, so its words are looked for too.
+    # safetensors and arrow wrap the system's error in their own, so the message is searched too.
     code = getattr(error, "errno", None)
     words = ("No space left on device", "Disk quota exceeded", "os error 28")
     return code in (errno.ENOSPC, errno.EDQUOT) or any(w in str(error) for w in words)
 
 
 def _flatten(error: BaseException) -> str:
-    """One line without control characters: what a stranger's file says is for reading only."""
+    """The message in one line, without control characters, because it may quote files of unknown origin."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", "?", re.sub(r"\s*[\r\n]+\s*", " ", str(error).strip()))
 
 
@@ -261,14 +258,14 @@ def _drop_stdout_if_full() -> None:
 
 
 def _drop_stdout() -> None:
-    """Keep the interpreter from failing once more when it flushes at exit."""
+    """Replace stdout, so that the interpreter's flush at exit does not fail again."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - stays open until the process ends
 
 
-# Help: read from the config classes and the YAML, so that nothing heavy is imported.
+# Help, from the config classes and the YAML files; imports nothing heavy.
 
 
 def _help() -> str:
@@ -286,36 +283,36 @@ def _help() -> str:
     )
 
 
-def _command_help(typed: str, command: Command, overrides: Sequence[str]) -> str:
-    usage = "PATH" if typed == "inspect" else "[group=choice ...] [key=value ...]"
-    lines = [f"drafterforge {typed} {usage}", "", f"{command.summary}.", ""]
+def _command_help(name: str, command: Command, overrides: Sequence[str]) -> str:
+    usage = "PATH" if name == "inspect" else "[group=choice ...] [key=value ...]"
+    lines = [f"drafterforge {name} {usage}", "", f"{command.summary}.", ""]
     groups = catalogue.command_groups(command.name)
     if groups:
         lines.append("Groups, with their default:")
         for group, default in groups.items():
-            shown = {None: "", "???": "to be chosen"}.get(default, default)
-            lines.append(f"  {group:<12}{shown:<15}{' | '.join(catalogue.group_choices(group))}")
+            default_text = {None: "", "???": "required"}.get(default, default)
+            lines.append(f"  {group:<12}{default_text:<15}{' | '.join(catalogue.group_choices(group))}")
         lines.append("")
     lines.append("Keys, with their default:")
-    choices = choices_typed(command.name, overrides)
+    choices = typed_choices(command.name, overrides)
     values, texts = _keys(command, choices)
     lines += _rows(values, texts)
     for group, variants in variants_of(command.config).items():
         for variant in variants.classes if group not in choices else ():
-            choice, *others = catalogue.choices_for(group, variants, variant)
-            further_values, further = _keys(command, {group: choice})
+            variant_choices = catalogue.choices_for(group, variants, variant)
+            further_values, further = _keys(command, {group: variant_choices[0]})
             further = {key: text for key, text in further.items() if key not in texts}
             if further:
-                lines += ["", f"Further keys of {group}={', '.join((choice, *others))}:"]
+                lines += ["", f"Further keys of {group}={', '.join(variant_choices)}:"]
                 lines += _rows(further_values, further)
     if "data.path" in values:
-        lines += ["", "path=, dataset= and column= are short for data.path= and so on."]
+        lines += ["", "path=, dataset= and column= are short for data.path=, data.dataset= and data.column=."]
     return "\n".join(lines)
 
 
 def _keys(command: Command, choices: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values and texts of the keys that a command with these choices reads."""
-    config_class = catalogue.narrowed(command.name, command.config, choices)
+    """Default values and help texts of the keys that a command reads under these choices of groups."""
+    config_class = catalogue.narrow_to_choices(command.name, command.config, choices)
     return catalogue.default_values(command.name, config_class, choices), catalogue.help_texts(config_class)
 
 

@@ -1,22 +1,22 @@
-"""Every error that a user can cause; the command line prints it as one line and exits with 2, or 1."""
+"""Errors that the command line prints as one line, with exit code 2 (`CheckFailedError`: 1)."""
 
 from __future__ import annotations
 
 
 class DrafterforgeError(Exception):
-    """A mistake of the user's, or of their data: what was found, what was wanted, what to type."""
+    """A mistake in a command or in data; the message says what was found, what was expected and what to type."""
 
 
 class CheckFailedError(DrafterforgeError):
-    """No mistake of the user's: what was measured is not as it has to be.  The command line exits with 1."""
+    """A check of measured figures failed, without a mistake of the user's; the command line exits with 1."""
 
 
 class ConfigError(DrafterforgeError):
-    """A command, group, key or value that the configuration does not know."""
+    """An unknown command, group or key, or an invalid value."""
 
 
 class ArtifactError(DrafterforgeError):
-    """A file or folder that is missing, damaged, or made for something else."""
+    """A file or folder that is missing, damaged, or made for another target."""
 
 
 class PromptTooLongError(DrafterforgeError):
@@ -24,16 +24,16 @@ class PromptTooLongError(DrafterforgeError):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: ends a command as Ctrl-C does.  The command line exits with 143, for Ctrl-C with 130."""
+    """SIGTERM, which ends a command as Ctrl-C does; the command line exits with 143 instead of 130."""
 
 
-def quote(value: object, most: int = 100) -> str:
-    """`value` as Python writes it, cut; errors quote what others wrote through this or `shorten`."""
-    return shorten(repr(value), most)
+def quote(value: object, max_chars: int = 100) -> str:
+    """The shortened `repr` of `value`; errors include untrusted text only through this or `shorten`."""
+    return shorten(repr(value), max_chars)
 
 
-def shorten(value: object, most: int = 100) -> str:
-    """`value` as one line of at most `most` printable characters."""
+def shorten(value: object, max_chars: int = 100) -> str:
+    """`value` as one line of at most `max_chars` printable characters."""
     text = str(value)
-    text = " ".join("".join(char if char.isprintable() else " " for char in text[: 10 * most]).split())
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    text = " ".join("".join(char if char.isprintable() else " " for char in text[: 10 * max_chars]).split())
+    return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."

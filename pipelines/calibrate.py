@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from drafterforge.config.commands import CalibrateConfig
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.evaluation.calibration import calibrate, require_cycles_to_calibrate
 from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.reporting.console import print_profile
@@ -24,7 +24,7 @@ def run(cfg: Config) -> Path:
     profile = read_profile(path)
     if is_new:
         print_profile(profile)
-    error, typed = profile.errors.get("total", 0.0), f"drafter={cfg.drafter}{typed_target(cfg)}"
+    error, typed = profile.errors.get("total", 0.0), f"drafter={cfg.drafter}{target_flags(cfg)}"
     if error > LARGE_ERROR:
         command = f"drafterforge calibrate {typed} overwrite=true"
         print(f"noisy: the profile is off by {error:.0%} on held-out answers; on a quiet machine, type: {command}")

@@ -14,11 +14,11 @@ from drafterforge.artifacts.locate import list_artifacts
 from drafterforge.config.commands import DoctorConfig
 from drafterforge.evaluation.load_warning import current_warning
 from drafterforge.kernels.dispatch import describe_kernels
+from drafterforge.openmp import WAIT_POLICY
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
 from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.load import target_name
 from drafterforge.targets.smollm2 import cache_dir, is_present, smollm2_dir
-from drafterforge.waiting import WAITING
 
 Config = DoctorConfig
 PACKAGES = ("torch", "transformers", "lightning", "datasets", "peft", "safetensors", "hydra-core")
@@ -40,7 +40,7 @@ def checks(cfg: Config) -> list[tuple[str, str]]:
         ("packages", ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)),
         ("device", describe_device(device)),
         ("load", current_warning() or "no other program keeps the cores busy"),
-        ("waiting", WAITING.describe()),
+        ("threads", WAIT_POLICY.describe()),
         ("dtype", str(dtype).removeprefix("torch.")),
         ("kernels", describe_kernels(device)),
         ("target", f"{cfg.target.name or cfg.target.model}: {_target_state(cfg)}"),

@@ -14,10 +14,10 @@ from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.assembly.pools import RETRIEVAL, build_pool
-from drafterforge.assembly.runs import RunsFolder, open_drafter
+from drafterforge.assembly.runs import RunsFolder, drafter_manifest
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.names import parts_of
 from drafterforge.evaluation.live_check import compare_live_with_replay
 from drafterforge.evaluation.load_warning import warn_if_busy
@@ -81,7 +81,7 @@ def run(cfg: Config) -> Path:
     curves["machine"] = load_by_session(timings, torch.get_num_threads())
     curves["commands"] = commands_of(cfg, methods)
     curves["again"] = (
-        f"drafterforge eval suite={cfg.suite.name} suite.replay=false{typed_target(cfg)} name={path.name}-again"
+        f"drafterforge eval suite={cfg.suite.name} suite.replay=false{target_flags(cfg)} name={path.name}-again"
     )
     best_cycles = replay.best_cycles() if replay else {}
     rows = timed_rows(timings, curves["mismatches"], best_cycles, by_domain=cfg.suite.name not in STREAMS)
@@ -120,7 +120,7 @@ def drafter_manifests(cfg: Config, target: Target, pool: Pool) -> list[Manifest]
     """Manifests of the drafters in the pool."""
     trained = [name for name in parts_of(pool.names) if name != RETRIEVAL]
     folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in trained]
-    return [open_drafter(folder, target) for folder in folders]
+    return [drafter_manifest(folder, target) for folder in folders]
 
 
 def policy_manifests(cfg: Config, target: Target) -> list[Manifest]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from drafterforge.assembly.bundles import is_name, named_bundle
+from drafterforge.assembly.bundles import is_name, named_bundle_dir
 from drafterforge.assembly.packing import make_bundle
 from drafterforge.bundle.archive import pack
 from drafterforge.bundle.hub import is_hub_id, push
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.config.bundle import ExportConfig
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.interop.export import FORMATS, export_drafters, exports_dir
@@ -32,7 +32,7 @@ def run(cfg: Config) -> Path:
     if rebuild or not (folder / BUNDLE).is_file():
         make_bundle(cfg, folder)
     else:
-        typed = f"bundle={cfg.bundle}{typed_target(cfg)} overwrite=true"
+        typed = f"bundle={cfg.bundle}{target_flags(cfg)} overwrite=true"
         say(f"{folder} is used as it is; to rebuild it, type drafterforge export {typed}")
     if cfg.format == "tar":
         return write_archive(cfg, folder)
@@ -48,7 +48,7 @@ def bundle_dir(cfg: Config) -> Path:
     folder = Path(cfg.bundle).expanduser()
     if folder.is_dir() and not is_name(cfg.bundle):
         return folder
-    return named_bundle(cfg.bundle, target_name(cfg.target), cfg.runs_dir)
+    return named_bundle_dir(cfg.bundle, target_name(cfg.target), cfg.runs_dir)
 
 
 def write_archive(cfg: Config, folder: Path) -> Path:

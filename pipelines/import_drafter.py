@@ -7,7 +7,7 @@ from pathlib import Path
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.run import artifact_run
 from drafterforge.config.bundle import ImportConfig
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.errors import ConfigError
@@ -30,7 +30,7 @@ def run(cfg: Config) -> Path:
     imported = {"from": cfg.path, "revision": revision, "format": head.format, "files": head.files}
     settings = {"drafter": {"kind": "eagle3", "tuning": "full"}, "imported": imported}
     run = artifact_run(path, "drafters", target, settings, overwrite=cfg.overwrite)
-    next_step = f'next: drafterforge generate drafter={name}{typed_target(cfg)} prompt="..."'
+    next_step = f'next: drafterforge generate drafter={name}{target_flags(cfg)} prompt="..."'
     if run.existing and not cfg.overwrite:
         print(f"{path} was imported from these files before; {next_step}")
         return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from drafterforge.config.commands import PrepareDataConfig
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.data.prompts import load_prompts
 from drafterforge.targets.load import load_target
 from drafterforge.training.inputs import answer_prompts, features_of
@@ -19,6 +19,6 @@ def run(cfg: Config) -> Path:
     answers = answer_prompts(cfg, target, prompts)
     if cfg.data.features == "cached":
         features_of(cfg, target, answers)
-    typed = f"domain={cfg.domain.name} answers={answers.path.name}{typed_target(cfg)}"
+    typed = f"domain={cfg.domain.name} answers={answers.path.name}{target_flags(cfg)}"
     print(f"wrote {answers.path}; next: drafterforge train-drafter {typed}")
     return answers.path

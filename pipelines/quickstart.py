@@ -14,12 +14,12 @@ from drafterforge import __version__
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.staging import drop_staging, open_staging
-from drafterforge.assembly.pools import RETRIEVAL, pool_names, retrieval_of
-from drafterforge.assembly.runs import RunsFolder, open_drafter
+from drafterforge.assembly.pools import RETRIEVAL, pool_names, retrieval_for
+from drafterforge.assembly.runs import RunsFolder, drafter_manifest
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import QuickstartConfig
 from drafterforge.config.compose import to_dict
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.names import JOINT, parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say, table_console
@@ -57,7 +57,7 @@ def run(cfg: Config) -> Path:
     warn_if_busy()
     target = load_target(cfg.target)
     say(f"target: {target.name}, {target.dtype} on {target.device}")
-    runs, domain = RunsFolder(cfg.runs_dir, target), cfg.domain.alone
+    runs, domain = RunsFolder(cfg.runs_dir, target), cfg.domain.answers_domain
     generalist, expert = parents_of(cfg, target)
     names = [name for name in pool_names(runs, cfg.pool.drafters) if name != cfg.name]
     recorded_answers = find_answers(cfg, target) if prompts is None else None
@@ -66,12 +66,12 @@ def run(cfg: Config) -> Path:
     staging = open_measurements(cfg, target, path, names, requests)
     clock = StepClock("quickstart", STEPS, staging / "seconds.json", began)
 
-    retrieval = retrieval_of(runs, names, cfg.domain.name)
+    retrieval = retrieval_for(runs, names, cfg.domain.name)
     first = show_pool(cfg, target, names, retrieval, requests, staging)
     clock.done("open", f"opened the pool {', '.join(names)}, and timed it beside plain decoding")
 
     answers = recorded_answers or find_answers(cfg, target, prompts)
-    manifest = open_drafter(train(cfg, target, answers), target)
+    manifest = drafter_manifest(train(cfg, target, answers), target)
     training = training_figures(answers.rows("train", domain), manifest)
     clock.done("tune", f"{describe_training(cfg, training)}; {split_sizes(cfg, answers, len(requests))}")
 
@@ -107,7 +107,7 @@ def run(cfg: Config) -> Path:
     print_table(report, table_console())
     print(drafter_verdict(report, cfg.name))
     print_noise(report)
-    typed = f"bundle={cfg.name}{typed_target(cfg)}"
+    typed = f"bundle={cfg.name}{target_flags(cfg)}"
     print(f'wrote {file} and {copy} after {clock.total / 60:.1f} min; next: drafterforge generate {typed} prompt="..."')
     require_lossless(report, file)
     return copy

@@ -10,10 +10,10 @@ from typing import Any
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.run import artifact_run
-from drafterforge.assembly.runs import open_drafter
+from drafterforge.assembly.runs import drafter_manifest
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say, table_console
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
@@ -55,7 +55,7 @@ def run(cfg: Config) -> Path:
         rows=rows,
         curves={"mismatches": mismatches, "references": references.rows if references else []},
         config={"eval": to_dict(cfg.eval), "runtime": to_dict(cfg.runtime), "domain": cfg.domain.name},
-        parents=[open_drafter(path, target), *answers.manifests],
+        parents=[drafter_manifest(path, target), *answers.manifests],
     )
     print_table(report, table_console())
     print(split_sizes(cfg, answers, rows[0]["num_prompts"]))
@@ -64,7 +64,7 @@ def run(cfg: Config) -> Path:
         comparison |= {"rows": references.rows, "curves": references.curves}
         print_table(comparison, table_console())
         print(drafter_verdict(comparison, path.name))
-    typed = f"drafter={fastest_setting(references, path.name)}{typed_target(cfg)}"
+    typed = f"drafter={fastest_setting(references, path.name)}{target_flags(cfg)}"
     print(f'wrote {path}; next: drafterforge generate {typed} prompt="..."')
     return path
 
@@ -107,7 +107,7 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
             "features": cfg.data.features,
             **answers.recorded_settings,
         },
-        answers_domain=cfg.domain.alone,
+        answers_domain=cfg.domain.answers_domain,
         parent=parent,
         origin=origin,
         batches=lambda: packed(cfg, answers, features(), "train", seed=cfg.seed),

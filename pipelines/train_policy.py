@@ -9,7 +9,7 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import to_dict
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.calibration import (
@@ -76,7 +76,7 @@ def run(cfg: Config) -> Path:
     report, file = write_policy_report(cfg, target, path.name, "schedules, held out", rows, curves, path)
     console.print_live_schedules(report["rows"])
     console.print_noise(report)
-    typed = f"drafter={cfg.drafter} pool.scheduler={path.name}{typed_target(cfg)}"
+    typed = f"drafter={cfg.drafter} pool.scheduler={path.name}{target_flags(cfg)}"
     print(f'wrote {path} and {file}; next: drafterforge generate {typed} prompt="..."')
     return path
 
@@ -88,7 +88,7 @@ def run_router(cfg: Config, target: Target, path: Path) -> Path:
     if rows:
         console.print_router(rows)
         say(f"router: {rows[0]['accuracy']:.1%} of {rows[0]['num_prompts']} held-out prompts as written, {path}")
-    typed = f"drafter=pool pool.selector=router pool.router={path.name}{typed_target(cfg)}"
+    typed = f"drafter=pool pool.selector=router pool.router={path.name}{target_flags(cfg)}"
     print(f'next: drafterforge generate {typed} prompt="..."')
     return path
 
@@ -123,5 +123,5 @@ def write_policy_report(
 
 def profile_curves(cfg: Config, profile: LatencyProfile) -> dict[str, Any]:
     """The latency profile that priced the schedules, as the report names it."""
-    again = f"drafterforge calibrate drafter={cfg.drafter}{typed_target(cfg)} overwrite=true"
+    again = f"drafterforge calibrate drafter={cfg.drafter}{target_flags(cfg)} overwrite=true"
     return {"profile": profile.device, "profile_error": profile.errors.get("total"), "again": again}

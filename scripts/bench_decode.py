@@ -34,7 +34,7 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.assembly.runs import open_any
+from drafterforge.assembly.runs import open_for_decoding
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
@@ -227,7 +227,7 @@ def compare_numerics(
 ) -> dict[str, float]:
     """Time of a cycle and mismatches of `numerics=invariant` beside `fast`, in bfloat16."""
     target = load_target(TargetConfig(dtype="bfloat16"))
-    drafter = None if folder is None else open_any(folder, target)
+    drafter = None if folder is None else open_for_decoding(folder, target)
     prompts = held_out_prompts(target, args.invariant_prompts, POOL_DOMAINS)
     fast, exact = (our_methods(target, drafter, tree, retrieval, numerics) for numerics in ("fast", "invariant"))
     for method in exact:
@@ -291,7 +291,7 @@ def main() -> None:
         return
     target = load_target(TargetConfig(dtype=args.dtype))
     dtype, device = str(target.dtype).removeprefix("torch."), describe_device(target.device)
-    drafter = None if folder is None else open_any(folder, target)
+    drafter = None if folder is None else open_for_decoding(folder, target)
     tree = default_shape(target.device, target.dtype)
     retrieval = default_shape(target.device, target.dtype, "retrieval")
     prompts = held_out_prompts(target, args.prompts, POOL_DOMAINS)
@@ -303,7 +303,7 @@ def main() -> None:
     if drafter is not None:
         fresh = load_target(replace(TargetConfig(), dtype=args.dtype))  # the recorder changes its methods
         cycles = 2 if args.quick else 10
-        figures |= time_forward_passes(fresh, open_any(folder, fresh), tree, prompts[0], cycles)
+        figures |= time_forward_passes(fresh, open_for_decoding(folder, fresh), tree, prompts[0], cycles)
     verify_ms = time_verification(target, 256, 3 if args.quick else 15)
     figures["verify16_over_one"] = verify_ms[16] / verify_ms[1]
     table = Table(title="one target pass by nodes, after 256 tokens", title_justify="left")
@@ -314,7 +314,7 @@ def main() -> None:
     console.print(table)
     if target.dtype != torch.float32:
         exact = load_target(TargetConfig(dtype="float32"))
-        methods = our_methods(exact, None if folder is None else open_any(folder, exact), tree, retrieval)
+        methods = our_methods(exact, None if folder is None else open_for_decoding(folder, exact), tree, retrieval)
         take_turns(methods, prompts, args.max_new_tokens)
     figures["mismatches_fp32"] = count_mismatches(methods)
     if args.invariant_prompts:

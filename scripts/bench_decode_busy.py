@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.locate import SHIPPED
-from drafterforge.assembly.runs import open_any
+from drafterforge.assembly.runs import open_for_decoding
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
 from drafterforge.evaluation.held_out import held_out_prompts
@@ -51,7 +51,7 @@ def answer_lines(folder: Path, dtype: str, count: int) -> None:
     """Decode for each line of stdin, `METHOD PROMPT_NUMBER`; print tokens, seconds and CPU seconds as JSON."""
     target = load_target(TargetConfig(dtype=dtype))
     shape = default_shape(target.device, target.dtype)
-    engines = {PLAIN: Engine(target, None), TREE: Engine(target, open_any(folder, target), shape)}
+    engines = {PLAIN: Engine(target, None), TREE: Engine(target, open_for_decoding(folder, target), shape)}
     prompts = held_out_prompts(target, len(POOL_DOMAINS), POOL_DOMAINS)
     for engine in engines.values():
         engine.generate([prompts[0]], 8)

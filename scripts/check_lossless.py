@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.assembly.runs import open_any
+from drafterforge.assembly.runs import open_for_decoding
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.hybrid.model import HybridDrafter
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         alone: dict[str, tuple[Drafter, str]] = {name: (drafter, "retrieval") for name, drafter in retrievals.items()}
         if folder is None:
             return alone
-        drafter = open_any(folder, target)
+        drafter = open_for_decoding(folder, target)
         hybrids = {f"eagle3+{name}": (HybridDrafter(drafter, r), "hybrid") for name, r in retrievals.items()}
         return {"eagle3": (drafter, "eagle3"), **hybrids, **alone}
 

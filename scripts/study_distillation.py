@@ -19,7 +19,7 @@ from study_comparison import runs_of, verdict
 from study_plan import PLAN, read_plan
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.artifacts.typed import read_json
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.errors import DrafterforgeError
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from drafterforge.artifacts.typed import typed
+from drafterforge.artifacts.json_input import parse_as
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import load_config, to_dict
 from drafterforge.errors import ConfigError
@@ -44,7 +44,7 @@ class Plan:
 
 def read_plan(path: Path) -> Plan:
     """Raises ConfigError if a base or the noise study does not exist."""
-    plan = typed(Plan, yaml.safe_load(path.read_text()), path.name)
+    plan = parse_as(Plan, yaml.safe_load(path.read_text()), path.name)
     for name, study in plan.studies.items():
         if study.base not in study.variants:
             labels = ", ".join(study.variants)

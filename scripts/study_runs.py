@@ -15,9 +15,9 @@ from study_plan import Plan, compose
 
 import drafterforge
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.artifacts.typed import read_json
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.progress import say
 from drafterforge.data.joined import JoinedAnswers

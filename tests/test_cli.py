@@ -212,15 +212,15 @@ MISTAKES = {
     "own domain without prompts": (
         ["train-drafter", "domain=kubernetes"],
         "no domain named 'kubernetes' (have: chat, general, math, medical, python, science, sql, summarization, "
-        "translation); a domain of your own is typed with data=jsonl path=FILE.jsonl or data=hf",
+        "translation); for a domain of your own, also type data=jsonl path=FILE.jsonl or data=hf",
     ),
     "own domain with an odd name": (
         ["train-drafter", "domain=my/domain", "data=jsonl", "path=x.jsonl"],
-        "the name of a domain is made of letters, digits, - and _, got domain=my/domain",
+        "a domain's name may contain letters, digits, - and _ only, got domain=my/domain",
     ),
     "missing value": ([*TRAIN, "seed=???"], "seed needs a value"),
     "missing file": ([*TRAIN, "data=jsonl"], "data=jsonl needs a file: type path=FILE.jsonl"),
-    "file without jsonl": ([*TRAIN, "path=x.jsonl"], "for prompts type data=jsonl path=FILE.jsonl"),
+    "file without jsonl": ([*TRAIN, "path=x.jsonl"], "for a file of prompts type data=jsonl path=FILE.jsonl"),
     "syntax": ([*TRAIN, "trainer.betas=[0.9"], "trainer.betas=[0.9 cannot be read"),
     "sweep": ([*TRAIN, "trainer.lr=1,2"], "trainer.lr takes one value"),
     "interpolation": ([*TRAIN, "trainer.lr=${nothing}"], "trainer.lr: Interpolation key"),
@@ -272,7 +272,7 @@ def test_an_error_of_ours_is_found_behind_the_one_a_library_raised_from_it(pipel
 )
 def test_ctrl_c_is_one_line(error, pipeline, capsys):
     pipeline.error = error
-    assert "interrupted; what was finished is kept" in _one_line(capsys, *TRAIN, code=130)
+    assert "interrupted; finished work is kept" in _one_line(capsys, *TRAIN, code=130)
     assert _one_line(capsys, "generate", "prompt=x", code=130) == "drafterforge: interrupted"
 
 

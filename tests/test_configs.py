@@ -108,8 +108,8 @@ def test_the_natural_prompts_recipe_is_for_jsonl_and_calls_domains_as_we_do():
 
 
 def test_a_mixture_picks_answers_by_no_domain():
-    assert _compose("train-drafter", "domain=sql").domain.alone == "sql"
-    assert _compose("train-drafter", "domain=general").domain.alone == ""
+    assert _compose("train-drafter", "domain=sql").domain.answers_domain == "sql"
+    assert _compose("train-drafter", "domain=general").domain.answers_domain == ""
 
 
 def test_quickstart_tunes_on_other_prompts_than_experts_learned_from():
@@ -131,7 +131,7 @@ def test_every_yaml_belongs_to_a_command():
 def test_help_shows_the_values_that_would_be_composed(command):
     row = COMMANDS[command]
     composed = catalogue.flat(to_dict(_compose(command)), "", dict.fromkeys(LEAVES))
-    shown = catalogue.default_values(row.name, catalogue.narrowed(row.name, row.config, {}))
+    shown = catalogue.default_values(row.name, catalogue.narrow_to_choices(row.name, row.config, {}))
     differing = {key for key in shown if shown[key] != composed[key]}
     assert all(key.startswith("domain.") or key == "path" for key in differing)
 
@@ -176,7 +176,7 @@ def test_a_kind_of_drafter_registered_from_python_brings_its_keys(monkeypatch):
     class Ngram(DrafterConfig):
         width: int = setting(3, "tokens that are looked up")
 
-    monkeypatch.setitem(catalogue.ADDED, "drafter", {})
+    monkeypatch.setitem(catalogue.REGISTERED, "drafter", {})
     monkeypatch.setitem(DRAFTERS, "ngram", Ngram)
     register_drafter("ngram", Ngram)
     config = _compose("train-drafter", "drafter=ngram", "drafter.width=5").drafter
@@ -320,7 +320,7 @@ def test_shorthands_stand_for_data_keys():
 @pytest.mark.parametrize("source", ["data=jsonl", "data=hf"])
 def test_prompts_of_one_s_own_make_a_domain_of_any_name(name, source):
     domain = _compose("prepare-data", f"domain={name}", source).domain
-    assert domain == DomainConfig(name=name, grammar=False) and domain.alone == name
+    assert domain == DomainConfig(name=name, grammar=False) and domain.answers_domain == name
     with pytest.raises(ConfigError, match=f"no domain named '{name}'"):
         _compose("prepare-data", f"domain={name}")
 

@@ -8,7 +8,7 @@ import pytest
 
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import load_config
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,10 @@ from drafterforge.config.hints import typed_target
 def test_what_was_typed_of_the_target_and_the_runs_is_typed_again(typed):
     words = ["domain=sql", *shlex.split(typed)]
     config = load_config("train_drafter", TrainDrafterConfig, words)
-    suggested = typed_target(config)
+    suggested = target_flags(config)
     again = load_config("train_drafter", TrainDrafterConfig, ["domain=sql", *shlex.split(suggested)])
     assert again == config and len(shlex.split(suggested)) == len(shlex.split(typed))
 
 
 def test_nothing_is_suggested_for_the_defaults():
-    assert typed_target(load_config("train_drafter", TrainDrafterConfig, ["domain=sql"])) == ""
+    assert target_flags(load_config("train_drafter", TrainDrafterConfig, ["domain=sql"])) == ""

@@ -95,7 +95,7 @@ def test_a_bar_inside_a_bar_is_drawn_below_it(terminal):
 def test_a_log_gets_dated_lines_even_while_a_step_hangs(log_file, monkeypatch):
     monkeypatch.setattr(progress, "LINE_S", 0.05)
     with progress.bar("training", 10, completed=4) as bar:
-        bar.advance(1, shown="loss 2.5")
+        bar.advance(1, status="loss 2.5")
         deadline = time.perf_counter() + 5
         while log_file.getvalue().count("\n") < 2 and time.perf_counter() < deadline:
             time.sleep(0.01)

@@ -1,1 +1,1 @@
-"""Folders that one command hands the next: whole or absent, named and hashed by a manifest."""
+"""Artifacts: the folders that one command writes and the next reads, each with a manifest that hashes its files."""

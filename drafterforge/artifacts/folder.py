@@ -1,7 +1,7 @@
-"""Artifact folders appear whole, by one rename, or not at all.
+"""Write, open and reuse artifact folders; a folder appears by one rename when it is complete.
 
-A writer holds a lock on its temporary folder, and the kernel drops that lock when the writer dies:
-so what a dead writer left behind can be told from what a live one is still filling.
+A writer locks its temporary folder. The kernel releases the lock when the process ends, so an unlocked temporary
+folder is the leftover of a dead writer and may be deleted.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import Any
 from drafterforge.artifacts.atomic import (
     file_sha256,
     lock_folder,
-    one_line,
+    report_full_disk,
+    report_write_errors,
     sync_folder,
     write_bytes_atomic,
 )
 from drafterforge.artifacts.manifest import MANIFEST, Manifest, first_difference, plain_json
 from drafterforge.errors import ArtifactError
 
-MADE_BY = {
+COMMANDS = {  # that make each kind of artifact
     "answers": "prepare-data",
     "features": "prepare-data",
     "drafters": "train-drafter",
@@ -50,10 +51,10 @@ def write_artifact(
     metrics: dict[str, Any] | None = None,
     replace: bool = False,
 ) -> Iterator[Path]:
-    """Yields a temporary sibling folder to fill; on success it becomes the artifact at `path`.
+    """Yields a temporary folder to fill, which becomes the artifact at `path` when the block ends.
 
-    `metrics` is read when the block ends, so it may be filled inside it. A kill at any moment
-    leaves the old artifact or the new one; an exception in the block leaves what was there before.
+    `metrics` is read when the block ends, so the block may fill it. A kill at any moment leaves the old artifact or the
+    new one. An exception in the block leaves the old one.
     """
     path = Path(os.path.abspath(path))
     with write_folder(path, lambda: refuse_to_overwrite(path, replace)) as folder:
@@ -74,22 +75,22 @@ def write_artifact(
 
 @contextlib.contextmanager
 def write_folder(path: Path | str, check: Callable[[], None]) -> Iterator[Path]:
-    """Yields a temporary sibling folder to fill; on success it becomes the folder at `path`, by one rename.
+    """Yields a temporary folder to fill, which is renamed to `path` when the block ends.
 
-    check: raises if what is at `path` must stay; called before and after the block.
+    check: called before and after the block; raises if the present content of `path` must not be replaced.
     """
     path = Path(os.path.abspath(path))
-    with one_line(path, every=True):
+    with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _clear_stale(path)
         check()
         folder, lock = _locked_sibling(path)
     try:
-        with one_line(path):
+        with report_full_disk(path):
             yield folder
-        with one_line(path, every=True):
+        with report_write_errors(path):
             check()
-            _move_into_place(folder, path)
+            _publish(folder, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
@@ -103,36 +104,36 @@ def open_artifact(
     target: str | None = None,
     verify: bool = True,
 ) -> Manifest:
-    """Returns the manifest of a whole artifact of this kind and target, or says what is wrong.
+    """The manifest of a complete artifact of this kind and target; ArtifactError if anything does not match.
 
-    `verify=False` checks that every file is there with its size, but does not hash it. A target is
-    compared by fingerprint where one is given, else by name.
+    verify: hash every file; False compares sizes only. The target is compared by fingerprint if one is given, else by
+    name.
     """
     path = Path(os.path.abspath(path))
-    manifest = _read_whole(path, kind, verify)
+    manifest = _read_complete(path, kind, verify)
     if manifest.kind != kind:
         raise ArtifactError(
-            f"{path} holds {manifest.kind} {manifest.name!r}, but {kind} are wanted; "
-            f"type `drafterforge {MADE_BY.get(kind, 'inspect PATH')}` to make them"
+            f"{path} holds {manifest.kind} {manifest.name!r}, expected {kind}; "
+            f"type `drafterforge {COMMANDS.get(kind, 'inspect PATH')}` to make them"
         )
     if target_fingerprint is not None and manifest.target_fingerprint != target_fingerprint:
         raise ArtifactError(
             f"{path} was made for target {manifest.target!r} with fingerprint "
             f"{manifest.target_fingerprint}, but target {target or manifest.target!r} has "
-            f"fingerprint {target_fingerprint}; {_for_other_target(manifest, target)}"
+            f"fingerprint {target_fingerprint}; {_target_hint(manifest, target)}"
         )
     if target_fingerprint is None and target is not None and manifest.target != target:
         raise ArtifactError(
             f"{path} was made for target {manifest.target!r}, but the target is {target!r}; "
-            f"{_for_other_target(manifest, target)}"
+            f"{_target_hint(manifest, target)}"
         )
     return manifest
 
 
-def is_whole(path: Path | str, *, verify: bool = False) -> bool:
-    """Whether an artifact of any kind is there with all its files (and hashes, with `verify`)."""
+def is_complete(path: Path | str, *, verify: bool = False) -> bool:
+    """Whether `path` holds an artifact of any kind with all its files.  verify: also compare their hashes."""
     try:
-        _read_whole(Path(os.path.abspath(path)), "artifact", verify)
+        _read_complete(Path(os.path.abspath(path)), "artifact", verify)
     except ArtifactError:
         return False
     return True
@@ -148,10 +149,10 @@ def reuse_artifact(
     overwrite: bool = False,
     name_key: str = "name",
 ) -> Manifest | None:
-    """Returns the artifact at `path` if it was made with this config; None if one is to be made.
+    """The manifest of the artifact at `path` if it was made with this config; None if it has to be made.
 
-    One with another config or target, or a damaged one, is refused; with `overwrite`, given up.  name_key: what one
-    types to call it otherwise.
+    A damaged artifact, or one of another config or target, raises ArtifactError; with `overwrite` it counts as absent.
+    name_key: the key that a user types to give the artifact another name.
     """
     path = Path(os.path.abspath(path))
     restore_interrupted(path)
@@ -173,7 +174,7 @@ def reuse_artifact(
 
 
 def restore_interrupted(path: Path | str) -> None:
-    """Puts back the old artifact if its writer died between moving it aside and the new one in."""
+    """Move the old artifact back to `path` if its writer died between the two renames of a replacement."""
     path = Path(os.path.abspath(path))
     if path.exists():
         return
@@ -185,32 +186,32 @@ def restore_interrupted(path: Path | str) -> None:
             os.close(lock)
 
 
-def _read_whole(path: Path, kind: str, verify: bool) -> Manifest:
+def _read_complete(path: Path, kind: str, verify: bool) -> Manifest:
     restore_interrupted(path)
-    again = f"type `drafterforge {MADE_BY[kind]}`" if kind in MADE_BY else "make it first"
+    make_hint = f"type `drafterforge {COMMANDS[kind]}`" if kind in COMMANDS else "make it first"
     if not path.is_dir():
-        raise ArtifactError(f"no {kind} at {path}; {again}")
+        raise ArtifactError(f"no {kind} at {path}; {make_hint}")
     if not (path / MANIFEST).is_file():
-        raise ArtifactError(f"{path} is no drafterforge artifact: it has no {MANIFEST}; {again}")
+        raise ArtifactError(f"{path} is not a drafterforge artifact: it has no {MANIFEST}; {make_hint}")
     manifest = Manifest.read(path)
-    command = MADE_BY.get(manifest.kind)
-    anew = f"type `drafterforge {command} overwrite=true`" if command else "make it again"
-    for name, wanted in manifest.files.items():
+    command = COMMANDS.get(manifest.kind)
+    remake_hint = f"type `drafterforge {command} overwrite=true`" if command else "make it again"
+    for name, entry in manifest.files.items():
         file = path / name
         if not file.is_file():
-            raise ArtifactError(f"{file} is missing; {anew}")
+            raise ArtifactError(f"{file} is missing; {remake_hint}")
         size = file.stat().st_size
-        if size != wanted["bytes"]:
-            raise ArtifactError(f"{file} has {size} bytes, but {wanted['bytes']} were written; {anew}")
-        if verify:
-            found = file_sha256(file)
-            if found != wanted["sha256"]:
-                raise ArtifactError(f"{file} is damaged: sha256 {found}, but {wanted['sha256']} was written; {anew}")
+        if size != entry["bytes"]:
+            raise ArtifactError(f"{file} has {size} bytes, but {entry['bytes']} were written; {remake_hint}")
+        if verify and (sha256 := file_sha256(file)) != entry["sha256"]:
+            raise ArtifactError(
+                f"{file} is damaged: its sha256 is {sha256}, but {entry['sha256']} was written; {remake_hint}"
+            )
     return manifest
 
 
 def hash_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns the sha256 and size of every file in a folder that has no manifest yet."""
+    """The sha256 and size of every file in a folder that has no manifest yet, by relative posix name."""
     assert not (folder / MANIFEST).exists(), "the manifest is written here, not by the caller"
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
@@ -229,14 +230,14 @@ def _sync(folder: Path) -> None:
     sync_folder(folder)
 
 
-def _move_into_place(folder: Path, path: Path) -> None:
+def _publish(folder: Path, path: Path) -> None:
     _sync(folder)
     if not path.exists():
         os.rename(folder, path)
         sync_folder(path.parent)
         return
     aside = _sibling(path, "old")
-    lock = lock_folder(path)  # a live writer's folder aside is left alone by restore_interrupted
+    lock = lock_folder(path)  # keeps restore_interrupted of another process from moving the old artifact back
     try:
         os.rename(path, aside)
         try:
@@ -252,20 +253,20 @@ def _move_into_place(folder: Path, path: Path) -> None:
 
 
 def refuse_to_overwrite(path: Path, replace: bool, marker: str = MANIFEST, name_key: str = "name") -> None:
-    """Raises if what is at `path` must stay: anything but a folder with this file, and that too without `replace`.
+    """ArtifactError if `path` may not be replaced: it is foreign, or it is ours and `replace` is false.
 
-    name_key: what one types to call it otherwise.
+    marker: the file that shows that a folder is ours.  name_key: the key that a user types for another name.
     """
     if not path.exists():
         return
     if not path.is_dir() or (any(path.iterdir()) and not (path / marker).exists()):
-        raise ArtifactError(f"{path} is there and no drafterforge artifact; type {name_key}=OTHER, or move it")
+        raise ArtifactError(f"{path} exists and is not a drafterforge artifact; type {name_key}=OTHER, or move it")
     if not replace and any(path.iterdir()):
         raise ArtifactError(f"{path} exists already; type overwrite=true to replace it, or {name_key}=OTHER")
 
 
 def _clear_stale(path: Path) -> None:
-    """Removes what dead writers of `path` left; a lock tells a live writer's folder."""
+    """Delete temporary folders of `path` whose writers are dead: they are not locked."""
     restore_interrupted(path)
     escaped = _glob_escape(path.name)
     for pattern in (f".{escaped}.tmp-*", f".{escaped}.old-*"):
@@ -287,15 +288,15 @@ def _locked_sibling(path: Path) -> tuple[Path, int]:
         lock = lock_folder(folder)
         if lock is not None and folder.exists():
             return folder, lock
-        if lock is not None:  # another writer took it for stale, between mkdir and lock
+        if lock is not None:  # another writer deleted the folder as stale, between mkdir and lock
             os.close(lock)
     raise ArtifactError(f"cannot lock a folder in {path.parent}; type runs_dir=FOLDER on a local disk")
 
 
-def _for_other_target(manifest: Manifest, target: str | None) -> str:
-    command = f"drafterforge {MADE_BY.get(manifest.kind, 'inspect PATH')}"
+def _target_hint(manifest: Manifest, target: str | None) -> str:
+    command = f"drafterforge {COMMANDS.get(manifest.kind, 'inspect PATH')}"
     if target is None or target == manifest.target:
-        return f"type `{command} overwrite=true` to make it anew for this target"
+        return f"type `{command} overwrite=true` to make it again for this target"
     return f"type target={manifest.target}, or `{command} target={target}` to make one for that target"
 
 

@@ -1,4 +1,4 @@
-"""Files, folders and artifacts that a config names are looked for before anything heavy is imported."""
+"""Check that the files and artifacts that a config names exist, before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.config.catalogue import SHORTHANDS
 from drafterforge.config.drafter import NO_PARENT
-from drafterforge.config.hints import command_for, command_for_answers, typed_target
+from drafterforge.config.hints import command_for, command_for_answers, target_flags
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError
 
 
 def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
-    """Refuse a config whose target, files or artifacts are not there; exempt: kinds that are not looked for."""
+    """ArtifactError if the target, a file or an artifact of a config is missing.  exempt: kinds not looked for."""
     for key, value, kind in _inputs(cfg):
         if kind in exempt:
             continue
@@ -28,12 +28,12 @@ def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
                 raise ArtifactError(f"{short}={value}: there is no such file or folder")
         elif value not in NO_PARENT:
             hint = command_for_answers(cfg, value, key) if kind == "answers" else command_for(value)
-            hint += typed_target(cfg)
+            hint += target_flags(cfg)
             find_artifact(cfg.runs_dir, cfg.target.folder_name, kind, value, hint=hint)
 
 
 def _inputs(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
-    """Key, value and kind of every target, and of every path and artifact that is given."""
+    """Key, value and kind of every target, path and artifact that the config names."""
     for entry in fields(config):
         key, value = prefix + entry.name, getattr(config, entry.name)
         if isinstance(value, TargetConfig):

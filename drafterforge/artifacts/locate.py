@@ -1,4 +1,4 @@
-"""Where artifacts live: `runs/<target>/<kind>/<name>`, or with the package; an input takes a name or a path."""
+"""Find artifacts by name or by path: in `runs/<target>/<kind>/<name>`, then among those shipped with the package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drafterforge.errors import ArtifactError
 
 
 def artifact_dir(runs_dir: Path | str, target: str, kind: str, name: str) -> Path:
-    """Returns the folder of a named artifact, whether or not it exists."""
+    """The folder of a named artifact, which need not exist."""
     for key, value in (("target.name", target), ("name", name)):
         if not value or value.startswith(".") or "/" in value or os.sep in value or "\0" in value:
             raise ArtifactError(
@@ -20,21 +20,21 @@ def artifact_dir(runs_dir: Path | str, target: str, kind: str, name: str) -> Pat
     return Path(runs_dir) / target / kind / name
 
 
-MOST_NAMES = 12  # that an error lists
-SHIPPED = Path(__file__).parent.parent / "shipped"  # artifacts of the embedded target that come with the package
+MAX_NAMES = 12  # names that an error lists
+SHIPPED = Path(__file__).parent.parent / "shipped"  # artifacts of the embedded target, part of the package
 
 
 def list_artifacts(runs_dir: Path | str, target: str, kind: str) -> list[str]:
-    """Returns the names of the artifacts of one kind that a target has, shipped ones included, sorted."""
+    """Sorted names of a target's artifacts of one kind, shipped ones included."""
     folders = Path(runs_dir) / target / kind, SHIPPED / target / kind
-    found = [path.parent.name for folder in folders for path in folder.glob(f"*/{MANIFEST}")]
-    return sorted({name for name in found if name[0] != "."})
+    names = {path.parent.name for folder in folders for path in folder.glob(f"*/{MANIFEST}")}
+    return sorted(name for name in names if name[0] != ".")
 
 
 def find_artifact(runs_dir: Path | str, target: str, kind: str, name_or_path: str | Path, *, hint: str = "") -> Path:
-    """Returns the folder of an artifact given by name or by path; what is in `runs_dir` comes before what is shipped.
+    """The folder of an artifact given by name or by path; `runs_dir` is searched before the shipped artifacts.
 
-    When it is missing, the error says what there is, and `hint`: the command that would make it.
+    hint: the command that would make the artifact; the error of a missing one names it.
     """
     text = str(name_or_path)
     is_name = bool(text) and "/" not in text and os.sep not in text and not text.startswith((".", "~"))
@@ -48,8 +48,8 @@ def find_artifact(runs_dir: Path | str, target: str, kind: str, name_or_path: st
         if (path / MANIFEST).is_file():
             return path
     names = list_artifacts(runs_dir, target, kind)
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    there = f"there is: {', '.join(names[:MOST_NAMES])}{more}" if names else "there are none yet"
-    todo = f"; type `{hint}`" if hint else ("; type one of these names, or a path" if names else "")
-    what = f"{kind} named {text!r}" if is_name else f"{kind} at {text!r}"
-    raise ArtifactError(f"no {what} for target {target!r} in {runs_dir} ({there}){todo}")
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    available = f"available: {', '.join(names[:MAX_NAMES])}{more}" if names else "there are none yet"
+    suggestion = f"; type `{hint}`" if hint else ("; type one of these names, or a path" if names else "")
+    missing = f"{kind} named {text!r}" if is_name else f"{kind} at {text!r}"
+    raise ArtifactError(f"no {missing} for target {target!r} in {runs_dir} ({available}){suggestion}")

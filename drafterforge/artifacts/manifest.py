@@ -1,4 +1,4 @@
-"""The `manifest.json` of an artifact: what it is, for which target, and the hash of every file."""
+"""The `manifest.json` of an artifact: its kind, name, target, config, parents, and the hash of every file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drafterforge import __version__
 from drafterforge.errors import ArtifactError
 
 MANIFEST = "manifest.json"
-SCHEMA_VERSION = 1  # raised when a manifest of this version would be misread by older code
+SCHEMA_VERSION = 1  # incremented when older code would misread a manifest
 
 _TYPES = {
     "kind": str,
@@ -31,13 +31,11 @@ _TYPES = {
     "created": str,
     "drafterforge_version": str,
 }
-
-
-HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{56}\b")  # of an artifact; its beginning tells which
+HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{56}\b")  # a sha256; messages keep its first 8 digits
 
 
 def plain_json(value: Any) -> Any:
-    """Returns `value` as JSON gives it back: lists for tuples, text for paths, null for NaN."""
+    """`value` as a JSON round trip returns it: lists for tuples, text for paths, None for NaN."""
     if isinstance(value, Mapping):
         return {str(key): plain_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -52,22 +50,22 @@ def plain_json(value: Any) -> Any:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Returns the one spelling of `value` that is hashed: sorted keys, no spaces, UTF-8."""
+    """The canonical JSON of `value`, which is hashed: sorted keys, no spaces, UTF-8."""
     text = json.dumps(plain_json(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
 
 
-def first_difference(found: Any, wanted: Any, key: str = "") -> str:
-    """Returns one line on the first key whose value differs, '' if none does."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        for name in sorted(found.keys() | wanted.keys()):
-            line = first_difference(found.get(name), wanted.get(name), f"{key}.{name}" if key else name)
+def first_difference(stored: Any, current: Any, key: str = "") -> str:
+    """One line about the first key whose stored and current values differ; empty if none does."""
+    if isinstance(stored, dict) and isinstance(current, dict):
+        for name in sorted(stored.keys() | current.keys()):
+            line = first_difference(stored.get(name), current.get(name), f"{key}.{name}" if key else name)
             if line:
                 return line
         return ""
-    if found == wanted:
+    if stored == current:
         return ""
-    return f"{key}: {_short(found)} there, {_short(wanted)} now"
+    return f"{key}: {_short(stored)} there, {_short(current)} now"
 
 
 def _short(value: Any) -> str:
@@ -77,7 +75,7 @@ def _short(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artifact is; its `digest` is how a child artifact names it as a parent."""
+    """The content of `manifest.json`; artifacts made from this one name its `digest` among their parents."""
 
     kind: str
     name: str
@@ -97,26 +95,26 @@ class Manifest:
         return hashlib.sha256(canonical_json(asdict(self))).hexdigest()
 
     def as_parent(self) -> dict[str, str]:
-        """Returns the entry that a child's `parents` holds for this artifact."""
+        """The entry for this artifact in the `parents` of another."""
         return {"kind": self.kind, "name": self.name, "sha256": self.digest}
 
     def to_json(self) -> bytes:
-        """Returns the bytes of `manifest.json`; they carry their own digest, so damage shows."""
+        """The bytes of `manifest.json`, with their own digest, by which `read` detects damage."""
         content = plain_json(asdict(self)) | {"digest": self.digest}
         return json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Reads the manifest of an artifact folder, and refuses a damaged or a newer one."""
+        """The manifest of an artifact folder; ArtifactError if it is damaged or of a newer schema version."""
         path = Path(folder) / MANIFEST
         try:
             content = json.loads(path.read_bytes())
         except OSError as error:
             raise ArtifactError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
-            raise ArtifactError(_damaged(path, "it is no JSON")) from error
+            raise ArtifactError(_damaged(path, "it is not JSON")) from error
         if not isinstance(content, dict):
-            raise ArtifactError(_damaged(path, "it is no JSON object"))
+            raise ArtifactError(_damaged(path, "it is not a JSON object"))
         version = content.get("schema_version")
         if isinstance(version, int) and version > SCHEMA_VERSION:
             raise ArtifactError(
@@ -125,19 +123,18 @@ class Manifest:
                 f"{SCHEMA_VERSION}; type `pip install --upgrade drafterforge`"
             )
         digest = content.pop("digest", None)
-        wanted = {item.name for item in fields(cls)}
-        if set(content) != wanted:
-            odd = ", ".join(sorted(wanted ^ set(content)))
-            raise ArtifactError(_damaged(path, f"missing or unknown keys: {odd}"))
+        keys = {field.name for field in fields(cls)}
+        if set(content) != keys:
+            raise ArtifactError(_damaged(path, f"missing or unknown keys: {', '.join(sorted(keys ^ set(content)))}"))
         for key, kind in _TYPES.items():
             if not isinstance(content[key], kind):
-                raise ArtifactError(_damaged(path, f"{key} is no {kind.__name__}"))
+                raise ArtifactError(_damaged(path, f"{key} is not of type {kind.__name__}"))
         for name, entry in content["files"].items():
             if not isinstance(entry, dict) or set(entry) != {"sha256", "bytes"}:
-                raise ArtifactError(_damaged(path, f"files.{name} wants sha256 and bytes"))
+                raise ArtifactError(_damaged(path, f"files.{name} must have the keys sha256 and bytes"))
         manifest = cls(**content)
         if manifest.digest != digest:
-            raise ArtifactError(_damaged(path, "its content does not match its own digest"))
+            raise ArtifactError(_damaged(path, "its content does not match its digest"))
         return manifest
 
 

@@ -1,4 +1,4 @@
-"""How a command makes an artifact: reuse it, or stage resumable work, write it whole and drop the staging folder."""
+"""How a command makes an artifact: reuse an existing one, or stage resumable work, then write the folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drafterforge.artifacts.staging import drop_staging, open_staging, staging_f
 
 
 class NamedTarget(Protocol):
-    """What an artifact says of its target."""
+    """A target as manifests name it."""
 
     name: str
     fingerprint: str
@@ -22,7 +22,7 @@ class NamedTarget(Protocol):
 
 @dataclass(frozen=True)
 class ArtifactRun:
-    """One artifact that is to be made, or is there already; see `artifact_run`."""
+    """An artifact that exists already or has to be made; see `artifact_run`."""
 
     path: Path
     kind: str
@@ -34,7 +34,7 @@ class ArtifactRun:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the artifact: its settings and its target."""
+        """The settings and the target, which determine the artifact's content."""
         return {
             "config": self.settings,
             "target": self.target.name,
@@ -43,16 +43,19 @@ class ArtifactRun:
 
     @property
     def staging_dir(self) -> Path:
-        """Where unfinished work lies, whether or not there is any."""
+        """The folder of unfinished work, which need not exist."""
         return staging_folder(self.path)
 
     def stage(self, **more: Any) -> Path:
-        """The staging folder; emptied if it was begun with other settings.  more: further values that decide shards."""
+        """The staging folder, emptied if it was started with other settings.
+
+        more: further values that determine the content of the shards.
+        """
         return open_staging(self.path, {**self.identity, **more})
 
     @contextlib.contextmanager
     def write(self, metrics: dict[str, Any] | None = None) -> Iterator[Path]:
-        """Yields a folder to fill, which becomes the artifact when the block ends; then drops the staging folder.
+        """Yields a folder to fill, which becomes the artifact when the block ends; then deletes the staging folder.
 
         metrics: read when the block ends, so the block may fill it.
         """
@@ -69,7 +72,7 @@ class ArtifactRun:
         self.drop_staging()
 
     def drop_staging(self) -> None:
-        """Remove unfinished work."""
+        """Delete unfinished work."""
         drop_staging(self.path)
 
 
@@ -83,11 +86,11 @@ def artifact_run(
     overwrite: bool = False,
     name_key: str = "name",
 ) -> ArtifactRun:
-    """The run that makes the artifact at `path`; `.existing` is set if it was made before with equal settings.
+    """The run that makes the artifact at `path`; `existing` is set if it was made before with equal settings.
 
     name_key: the key that a user types to give the artifact another name.
-    Raises ArtifactError if the folder holds an artifact of other settings or another target, or a damaged one;
-    with `overwrite` that one is replaced.
+    Raises ArtifactError if `path` holds a damaged artifact, or one of other settings or another target; with
+    `overwrite` it is replaced instead.
     """
     path = Path(path)
     run = ArtifactRun(path, kind, target, settings, parents, overwrite, existing=None)

@@ -1,1 +1,1 @@
-"""The opener: names, folders or bundles become drafters, pools and engines."""
+"""Open drafters, pools and engines from names, folders or bundles."""

@@ -1,4 +1,4 @@
-"""Drafters of a pool from their folders; experts share the weights of their generalist."""
+"""Load drafters from their folders; LoRA experts share the weights of their generalist."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RETRIEVAL = "retrieval"  # the drafter that needs no training
 
 
 def open_drafters(sources: Sequence[DrafterSource], target: Target) -> dict[str, Drafter]:
-    """Drafters by name, ready to decode; their folders' hashes are the caller's to check."""
+    """Loaded drafters by name; the caller has checked the hashes of their folders."""
     shared: dict[Any, Any] = {}
     return {source.name: kind_named(source.kind).load(source, target, shared) for source in sources}
 
 
 def open_named(names: Sequence[str], source_of: Callable[[str], DrafterSource], target: Target) -> dict[str, Drafter]:
-    """Drafters by name; `general+retrieval` is the first with what the second proposes in its trees."""
+    """Loaded drafters by name; a name such as `general+retrieval` is a hybrid of the two drafters."""
     opened = open_drafters([source_of(part) for part in parts_of(names)], target)
     drafters = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""The engine that a command decodes with: a bundle's, or the target with what `drafter=` names."""
+"""Open the engine of a command: that of `bundle=`, or the target with the drafter of `drafter=`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from drafterforge.assembly.bundles import find_bundle, locate, open_bundle
 from drafterforge.assembly.defaults import AUTO, default_drafter
 from drafterforge.assembly.pools import (
     build_pool,
-    check_alone,
     check_selector,
-    open_alone,
-    say_of_reading,
-    scheduled,
+    check_single_drafter,
+    open_single_drafter,
+    suggest_faster_pool,
+    with_scheduler,
 )
 from drafterforge.assembly.runs import POLICY_COMMAND, ROUTER_COMMAND, RunsFolder, locate_drafter
 from drafterforge.bundle.record import read_record
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.names import parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
@@ -29,73 +29,73 @@ from drafterforge.runtime.shapes import choose_shape
 from drafterforge.selectors import check_options
 from drafterforge.targets.load import load_target, target_name
 
-POOL = "pool"  # what `drafter=` says of all the target's drafters together
+POOL = "pool"  # value of `drafter=` for a pool of the target's drafters
 
 
 def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[Engine, str]:
-    """The engine that is configured, and the name of what it serves."""
+    """The configured engine, and the name of its bundle or target."""
     if cfg.bundle:
         return open_named_bundle(cfg, max_batch)
-    typed = typed_target(cfg)
-    check_engine(cfg.drafter, cfg.pool, cfg.runtime, typed)
-    check_names(cfg.drafter, cfg.pool, cfg.runs_dir, target_name(cfg.target), typed)
+    flags = target_flags(cfg)
+    check_engine(cfg.drafter, cfg.pool, cfg.runtime, flags)
+    check_names(cfg.drafter, cfg.pool, cfg.runs_dir, target_name(cfg.target), flags)
     target = load_target(cfg.target)
     runs = RunsFolder(cfg.runs_dir, target)
     drafter = cfg.drafter
     if drafter == AUTO:
         drafter = default_drafter(runs)
-        drafting = f"{drafter} drafts" if drafter else "nothing drafts"
-        say(f"drafter=auto: {drafting} for {target.name} on this {target.device.type}")
+        choice = f"uses {drafter}" if drafter else "decodes without a drafter"
+        say(f"drafter=auto {choice} for {target.name} on this {target.device.type}")
     if drafter == POOL:
-        say_of_reading(cfg.pool, target)
+        suggest_faster_pool(cfg.pool, target)
     return build_engine(runs, drafter, cfg.pool, cfg.runtime, max_batch), target.name
 
 
-def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig, typed: str = "") -> None:
-    """Refuse settings that contradict each other, before anything is loaded.
+def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig, flags: str = "") -> None:
+    """ConfigError if settings contradict each other; loads nothing.
 
-    typed: keys of a suggested command, see `config.hints.typed_target`.
+    flags: target and runs folder of a suggested command, see `config.hints.target_flags`.
     """
     if drafter == POOL:
-        return check_selector(pool, typed)
-    check_alone(pool, drafter)
+        return check_selector(pool, flags)
+    check_single_drafter(pool, drafter)
     if pool.scheduler and drafter in (AUTO, ""):
         raise ConfigError(f"pool.scheduler={pool.scheduler} needs a drafter; type drafter=NAME or drafter=pool")
-    given = [key for key in ("num_tokens", "depth", "top_k") if getattr(runtime, key) is not None]
-    if pool.scheduler and given:
+    shape_keys = [key for key in ("num_tokens", "depth", "top_k") if getattr(runtime, key) is not None]
+    if pool.scheduler and shape_keys:
         raise ConfigError(
-            f"runtime.{given[0]}= does nothing where pool.scheduler={pool.scheduler} chooses the trees; "
+            f"runtime.{shape_keys[0]}= has no effect when pool.scheduler={pool.scheduler} chooses the trees; "
             "leave one of them out"
         )
 
 
-def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: str, typed: str = "") -> None:
-    """Refuse drafters, policies and routers that are not there, before anything is loaded."""
+def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: str, flags: str = "") -> None:
+    """ArtifactError if a drafter, policy or router does not exist; loads nothing."""
     drafters = {POOL: pool.drafters, AUTO: [], "": []}.get(drafter, [drafter])
     for name in drafters:
         for part in [name] if Path(name).expanduser().exists() else parts_of([name]):
-            locate_drafter(runs_dir, target, part, typed)
+            locate_drafter(runs_dir, target, part, flags)
     for name, hint in ((pool.scheduler, POLICY_COMMAND), (pool.router, ROUTER_COMMAND)):
         if name:
-            find_artifact(runs_dir, target, "policies", name, hint=hint + typed)
+            find_artifact(runs_dir, target, "policies", name, hint=hint + flags)
 
 
 def build_engine(
     runs: RunsFolder, drafter: str, pool: PoolConfig, runtime: RuntimeConfig, max_batch: int = 8
 ) -> Engine:
-    """The engine of a loaded target.  drafter: a name or a folder, `pool`, or empty for plain decoding."""
+    """The engine of a loaded target.  drafter: a name, a folder, `pool`, or empty for plain decoding."""
     target = runs.target
     if drafter == POOL:
         opened, shape = build_pool(pool, runtime, runs)
     else:
-        opened = open_alone(drafter, runs) if drafter else None
+        opened = open_single_drafter(drafter, runs) if drafter else None
         shape = choose_shape(runtime, target.device, target.dtype, kind_name(opened))
-        opened = scheduled(runs, pool.scheduler, drafter, opened)
+        opened = with_scheduler(opened, drafter, pool.scheduler, runs)
     return Engine(target, opened, shape, max_batch, runtime.numerics)
 
 
 def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tuple[Engine, str]:
-    """The engine of a bundle given by name, path or hub id; keys that are given come before its defaults."""
+    """The engine and name of the bundle of `bundle=`; keys that the user typed override its defaults."""
     plain, pool = PoolConfig(), cfg.pool
     if pool.drafters or pool.router or pool.every != plain.every or pool.options:
         raise ConfigError(
@@ -103,14 +103,14 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
             "or pool.scheduler only, or export another bundle"
         )
     if cfg.drafter not in ("", AUTO, POOL):
-        check_alone(pool, cfg.drafter)
+        check_single_drafter(pool, cfg.drafter)
     if pool.scheduler and cfg.drafter not in ("", AUTO, POOL):
         raise ConfigError(
-            f"drafter={cfg.drafter} of a bundle decodes alone, which pool.scheduler={pool.scheduler} does not change; "
+            f"drafter={cfg.drafter} of a bundle decodes without a scheduler, got pool.scheduler={pool.scheduler}; "
             "leave one of them out"
         )
     check_options(pool.selector, ())
-    folder = locate(find_bundle(cfg.bundle, target_name(cfg.target), cfg.runs_dir, typed_target(cfg)))
+    folder = locate(find_bundle(cfg.bundle, target_name(cfg.target), cfg.runs_dir, target_flags(cfg)))
     engine = open_bundle(
         folder,
         target=cfg.target if cfg.target.source == "hf" else None,

@@ -1,4 +1,4 @@
-"""The way in from Python: `drafterforge.load` for targets, `drafterforge.open` for bundles."""
+"""The Python entry points: `drafterforge.load` opens a target, `drafterforge.open` a bundle."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def load(
     runs_dir: str | Path = "runs",
     max_batch: int = 8,
 ) -> TextEngine:
-    """A target with what drafts for it, ready to answer.
+    """Open a target together with a drafter.
 
     Args:
-        target: a name such as `smollm2-135m` (those of `target=` on the command line), a hub id, or a folder with a
-            model. A `TargetConfig` or a loaded target is taken as it is.
-        drafter: the name or the folder of a drafter, two of them in one tree such as `general+retrieval`, or `pool` for
-            all of the target's drafters together. `auto` is the best setting measured so far, see `default_drafter`;
-            None is plain decoding.
-        pool: with `drafter="pool"`: which drafters, and how one is picked for every cycle.
-        runtime: the shape of trees, and numerics.
-        device: `cpu`, `cuda`, or `auto` for a GPU where there is one.
-        dtype: `float32`, `bfloat16`, or `auto` for bfloat16 where the device computes in it.
-        runs_dir: where drafters are looked up by name, before those that come with the package.
-        max_batch: the most prompts that are decoded together.
+        target: a name such as `smollm2-135m` (the choices of `target=` on the command line), a hub id, the folder of a
+            model, a `TargetConfig`, or a loaded target.
+        drafter: the name or folder of a drafter, a hybrid of two such as `general+retrieval`, or `pool` for a pool of
+            the target's drafters. `auto` is the fastest setting measured so far, see `default_drafter`. None decodes
+            without a drafter.
+        pool: for `drafter="pool"`: the drafters, and the selector that picks one for every cycle.
+        runtime: tree shape and numerics.
+        device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
+        dtype: `float32`, `bfloat16`, or `auto` for bfloat16 if the device supports it.
+        runs_dir: where drafters are looked up by name, before those shipped with the package.
+        max_batch: the largest number of prompts that are decoded together.
 
     Raises:
-        DrafterforgeError: in one line, on anything that is missing or does not fit.
+        DrafterforgeError: with a one-line message, if something is missing or does not fit.
     """
     pool, runtime, drafter = pool or PoolConfig(), runtime or RuntimeConfig(), str(drafter or "")
     check_engine(drafter, pool, runtime)
@@ -70,23 +70,23 @@ def open(
     runs_dir: str | Path = "runs",
     max_batch: int = 8,
 ) -> TextEngine:
-    """The target and the drafters of a bundle, checked and ready to answer.
+    """Open the target and the drafters of a bundle; all files are checked first.
 
     Args:
         bundle: a folder, a `.tar` of one, a hub id (`owner/name`, `owner/name@revision`), or the name of a bundle in
             `runs_dir`.
-        target: where the target is, if not where the bundle says: a hub id, a folder, a configuration, or loaded.
-        drafter: a drafter of the bundle that decodes alone; None: as the bundle says.
+        target: a hub id, a folder, a `TargetConfig` or a loaded target, instead of the location that the bundle names.
+        drafter: decode with this drafter of the bundle only; None: as the bundle says.
         selector: what picks the drafter of a cycle; None: as the bundle says.
         scheduler: a policy of the bundle that chooses trees, "" for none; None: as the bundle says.
-        runtime: the shape of trees, and numerics; what it leaves open is as the bundle says.
-        device: `cpu`, `cuda`, or `auto` for a GPU where there is one.
-        dtype: `float32`, `bfloat16`, or `auto` for bfloat16 where the device computes in it.
+        runtime: tree shape and numerics; fields that are None or `auto` are taken from the bundle.
+        device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
+        dtype: `float32`, `bfloat16`, or `auto` for bfloat16 if the device supports it.
         runs_dir: where bundles are looked up by name.
-        max_batch: the most prompts that are decoded together.
+        max_batch: the largest number of prompts that are decoded together.
 
     Raises:
-        DrafterforgeError: in one line, on anything but a whole bundle of this very target.
+        DrafterforgeError: with a one-line message, if the bundle is damaged or was made for another target.
     """
     target = str(target) if isinstance(target, Path) else target
     drafter = "" if drafter in (None, AUTO, POOL) else drafter
@@ -106,7 +106,7 @@ def open(
 
 
 def named_target(text: str, device: str, dtype: str) -> TargetConfig:
-    """The configuration of a target given by name, hub id or folder."""
+    """The configuration of the target with this name, hub id or folder."""
     values = {"name": "", "source": "hf", "model": text}
     if text in catalogue.group_choices("target"):
         values = catalogue.group_values("target", text)
@@ -114,7 +114,7 @@ def named_target(text: str, device: str, dtype: str) -> TargetConfig:
 
 
 def bundle_path(text: str, target: str | TargetConfig | Target | None, runs_dir: str | Path) -> str | Path:
-    """The bundle that a name means, of any target where none is given; a path or a hub id is left as it is."""
+    """The folder of a bundle given by name, of any target if none is given; a path or hub id is returned unchanged."""
     if not is_name(text):
         return text
     if isinstance(target, str):

@@ -1,4 +1,4 @@
-"""Pack drafters, policies and what was measured of them into a bundle that opens as a user would open it."""
+"""Pack drafters, policies and their measured figures into a bundle, and open it once as a test."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import is_name, open_bundle, tokenizer_sha256
 from drafterforge.assembly.engines import POOL, check_names
-from drafterforge.assembly.pools import build_pool, check_selector, pool_names, say_of_reading
+from drafterforge.assembly.pools import build_pool, check_selector, pool_names, suggest_faster_pool
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
 from drafterforge.config.bundle import ExportConfig
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.names import parse_hybrid
 from drafterforge.config.progress import say
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.errors import ArtifactError
 from drafterforge.targets.load import Target, load_target
 
-LICENCES = {"smollm2-135m": "Apache-2.0"}  # of targets whose weights come with the package's own loader
-NOT_NEEDED = ("curves.json", "curves.png", "rows.json", "logs/")  # of an artifact, when it decodes
-MIN_PROMPTS = 8  # of a figure worth telling others
-REPORTED = ("domain", "method", "num_prompts", "mat", "speedup", "mismatches", "dtype", "device")
+TARGET_LICENCES = {"smollm2-135m": "Apache-2.0"}  # by name of an embedded target
+TRAINING_FILES = ("curves.json", "curves.png", "rows.json", "logs/")  # files of an artifact that decoding never reads
+MIN_PROMPTS = 8  # measured prompts below which a row of a report is left out
+REPORT_KEYS = ("domain", "method", "num_prompts", "mat", "speedup", "mismatches", "dtype", "device")
 
 
 def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
-    """Gather, write, and open once as a user would."""
+    """Write the configured bundle to `folder`, open it once, and return its record."""
     if (folder / BUNDLE).is_file() and not cfg.overwrite:
         raise ArtifactError(f"{folder} exists already; type overwrite=true to replace it, or bundle=OTHER")
-    check_selector(cfg.pool, typed_target(cfg))
-    check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name, typed_target(cfg))
+    check_selector(cfg.pool, target_flags(cfg))
+    check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name, target_flags(cfg))
     target = load_target(cfg.target)
-    say_of_reading(cfg.pool, target)
+    suggest_faster_pool(cfg.pool, target)
     runs = RunsFolder(cfg.runs_dir, target)
-    build_pool(cfg.pool, cfg.runtime, runs)  # what does not decode is not exported
-    parts, names = Parts(), []
-    for given in pool_names(runs, cfg.pool.drafters):
-        names.append(given if parse_hybrid(given) else Path(given).name)  # of a folder's path
-        for part in parse_hybrid(given) or (given,):
-            add_drafter(cfg, target, parts, dataclasses.replace(runs.drafter(part), name=Path(part).name))
+    build_pool(cfg.pool, cfg.runtime, runs)  # fails now if the pool cannot decode
+    contents, names = BundleContents(), []
+    for name_or_path in pool_names(runs, cfg.pool.drafters):
+        names.append(name_or_path if parse_hybrid(name_or_path) else Path(name_or_path).name)
+        for part in parse_hybrid(name_or_path) or (name_or_path,):
+            add_drafter(cfg, target, contents, dataclasses.replace(runs.drafter(part), name=Path(part).name))
     for kind, name in (("policy", cfg.pool.scheduler), ("router", cfg.pool.router)):
         if name:
-            add_policy(cfg, target, parts, kind, name)
-    add_latency(cfg, target, parts)
+            add_policy(cfg, target, contents, kind, name)
+    add_latency(cfg, target, contents)
     shape = {key: getattr(cfg.runtime, key) for key in ("num_tokens", "depth", "top_k", "numerics")}
     record = BundleRecord(
         name=cfg.bundle if is_name(cfg.bundle) else folder.resolve().name,
-        target=reference_of(cfg, target),
-        drafters=parts.drafters,
-        parts=parts.parts,
+        target=target_reference(cfg, target),
+        drafters=contents.drafters,
+        parts=contents.parts,
         defaults=Defaults(
             names,
             cfg.pool.selector,
@@ -66,14 +66,17 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
             Path(cfg.pool.router).name,
             **shape,
         ),
-        licences={"target": reference_of(cfg, target).licence, "drafters": ", ".join(parts.licences)},
-        created=max(parts.created, default=""),
+        licences={"target": target_reference(cfg, target).licence, "drafters": ", ".join(contents.licences)},
+        created=max(contents.created, default=""),
     )
     record = write_bundle(
-        folder, record, parts.files, cfg.overwrite, check=lambda inside: open_bundle(inside, target=target)
+        folder, record, contents.files, cfg.overwrite, check=lambda written: open_bundle(written, target=target)
     )
     if Path(cfg.target.model).is_dir() and cfg.target.source == "hf":
-        say(f"the target is named by its folder, {cfg.target.model}; elsewhere type target=hf target.model=FOLDER")
+        say(
+            f"the bundle names its target by the folder {cfg.target.model}; on another machine type target=hf "
+            "target.model=FOLDER"
+        )
     size = sum(file.bytes for file in record.files.values())
     say(
         f"{folder}: {len(record.drafters)} drafters, {len(record.parts)} parts, {size / 1e6:.1f} MB, digest "
@@ -83,29 +86,30 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
 
 
 @dataclass
-class Parts:
-    """What has been gathered so far."""
+class BundleContents:
+    """Entries and files of a bundle, gathered from artifacts."""
 
     drafters: list[DrafterEntry] = field(default_factory=list)
     parts: list[PartEntry] = field(default_factory=list)
-    files: dict[str, Path] = field(default_factory=dict)
-    created: list[str] = field(default_factory=list)
-    digests: set[str] = field(default_factory=set)  # of the artifacts taken
+    files: dict[str, Path] = field(default_factory=dict)  # path in the bundle -> file to copy
+    created: list[str] = field(default_factory=list)  # dates of the artifacts
+    digests: set[str] = field(default_factory=set)  # of the artifacts' manifests
 
     @property
     def licences(self) -> list[str]:
-        """Of the drafters that have files."""
+        """Distinct licences of the drafters that have files."""
         return sorted({entry.licence or "not stated" for entry in self.drafters if entry.path})
 
-    def take(self, manifest: Manifest, folder: Path, place: str) -> None:
-        """Files of an artifact that decoding needs."""
+    def add_files(self, manifest: Manifest, folder: Path, path: str) -> None:
+        """Add the files of an artifact that decoding needs, below `path` of the bundle."""
         self.created.append(manifest.created)
         self.digests.add(manifest.digest)
-        self.files |= {f"{place}/{name}": folder / name for name in manifest.files if not name.startswith(NOT_NEEDED)}
+        names = (name for name in manifest.files if not name.startswith(TRAINING_FILES))
+        self.files |= {f"{path}/{name}": folder / name for name in names}
 
 
-def reference_of(cfg: ExportConfig, target: Target) -> TargetReference:
-    """What names the target, and tells it from any other."""
+def target_reference(cfg: ExportConfig, target: Target) -> TargetReference:
+    """The record's entry for the target: where it is, and what identifies it."""
     local = Path(cfg.target.model).expanduser()
     return TargetReference(
         name=target.name,
@@ -119,43 +123,43 @@ def reference_of(cfg: ExportConfig, target: Target) -> TargetReference:
         hidden_size=target.config.hidden_size,
         num_layers=target.config.num_hidden_layers,
         taps=list(target.backbone.taps),
-        licence=cfg.target_licence or (LICENCES.get(target.name, "") if cfg.target.source == "wheel" else ""),
+        licence=cfg.target_licence or (TARGET_LICENCES.get(target.name, "") if cfg.target.source == "wheel" else ""),
     )
 
 
-def add_drafter(cfg: ExportConfig, target: Target, parts: Parts, source: DrafterSource) -> None:
-    """A drafter, and first what it adds to."""
-    if any(entry.name == source.name for entry in parts.drafters):
+def add_drafter(cfg: ExportConfig, target: Target, contents: BundleContents, source: DrafterSource) -> None:
+    """Add a drafter, after the generalist that a LoRA expert needs."""
+    if any(entry.name == source.name for entry in contents.drafters):
         return
     if source.folder is None:
-        parts.drafters.append(DrafterEntry(source.name, source.kind, "", "", "", "", {}, {}))
+        contents.drafters.append(DrafterEntry(source.name, source.kind, "", "", "", "", {}, {}))
         return
     base = ""
     if source.base is not None:
         base = Manifest.read(source.base).name
-        add_drafter(cfg, target, parts, DrafterSource(base, source.kind, source.base))
+        add_drafter(cfg, target, contents, DrafterSource(base, source.kind, source.base))
     manifest = Manifest.read(source.folder)
-    place = f"drafters/{source.name}"
-    parts.take(manifest, source.folder, place)
+    path = f"drafters/{source.name}"
+    contents.add_files(manifest, source.folder, path)
     shipped = SHIPPED in source.folder.absolute().parents
     config = manifest.config
     training = {**manifest.metrics, "drafter": config.get("drafter", {}), "trainer": config.get("trainer", {})}
-    parts.drafters.append(
+    contents.drafters.append(
         DrafterEntry(
             name=source.name,
             kind=source.kind,
-            path=place,
+            path=path,
             base=base,
             domain=str(config.get("domain", "")),
             licence=cfg.licence or ("Apache-2.0" if shipped else ""),
             training=training,
-            evaluation={"rows": list(reported(cfg, target, source.name, manifest.digest))},
+            evaluation={"rows": list(report_rows(cfg, target, source.name, manifest.digest))},
         )
     )
 
 
-def reported(cfg: ExportConfig, target: Target, name: str, digest: str) -> Iterator[dict[str, Any]]:
-    """Rows of reports on this drafter as it is now, decoding alone."""
+def report_rows(cfg: ExportConfig, target: Target, name: str, digest: str) -> Iterator[dict[str, Any]]:
+    """Rows of reports in which this drafter decoded alone.  digest: of its manifest, which a report has as parent."""
     for report in list_artifacts(cfg.runs_dir, target.name, "reports"):
         folder = find_artifact(cfg.runs_dir, target.name, "reports", report)
         path = folder / "report.json"
@@ -164,28 +168,28 @@ def reported(cfg: ExportConfig, target: Target, name: str, digest: str) -> Itera
         content = json.loads(path.read_bytes())
         for row in content.get("rows", []):
             if row.get("drafters") == [name] and row.get("num_prompts", 0) >= MIN_PROMPTS:
-                yield {key: row.get(key, content.get(key)) for key in REPORTED}
+                yield {key: row.get(key, content.get(key)) for key in REPORT_KEYS}
 
 
-def add_policy(cfg: ExportConfig, target: Target, parts: Parts, kind: str, name: str) -> None:
-    """A scheduler's policy, or a router."""
+def add_policy(cfg: ExportConfig, target: Target, contents: BundleContents, kind: str, name: str) -> None:
+    """Add a scheduler's policy (kind=policy) or a router (kind=router)."""
     folder = find_artifact(cfg.runs_dir, target.name, "policies", name)
     manifest = open_artifact(folder, "policies", target_fingerprint=target.fingerprint, target=target.name)
-    place = f"{'policies' if kind == 'policy' else 'routers'}/{folder.name}"
-    parts.take(manifest, folder, place)
+    path = f"{'policies' if kind == 'policy' else 'routers'}/{folder.name}"
+    contents.add_files(manifest, folder, path)
     about = {**manifest.metrics, "drafter": manifest.config.get("drafter", {}).get("name", "")}
     if kind == "policy":
         about["method"] = manifest.config.get("policy", {}).get("method", "")
-    parts.parts.append(PartEntry(folder.name, kind, place, about))
+    contents.parts.append(PartEntry(folder.name, kind, path, about))
 
 
-def add_latency(cfg: ExportConfig, target: Target, parts: Parts) -> None:
-    """Latency profiles of drafters that are in the bundle."""
+def add_latency(cfg: ExportConfig, target: Target, contents: BundleContents) -> None:
+    """Add the latency profiles of the bundle's drafters."""
     for name in list_artifacts(cfg.runs_dir, target.name, "latency"):
         folder = find_artifact(cfg.runs_dir, target.name, "latency", name)
         manifest = open_artifact(folder, "latency", target_fingerprint=target.fingerprint, target=target.name)
-        if parts.digests & {parent["sha256"] for parent in manifest.parents}:
-            place = f"latency/{name}"
-            parts.take(manifest, folder, place)
+        if contents.digests & {parent["sha256"] for parent in manifest.parents}:
+            path = f"latency/{name}"
+            contents.add_files(manifest, folder, path)
             about = {"device": manifest.config.get("device", ""), "dtype": manifest.config.get("dtype", "")}
-            parts.parts.append(PartEntry(name, "latency", place, {**about, **manifest.metrics}))
+            contents.parts.append(PartEntry(name, "latency", path, {**about, **manifest.metrics}))

@@ -1,4 +1,4 @@
-"""Pools: the drafters that a configuration names, opened together with their selector, scheduler and router."""
+"""Build pools: open the configured drafters together with their selector, scheduler and router."""
 
 from __future__ import annotations
 
@@ -29,82 +29,83 @@ from drafterforge.tree.grow import TreeShape
 
 
 def pool_names(source: PoolSource, names: Sequence[str]) -> list[str]:
-    """Names of a pool's drafters: those given, or the source's default."""
-    refuse_repeated(names)
+    """Names of a pool's drafters: `names`, or the source's default if it is empty."""
+    check_unique(names)
     return list(names) or source.pool()
 
 
-def refuse_repeated(names: Sequence[str]) -> None:
-    """Refuse a name that is given twice."""
+def check_unique(names: Sequence[str]) -> None:
     if repeated := sorted({name for name in names if list(names).count(name) > 1}):
         raise ConfigError(f"drafters names {', '.join(repeated)} more than once; a pool has each drafter once")
 
 
-def retrieval_of(runs: RunsFolder, names: Sequence[str], domain: str) -> str:
-    """The datastore of a pool that a domain is served by: its own, one of all domains, or the retrieval without one."""
-    of: dict[str, str] = {}
+def retrieval_for(runs: RunsFolder, names: Sequence[str], domain: str) -> str:
+    """The retrieval drafter among `names` for a domain: its own datastore, else a general one, else `retrieval`."""
+    datastores: dict[str, str] = {}  # domain -> name
     for name in (name for name in parts_of(names) if name != RETRIEVAL):
         if runs.rank(name) == DATASTORE_RANK:
-            of.setdefault(runs.manifest(name).config["domain"], name)
-    return of.get(domain) or of.get(GENERAL) or RETRIEVAL
+            datastores.setdefault(runs.manifest(name).config["domain"], name)
+    return datastores.get(domain) or datastores.get(GENERAL) or RETRIEVAL
 
 
-def check_selector(cfg: PoolConfig, typed: str = "") -> None:
-    """Refuse a selector or options that do not exist, or a router that nobody would listen to, before any loading.
+def check_selector(cfg: PoolConfig, flags: str = "") -> None:
+    """ConfigError for an unknown selector or option, or for a router that the selector does not use; loads nothing.
 
-    typed: keys of a suggested command, see `config.hints.typed_target`.
+    flags: target and runs folder of a suggested command, see `config.hints.target_flags`.
     """
     check_options(cfg.selector, cfg.options)
     if cfg.selector == "oracle":
-        raise ConfigError("selector=oracle has to be told the best drafter, which eval alone finds out; type hedgespec")
+        raise ConfigError(
+            "selector=oracle needs to know the best drafter in advance, which only eval measures; type hedgespec"
+        )
     if "levels" in cfg.options:
-        raise ConfigError("levels of a selector is what the pool's trees say; leave it out of pool.options")
+        raise ConfigError("levels follows from the depth of the pool's trees; leave it out of pool.options")
     if cfg.router:
         advised(cfg.selector, cfg.options)
     elif cfg.selector == "router":
         raise ConfigError(
-            f"selector=router needs pool.router=NAME; type drafterforge train-policy policy=router{typed}"
+            f"selector=router needs pool.router=NAME; type drafterforge train-policy policy=router{flags}"
         )
 
 
-def say_of_reading(cfg: PoolConfig, target: Target) -> None:
-    """One line where the pool by default is the slow one of those that are shipped."""
+def suggest_faster_pool(cfg: PoolConfig, target: Target) -> None:
+    """Print one line if the default pool is used on a device where the shipped routed pool is faster."""
     routed = (SHIPPED / target.name / "policies" / "router").is_dir()
     if cfg == PoolConfig() and routed and target.device.type == "cpu" and not has_matrix_unit("cpu"):
         say(
-            f"every drafter reads along for {cfg.selector}, which costs more than it gains on a CPU without AMX; "
-            "type pool=routed for a faster pool"
+            f"{cfg.selector} lets every drafter read every committed token, which costs more than it gains on a CPU "
+            "without AMX; type pool=routed for a faster pool"
         )
 
 
-def say_of_unproven(source: PoolSource) -> None:
-    """One line about drafters that the pool leaves out."""
+def report_unproven(source: PoolSource) -> None:
+    """Print one line about the drafters that the default pool leaves out."""
     if names := source.unproven():
         say(
-            f"the pool leaves out {', '.join(names)}: validation does not show a gain over what they began with or "
-            "over the generalist; pool.drafters=[NAME,...] takes them"
+            f"the pool leaves out {', '.join(names)}: on validation they are not shown to beat the drafter that they "
+            "were trained from, or the generalist; type pool.drafters=[NAME,...] to include them"
         )
 
 
-def check_alone(cfg: PoolConfig, drafter: str) -> None:
-    """Refuse keys that pick among a pool's drafters where there is no pool."""
+def check_single_drafter(cfg: PoolConfig, drafter: str) -> None:
+    """ConfigError if a key that only a pool reads is set for a single drafter, or for none."""
     plain = PoolConfig()
     for key in ("selector", "drafters", "options", "every", "router"):
         if getattr(cfg, key) != getattr(plain, key):
-            with_what = f"drafter={drafter}" if drafter else "no drafter"
-            raise ConfigError(f"pool.{key}= is read by drafter=pool only, not with {with_what}; type drafter=pool")
+            mode = f"drafter={drafter}" if drafter else "no drafter"
+            raise ConfigError(f"pool.{key}= is read by drafter=pool only, not with {mode}; type drafter=pool")
 
 
 def build_pool(
     cfg: PoolConfig, runtime: RuntimeConfig, source: PoolSource, seed: int | None = 0
 ) -> tuple[Pool, TreeShape]:
-    """The pool of the drafters in `cfg`, and the trees of those without their own.
+    """The configured pool, and the default tree shape of drafters that have none of their own.
 
-    seed: of selectors that draw, where the options do not give one; None: the selector's default.
+    seed: of random selectors whose options give none; None: the selector's default.
     """
     target = source.target
     if not cfg.drafters and not source.quiet:
-        say_of_unproven(source)
+        report_unproven(source)
     drafters = open_named(pool_names(source, cfg.drafters), source.drafter, target)
     shapes = {
         name: choose_shape(runtime, target.device, target.dtype, drafter.kind)
@@ -121,20 +122,20 @@ def build_pool(
         **({} if seed is None else {"seed": seed}) | cfg.options,
     )
     shape = choose_shape(runtime, target.device, target.dtype)
-    pool.selector(shape)  # a mistake in its options should not wait for a prompt
+    pool.selector(shape)  # report a mistake in its options now, not at the first prompt
     return pool, shape
 
 
-def open_alone(name: str, source: PoolSource) -> Drafter:
-    """One drafter that decodes alone, or two in one tree; a LoRA expert's additions are merged into its weights."""
+def open_single_drafter(name: str, source: PoolSource) -> Drafter:
+    """A single drafter or hybrid, outside a pool; a LoRA expert's adapter is merged into its weights."""
     if parse_hybrid(name) is not None and not Path(name).expanduser().exists():
         return open_named([name], source.drafter, source.target)[name]
-    found = source.drafter(name)
-    return kind_named(found.kind).load(found, source.target)
+    files = source.drafter(name)
+    return kind_named(files.kind).load(files, source.target)
 
 
-def scheduled(source: PoolSource, policy: str, name: str, drafter: Drafter | None) -> Drafter | Pool | None:
-    """The drafter itself, or a pool of it alone whose trees a policy of its own chooses."""
+def with_scheduler(drafter: Drafter | None, name: str, policy: str, source: PoolSource) -> Drafter | Pool | None:
+    """A pool of only this drafter, whose trees the policy chooses; the drafter unchanged if `policy` is empty."""
     if not policy or drafter is None:
         return drafter
     drafters = {name: drafter}
@@ -142,49 +143,50 @@ def scheduled(source: PoolSource, policy: str, name: str, drafter: Drafter | Non
 
 
 def open_scheduler(source: PoolSource, name: str, drafters: Mapping[str, Drafter]) -> Scheduler | None:
-    """The policy of this name; it must be of this target, and of its drafter as it is now.  name: empty for none.
+    """The policy of this name, checked against the target and its drafter; None if `name` is empty.
 
-    drafters: whose trees it is to choose.  A single one must be the policy's; several are named where they are not.
+    drafters: those whose trees the policy will choose.  A single drafter must be the one that the policy was trained
+    for.  Among several, one line names those that it was not trained for.
     """
     if not name:
         return None
     folder = source.part(name, "policy")
     policy = load_policy(folder)
     trained_for = policy.spec.drafter
-    served = [key for key, drafter in drafters.items() if kind_of(drafter).scheduled]
-    if not served:
+    schedulable = [key for key, drafter in drafters.items() if kind_of(drafter).scheduled]
+    if not schedulable:
         raise ConfigError(
-            f"pool.scheduler={name} chooses trees of EAGLE-3 drafters, but {', '.join(drafters)} is none; "
+            f"pool.scheduler={name} chooses trees of EAGLE-3 drafters, got {', '.join(drafters)}; "
             f"type drafter={trained_for}, or leave pool.scheduler out"
         )
-    drafter = served[0] if len(drafters) == 1 else trained_for
-    recorded, weights = source.weights(drafter)
-    if len(drafters) == 1 and recorded != trained_for and weights != policy.spec.drafter_sha256:
+    drafter = schedulable[0] if len(drafters) == 1 else trained_for
+    recorded_name, weights = source.identity(drafter)
+    if len(drafters) == 1 and recorded_name != trained_for and weights != policy.spec.drafter_sha256:
         raise ConfigError(
             f"pool.scheduler={name} is a policy for drafter {trained_for!r}, not for {drafter!r}; "
             f"type drafter={trained_for}, "
-            f"or drafterforge train-policy drafter={drafter} name={recorded}-{policy.name}{typed_keys_of(source)}"
+            f"or drafterforge train-policy drafter={drafter} name={recorded_name}-{policy.name}{flags_of(source)}"
         )
-    check_policy(policy, source.target.fingerprint, drafter, weights, folder, typed_keys_of(source))
-    sizes = [drafters[key].spec.draft_vocab_size for key in served]
+    check_policy(policy, source.target.fingerprint, drafter, weights, folder, flags_of(source))
+    sizes = [drafters[key].spec.draft_vocab_size for key in schedulable]
     check_observations(policy, source.target.config.hidden_size, sizes, folder)
-    others = [key for key in served if key not in (trained_for, drafter)]
-    if others and not source.quiet:
-        say(f"pool.scheduler={name} was trained for {trained_for}; it also chooses the trees of {', '.join(others)}")
+    untrained = [key for key in schedulable if key not in (trained_for, drafter)]
+    if untrained and not source.quiet:
+        say(f"pool.scheduler={name} was trained for {trained_for}; it also chooses the trees of {', '.join(untrained)}")
     return policy
 
 
-def typed_keys_of(source: PoolSource) -> str:
+def flags_of(source: PoolSource) -> str:
     """Keys of a suggested command that finds the source's target and runs; empty of a bundle."""
-    return source.typed if isinstance(source, RunsFolder) else ""
+    return source.flags if isinstance(source, RunsFolder) else ""
 
 
 def open_router(source: PoolSource, name: str) -> Router | None:
-    """The router of this name; none without one."""
+    """The router of this name; None if `name` is empty."""
     return Router.load(source.part(name, "router"), source.target.features_fingerprint) if name else None
 
 
 def open_pool(runs_dir: Path | str, target: Target, names: Sequence[str]) -> dict[str, Drafter]:
-    """Drafters by name; experts share the weights of their generalist."""
-    refuse_repeated(names)
+    """Loaded drafters by name; LoRA experts share the weights of their generalist."""
+    check_unique(names)
     return open_named(names, RunsFolder(runs_dir, target).drafter, target)

@@ -9,7 +9,7 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.drafters import RETRIEVAL
-from drafterforge.config.hints import command_for, typed_keys
+from drafterforge.config.hints import command_for, flags_for
 from drafterforge.drafters.base import Drafter, DrafterSource
 from drafterforge.drafters.causal_lm.kind import CausalLMKind
 from drafterforge.drafters.registry import KINDS, kind_named, manifest_kind
@@ -22,38 +22,39 @@ POLICY_COMMAND, ROUTER_COMMAND = "drafterforge train-policy", "drafterforge trai
 
 @dataclass(frozen=True)
 class RunsFolder:
-    """A `PoolSource`: what is in `folder` for the target comes before what is shipped for it."""
+    """A `PoolSource`: the target's artifacts in `folder`, then those shipped with the package."""
 
     folder: Path | str
     target: Target
     quiet: bool = False
 
     @property
-    def typed(self) -> str:
+    def flags(self) -> str:
         """Keys of a suggested command that finds the same target and runs."""
-        return typed_keys(self.target.settings, self.folder)
+        return flags_for(self.target.settings, self.folder)
 
     def names(self) -> list[str]:
-        """All drafters of the target, those with weights of their own first and datastores last."""
+        """All drafters of the target, in the order of `rank`: full weights first, datastores last."""
         return sorted(
             list_artifacts(self.folder, self.target.name, "drafters"), key=lambda name: (self.rank(name), name)
         )
 
     def pool(self) -> list[str]:
-        """The drafters that are known to gain something, and retrieval; see `unproven`."""
+        """All drafters but the unproven ones, and retrieval."""
         if not (names := self.names()):
             raise ConfigError(
                 f"the pool is empty: {self.folder} has no drafters for {self.target.name}; "
-                f"type drafterforge train-drafter domain=sql{self.typed}"
+                f"type drafterforge train-drafter domain=sql{self.flags}"
             )
         unproven = self.unproven()
         return [*(name for name in names if name not in unproven), RETRIEVAL]
 
     def unproven(self) -> list[str]:
-        """Drafters that join a pool only by name, as nothing shows that they beat what they would compete with.
+        """Experts that the default pool leaves out, because no measurement shows that they gain anything.
 
-        An expert that went on from another drafter has to be better than that on validation: its best step is not 0.
-        An expert that did not is never compared with the target's generalist, so it is left out where there is one.
+        An expert that was trained from another drafter must beat it on validation: its best step must not be 0.
+        An expert that was trained from the start was never compared with the generalist, so it is left out if the
+        target has a generalist.
         """
         manifests = {name: Manifest.read(self.find(name)) for name in self.names()}
         general = [name for name, manifest in manifests.items() if domain_of(manifest) == GENERAL]
@@ -63,7 +64,7 @@ class RunsFolder:
             for name, manifest in manifests.items()
             if name not in general
             and "val_accept_length" in manifest.metrics
-            and (manifest.metrics.get("best_step") == 0 if goes_on(manifest) else has_generalist)
+            and (manifest.metrics.get("best_step") == 0 if has_parent_drafter(manifest) else has_generalist)
         ]
 
     def rank(self, name: str) -> int:
@@ -73,98 +74,96 @@ class RunsFolder:
 
     def find(self, name: str) -> Path:
         """The folder of a drafter given by name or by path."""
-        return find_drafter(self.folder, self.target.name, name, self.typed)
+        return find_drafter(self.folder, self.target.name, name, self.flags)
 
     def manifest(self, name: str) -> Manifest:
-        """The manifest of a drafter, whose files are whole."""
-        return open_drafter(self.find(name), self.target)
+        return drafter_manifest(self.find(name), self.target)
 
     def drafter(self, name: str) -> DrafterSource:
-        """Where a drafter's files are; it and what it adds to are whole, and for this target.
+        """Where a drafter's files are; its files, and those of its generalist, have been checked.
 
-        name: that of a trained or shipped drafter, its folder, `retrieval`, or the folder of a small language model.
+        name: of a trained or shipped drafter, its folder, `retrieval`, or the folder of a small language model.
         """
-        folder = locate_drafter(self.folder, self.target.name, name, self.typed)
+        folder = locate_drafter(self.folder, self.target.name, name, self.flags)
         if folder is None:
             return DrafterSource(name, name, None)
         if not (folder / MANIFEST).is_file():
             return DrafterSource(name, CausalLMKind.name, folder)
         return source_in(folder, self.target, name)
 
-    def weights(self, name: str) -> tuple[str, str]:
+    def identity(self, name: str) -> tuple[str, str]:
         """The name in a drafter's manifest, and the fingerprint of its weights."""
         manifest = self.manifest(name)
         return manifest.name, fingerprint_of(manifest)
 
     def part(self, name: str, kind: str) -> Path:
-        """The folder of a policy or a router, whole and for this target."""
+        """The checked folder of a policy or a router of this target."""
         hint = ROUTER_COMMAND if kind == "router" else POLICY_COMMAND
-        folder = find_artifact(self.folder, self.target.name, "policies", name, hint=hint + self.typed)
+        folder = find_artifact(self.folder, self.target.name, "policies", name, hint=hint + self.flags)
         open_artifact(folder, "policies", target_fingerprint=self.target.fingerprint, target=self.target.name)
         return folder
 
 
-def find_drafter(runs_dir: Path | str, target: str, name: str, typed: str = "") -> Path:
-    """The folder of a trained or shipped drafter given by name or by path.  typed: see `config.hints.typed_target`."""
-    return find_artifact(runs_dir, target, "drafters", name, hint=command_for(name) + typed)
+def find_drafter(runs_dir: Path | str, target: str, name: str, flags: str = "") -> Path:
+    """The folder of a trained or shipped drafter given by name or by path.  flags: see `config.hints.target_flags`."""
+    return find_artifact(runs_dir, target, "drafters", name, hint=command_for(name) + flags)
 
 
-def locate_drafter(runs_dir: Path | str, target: str, name: str, typed: str = "") -> Path | None:
-    """The folder of any drafter, a small language model too; None for one that needs no files."""
+def locate_drafter(runs_dir: Path | str, target: str, name: str, flags: str = "") -> Path | None:
+    """The folder of any drafter, including a small language model; None if the drafter needs no files."""
     if name in KINDS and not KINDS[name].needs_files:
         return None
     folder = Path(name).expanduser()
-    return folder if is_language_model(folder, typed) else find_drafter(runs_dir, target, name, typed)
+    return folder if is_language_model(folder, flags) else find_drafter(runs_dir, target, name, flags)
 
 
-def open_drafter(folder: Path, target: Target) -> Manifest:
-    """Check that a drafter is whole and was trained for this target."""
+def drafter_manifest(folder: Path, target: Target) -> Manifest:
+    """The manifest of a drafter; ArtifactError if its files are damaged or it was trained for another target."""
     return open_artifact(folder, "drafters", target_fingerprint=target.fingerprint, target=target.name)
 
 
 def source_in(folder: Path, target: Target, name: str) -> DrafterSource:
-    """The `drafters` artifact at `folder`, and what it adds to, whole and for this target."""
-    kind = kind_of(open_drafter(folder, target))
+    """The checked `drafters` artifact at `folder`, with its generalist if it is an adapter."""
+    kind = kind_of(drafter_manifest(folder, target))
     base = kind_named(kind).base_of(folder)
     if base is not None:
-        open_drafter(base, target)
+        drafter_manifest(base, target)
     return DrafterSource(name, kind, folder, base)
 
 
-def open_any(folder: Path, target: Target) -> Drafter:
-    """The drafter of any kind in the `drafters` artifact at `folder`, checked, ready to decode alone."""
+def open_for_decoding(folder: Path, target: Target) -> Drafter:
+    """The checked and loaded drafter of the `drafters` artifact at `folder`, to decode outside a pool."""
     source = source_in(folder, target, folder.name)
     return kind_named(source.kind).load(source, target)
 
 
-def is_language_model(folder: Path, typed: str = "") -> bool:
-    """Whether a folder holds a language model rather than an artifact of ours."""
+def is_language_model(folder: Path, flags: str = "") -> bool:
+    """Whether a folder holds a language model rather than one of our artifacts."""
     config = folder / "config.json"
     if not config.is_file() or (folder / MANIFEST).is_file():
         return False
     if '"eagle_config"' in (text := config.read_text(errors="replace")) or "Eagle3" in text:
         raise ArtifactError(
-            f"{folder} looks like an EAGLE-3 head of another program; type `drafterforge import path={folder}{typed}`"
+            f"{folder} looks like an EAGLE-3 head of another program; type `drafterforge import path={folder}{flags}`"
         )
     return True
 
 
 def domain_of(manifest: Manifest) -> str:
-    """The domain that a drafter was trained for; `general` for one that does not say."""
+    """The domain that a drafter was trained for; `general` if its manifest names none."""
     return manifest.config.get("domain") or GENERAL
 
 
-def goes_on(manifest: Manifest) -> bool:
-    """Whether a drafter's training began with another drafter."""
+def has_parent_drafter(manifest: Manifest) -> bool:
+    """Whether a drafter was trained from another drafter."""
     return any(parent["kind"] == "drafters" for parent in manifest.parents)
 
 
 def kind_of(manifest: Manifest) -> str:
-    """The kind of a `drafters` artifact."""
     return manifest_kind(manifest.config)
 
 
 def fingerprint_of(manifest: Manifest) -> str:
-    """What a drafter's manifest says of its weights."""
+    """The fingerprint of a drafter's weights, from the hashes in its manifest."""
     hashes = [file["sha256"] for name, file in sorted(manifest.files.items()) if name.endswith(".safetensors")]
     return "-".join(sha256[:16] for sha256 in hashes)

@@ -1,4 +1,4 @@
-"""The interface of what drafters, policies and routers are looked up in: a folder of runs, or a bundle."""
+"""The interface by which pools look up drafters, policies and routers: in a runs folder or in a bundle."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from drafterforge.targets.load import Target
 
 
 class PoolSource(Protocol):
-    """Looks up by name what one target decodes with; everything that it returns has been checked."""
+    """Drafters, policies and routers of one target, by name; their files have been checked."""
 
     target: Target
-    quiet: bool  # whether to print nothing about what is opened
+    quiet: bool  # print no notes while opening
 
     def pool(self) -> list[str]:
-        """Names of the drafters that decode together where none are named."""
+        """Names of the default pool's drafters."""
         ...
 
     def unproven(self) -> list[str]:
-        """Drafters that decode with the others only where they are named."""
+        """Drafters that the default pool leaves out, because no measurement shows that they gain anything."""
         ...
 
     def drafter(self, name: str) -> DrafterSource:
-        """Where the files of one drafter are."""
+        """Where a drafter's files are."""
         ...
 
-    def weights(self, name: str) -> tuple[str, str]:
-        """A drafter's recorded name, and the fingerprint of its weights that policies are bound to."""
+    def identity(self, name: str) -> tuple[str, str]:
+        """A drafter's recorded name, and the fingerprint of its weights, to which policies are bound."""
         ...
 
     def part(self, name: str, kind: str) -> Path:

@@ -18,36 +18,36 @@ MAX_NEW_TOKENS = 256
 
 
 class GenerationOptions(TypedDict, total=False):
-    """How an answer is decoded. The same prompt and options give the same text, with any drafter."""
+    """How an answer is decoded. The same prompt and options give the same text with any drafter."""
 
-    max_new_tokens: int  # length limit of an answer; 256
-    temperature: float  # 0, the default: the most probable token each time
-    top_k: int  # sample among the k most probable tokens; 0: all
-    top_p: float  # sample among the fewest tokens that hold this probability; 1.0: all
-    min_p: float  # sample among tokens at least this times as probable as the best; 0.0: all
-    repetition_penalty: float  # above 1: tokens of the text so far become less probable
-    seed: int  # of sampling; 0
+    max_new_tokens: int  # length limit of an answer; default 256
+    temperature: float  # default 0: always the most probable token
+    top_k: int  # sample among the k most probable tokens; default 0: all
+    top_p: float  # sample among the fewest tokens whose probabilities sum to top_p; default 1.0: all
+    min_p: float  # sample among tokens with at least min_p times the best token's probability; default 0.0: all
+    repetition_penalty: float  # above 1: tokens that occur in the text become less probable; default 1.0
+    seed: int  # of sampling; default 0
     stop: str | Sequence[str]  # strings that end an answer and are not part of it
-    raw: bool  # complete a text as it is; the default is to take it for a user's message if there is a chat template
+    raw: bool  # complete the text as it is, without the chat template; default False
 
 
 class TextEngine:
-    """A target with what drafts for it: prompts in, the target's own answers out, only faster.
+    """A target with a drafter: takes prompts, returns the target's own answers.
 
-    A prompt is a text or a conversation, which is a list of messages. A text is taken for a user's message where the
-    tokenizer has a chat template, and completed as it is where it has none, or with `raw=True`. Options are those of
-    `GenerationOptions`.
+    A prompt is a text or a conversation, which is a list of messages. If the tokenizer has a chat template, a text
+    becomes a user's message, unless `raw=True`; otherwise it is completed as it is. `GenerationOptions` lists the
+    options.
 
-    `runtime` is the engine below: token ids in, and drafters of a pool that come and go.
+    `runtime` is the engine below, which takes token ids, and can add drafters to a pool and remove them.
     """
 
     def __init__(self, runtime: Engine, drafter: str = "") -> None:
-        """drafter: what drafts, for `repr`."""
+        """drafter: name of the drafter, for `repr`."""
         self.runtime, self.drafter = runtime, drafter
 
     @property
     def target(self) -> Target:
-        """The model whose answers these are."""
+        """The target model."""
         return self.runtime.target
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ class TextEngine:
         self, prompt: Sequence[str] | Sequence[Conversation], **options: Unpack[GenerationOptions]
     ) -> list[str]: ...
     def generate(self, prompt: Any, **options: Unpack[GenerationOptions]) -> str | list[str]:
-        """The answer to a prompt; a list of prompts is decoded together and gives a list of answers."""
+        """The answer to a prompt; for a list of prompts, which are decoded together, a list of answers."""
         answers = self.answer(prompt, **options)
         return [answer.text for answer in answers] if isinstance(answers, list) else answers.text
 
@@ -74,11 +74,11 @@ class TextEngine:
     def stream(self, prompt: str | Conversation, **options: Unpack[GenerationOptions]) -> Iterator[str]:
         """Yields an answer piece by piece, as it is decoded."""
         max_new_tokens, sampling, stop, raw = read_options(options)
-        shown = 0
+        num_chars = 0
         for answer in self.runtime.stream(self._prompt(prompt, raw), max_new_tokens, sampling, stop):
-            if piece := answer.text[shown:]:
+            if piece := answer.text[num_chars:]:
                 yield piece
-            shown = len(answer.text)
+            num_chars = len(answer.text)
 
     @overload
     def answer(self, prompt: str | Conversation, **options: Unpack[GenerationOptions]) -> Generation: ...
@@ -87,15 +87,15 @@ class TextEngine:
         self, prompt: Sequence[str] | Sequence[Conversation], **options: Unpack[GenerationOptions]
     ) -> list[Generation]: ...
     def answer(self, prompt: Any, **options: Unpack[GenerationOptions]) -> Generation | list[Generation]:
-        """As `generate`, with what was measured: `text`, `tokens`, `stop_reason`, `mat`, `time_s` and `cycles`."""
+        """As `generate`, but returns `Generation`s: `text`, `tokens`, `stop_reason`, `mat`, `time_s`, `cycles`."""
         max_new_tokens, sampling, stop, raw = read_options(options)
         single = not isinstance(prompt, Sequence) or isinstance(prompt, str) or is_conversation(prompt)
-        prompts = [self._prompt(item, raw) for item in ([prompt] if single else prompt)]
+        prompts = [self._prompt(text, raw) for text in ([prompt] if single else prompt)]
         answers = self.runtime.generate(prompts, max_new_tokens, sampling, stop)
         return answers[0] if single else answers
 
     def _prompt(self, prompt: str | Conversation, raw: bool) -> str | list[dict[str, str]]:
-        """A prompt as the runtime takes it: text to be completed, or messages."""
+        """The prompt as `Engine.generate` takes it: text to complete, or messages."""
         if is_conversation(prompt):
             return [dict(message) for message in prompt]
         if not isinstance(prompt, str):
@@ -110,17 +110,17 @@ class TextEngine:
 
 def is_conversation(prompt: object) -> bool:
     """Whether a prompt is a list of messages."""
-    return isinstance(prompt, Sequence) and len(prompt) > 0 and all(isinstance(item, Mapping) for item in prompt)
+    return isinstance(prompt, Sequence) and len(prompt) > 0 and all(isinstance(entry, Mapping) for entry in prompt)
 
 
 def read_options(options: Mapping[str, Any]) -> tuple[int, Sampling, tuple[str, ...], bool]:
-    """max_new_tokens, sampling, stop and raw; refuses options that do not exist."""
-    known = GenerationOptions.__annotations__
+    """max_new_tokens, sampling, stop and raw from `options`; ConfigError for an unknown option."""
+    names = GenerationOptions.__annotations__
     for name in options:
-        if name not in known:
-            hint = did_you_mean(f"{name}=", {f"{option}=": f"{option}=" for option in known})
-            raise ConfigError(f"there is no option {name}={hint or '; there is ' + ', '.join(known)}")
-    given = dict(options)
-    max_new_tokens, raw = given.pop("max_new_tokens", MAX_NEW_TOKENS), given.pop("raw", False)
-    stop = given.pop("stop", ())
-    return max_new_tokens, Sampling(**given), (stop,) if isinstance(stop, str) else tuple(stop), raw
+        if name not in names:
+            hint = did_you_mean(f"{name}=", [f"{option}=" for option in names])
+            raise ConfigError(f"there is no option {name}={hint or '; the options are ' + ', '.join(names)}")
+    sampling = dict(options)
+    max_new_tokens, raw = sampling.pop("max_new_tokens", MAX_NEW_TOKENS), sampling.pop("raw", False)
+    stop = sampling.pop("stop", ())
+    return max_new_tokens, Sampling(**sampling), (stop,) if isinstance(stop, str) else tuple(stop), raw

@@ -1,1 +1,1 @@
-"""A bundle: everything that decoding needs, in one folder that any machine can open and check."""
+"""Bundles: one folder with everything that decoding needs except the target's weights, checked when it is opened."""

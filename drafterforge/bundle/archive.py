@@ -1,4 +1,4 @@
-"""One reproducible file for a bundle: equal bundles give equal bytes; unpacking trusts nothing."""
+"""Pack a bundle into a reproducible tar file, and unpack archives of unknown origin safely."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from drafterforge.artifacts.atomic import file_sha256, one_line, sync_folder
+from drafterforge.artifacts.atomic import file_sha256, report_write_errors, sync_folder
 from drafterforge.artifacts.folder import write_folder
-from drafterforge.artifacts.typed import MAX_BYTES
+from drafterforge.artifacts.json_input import MAX_BYTES
 from drafterforge.bundle.files import check_files, check_name
 from drafterforge.bundle.record import BUNDLE, BundleRecord, read_record
 from drafterforge.errors import ArtifactError, quote, shorten
 from drafterforge.targets.smollm2 import cache_dir
 
-FORMAT = tarfile.PAX_FORMAT  # of 1988, but for what that has no room for, such as files of more than 8 GiB
+FORMAT = tarfile.PAX_FORMAT  # plain ustar headers, extended only where needed, such as for files above 8 GiB
 BLOCK = tarfile.BLOCKSIZE
-MAX_EXTENSION = 16 << 10  # bytes of a member's long name or pax header; names in a bundle have up to 500 characters
+MAX_EXTENSION = 16 << 10  # bytes of a member's long name or pax header; names in a bundle have at most 500 characters
 CHUNK = 1 << 20  # bytes copied at a time
 
 
 def pack(folder: Path, to: Path) -> str:
-    """Write the bundle in `folder` to the tar file `to`, whole or not at all; returns its sha256.
+    """Write the bundle in `folder` atomically to the tar file `to`; returns the sha256 of the file.
 
-    bundle.json comes first, then the files by name; owners, times and modes are the same everywhere.
+    Equal bundles give equal bytes: bundle.json comes first, then the files by name, with constant owners, times and
+    modes.
     """
     record = read_record(folder)
     check_files(folder, record)
     temporary = to.with_name(f".{to.name}.tmp-{os.getpid()}")
-    with one_line(to, every=True):
+    with report_write_errors(to):
         to.parent.mkdir(parents=True, exist_ok=True)
         try:
             with tarfile.open(temporary, "w", format=FORMAT) as tar:
                 for name in (BUNDLE, *sorted(record.files)):
                     with open(folder / name, "rb") as file:
-                        tar.addfile(member_of(name, os.fstat(file.fileno()).st_size), file)
+                        tar.addfile(tar_header(name, os.fstat(file.fileno()).st_size), file)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             digest = file_sha256(temporary)
@@ -49,15 +50,14 @@ def pack(folder: Path, to: Path) -> str:
     return digest
 
 
-def member_of(name: str, size: int) -> tarfile.TarInfo:
-    """The same for the same file, wherever and whenever it is packed."""
+def tar_header(name: str, size: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
-    info.size, info.mode = size, 0o644  # time, owner and group are zero by default
+    info.size, info.mode = size, 0o644  # time, owner and group are zero by default, so archives are reproducible
     return info
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file begins as a tar file does; a compressed one does not."""
+    """Whether a file starts with the header of an uncompressed tar file."""
     try:
         with open(path, "rb") as file:
             tarfile.TarInfo.frombuf(file.read(BLOCK), "utf-8", "surrogateescape")
@@ -66,40 +66,40 @@ def is_archive(path: Path) -> bool:
     return True
 
 
-def unpacked(path: Path) -> Path:
-    """The folder of the bundle in the tar file at `path`, in the cache; unpacked once."""
+def unpack_to_cache(path: Path) -> Path:
+    """The folder in the cache with the bundle of the tar file at `path`, which is unpacked once."""
     folder = cache_dir() / "bundles" / file_sha256(path)
-    with contextlib.suppress(_ThereError), write_folder(folder, lambda: _require_missing(folder)) as inside:
+    with contextlib.suppress(_AlreadyUnpackedError), write_folder(folder, lambda: _require_missing(folder)) as inside:
         unpack(path, inside)
     return folder
 
 
-class _ThereError(Exception):
-    """It was unpacked before, or by another process meanwhile."""
+class _AlreadyUnpackedError(Exception):
+    """The cache holds the bundle, possibly since another process unpacked it."""
 
 
 def _require_missing(folder: Path) -> None:
-    """Raises if a bundle was unpacked here, and is whole still; a damaged one is unpacked again."""
+    """Raise if the cached bundle is intact; a damaged one is unpacked again."""
     with contextlib.suppress(ArtifactError):
         check_files(folder, read_record(folder))
-        raise _ThereError
+        raise _AlreadyUnpackedError
 
 
 def unpack(path: Path, to: Path) -> BundleRecord:
     """Unpack the bundle in the tar file at `path` into the empty folder `to`, and check it.
 
-    Only files that its bundle.json names come out, and no more bytes of each than that says.
+    Only files that its bundle.json names are written, each with exactly the size that it states.
     """
     try:
         with open(path, "rb") as file:
             entries = members(file, path)
             first = next(entries, None)
-            if first is None or first.name != BUNDLE or not first.plain or first.size > MAX_BYTES:
-                raise ArtifactError(f"{path} is no bundle: it does not begin with {BUNDLE}")
+            if first is None or first.name != BUNDLE or not first.regular or first.size > MAX_BYTES:
+                raise ArtifactError(f"{path} is not a bundle: it does not begin with {BUNDLE}")
             _copy(file, first, to / BUNDLE)
             record = read_record(to)
             for member in entries:
-                _take(file, member, record, to, path)
+                _extract(file, member, record, to, path)
     except (tarfile.TarError, OSError, ValueError) as error:
         raise ArtifactError(f"{path} cannot be unpacked ({shorten(error)}); get the bundle again") from None
     check_files(to, record)
@@ -113,14 +113,15 @@ class Member:
     name: str
     size: int  # in bytes
     offset: int  # of its content in the file
-    plain: bool  # a regular file: no link, no device, no file with holes
+    regular: bool  # neither a link nor a device nor a sparse file
 
 
 def members(file: BinaryIO, path: Path) -> Iterator[Member]:
-    """The entries of an uncompressed tar file, as its headers say; contents are not read.
+    """Yields the entries of an uncompressed tar file from its headers, without reading contents.
 
-    Python's `tarfile` reads as many bytes as a header claims, and recurses from one header to the next.  Here no size
-    is believed that goes beyond the end of the file, and long names and pax headers are bounded.
+    Python's `tarfile` is unsafe for archives of unknown origin: it reads as many bytes as a header claims, and recurses
+    from one header to the next. This reader rejects sizes beyond the end of the file, and bounds long names and pax
+    headers.
     """
     end = os.fstat(file.fileno()).st_size
     offset, extensions = 0, {}
@@ -132,27 +133,27 @@ def members(file: BinaryIO, path: Path) -> Iterator[Member]:
         offset += BLOCK
         if not 0 <= size <= end - offset:
             raise ArtifactError(
-                f"{path} is damaged: {quote(header.name)} claims {size:,} bytes, and {max(end - offset, 0):,} "
+                f"{path} is damaged: {quote(header.name)} claims {size:,} bytes, but {max(end - offset, 0):,} "
                 "follow; get the bundle again"
             )
         if extension:
             if size > MAX_EXTENSION:
                 raise ArtifactError(
-                    f"{path} has a header of {size:,} bytes for a name, wanted {MAX_EXTENSION:,} at most; "
+                    f"{path} has a header of {size:,} bytes for a name, expected at most {MAX_EXTENSION:,}; "
                     "get the bundle again"
                 )
             data = file.read(size)
             extensions |= {"path": _text(data)} if header.type == tarfile.GNUTYPE_LONGNAME else pax_values(data)
         else:
             regular = header.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
-            holes = any(key.startswith("GNU.sparse.") for key in extensions)
-            yield Member(extensions.get("path", header.name), size, offset, regular and not holes)
+            sparse = any(key.startswith("GNU.sparse.") for key in extensions)
+            yield Member(extensions.get("path", header.name), size, offset, regular and not sparse)
             extensions = {}
         offset += -(-size // BLOCK) * BLOCK
 
 
 def _header(file: BinaryIO, offset: int) -> tarfile.TarInfo | None:
-    """The header at an offset; None at the end of the archive.  The file stands behind it."""
+    """The header at an offset, None at the end of the archive; leaves the file positioned after the header."""
     file.seek(offset)
     block = file.read(BLOCK)
     if not block or block == bytes(BLOCK):
@@ -161,14 +162,14 @@ def _header(file: BinaryIO, offset: int) -> tarfile.TarInfo | None:
 
 
 def pax_values(data: bytes) -> dict[str, str]:
-    """Keys and values of a pax header: lines `LENGTH KEY=VALUE`, whose lengths count all of the line."""
+    """Keys and values of a pax header: lines `LENGTH KEY=VALUE`, where LENGTH counts the whole line."""
     values, start = {}, 0
     while start < len(data) and data[start]:
         digits, space, _ = data[start : start + 20].partition(b" ")
         length = int(digits) if space else 0
         key, equals, value = data[start + len(digits) + 1 : start + length - 1].partition(b"=")
         if not equals or start + length > len(data) or data[start + length - 1 : start + length] != b"\n":
-            raise ValueError("a pax header is no list of LENGTH KEY=VALUE")
+            raise ValueError("a pax header is not a list of LENGTH KEY=VALUE")
         values[_text(key)] = _text(value)
         start += length
     return values
@@ -178,15 +179,15 @@ def _text(data: bytes) -> str:
     return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
-def _take(file: BinaryIO, member: Member, record: BundleRecord, to: Path, path: Path) -> None:
-    """One member of the archive, if the record knows it."""
-    wanted = record.files.get(member.name)
-    if wanted is None or not member.plain:
-        what = "a link or no plain file" if wanted is not None else f"not named in {BUNDLE}"
-        raise ArtifactError(f"{path} holds {quote(member.name)}, which is {what}; get the bundle again")
-    if member.size != wanted.bytes:
+def _extract(file: BinaryIO, member: Member, record: BundleRecord, to: Path, path: Path) -> None:
+    """Write a member of the archive at `path` below `to`; ArtifactError if it does not match the record."""
+    entry = record.files.get(member.name)
+    if entry is None or not member.regular:
+        problem = "a link or no regular file" if entry is not None else f"not named in {BUNDLE}"
+        raise ArtifactError(f"{path} holds {quote(member.name)}, which is {problem}; get the bundle again")
+    if member.size != entry.bytes:
         raise ArtifactError(
-            f"{path}: {shorten(member.name)} has {member.size:,} bytes, but {BUNDLE} says {wanted.bytes:,}"
+            f"{path}: {shorten(member.name)} has {member.size:,} bytes, but {BUNDLE} says {entry.bytes:,}"
         )
     check_name(member.name)
     (to / member.name).parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +198,7 @@ def _copy(source: BinaryIO, member: Member, to: Path) -> None:
     """Write a member's content to a new file."""
     source.seek(member.offset)
     with open(to, "xb") as file:
-        left = member.size
-        while left and (chunk := source.read(min(left, CHUNK))):
+        num_bytes = member.size
+        while num_bytes and (chunk := source.read(min(num_bytes, CHUNK))):
             file.write(chunk)
-            left -= len(chunk)
+            num_bytes -= len(chunk)

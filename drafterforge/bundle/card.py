@@ -1,4 +1,4 @@
-"""The model card of a bundle, in the hub's form."""
+"""The model card of a bundle, in the format of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ CARD = "README.md"
 
 
 def model_card(record: BundleRecord) -> str:
-    """README.md: what the bundle is for, how to run it, what is in it and what was measured."""
+    """The README.md of a bundle: its purpose, how to run it, its contents and its measured figures."""
     target = record.target
     licences = {entry.licence for entry in record.drafters if entry.path}
-    one = licences.pop() if len(licences) == 1 else ""
-    front = {
+    licence = licences.pop() if len(licences) == 1 else ""
+    metadata = {
         "library_name": "drafterforge",
         "tags": ["speculative-decoding", "eagle-3", "drafter"],
-        "license": one.lower() or "other",  # of what is in it, which the target is not
+        "license": licence.lower() or "other",  # of the files of the bundle, to which the target does not belong
     }
     if target.source == "hf" and "/" in target.model and not target.model.startswith(("/", ".", "~")):
-        front["base_model"] = target.model
+        metadata["base_model"] = target.model
     source = target.model if target.source == "hf" else "the embedded default"
     default = record.defaults
     lines = [
         "---",
-        *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
+        *(f"{key}: {json.dumps(value)}" for key, value in metadata.items()),
         "---",
         f"# {record.name}: drafters for {target.name}",
         "",
-        f"A drafterforge bundle: {len(record.drafters)} drafters of one target and what chooses among them. Decoding",
-        "is lossless: the output is the target's own, only its speed changes.",
+        f"A drafterforge bundle: {len(record.drafters)} drafters of one target, and a selector that picks one for each",
+        "cycle. Decoding is lossless: the output is the target's own, only its speed changes.",
         "",
         "```python",
         "import drafterforge",
@@ -40,12 +40,12 @@ def model_card(record: BundleRecord) -> str:
         "```",
         "",
         f"**Target** {target.name} ({source}{', revision ' + target.revision if target.revision else ''}), fingerprint",
-        f"`{target.fingerprint}`; any other is refused. Licence: {target.licence or 'not stated'}.",
+        f"`{target.fingerprint}`; no other target is accepted. Licence: {target.licence or 'not stated'}.",
         "",
-        f"**Defaults** selector `{default.selector}`, scheduler {named(default.scheduler)}, router"
-        f" {named(default.router)}, numerics `{default.numerics}`.",
+        f"**Defaults** selector `{default.selector}`, scheduler {code_or_none(default.scheduler)}, router"
+        f" {code_or_none(default.router)}, numerics `{default.numerics}`.",
         "",
-        "| drafter | kind | domain | adds to | licence | validation accept length |",
+        "| drafter | kind | domain | adapter of | licence | validation accept length |",
         "|---|---|---|---|---|---|",
         *(drafter_row(entry) for entry in record.drafters),
     ]
@@ -59,21 +59,20 @@ def model_card(record: BundleRecord) -> str:
     return "\n".join(lines)
 
 
-def named(name: str) -> str:
-    """A name as code, or `none`."""
+def code_or_none(name: str) -> str:
     return f"`{name}`" if name else "none"
 
 
 def drafter_row(entry: DrafterEntry) -> str:
-    """One drafter as a row of a table."""
-    length = entry.training.get("val_accept_length")
-    found = f"{length:.2f}" if isinstance(length, int | float) else ""
-    cells = [entry.name, entry.kind, entry.domain, entry.base, entry.licence or "not stated", found]
+    """The drafter's row of the table of drafters."""
+    accept_length = entry.training.get("val_accept_length")
+    accept_cell = f"{accept_length:.2f}" if isinstance(accept_length, int | float) else ""
+    cells = [entry.name, entry.kind, entry.domain, entry.base, entry.licence or "not stated", accept_cell]
     return "| " + " | ".join(cells) + " |"
 
 
 def evaluation_rows(entry: DrafterEntry) -> list[str]:
-    """What reports say of a drafter, as rows of a table."""
+    """The drafter's rows of the table of measurements."""
     keys = ("domain", "method", "num_prompts", "mat", "speedup", "mismatches", "device")
     return [
         "| " + " | ".join([entry.name, *(str(row.get(key, "")) for key in keys)]) + " |"
@@ -83,6 +82,6 @@ def evaluation_rows(entry: DrafterEntry) -> list[str]:
 
 
 def summary(about: dict) -> str:
-    """Plain values of a part, in one line."""
-    plain = {key: value for key, value in about.items() if value != "" and isinstance(value, str | int | float)}
-    return ", ".join(f"{key} {value}" for key, value in sorted(plain.items())).replace("|", "/")
+    """The texts and numbers of a part's `about`, in one line."""
+    scalars = {key: value for key, value in about.items() if value != "" and isinstance(value, str | int | float)}
+    return ", ".join(f"{key} {value}" for key, value in sorted(scalars.items())).replace("|", "/")

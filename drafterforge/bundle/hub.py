@@ -1,25 +1,25 @@
-"""Bundles on the Hugging Face hub: pushed as a model repository, fetched by id; plain files only, no code."""
+"""Bundles on the Hugging Face hub: a bundle is a model repository, which holds data files only."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from drafterforge.bundle.files import BARE, SUFFIXES, check_files, walk
+from drafterforge.bundle.files import FILES_WITHOUT_SUFFIX, SUFFIXES, check_files, walk
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.errors import ArtifactError, quote
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]+)?")
-PATTERNS = [f"*{suffix}" for suffix in SUFFIXES] + list(BARE)
+PATTERNS = [f"*{suffix}" for suffix in SUFFIXES] + list(FILES_WITHOUT_SUFFIX)
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether a text may be the id of a repository, `owner/name` or `owner/name@revision`."""
+    """Whether a text has the form `owner/name` or `owner/name@revision`."""
     return _ID.fullmatch(text) is not None and ".." not in text
 
 
-def downloaded(text: str) -> Path:
-    """A copy of the bundle's repository, in a folder of plain files (the hub's own cache holds links)."""
+def download(text: str) -> Path:
+    """The folder of a downloaded bundle; not in the hub's cache, which holds links instead of files."""
     from huggingface_hub import snapshot_download
 
     from drafterforge.targets.smollm2 import cache_dir
@@ -28,7 +28,7 @@ def downloaded(text: str) -> Path:
     folder = cache_dir() / "hub-bundles" / text.replace("/", "--")
     try:
         snapshot_download(repository, revision=revision or None, allow_patterns=PATTERNS, local_dir=folder)
-    except Exception as error:  # the hub client raises many kinds; each means the bundle is not to be had
+    except Exception as error:  # the hub client raises many kinds of errors
         raise ArtifactError(
             f"could not get the bundle {quote(text)} from the hub ({_first_line(error)}); a local folder works too"
         ) from error
@@ -37,17 +37,17 @@ def downloaded(text: str) -> Path:
 
 
 def _drop_leftovers(folder: Path) -> None:
-    """Remove what an earlier bundle of the repository had and this one has not; a download only adds files."""
-    known = {BUNDLE, *read_record(folder).files}
+    """Delete the files of an earlier download that this bundle does not have; a download only adds files."""
+    names = {BUNDLE, *read_record(folder).files}
     for path, _ in walk(folder):
-        if path.relative_to(folder).as_posix() not in known:
+        if path.relative_to(folder).as_posix() not in names:
             path.unlink()
 
 
 def push(folder: Path, text: str, private: bool = True) -> str:
-    """Upload the bundle in `folder` to the repository `text`, in one commit; returns where it is.
+    """Upload the bundle in `folder` to the repository `text` in one commit; returns the URL of the commit.
 
-    Files of an earlier bundle that this one lacks are deleted there.
+    Files of an earlier bundle that this one does not have are deleted from the repository.
     """
     from huggingface_hub import HfApi
 
@@ -72,17 +72,17 @@ def push(folder: Path, text: str, private: bool = True) -> str:
         raise
     except Exception as error:  # as above
         raise ArtifactError(
-            f"could not push to {quote(text)} ({_first_line(error)}); the bundle is whole in {folder}: log in with "
-            "`hf auth login` if that is missing, and type the same command without overwrite=true"
+            f"could not push to {quote(text)} ({_first_line(error)}); the bundle is complete in {folder}: log in with "
+            "`hf auth login` if you have not, and type the same command without overwrite=true"
         ) from error
     return str(getattr(commit, "commit_url", "") or repository)
 
 
 def _require_bundles(text: str, files: list[str]) -> None:
-    """Refuse a repository of something else, whose files would be deleted."""
-    if BUNDLE not in files and (theirs := [name for name in files if name.endswith((".safetensors", ".json"))]):
+    """ArtifactError if the repository holds a model that is not a bundle, because a push would delete its files."""
+    if BUNDLE not in files and (existing := [name for name in files if name.endswith((".safetensors", ".json"))]):
         raise ArtifactError(
-            f"{text} holds {quote(theirs[0])} and no bundle, which a push would replace; type push=OTHER"
+            f"{text} holds {quote(existing[0])} and no bundle; a push would delete its files; type push=OTHER"
         )
 
 

@@ -1,4 +1,4 @@
-"""The `bundle.json` of a bundle: what it is for, what it holds, what its engine does by default, every file's hash."""
+"""The `bundle.json` of a bundle: its target, drafters, policies, default settings, and the hash of every file."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge import __version__
+from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.artifacts.manifest import canonical_json, plain_json
-from drafterforge.artifacts.typed import read_json, typed
 from drafterforge.config.names import parts_of
-from drafterforge.config.runtime import MOST_NODES, RuntimeConfig
+from drafterforge.config.runtime import MAX_NODES, RuntimeConfig
 from drafterforge.drafters.registry import KINDS
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.schedulers.actions import MOST_CANDIDATES
 from drafterforge.tree.grow import TreeShape
 
 BUNDLE = "bundle.json"
-SCHEMA_VERSION = 1  # raised when a record of this version would be misread by older code
+SCHEMA_VERSION = 1  # incremented when older code would misread a record
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # version -> content of the next version
 WEIGHTS = ".safetensors"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
-_CONTROL = re.compile(r"\\u00[01]|[\x7f-\x9f]")  # in JSON: what terminals obey, but for line ends and tabs
+_CONTROL = re.compile(r"\\u00[01]|[\x7f-\x9f]")  # control characters in JSON, except line ends and tabs
 
 
 @dataclass(frozen=True)
 class TargetReference:
-    """The one target that a bundle's drafters serve, and where to get it."""
+    """The target that a bundle's drafters were trained for, and where to get it."""
 
     name: str
     source: str  # wheel | hf, as in `TargetConfig`
@@ -42,7 +42,7 @@ class TargetReference:
     vocab_size: int
     hidden_size: int
     num_layers: int
-    taps: list[int]  # layers whose inputs are the feature
+    taps: list[int]  # layers whose inputs are the features
     licence: str
 
 
@@ -53,11 +53,11 @@ class DrafterEntry:
     name: str
     kind: str  # name of a `DrafterKind` that has files
     path: str  # its folder in the bundle; empty: retrieval from the prompt and the answer alone
-    base: str  # the drafter that a LoRA expert adds to; empty: it has weights of its own
+    base: str  # generalist of a LoRA expert; empty: full weights
     domain: str
     licence: str
-    training: dict[str, Any]  # settings and figures
-    evaluation: dict[str, Any]  # method, domain, MAT, speed-up and dtype of its report
+    training: dict[str, Any]  # settings and metrics
+    evaluation: dict[str, Any]  # {"rows": rows of its reports}
 
 
 @dataclass(frozen=True)
@@ -67,38 +67,38 @@ class PartEntry:
     name: str
     kind: str  # policy | router | latency
     path: str
-    about: dict[str, Any]  # settings and figures
+    about: dict[str, Any]  # settings and metrics
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What the engine does unless told otherwise."""
+    """Settings of the engine that the caller may override."""
 
-    drafters: list[str]  # in the order that selectors count by
+    drafters: list[str]  # their order numbers the selector's arms
     selector: str = "hedgespec"
     options: dict[str, Any] = field(default_factory=dict)
     every: int = 1
     scheduler: str = ""  # a policy of the bundle
     router: str = ""  # a router of the bundle
-    num_tokens: int | None = None  # of static trees; null: what suits the device
+    num_tokens: int | None = None  # of static trees; None: the device's default
     depth: int | None = None
     top_k: int | None = None
     numerics: str = "auto"
 
     def check(self) -> None:
-        """Refuse what no engine does."""
+        """ArtifactError if a value is out of range."""
         if self.every < 1:
-            raise ArtifactError(f"{BUNDLE}: defaults.every is {self.every}, wanted 1 cycle or more")
+            raise ArtifactError(f"{BUNDLE}: defaults.every is {self.every}, expected 1 cycle or more")
         try:
             RuntimeConfig(self.num_tokens, self.depth, self.top_k, self.numerics)
         except ConfigError as error:
-            raise ArtifactError(f"{BUNDLE}: defaults that no engine has: {shorten(error, 200)}") from None
-        widest = min(self.top_k or 1, max((self.num_tokens or MOST_NODES) - 1, 1))  # as trees are drafted
-        candidates = TreeShape(1, self.depth or 1, widest).pool_size
+            raise ArtifactError(f"{BUNDLE}: defaults are out of range: {shorten(error, 200)}") from None
+        width = min(self.top_k or 1, max((self.num_tokens or MAX_NODES) - 1, 1))  # of a tree when it is drafted
+        candidates = TreeShape(1, self.depth or 1, width).pool_size
         if candidates > MOST_CANDIDATES:
             raise ArtifactError(
-                f"{BUNDLE}: defaults.depth={self.depth} and top_k={self.top_k} are {candidates:,} candidates a tree; "
-                f"wanted {MOST_CANDIDATES:,} at most"
+                f"{BUNDLE}: defaults.depth={self.depth} and top_k={self.top_k} give {candidates:,} candidates per "
+                f"tree, expected at most {MOST_CANDIDATES:,}"
             )
 
 
@@ -112,7 +112,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class BundleRecord:
-    """All of `bundle.json`; `digest` is what two equal bundles share."""
+    """The content of `bundle.json`; equal bundles have equal digests."""
 
     name: str
     target: TargetReference
@@ -120,8 +120,8 @@ class BundleRecord:
     parts: list[PartEntry]
     defaults: Defaults
     licences: dict[str, str]  # of target, drafters and data
-    created: str  # of its newest part, UTC, so that the same parts give the same bytes
-    files: dict[str, FileEntry] = field(default_factory=dict)  # by posix path; all but this one
+    created: str  # date of the newest part, UTC, so that the same parts give the same bytes
+    files: dict[str, FileEntry] = field(default_factory=dict)  # by posix path; all but bundle.json
     kind: str = "bundle"
     schema_version: int = SCHEMA_VERSION
     drafterforge_version: str = __version__
@@ -132,44 +132,42 @@ class BundleRecord:
         return hashlib.sha256(canonical_json(asdict(self))).hexdigest()
 
     def to_json(self) -> bytes:
-        """The bytes of `bundle.json`; they carry their own digest, so damage shows."""
+        """The bytes of `bundle.json`, with their own digest, by which `read_record` detects damage."""
         content = plain_json(asdict(self)) | {"digest": self.digest}
         return json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"
 
     def drafter(self, name: str) -> DrafterEntry:
-        """The drafter of this name."""
-        return _named(self.drafters, name, "drafter")
+        return _entry_named(self.drafters, name, "drafter")
 
     def fingerprint(self, name: str) -> str:
-        """Of a drafter's weights, from the hashes of its files; policies name it."""
-        own = f"{self.drafter(name).path}/"
-        weights = [one for file, one in sorted(self.files.items()) if file.startswith(own) and file.endswith(WEIGHTS)]
-        return "-".join(one.sha256[:16] for one in weights)
+        """The fingerprint of a drafter's weights, from the hashes of its files; policies refer to it."""
+        folder = f"{self.drafter(name).path}/"
+        paths = sorted(path for path in self.files if path.startswith(folder) and path.endswith(WEIGHTS))
+        return "-".join(self.files[path].sha256[:16] for path in paths)
 
     def part(self, name: str, kind: str) -> PartEntry:
-        """The part of this name and kind."""
-        return _named([part for part in self.parts if part.kind == kind], name, kind)
+        return _entry_named([part for part in self.parts if part.kind == kind], name, kind)
 
     def __post_init__(self) -> None:
-        """Refuse names that are doubled, strange or not there."""
-        for what, entries in (("drafters", self.drafters), ("parts", self.parts)):
-            names = [(getattr(one, "kind", "") if what == "parts" else "", one.name) for one in entries]
-            if doubled := {name for name in names if names.count(name) > 1}:
-                raise ArtifactError(f"{BUNDLE}: {what} names {quote(doubled.pop()[1])} more than once")
+        """ArtifactError for duplicate, malformed or unknown names."""
+        part_names = [(part.kind, part.name) for part in self.parts]
+        for key, names in (("drafters", [("", entry.name) for entry in self.drafters]), ("parts", part_names)):
+            if duplicates := {name for name in names if names.count(name) > 1}:
+                raise ArtifactError(f"{BUNDLE}: {key} names {quote(duplicates.pop()[1])} more than once")
         for entry in (*self.drafters, *self.parts):
             if not _NAME.fullmatch(entry.name):
-                raise ArtifactError(f"{BUNDLE}: {quote(entry.name)} is no name; wanted letters, digits and . _ + -")
+                raise ArtifactError(f"{BUNDLE}: {quote(entry.name)} is not a name; expected letters, digits, . _ + -")
         for entry in self.drafters:
             if entry.kind not in KINDS:
                 raise ArtifactError(
-                    f"{BUNDLE}: drafter {quote(entry.name)} is of kind {quote(entry.kind)}; wanted {', '.join(KINDS)}"
+                    f"{BUNDLE}: drafter {quote(entry.name)} is of kind {quote(entry.kind)}; expected {', '.join(KINDS)}"
                 )
             if entry.base and self.drafter(entry.base).base:
                 raise ArtifactError(
-                    f"{BUNDLE}: {quote(entry.name)} adds to {quote(entry.base)}, which is an addition itself"
+                    f"{BUNDLE}: {quote(entry.name)} is an adapter of {quote(entry.base)}, which is an adapter itself"
                 )
         if not self.defaults.drafters:
-            raise ArtifactError(f"{BUNDLE}: defaults.drafters is empty; wanted at least one drafter's name")
+            raise ArtifactError(f"{BUNDLE}: defaults.drafters is empty; expected at least one drafter's name")
         self.defaults.check()
         for name in parts_of(self.defaults.drafters):
             self.drafter(name)
@@ -178,28 +176,28 @@ class BundleRecord:
                 self.part(name, kind)
 
 
-def _named(entries: list, name: str, what: str) -> Any:
-    found = [entry for entry in entries if entry.name == name]
-    if not found:
-        names = ", ".join(entry.name for entry in entries) or "none"
-        raise ArtifactError(f"the bundle has no {what} {quote(name)}; it has {names}")
-    return found[0]
+def _entry_named(entries: list, name: str, what: str) -> Any:
+    for entry in entries:
+        if entry.name == name:
+            return entry
+    names = ", ".join(entry.name for entry in entries) or "none"
+    raise ArtifactError(f"the bundle has no {what} {quote(name)}; it has {names}")
 
 
 def read_record(folder: Path) -> BundleRecord:
-    """The record of the bundle in `folder`, migrated to this version; files are not looked at.
+    """The record of the bundle in `folder`, migrated to the present schema; other files are not checked.
 
-    Raises ArtifactError when it is missing, damaged or newer than this program.
+    Raises ArtifactError if the record is missing, damaged or of a newer schema version.
     """
     path = folder / BUNDLE
     if not path.is_file():
-        raise ArtifactError(f"{folder} is no bundle: it has no {BUNDLE}; type drafterforge export bundle=NAME")
+        raise ArtifactError(f"{folder} is not a bundle: it has no {BUNDLE}; type drafterforge export bundle=NAME")
     content = read_json(path)
     if not isinstance(content, dict) or content.get("kind") != "bundle":
-        raise ArtifactError(f"{path} is damaged (no bundle's record)")
+        raise ArtifactError(f"{path} is damaged (not the record of a bundle)")
     version = content.get("schema_version")
     if type(version) is not int or version < min([SCHEMA_VERSION, *MIGRATIONS]):
-        raise ArtifactError(f"{path} has schema version {shorten(version)}, which no drafterforge wrote")
+        raise ArtifactError(f"{path} has schema version {shorten(version)}, which drafterforge never wrote")
     if version > SCHEMA_VERSION:
         raise ArtifactError(
             f"{path} has schema version {version}, made by drafterforge {shorten(content.get('drafterforge_version'))}"
@@ -207,13 +205,13 @@ def read_record(folder: Path) -> BundleRecord:
         )
     digest = content.pop("digest", None)
     try:
-        plain = canonical_json(content)
+        text = canonical_json(content)
     except RecursionError:
-        plain = b""
-    if hashlib.sha256(plain).hexdigest() != digest:
-        raise ArtifactError(f"{path} is damaged (its content does not match its own digest)")
-    if _CONTROL.search(plain.decode("utf-8", "replace")):
-        raise ArtifactError(f"{path} holds control characters; wanted plain text")
+        text = b""
+    if hashlib.sha256(text).hexdigest() != digest:
+        raise ArtifactError(f"{path} is damaged (its content does not match its digest)")
+    if _CONTROL.search(text.decode("utf-8", "replace")):
+        raise ArtifactError(f"{path} holds control characters; expected plain text")
     while content["schema_version"] < SCHEMA_VERSION:
         content = MIGRATIONS[content["schema_version"]](content)
-    return typed(BundleRecord, content, BUNDLE)
+    return parse_as(BundleRecord, content, BUNDLE)

@@ -1,4 +1,4 @@
-"""Writing a bundle: files copied into a temporary sibling, hashed, carded, and put in place by one rename."""
+"""Write a bundle: copy its files into a temporary folder, add hashes and a model card, and rename the folder."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def write_bundle(
     folder: Path,
     record: BundleRecord,
     sources: Mapping[str, Path],
-    replace_it: bool,
-    check: Callable[[Path], Any] = lambda inside: None,
+    overwrite: bool,
+    check: Callable[[Path], Any] = lambda written: None,
 ) -> BundleRecord:
-    """Write the bundle that `record` describes, with the files of `sources` (place in the bundle -> file on disk).
+    """Write the bundle that `record` describes.  sources: path in the bundle -> file to copy.
 
-    Returns the record with its files' hashes.  A kill at any moment leaves the earlier bundle or the new one; so does
-    an error that `check` raises of the new one, which is not in place yet.
+    check: called with the new folder before it replaces an earlier bundle, which stays if `check` raises.
+    Returns the record with the hashes of its files.  A kill at any moment leaves the earlier bundle or the new one.
     """
-    with write_folder(folder, lambda: refuse_to_overwrite(folder, replace_it, BUNDLE, "bundle")) as inside:
+    with write_folder(folder, lambda: refuse_to_overwrite(folder, overwrite, BUNDLE, "bundle")) as temporary:
         for name, source in sorted(sources.items()):
             check_name(name)
-            (inside / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, inside / name)
-        (inside / CARD).write_text(model_card(record))
-        record = replace(record, files={name: FileEntry(**one) for name, one in hash_files(inside).items()})
-        write_bytes_atomic(inside / BUNDLE, record.to_json())
-        check_files(inside, read_record(inside), hashes=False)  # what is written opens
-        check(inside)
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, temporary / name)
+        (temporary / CARD).write_text(model_card(record))
+        record = replace(record, files={name: FileEntry(**entry) for name, entry in hash_files(temporary).items()})
+        write_bytes_atomic(temporary / BUNDLE, record.to_json())
+        check_files(temporary, read_record(temporary), hashes=False)  # fails now if the bundle could not be opened
+        check(temporary)
     return record

@@ -1,1 +1,1 @@
-"""Every configuration key as a typed value; Hydra's grammar on the outside; a mistake is one line."""
+"""Configuration: a frozen dataclass per command, composed from YAML files and `key=value` arguments."""

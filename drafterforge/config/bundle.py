@@ -1,4 +1,4 @@
-"""Commands that pack and unpack drafters: `export` and `import`."""
+"""Config of the commands `export` and `import`."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ class ExportConfig:
     """`drafterforge export`."""
 
     target: TargetConfig = section(TargetConfig)
-    pool: PoolConfig = section(PoolConfig, "what the bundle holds, and how its engine decodes")
-    runtime: RuntimeConfig = section(RuntimeConfig, "of its engine; null: what suits each device")
-    bundle: str = setting("main", "name or folder of the bundle; for format=sglang|vllm also a .tar or a hub id")
+    pool: PoolConfig = section(PoolConfig, "contents of the bundle, and how its engine decodes")
+    runtime: RuntimeConfig = section(RuntimeConfig, "of the bundle's engine; null: the default of each device")
+    bundle: str = setting("main", "name or folder of the bundle; format=sglang|vllm also reads a .tar or a hub id")
     format: str = setting(
         "bundle", "bundle: a folder | tar: one reproducible file | sglang | vllm: drafters for these servers"
     )
-    drafter: str = setting("", "for format=sglang|vllm: which one; empty: every EAGLE-3 drafter")
-    layout: str = setting("", "for format=vllm: speculators, the default, or plain, which is SGLang's")
-    weights: str = setting("auto", "for format=sglang|vllm: bfloat16 | float32 | auto: bfloat16 where it loses nothing")
+    drafter: str = setting("", "format=sglang|vllm: name of the drafter to export; empty: all EAGLE-3 drafters")
+    layout: str = setting("", "format=vllm: speculators | plain: the layout of SGLang; empty: speculators")
+    weights: str = setting("auto", "format=sglang|vllm: bfloat16 | float32 | auto: bfloat16 if that is exact")
     licence: str = setting(
-        "", "of drafters and policies, such as Apache-2.0; empty: that of what is shipped, else not stated"
+        "", "licence of drafters and policies, such as Apache-2.0; empty: not stated, except for shipped ones"
     )
-    target_licence: str = setting("", "of the target; empty: known for the embedded default, else not stated")
+    target_licence: str = setting("", "licence of the target; empty: not stated, except for the embedded default")
     out: str = setting("", "file or folder to write; empty: in runs_dir, beside the bundle")
-    push: str = setting("", "OWNER/NAME on the hub to upload the bundle to")
-    private: bool = setting(True, "whether a repository that push= makes is private")
-    runs_dir: str = setting("runs", "where drafters and policies are looked up")
-    overwrite: bool = setting(False, "make the bundle or the export anew")
+    push: str = setting("", "repository on the hub to upload the bundle to: OWNER/NAME")
+    private: bool = setting(True, "create the repository of push= as a private one")
+    runs_dir: str = setting("runs", "folder where drafters and policies are looked up")
+    overwrite: bool = setting(False, "replace an existing bundle or export")
 
     def __post_init__(self) -> None:
-        """Check ranges, and keys that contradict each other."""
         require_choice("format", self.format, ("bundle", "tar", "sglang", "vllm"))
         require(bool(self.bundle), "bundle= is empty; type bundle=NAME")
         require(not self.push or self.format == "bundle", "push= uploads a bundle; type format=bundle")
         if self.layout:
             require_choice("layout", self.layout, ("speculators", "plain"))
-        require(not self.layout or self.format == "vllm", f"layout={self.layout} is read with format=vllm only")
+        require(not self.layout or self.format == "vllm", f"layout={self.layout} is read by format=vllm only")
         require_choice("weights", self.weights, ("auto", "bfloat16", "float32"))
 
 
@@ -52,16 +51,15 @@ class ImportConfig:
 
     target: TargetConfig = section(TargetConfig)
     path: str = setting("", "folder or hub id of a published EAGLE-3 head")
-    revision: str | None = setting(None, "of a hub id")
-    format: str = setting("auto", "eagle3: SafeAILab's and SGLang's | speculators | auto: as its config tells")
-    layer_ids: list[int] = setting([], "layers whose input it reads, if its config is not clear")
-    norm_before_residual: bool | None = setting(None, "where a speculators config does not say")
-    name: str = setting("", "of the drafter; empty: the last part of path")
-    runs_dir: str = setting("runs", "where the drafter is written")
-    overwrite: bool = setting(False, "replace a drafter of that name")
+    revision: str | None = setting(None, "hub revision")
+    format: str = setting("auto", "eagle3: layout of SafeAILab and SGLang | speculators | auto: from its config")
+    layer_ids: list[int] = setting([], "three target layers whose input the head reads; empty: from its config")
+    norm_before_residual: bool | None = setting(None, "for a speculators config without this key")
+    name: str = setting("", "name of the drafter; empty: the last part of path")
+    runs_dir: str = setting("runs", "folder where the drafter is written")
+    overwrite: bool = setting(False, "replace a drafter of the same name")
 
     def __post_init__(self) -> None:
-        """Check what can be told without the head."""
         require_choice("format", self.format, ("auto", "eagle3", "speculators"))
         require(len(self.layer_ids) in (0, 3), f"layer_ids must be three layers, got {list(self.layer_ids)}")
-        require(self.name not in ("retrieval", "pool"), f"name={self.name} means another drafter; type name=OTHER")
+        require(self.name not in ("retrieval", "pool"), f"name={self.name} is reserved; type name=OTHER")

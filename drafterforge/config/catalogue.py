@@ -1,4 +1,4 @@
-"""What a command knows: its groups, their choices, its keys and defaults. Imports nothing heavy."""
+"""The groups of a command, their choices, and its keys with defaults and help texts; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,53 +14,51 @@ import yaml
 
 from drafterforge.config.variants import Variants, narrow, variants_of
 
-GLOBAL = "experiment"  # the group whose files speak of keys of any other
-
-
+GLOBAL = "experiment"  # the group whose files set keys of other groups
 SHORTHANDS = {"path": "data.path", "dataset": "data.dataset", "column": "data.column"}
-ADDED: dict[str, dict[str, dict[str, Any]]] = {}  # group -> choice -> values: choices that have no YAML file
+REGISTERED: dict[str, dict[str, dict[str, Any]]] = {}  # group -> choice -> values, for choices without a YAML file
 
 
 def add_choice(group: str, choice: str, values: Mapping[str, Any]) -> None:
-    """Let `group=choice` be typed, for these values of the group's keys; a YAML file of that name comes first."""
+    """Register `group=choice`, which sets these keys of the group; a YAML file of that name has precedence."""
     if choice not in _files(group):
-        ADDED.setdefault(group, {})[choice] = dict(values)
+        REGISTERED.setdefault(group, {})[choice] = dict(values)
 
 
 def group_choices(group: str) -> list[str]:
-    """Names one can type after `group=`."""
-    return sorted({*_files(group), *ADDED.get(group, {})})
+    """The choices that a user can type after `group=`."""
+    return sorted({*_files(group), *REGISTERED.get(group, {})})
 
 
 def group_values(group: str, choice: str) -> dict[str, Any]:
-    """What a choice sets of its group's keys."""
-    return ADDED.get(group, {}).get(choice) or _yaml(f"{group}/{choice}.yaml")
+    """The values of the group's keys that a choice sets."""
+    return REGISTERED.get(group, {}).get(choice) or _yaml(f"{group}/{choice}.yaml")
 
 
 def choices_for(group: str, variants: Variants, name: str) -> list[str]:
-    """The choices of a group that have this variant, the one of its name first."""
+    """The choices of a group that select the variant `name`; the choice of the same name comes first."""
     choices = [choice for choice in group_choices(group) if variant_name(group, variants, choice) == name]
     return sorted(choices, key=lambda choice: (choice != name, choice))
 
 
 def variant_name(group: str, variants: Variants, choice: str) -> str:
-    """Which variant of its section a choice has: what it sets, or the default."""
+    """The variant of its section that a choice selects."""
     return group_values(group, choice).get(variants.key, variants.default)
 
 
-def narrowed(name: str, config_class: type, choices: Mapping[str, str]) -> type:
-    """The config class of a command with these choices: with the keys that they read, and no others."""
+def narrow_to_choices(name: str, config_class: type, choices: Mapping[str, str]) -> type:
+    """The config class of a command, restricted to the keys that these choices of groups read."""
     defaults = command_groups(name)
-    chosen: dict[str, str] = {}
+    names: dict[str, str] = {}
     for section, variants in variants_of(config_class).items():
         choice = choices.get(section) or defaults.get(section)
-        known = choice in group_choices(section)
-        chosen[section] = variant_name(section, variants, choice) if known else variants.default
-    return narrow(config_class, chosen)
+        exists = choice in group_choices(section)
+        names[section] = variant_name(section, variants, choice) if exists else variants.default
+    return narrow(config_class, names)
 
 
 def command_groups(name: str) -> dict[str, str | None]:
-    """Groups of a command with their default choice; "???": the user has to choose."""
+    """Groups of a command with their default choice; "???": the user must choose."""
     entries = [entry for entry in _yaml(f"{name}.yaml")["defaults"] if isinstance(entry, dict)]
     return {group: choice for entry in entries for group, choice in entry.items()}
 
@@ -75,19 +73,19 @@ def config_keys(config_class: type, prefix: str = "") -> dict[str, Any]:
 
 
 def default_values(name: str, config_class: type, choices: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """Value of every key when nothing but choices of groups is typed: its class's, under those of the default YAML."""
+    """The default of every key under these choices of groups: from its class, overridden by the YAML files."""
     values = _class_defaults(config_class)
     for group, default in command_groups(name).items():
         choice = choices.get(group, default)
         if choice not in (None, "???"):
             values |= flat(group_values(group, choice), "" if group == GLOBAL else f"{group}.", values)
-    own = {key: value for key, value in _yaml(f"{name}.yaml").items() if key != "defaults"}
-    values |= flat(own, "", values)
+    command_values = {key: value for key, value in _yaml(f"{name}.yaml").items() if key != "defaults"}
+    values |= flat(command_values, "", values)
     return {key: values.get(value[2:-1], value) if _refers(value) else value for key, value in values.items()}
 
 
 def help_texts(config_class: type, prefix: str = "") -> dict[str, str]:
-    """What every dotted key means, in the order of the classes."""
+    """The help text of every dotted key, in the order of the fields."""
     hints = field_types(config_class)
     texts: dict[str, str] = {}
     for field in dataclasses.fields(config_class):
@@ -97,11 +95,14 @@ def help_texts(config_class: type, prefix: str = "") -> dict[str, str]:
     return texts
 
 
-def did_you_mean(word: str, known: Mapping[str, str] | Iterable[str]) -> str:
-    """`; did you mean ...?` for the closest known spelling, or nothing."""
-    known = known if isinstance(known, Mapping) else {spelling: spelling for spelling in known}
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {known[close[0]]}?" if close else ""
+def did_you_mean(word: str, spellings: Mapping[str, str] | Iterable[str]) -> str:
+    """`; did you mean ...?` with the closest spelling; empty if none is close.
+
+    spellings: valid words, or a mapping from them to what the message suggests.
+    """
+    suggestions = spellings if isinstance(spellings, Mapping) else {spelling: spelling for spelling in spellings}
+    close = difflib.get_close_matches(word, suggestions, n=1)
+    return f"; did you mean {suggestions[close[0]]}?" if close else ""
 
 
 def field_types(config_class: type) -> dict[str, Any]:
@@ -111,12 +112,12 @@ def field_types(config_class: type) -> dict[str, Any]:
 
 
 def sections(config_class: type) -> set[str]:
-    """Fields that are config classes themselves; each has a group folder of its name."""
+    """Names of the fields that are config classes; each has a folder of choices in `configs/`."""
     return {name for name, hint in field_types(config_class).items() if dataclasses.is_dataclass(hint)}
 
 
 def _refers(value: Any) -> bool:
-    """Whether a value is that of another key, as in `${domain.name}`."""
+    """Whether a value refers to another key, as in `${domain.name}`."""
     return isinstance(value, str) and value.startswith("${")
 
 
@@ -145,7 +146,7 @@ def _class_defaults(config_class: type, prefix: str = "") -> dict[str, Any]:
 
 
 def flat(tree: Mapping[str, Any], prefix: str, leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested mapping under dotted keys; a mapping that is a value itself (`leaves`) stays."""
+    """A nested mapping flattened to dotted keys; mappings at keys of `leaves` are values and stay."""
     flattened: dict[str, Any] = {}
     for name, value in tree.items():
         key = prefix + name

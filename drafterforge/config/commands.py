@@ -1,4 +1,4 @@
-"""Commands that make and measure artifacts."""
+"""Config of the commands that make and measure artifacts."""
 
 from __future__ import annotations
 
@@ -27,59 +27,59 @@ class PrepareDataConfig:
     domain: DomainConfig = section(DomainConfig)
     data: DataConfig = section(DataConfig)
     name: str = setting("", "name of the answers; empty: the domain's")
-    runs_dir: str = setting("runs", "where artifacts are looked up and written")
-    seed: int = setting(0, "of prompts, sampling and training")
+    runs_dir: str = setting("runs", "folder where artifacts are looked up and written")
+    seed: int = setting(0, "random seed of prompts, sampling and training")
     overwrite: bool = setting(False, "replace an artifact that was made with other settings")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         require_seed(self.seed)
 
 
 @dataclass(frozen=True)
 class TrainDrafterConfig(PrepareDataConfig):
-    """`drafterforge train-drafter`; its name is the drafter's, and of the answers it prepares.
+    """`drafterforge train-drafter`; `name` names the drafter and the answers that the command prepares.
 
-    Without a name the answers are called as the domain, and the drafter so too, with its kind unless it is EAGLE-3.
+    Without a name, both are named after the domain; drafters of other kinds than EAGLE-3 append their kind.
     """
 
-    answers: list[str] = setting([], "name or folder to learn from, or [several]; empty: prepared", input="answers")
-    val_answers: list[str] = setting([], "those that validate and are decoded; empty: of answers=", input="answers")
+    answers: list[str] = setting(
+        [], "names or folders of the training answers; empty: prepare the domain's", input="answers"
+    )
+    val_answers: list[str] = setting(
+        [], "answers for validation and decoding; empty: those of answers=", input="answers"
+    )
     drafter: DrafterConfig = variant(DRAFTERS, "eagle3", key="kind")
     trainer: TrainerConfig = section(TrainerConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
     eval: EvalConfig = section(EvalConfig)
 
     def __post_init__(self) -> None:
-        """Check ranges, and that the drafter can be called by its name."""
         super().__post_init__()
-        require(self.name != "retrieval", "name=retrieval means the drafter without a datastore; type name=OTHER")
-        require(self.name != "pool", "name=pool means all drafters together; type name=OTHER")
-        require(self.name.count("+") != 1, f"name={self.name} would mean two drafters in one; type a name without +")
-        for name in ("retrieval", "pool"):  # of a domain of one's own
-            require(self.drafter_name != name, f"domain={name} would call a drafter {name}; type name=OTHER")
+        for name, meaning in (("retrieval", "retrieval without a datastore"), ("pool", "the pool of all drafters")):
+            key = "name" if self.name else "domain"
+            require(self.drafter_name != name, f"{key}={name} is reserved for {meaning}; type name=OTHER")
+        require(self.name.count("+") != 1, f"name={self.name} is that of a hybrid drafter; type a name without +")
 
     @property
     def drafter_name(self) -> str:
-        """What the drafter and its report are called."""
+        """Name of the drafter and its report."""
         kind = self.drafter.kind
         return self.name or self.domain.name + ("" if kind == "eagle3" else f"-{kind}")
 
 
 @dataclass(frozen=True)
 class QuickstartConfig(TrainDrafterConfig):
-    """`drafterforge quickstart`; its name is that of the answers, the drafter, the bundle and the report."""
+    """`drafterforge quickstart`; `name` names the answers, the drafter, the bundle and the report."""
 
-    pool: PoolConfig = section(PoolConfig, "what is shown first, and goes into the bundle")
-    first_prompts: int = setting(4, "held-out prompts decoded before anything is trained")
-    first_tokens: int = setting(64, "length limit of their answers")
+    pool: PoolConfig = section(PoolConfig, "decodes the first prompts, and is packed into the bundle")
+    first_prompts: int = setting(4, "held-out prompts decoded before training")
+    first_tokens: int = setting(64, "length limit of the answers to first_prompts")
 
     def __post_init__(self) -> None:
-        """Check that there is an expert to tune, and keys that only train-drafter reads."""
         super().__post_init__()
-        require(bool(self.name), "quickstart needs a name for what it makes; type name=quickstart")
+        require(bool(self.name), "quickstart needs a name for its artifacts; type name=quickstart")
         require(
-            self.drafter.adds,
+            self.drafter.is_adapter,
             "quickstart tunes a LoRA expert, got drafter.tuning=full; leave it out, or type drafterforge train-drafter",
         )
         require(not self.val_answers, "val_answers= is read by train-drafter only; leave it out")
@@ -97,15 +97,14 @@ class CalibrateConfig:
     grid: GridConfig = section(lambda: GridConfig(name="calibration", num_tokens=[*KNOTS]))
     latency: LatencyConfig = section(LatencyConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
-    drafter: str = setting("general", "whose steps are measured", input="drafters")
-    domains: list[str] = setting([*POOL_DOMAINS], "of the prompts")
-    name: str = setting("", "of the profile; empty: the drafter's")
-    runs_dir: str = setting("runs", "where drafters are looked up and the profile is written")
-    seed: int = setting(0, "of prompts and trees")
-    overwrite: bool = setting(False, "measure anew")
+    drafter: str = setting("general", "name or folder of the drafter whose steps are measured", input="drafters")
+    domains: list[str] = setting([*POOL_DOMAINS], "domains of the prompts")
+    name: str = setting("", "name of the latency profile; empty: the drafter's")
+    runs_dir: str = setting("runs", "folder where drafters are looked up and the profile is written")
+    seed: int = setting(0, "random seed of prompts and trees")
+    overwrite: bool = setting(False, "measure again and replace the profile")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         require_seed(self.seed)
 
 
@@ -121,18 +120,17 @@ class TrainPolicyConfig:
     runtime: RuntimeConfig = section(RuntimeConfig)
     live: LiveConfig = section(LiveConfig)
     router: RouterConfig = section(RouterConfig)
-    drafter: str = setting("general", "whose trees are scheduled", input="drafters")
-    name: str = setting("", "of the policy; empty: that of policy=, or its method")
-    runs_dir: str = setting("runs", "where artifacts are looked up and written")
-    seed: int = setting(0, "of prompts and training")
+    drafter: str = setting("general", "name or folder of the drafter whose trees the policy chooses", input="drafters")
+    name: str = setting("", "name of the policy; empty: policy.name, or its method")
+    runs_dir: str = setting("runs", "folder where artifacts are looked up and written")
+    seed: int = setting(0, "random seed of prompts and training")
     overwrite: bool = setting(False, "replace an artifact that was made with other settings")
 
     def __post_init__(self) -> None:
-        """Check ranges, and that keys of the router are for one."""
         require_seed(self.seed)
         require(
             self.policy.method == "router" or self.router == RouterConfig(),
-            f"keys of router. are read by policy=router only, not by policy={self.policy.method}",
+            f"router.* keys are read by policy=router only, not by policy={self.policy.method}",
         )
 
     @property
@@ -150,24 +148,23 @@ class EvaluateConfig:
     pool: PoolConfig = section(PoolConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
     name: str = setting("", "name of the report; empty: the suite's")
-    limit: int = setting(0, "most prompts of each domain or benchmark; 0: as the suite says")
-    overwrite: bool = setting(False, "forget what an interrupted run has measured already")
+    limit: int = setting(0, "largest number of prompts of each domain or benchmark; 0: the suite's")
+    overwrite: bool = setting(False, "discard the measurements of an interrupted run")
     compare: str = setting(
-        "", "decode nothing, set two reports side by side: A,B as names or paths; exit 1 if B is worse"
+        "", "compare two reports, A,B as names or paths, and decode nothing; exit code 1 if B is worse"
     )
-    runs_dir: str = setting("runs", "where drafters are looked up and the report is written")
-    seed: int = setting(0, "of the stream and of selectors that draw")
+    runs_dir: str = setting("runs", "folder where drafters are looked up and the report is written")
+    seed: int = setting(0, "random seed of the prompt stream and of randomised selectors")
 
     def __post_init__(self) -> None:
-        """Check ranges, and that what is configured is what the replay plays."""
         require_seed(self.seed)
         require_at_least("limit", self.limit, 0)
-        two = [one.strip() for one in self.compare.split(",")]
-        require(not self.compare or (len(two) == 2 and all(two)), f"compare must be A,B, got {self.compare!r}")
+        reports = [report.strip() for report in self.compare.split(",")]
+        require(not self.compare or (len(reports) == 2 and all(reports)), f"compare must be A,B, got {self.compare!r}")
         require(
             self.pool.every == 1 or not self.suite.replay,
-            f"eval replays drafters that read after every cycle, got pool.every={self.pool.every}; "
-            "leave it out, or time it alone with suite.replay=false",
+            f"replay assumes that drafters read in every cycle, got pool.every={self.pool.every}; "
+            "leave it out, or type suite.replay=false to only time it",
         )
 
 
@@ -178,25 +175,26 @@ class PlanConfig:
     target: TargetConfig = section(TargetConfig)
     data: DataConfig = section(DataConfig)
     trainer: TrainerConfig = section(TrainerConfig)
-    num_domains: int = setting(len(POOL_DOMAINS), "drafters of the pool, one a domain")
-    prompt_tokens: int = setting(128, "tokens of a prompt, about")
+    num_domains: int = setting(len(POOL_DOMAINS), "drafters of the pool, one per domain")
+    prompt_tokens: int = setting(128, "mean number of tokens of a prompt")
     draft_vocab_size: int = setting(16384, "as drafter.draft_vocab_size of train-drafter")
-    trained_head: bool = setting(True, "as drafter.head=own of train-drafter; false: target")
+    trained_head: bool = setting(True, "true: as drafter.head=own of train-drafter; false: as drafter.head=target")
     batch_size: int = setting(8, "requests served together")
     context: int = setting(2048, "tokens of a served request, prompt and answer")
-    bandwidth_gb_s: float | None = setting(None, "gigabytes that the device reads per second; null: timed on this one")
-    tflops: float | None = setting(None, "teraflops of the device in the target's dtype; null: timed on this one")
-    runs_dir: str = setting("runs", "where measured rates are looked up")
+    bandwidth_gb_s: float | None = setting(None, "memory bandwidth of the device in GB/s; null: measured here")
+    tflops: float | None = setting(None, "teraflops of the device in the target's dtype; null: measured here")
+    runs_dir: str = setting("runs", "folder where measured rates are looked up")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         for key in ("num_domains", "prompt_tokens", "draft_vocab_size", "batch_size", "context"):
             require_at_least(key, getattr(self, key), 1)
         for key in ("bandwidth_gb_s", "tflops"):
             value = getattr(self, key)
             require(value is None or value > 0, f"{key} must be > 0, got {value}")
-        given = self.bandwidth_gb_s is None, self.tflops is None
-        require(given[0] == given[1], "bandwidth_gb_s and tflops describe another device; type both, or neither")
+        require(
+            (self.bandwidth_gb_s is None) == (self.tflops is None),
+            "bandwidth_gb_s and tflops describe another device; type both, or neither",
+        )
 
 
 @dataclass(frozen=True)
@@ -204,7 +202,7 @@ class DoctorConfig:
     """`drafterforge doctor`."""
 
     target: TargetConfig = section(TargetConfig)
-    runs_dir: str = setting("runs", "where artifacts are looked up")
+    runs_dir: str = setting("runs", "folder where artifacts are looked up")
 
 
 @dataclass(frozen=True)
@@ -212,8 +210,7 @@ class InspectConfig:
     """`drafterforge inspect PATH`."""
 
     path: str = setting("", "folder of an artifact or a bundle, its name, or a bundle's .tar")
-    runs_dir: str = setting("runs", "where names are looked up")
+    runs_dir: str = setting("runs", "folder where names are looked up")
 
     def __post_init__(self) -> None:
-        """Check that there is something to look at."""
         require(bool(self.path), "inspect needs a folder: type drafterforge inspect PATH")

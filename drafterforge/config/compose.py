@@ -1,4 +1,4 @@
-"""From YAML and overrides to one checked value of the command's config class."""
+"""Compose the YAML files of a command and the user's overrides into a checked value of its config class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import yaml
 
 from drafterforge.config.catalogue import (
-    ADDED,
+    REGISTERED,
     command_groups,
     config_keys,
     did_you_mean,
@@ -18,30 +18,30 @@ from drafterforge.config.catalogue import (
     group_choices,
     sections,
 )
-from drafterforge.config.overrides import narrowed_by, read_overrides
+from drafterforge.config.overrides import narrow_to_overrides, read_overrides
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import ConfigError
 from drafterforge.prompts.domains import domains
 
 Config = TypeVar("Config")
-OWN = "own"  # what hydra calls a domain without a file
+CUSTOM_DOMAIN = "own"  # hydra's name for a domain without a YAML file
 
 
 def load_config(name: str, config_class: type[Config], overrides: Sequence[str]) -> Config:
-    """Compose `configs/<name>.yaml` with what the user typed into a checked `config_class`."""
-    narrowed = narrowed_by(name, config_class, overrides)
+    """Compose `configs/<name>.yaml` and the user's overrides into a checked `config_class`."""
+    narrowed = narrow_to_overrides(name, config_class, overrides)
     choices, texts, values = read_overrides(name, narrowed, overrides)
     tree = _tree(narrowed, _compose(name, narrowed, choices), texts, values)
     return _build(narrowed, tree, config_class)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Return the resolved configuration as plain dicts, lists and scalars."""
+    """The configuration as plain dicts, lists and scalars."""
     return dataclasses.asdict(config)
 
 
 def to_yaml(config: Any) -> str:
-    """Return the resolved configuration as YAML, in the order of its fields."""
+    """The configuration as YAML, in the order of its fields."""
     return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
 
 
@@ -51,29 +51,29 @@ def _compose(name: str, config_class: type, choices: Mapping[str, str]) -> dict[
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
-    for group, added in ADDED.items():
-        for choice, values in added.items():
+    for group, registered in REGISTERED.items():
+        for choice, values in registered.items():
             ConfigStore.instance().store(name=choice, node=values, group=group)
     domain = choices.get("domain")
-    if domain is not None and domain not in group_choices("domain"):  # one's own, which has no file
-        ConfigStore.instance().store(name=OWN, node={"name": domain, "grammar": False}, group="domain")
-        choices = {**choices, "domain": OWN}
+    if domain is not None and domain not in group_choices("domain"):  # the user's own domain
+        ConfigStore.instance().store(name=CUSTOM_DOMAIN, node={"name": domain, "grammar": False}, group="domain")
+        choices = {**choices, "domain": CUSTOM_DOMAIN}
     try:
         with initialize_config_module("drafterforge.configs", version_base="1.3"):
             composed = compose(name, [f"{group}={choice}" for group, choice in choices.items()])
     except HydraException as error:
         for group, default in command_groups(name).items():
             if default == "???" and group not in choices:
-                known = group_choices(group)
-                example = "sql" if "sql" in known else known[0]
+                options = group_choices(group)
+                example = "sql" if "sql" in options else options[0]
                 raise ConfigError(
-                    f"{name.replace('_', '-')} needs a {group}: type {group}={example} (have: {', '.join(known)})"
+                    f"{name.replace('_', '-')} needs a {group}: type {group}={example} (have: {', '.join(options)})"
                 ) from error
         raise ConfigError(str(error).splitlines()[0]) from error
     tree = OmegaConf.to_container(composed)
     if tree.get("domain", {}).get("weights") == "equal":
         tree["domain"]["weights"] = dict.fromkeys(domains(), 1.0)
-    # An experiment speaks to several commands and choices: groups and keys that others have are left out.
+    # An experiment sets keys of several commands and choices; drop those that this command does not have.
     for section, variants in variants_of(config_class).items():
         foreign = variants.keys - field_types(field_types(config_class)[section]).keys()
         tree[section] = {key: value for key, value in tree.get(section, {}).items() if key not in foreign}
@@ -93,10 +93,10 @@ def _tree(
     keys = config_keys(config_class)
     for key in flat(composed, "", keys):
         if key not in keys:
-            raise ConfigError(f"no config key {key!r}, set by a YAML file{did_you_mean(key, list(keys))}")
+            raise ConfigError(f"a YAML file sets {key!r}, which is no config key{did_you_mean(key, list(keys))}")
     try:
         config = OmegaConf.structured(config_class)
-        for section in {key.rpartition(".")[0] for key in keys}:  # frozen classes start read-only
+        for section in {key.rpartition(".")[0] for key in keys}:  # omegaconf makes frozen classes read-only
             OmegaConf.set_readonly(OmegaConf.select(config, section) if section else config, False)
         config = OmegaConf.merge(config, composed)
         for key, value in values.items():
@@ -120,10 +120,10 @@ def _nested(key: str, value: Any) -> Any:
     return value
 
 
-def _build(config_class: type, tree: Mapping[str, Any], made: type[Config]) -> Config:
-    """A value of class `made`, whose sections are those of `config_class`, which narrows it."""
-    hints = field_types(config_class)
-    return made(
+def _build(narrowed: type, tree: Mapping[str, Any], config_class: type[Config]) -> Config:
+    """An instance of `config_class` whose sections have the classes of `narrowed`, its narrowed subclass."""
+    hints = field_types(narrowed)
+    return config_class(
         **{
             name: _build(hint, tree[name], hint) if dataclasses.is_dataclass(hint) else tree[name]
             for name, hint in hints.items()

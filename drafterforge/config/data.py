@@ -1,4 +1,4 @@
-"""Traffic: domains, and where prompts and answers come from."""
+"""Domains of traffic, and where their prompts and answers come from."""
 
 from __future__ import annotations
 
@@ -8,57 +8,56 @@ from drafterforge.config.checks import require, require_at_least, require_choice
 from drafterforge.config.fields import setting
 from drafterforge.prompts.domains import domains
 
-POOL_DOMAINS = domains()  # all with a grammar: the shipped pool's experts, and what is measured by default
+POOL_DOMAINS = domains()  # the domains with a grammar: those of the shipped experts, measured by default
 
 
 @dataclass(frozen=True)
 class DomainConfig:
-    """A kind of traffic: its prompt grammar, its mixture, and the papers' data set for it."""
+    """A domain of traffic: its prompt grammar or mixture, and its data set on the hub."""
 
-    name: str = setting("sql", "folder name of its answers and drafters")
-    grammar: bool = setting(True, "whether the package has a prompt grammar of its own for it")
+    name: str = setting("sql", "folder name of the domain's answers and drafters")
+    grammar: bool = setting(True, "whether the package has a prompt grammar for the domain")
     weights: dict[str, float] = setting({}, "general only: share of each domain; 0 leaves it out")
-    dataset: str = setting("", "hub id used by data=hf when dataset= is not given")
-    dataset_config: str | None = setting(None, "its configuration on the hub")
-    dataset_split: str = setting("train", "its split that prompts are taken from")
-    column: str = setting("", "its prompt column")
+    dataset: str = setting("", "data=hf: the domain's data set, a hub id")
+    dataset_config: str | None = setting(None, "data=hf: configuration of the domain's data set")
+    dataset_split: str = setting("train", "data=hf: split of the domain's data set")
+    column: str = setting("", "data=hf: prompt column of the domain's data set")
 
     @property
-    def alone(self) -> str:
-        """The domain that answers are picked by: its name; of a mixture nothing, which takes all."""
+    def answers_domain(self) -> str:
+        """Domain that answers are filtered by; empty for a mixture, which uses answers of all domains."""
         return "" if any(weight > 0 for weight in self.weights.values()) else self.name
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where prompts come from and how the target answers them."""
+    """Where prompts come from, and how the target answers them."""
 
-    source: str = setting("grammar", "grammar | jsonl | hf")
+    source: str = setting("grammar", "grammar | jsonl | hf; set by data=")
     path: str = setting(
         "",
-        'data=jsonl: a file of {"messages": [...]} lines, or a folder; data=grammar: a grammar',
+        'data=jsonl: a file of {"messages": [...]} lines, or a folder of such files; data=grammar: a grammar file',
         input="path",
     )
-    licences: list[str] = setting([], "data=jsonl: lines whose licence begins so; empty: all lines")
-    domain_names: dict[str, str] = setting({}, "data=jsonl: what domains of its lines are called here")
-    dataset: str = setting("", "data=hf: hub id or local folder; empty: the domain's own")
-    dataset_config: str | None = setting(None, "data=hf: configuration of that data set")
-    dataset_split: str = setting("", "data=hf: its split; empty: the domain's own, or train")
-    column: str = setting("", "data=hf: a column of prompt strings, or of message lists")
-    streaming: bool = setting(True, "data=hf: read rows as they arrive, without downloading the whole set")
+    licences: list[str] = setting([], "data=jsonl: read only lines whose licence starts with one of these; empty: all")
+    domain_names: dict[str, str] = setting({}, "data=jsonl: rename domains of its lines, as {theirs:ours}")
+    dataset: str = setting("", "data=hf: hub id or local folder; empty: the domain's data set")
+    dataset_config: str | None = setting(None, "data=hf: configuration of the data set")
+    dataset_split: str = setting("", "data=hf: split of the data set; empty: the domain's, or train")
+    column: str = setting("", "data=hf: column of prompt strings or message lists")
+    streaming: bool = setting(True, "data=hf: read rows as they arrive, without downloading the whole data set")
     num_train: int = setting(2000, "prompts answered for training")
-    num_val: int = setting(48, "prompts that choose the checkpoint")
+    num_val: int = setting(48, "prompts for validation, which selects the checkpoint")
     num_test: int = setting(100, "held-out prompts for decoding")
-    answers: str = setting("target", "target: the target answers | given: keep the assistant turns")
-    max_prompt_tokens: int = setting(1024, "longer prompts are left out and counted")
-    max_new_tokens: int = setting(192, "length limit of one answer")
-    temperature: float = setting(0.0, "0: greedy")
+    answers: str = setting("target", "target: the target answers | given: keep the assistant turns of the data")
+    max_prompt_tokens: int = setting(1024, "longer prompts are skipped and counted")
+    max_new_tokens: int = setting(192, "length limit of an answer, in tokens")
+    temperature: float = setting(0.0, "sampling temperature of the answers; 0: greedy")
     batch_size: int = setting(64, "answers decoded together")
     shard_size: int = setting(256, "answers per resumable shard")
-    features: str = setting("cached", "cached: features and teacher on disk | online: recomputed")
+    features: str = setting("cached", "cached: store features and teacher logits | online: recompute them")
 
     def __post_init__(self) -> None:
-        """Check ranges, and that a source has what it needs."""
         require_choice("data.source", self.source, ("grammar", "jsonl", "hf"))
         require_choice("data.answers", self.answers, ("target", "given"))
         require_choice("data.features", self.features, ("cached", "online"))
@@ -66,14 +65,19 @@ class DataConfig:
             require(bool(self.path), "data=jsonl needs a file: type path=FILE.jsonl")
         else:
             require(not self.path or self.source == "grammar", f"path= is not read by data={self.source}")
-            grammar = "path= of data=grammar is a grammar, FILE.yaml; for prompts type data=jsonl path=FILE.jsonl"
-            require(not self.path or self.path.endswith((".yaml", ".yml")), grammar)
+            require(
+                not self.path or self.path.endswith((".yaml", ".yml")),
+                "path= of data=grammar is a grammar, FILE.yaml; for a file of prompts type data=jsonl path=FILE.jsonl",
+            )
             for key in ("licences", "domain_names"):
-                found = f"data.{key}= is read by data=jsonl only, not by data={self.source}"
-                require(not getattr(self, key), f"{found}; type data=jsonl path=FILE.jsonl")
+                require(
+                    not getattr(self, key),
+                    f"data.{key}= is read by data=jsonl only, not by data={self.source}; "
+                    "type data=jsonl path=FILE.jsonl",
+                )
         for key in ("dataset", "dataset_config", "dataset_split", "column"):
-            given = getattr(self, key) and self.source != "hf"
-            require(not given, f"{key}= is read by data=hf only, not by data={self.source}")
+            unread = getattr(self, key) and self.source != "hf"
+            require(not unread, f"{key}= is read by data=hf only, not by data={self.source}")
         require_counts(self, "data", "num_train num_val num_test batch_size shard_size")
         require_counts(self, "data", "max_prompt_tokens max_new_tokens")
         require_at_least("data.temperature", self.temperature, 0.0)

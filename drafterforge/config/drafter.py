@@ -1,4 +1,4 @@
-"""What a drafter is: its kind, its size, its start."""
+"""Config of a drafter: its kind, size and initial weights."""
 
 from __future__ import annotations
 
@@ -8,38 +8,36 @@ from drafterforge.config.catalogue import add_choice
 from drafterforge.config.checks import require, require_at_least, require_choice, require_counts
 from drafterforge.config.fields import section, setting
 
-AUTO = "auto"  # drafter.init that leaves the choice to `training.initialisation`
+AUTO = "auto"  # value of drafter.init that `training.initialisation` replaces
 NO_PARENT = (AUTO, "warm", "scratch")  # values of drafter.init that name no trained drafter
 LORA_TARGETS = ("fc", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
 
 
 @dataclass(frozen=True)
 class CausalLMConfig:
-    """Size of a small causal LM of the target's family and vocabulary; null keeps the target's proportions."""
+    """Size of a small causal LM with the target's architecture and vocabulary; null: in the target's proportions."""
 
     num_layers: int = setting(2, "decoder layers; drafter.init=warm takes them from the target, evenly spaced")
-    hidden_size: int | None = setting(None, "width")
+    hidden_size: int | None = setting(None, "hidden size")
     num_heads: int | None = setting(None, "attention heads")
-    intermediate_size: int | None = setting(None, "width of the MLP")
+    intermediate_size: int | None = setting(None, "inner size of the MLP")
     train_embeddings: bool | None = setting(
-        None, "embeddings and head too; null: only where they cannot be the target's"
+        None, "train embeddings and head; null: only if their size differs from the target's"
     )
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         require_counts(self, "drafter.causal_lm", "num_layers hidden_size num_heads intermediate_size")
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank additions that make an expert of a generalist (drafter.tuning=lora)."""
+    """LoRA adapter that turns a generalist into an expert (drafter.tuning=lora)."""
 
-    rank: int = setting(16, "inner width of every addition")
-    alpha: float = setting(32.0, "additions are scaled by alpha / rank")
-    targets: list[str] = setting([*LORA_TARGETS], "projections that get one")
+    rank: int = setting(16, "rank of the LoRA matrices")
+    alpha: float = setting(32.0, "LoRA matrices are scaled by alpha / rank")
+    targets: list[str] = setting([*LORA_TARGETS], "projections that are adapted")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         require_at_least("drafter.lora.rank", self.rank, 1)
         require(self.alpha > 0, f"drafter.lora.alpha must be > 0, got {self.alpha}")
         require(bool(self.targets), "drafter.lora.targets must name a projection, such as [q_proj]")
@@ -49,22 +47,21 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class DrafterConfig:
-    """What `train-drafter` makes; every kind has a class of its own, with the keys that it reads."""
+    """Config of the drafter of `train-drafter`; every kind has a subclass with its own keys."""
 
-    kind: str = setting("", "kind of drafter; chosen by drafter=")
+    kind: str = setting("", "kind of drafter; set by drafter=")
 
     def __post_init__(self) -> None:
-        """Check that it is of a kind."""
         require_choice("drafter.kind", self.kind, tuple(DRAFTERS))
 
     @property
     def parent(self) -> str:
-        """Name or folder of the trained drafter that this one begins with; empty if it begins anew."""
+        """Name or folder of the trained drafter to start from; empty for none."""
         return ""
 
     @property
-    def adds(self) -> bool:
-        """Whether it only adds to its parent."""
+    def is_adapter(self) -> bool:
+        """Whether only a LoRA adapter of the parent is trained."""
         return False
 
     @property
@@ -75,22 +72,21 @@ class DrafterConfig:
 
 @dataclass(frozen=True)
 class StartedDrafterConfig(DrafterConfig):
-    """A drafter that may begin with the target or with a trained drafter."""
+    """A drafter that starts from the target's weights, from random ones, or from a trained drafter."""
 
     init: str = setting(
         "warm",
-        "warm: from the target | scratch: random | a drafter's name or folder | auto: see drafter=auto",
+        "initial weights; warm: the target's | scratch: random | a drafter's name or folder | auto: see drafter=auto",
         input="drafters",
     )
 
     def __post_init__(self) -> None:
-        """Check that it has a start."""
         super().__post_init__()
         require(bool(self.init), "drafter.init must be warm, scratch, or a drafter's name or folder")
 
     @property
     def parent(self) -> str:
-        """Name or folder of the trained drafter that this one begins with; empty if it begins anew."""
+        """Name or folder of the trained drafter to start from; empty for none."""
         return "" if self.init in NO_PARENT else self.init
 
 
@@ -98,41 +94,39 @@ class StartedDrafterConfig(DrafterConfig):
 class Eagle3DrafterConfig(StartedDrafterConfig):
     """An EAGLE-3 drafter, which reads the target's features."""
 
-    kind: str = setting("eagle3", "kind of drafter; chosen by drafter=")
-    draft_vocab_size: int = setting(16384, "most frequent answer tokens the drafter can propose")
+    kind: str = setting("eagle3", "kind of drafter; set by drafter=")
+    draft_vocab_size: int = setting(16384, "size of the draft vocabulary: the most frequent tokens of the answers")
     head: str = setting(
-        "own", "own: trained with the rest | target: the target's rows, frozen; not stored if it ties them"
+        "own", "own: a trained head | target: frozen rows of the target's head, not stored if it ties embeddings"
     )
-    fc_norm: bool = setting(False, "EAGLE-3.1: norm each of the three features before they are joined")
-    norm_output: bool = setting(False, "EAGLE-3.1: drafted tokens read their parents' outputs after the final norm")
-    tuning: str = setting("full", "full: every weight | lora: low-rank additions to the drafter that init names")
+    fc_norm: bool = setting(False, "EAGLE-3.1: normalise each of the three features before they are concatenated")
+    norm_output: bool = setting(False, "EAGLE-3.1: feed back drafter outputs after the final norm")
+    tuning: str = setting("full", "full: all weights | lora: a LoRA adapter of the drafter that init= names")
     lora: LoraConfig = section(LoraConfig)
 
     def __post_init__(self) -> None:
-        """Check ranges, and keys that contradict each other."""
         super().__post_init__()
         require_at_least("drafter.draft_vocab_size", self.draft_vocab_size, 2)
         require_choice("drafter.head", self.head, ("own", "target"))
         require_choice("drafter.tuning", self.tuning, ("full", "lora"))
         require(
-            self.head == "own" or not self.adds,
-            "drafter.head=target keeps an EAGLE-3 drafter from training its head, got drafter.tuning=lora; leave it "
-            "out: a LoRA expert without lm_head in drafter.lora.targets keeps its generalist's",
+            self.head == "own" or not self.is_adapter,
+            "drafter.head=target is for drafter.tuning=full, got drafter.tuning=lora; leave it out: a LoRA expert "
+            "without lm_head in drafter.lora.targets keeps the head of its generalist",
         )
         for key in ("fc_norm", "norm_output"):
             require(
                 not getattr(self, key) or not self.parent,
-                f"drafter.{key}=true shapes a new EAGLE-3 drafter, got drafter.init={self.init}; leave it out, or type "
+                f"drafter.{key}=true is for a new EAGLE-3 drafter, got drafter.init={self.init}; leave it out, or type "
                 "drafter.init=warm",
             )
         require(
-            bool(self.parent) or not self.adds,
-            f"drafter.tuning=lora adds to a trained drafter, got drafter.init={self.init}; type drafter.init=general",
+            bool(self.parent) or not self.is_adapter,
+            f"drafter.tuning=lora adapts a trained drafter, got drafter.init={self.init}; type drafter.init=general",
         )
 
     @property
-    def adds(self) -> bool:
-        """Whether it only adds to its parent."""
+    def is_adapter(self) -> bool:
         return self.tuning == "lora"
 
     @property
@@ -143,9 +137,9 @@ class Eagle3DrafterConfig(StartedDrafterConfig):
 
 @dataclass(frozen=True)
 class CausalLMDrafterConfig(StartedDrafterConfig):
-    """A small LM, distilled."""
+    """A small causal LM, distilled from the target."""
 
-    kind: str = setting("causal_lm", "kind of drafter; chosen by drafter=")
+    kind: str = setting("causal_lm", "kind of drafter; set by drafter=")
     causal_lm: CausalLMConfig = section(CausalLMConfig)
 
     def __post_init__(self) -> None:
@@ -158,7 +152,7 @@ class CausalLMDrafterConfig(StartedDrafterConfig):
 class RetrievalDrafterConfig(DrafterConfig):
     """A datastore of the domain's answers; nothing is trained."""
 
-    kind: str = setting("retrieval", "kind of drafter; chosen by drafter=")
+    kind: str = setting("retrieval", "kind of drafter; set by drafter=")
 
 
 DRAFTERS: dict[str, type[DrafterConfig]] = {
@@ -169,6 +163,6 @@ DRAFTERS: dict[str, type[DrafterConfig]] = {
 
 
 def register_drafter(kind: str, config_class: type[DrafterConfig]) -> None:
-    """Let `drafter=KIND` be typed, with the keys of this class; no YAML file is needed."""
+    """Register `drafter=KIND` with the keys of this class; no YAML file is needed."""
     DRAFTERS[kind] = config_class
     add_choice("drafter", kind, {"kind": kind})

@@ -1,4 +1,4 @@
-"""What is decoded to measure drafters."""
+"""Config of measurements: held-out decoding after training, and the suites of `eval`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.fields import setting
 
 SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling")
-
-
 METHODS = ("generalist", "expert", "retrieval", "default", "generalist+datastore", "hf_generate", "hf_prompt_lookup")
 
 
@@ -19,50 +17,48 @@ class EvalConfig:
     """Decoding of held-out prompts after training."""
 
     num_prompts: int = setting(20, "held-out prompts decoded")
-    max_new_tokens: int = setting(128, "tokens decoded for each")
-    chain: bool = setting(True, "also decode with a plain chain as deep as the tree")
-    check_float32: bool = setting(True, "also compare with autoregressive decoding in float32")
+    max_new_tokens: int = setting(128, "length limit of an answer, in tokens")
+    chain: bool = setting(True, "also decode with chains as deep as the tree")
+    check_float32: bool = setting(True, "also check losslessness in float32")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         require_at_least("eval.num_prompts", self.num_prompts, 1)
         require_at_least("eval.max_new_tokens", self.max_new_tokens, 1)
 
 
 @dataclass(frozen=True)
 class SuiteConfig:
-    """What `eval` decodes."""
+    """The prompts and methods of `eval`."""
 
     name: str = setting(
-        "mixed", "quick | domains | papers | mixed: a stream of all domains | ood: in other words | scaling"
+        "mixed", "quick | domains | papers | mixed: a stream of all domains | ood: rephrased prompts | scaling"
     )
-    domains: list[str] = setting([*POOL_DOMAINS], "with a prompt grammar")
-    questions: str = setting("", "papers: folder, file or hub id of question files")
-    benchmarks: list[str] = setting([], "papers: names of its files; empty: all")
-    num_prompts: int = setting(64, "requests; of papers for each benchmark, its turns apart")
-    conversations: float = setting(0.25, "mixed: share of requests that go on from an answer of another domain")
-    tuning_prompts: int = setting(32, "further requests, on which constants of bandits are tuned; 0: the defaults")
-    replay: bool = setting(True, "look at every position of the answers, and replay all selectors exactly")
+    domains: list[str] = setting([*POOL_DOMAINS], "domains of the prompts; each needs a prompt grammar")
+    questions: str = setting("", "papers: folder, file or hub id of the question files")
+    benchmarks: list[str] = setting([], "papers: names of question files; empty: all")
+    num_prompts: int = setting(64, "number of requests; papers: per benchmark, turns not counted")
+    conversations: float = setting(0.25, "mixed: share of requests that continue an answer of another domain")
+    tuning_prompts: int = setting(32, "further requests, to tune the constants of bandits; 0: use the defaults")
+    replay: bool = setting(True, "record every position of the answers, and replay all selectors exactly")
     selectors: list[str] = setting([], "selectors to replay; empty: all")
-    schedulers: list[str] = setting([], "policies to replay each selector with, beside one tree")
-    pool_orders: int = setting(
-        4, "in which drafters join, averaged over, where selectors are replayed in smaller pools"
+    schedulers: list[str] = setting([], "policies to replay with each selector, besides the static tree")
+    pool_orders: int = setting(4, "random orders of drafters over which replays of smaller pools are averaged")
+    timed_prompts: int = setting(8, "requests decoded one by one to measure tokens/s, methods in turn; 0: none")
+    methods: list[str] = setting(
+        [*METHODS], "timed methods: these, names of drafters or selectors, SELECTOR/POLICY, DRAFTER+retrieval"
     )
-    timed_prompts: int = setting(8, "requests decoded one by one for tokens/s, methods taking turns; 0: none")
-    methods: list[str] = setting([*METHODS], "those, drafters, selectors, X/Y, X+retrieval; datastore: the pool's")
-    openvino: str = setting("", "folder of the target in OpenVINO's files, for the method openvino", input="path")
+    openvino: str = setting("", "folder of the target in OpenVINO's format, for the method openvino", input="path")
     check_live: bool = setting(
-        True, "decode with every drafter and the selector in batches too, and compare with the replay"
+        True, "also decode in batches with every drafter and with the selector, and compare with the replay"
     )
-    max_new_tokens: int = setting(128, "length limit of an answer")
-    batch_size: int = setting(8, "requests decoded together where nothing is timed")
-    temperatures: list[float] = setting([0.0, 0.5, 1.0], "scaling: those timed")
-    batch_sizes: list[int] = setting([1, 2, 4, 8], "scaling: those timed")
-    context_lengths: list[int] = setting([256, 512, 1024], "scaling: tokens before an answer")
-    pool_sizes: list[int] = setting([1, 2, 4, 8, 16], "scaling: drafters, as far as there are")
+    max_new_tokens: int = setting(128, "length limit of an answer, in tokens")
+    batch_size: int = setting(8, "requests decoded together if they are not timed")
+    temperatures: list[float] = setting([0.0, 0.5, 1.0], "scaling: temperatures to time")
+    batch_sizes: list[int] = setting([1, 2, 4, 8], "scaling: batch sizes to time")
+    context_lengths: list[int] = setting([256, 512, 1024], "scaling: context lengths to time, in tokens")
+    pool_sizes: list[int] = setting([1, 2, 4, 8, 16], "scaling: numbers of drafters to time, as far as available")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         require_choice("suite.name", self.name, SUITES)
         require_counts(self, "suite", "num_prompts max_new_tokens batch_size pool_orders")
         require_at_least("suite.tuning_prompts", self.tuning_prompts, 0)
@@ -74,5 +70,5 @@ class SuiteConfig:
                 require_at_least(f"suite.{key}", value, least)
         require(
             self.replay or self.timed_prompts > 0,
-            "suite.replay=false and suite.timed_prompts=0 leave nothing to measure; leave one of them out",
+            "suite.replay=false with suite.timed_prompts=0 measures nothing; leave one of them out",
         )

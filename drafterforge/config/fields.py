@@ -1,4 +1,4 @@
-"""Fields of config classes: every one carries the text that `--help` prints."""
+"""Fields of config classes; each has the text that `--help` prints."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ Value = TypeVar("Value")
 
 
 def setting(default: Value, help_text: str, *, input: str = "", repr: bool = True) -> Value:
-    """A key with its default (lists and dicts are copied for every config) and its meaning.
+    """A key with its default value, which is copied if it is a list or dict, and its help text.
 
-    input: "path" for a file or folder that has to be there, or a kind of artifact for the name or folder of one.
+    input: "path" for a file or folder that must exist, or a kind of artifact for the name or folder of one.
     """
     metadata = {"help": help_text, "input": input}
     if isinstance(default, list | dict):
-        made: Any = field(default_factory=lambda: copy.deepcopy(default), metadata=metadata, repr=repr)
+        entry: Any = field(default_factory=lambda: copy.deepcopy(default), metadata=metadata, repr=repr)
     else:
-        made = field(default=default, metadata=metadata, repr=repr)
-    return cast("Value", made)
+        entry = field(default=default, metadata=metadata, repr=repr)
+    return cast("Value", entry)
 
 
 def section(make: Callable[[], Value], help_text: str = "") -> Value:
-    """A group of keys, made by its class; without a text it is explained by the docstring of that class."""
+    """A nested config.  make: its class or factory.  help_text: empty if the docstring of the class says enough."""
     return cast("Value", field(default_factory=make, metadata={"help": help_text}))

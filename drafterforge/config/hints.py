@@ -1,4 +1,4 @@
-"""Keys as one types them, for the commands that a line suggests."""
+"""Commands and keys as a user types them, for hints in messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drafterforge.config.target import TargetConfig
 
 DEFAULT = "smollm2-135m"  # the target of every command that names none
 RUNS_DIR = "runs"  # the folder of every command that names none
-FIRST = ("model", "name")  # keys that say which target it is
+FIRST = ("model", "name")  # keys that come first in a hint, because they identify the target
 
 
 class HasTarget(Protocol):
@@ -31,29 +31,32 @@ class HasAnswers(Protocol):
     answers: list[str]
 
 
-def typed_target(cfg: HasTarget) -> str:
-    """Keys of the target and `runs_dir` as a further command needs them, each after a space; empty at the defaults."""
-    return typed_keys(cfg.target, cfg.runs_dir)
+def target_flags(cfg: HasTarget) -> str:
+    """The keys that make another command use the same target and runs folder, each after a space.
+
+    Empty if everything has its default.
+    """
+    return flags_for(cfg.target, cfg.runs_dir)
 
 
-def typed_keys(target: TargetConfig | None, runs_dir: Path | str) -> str:
-    """The same of their values.  target: None where no command named it."""
-    typed = [] if target is None else _typed_target(target)
+def flags_for(target: TargetConfig | None, runs_dir: Path | str) -> str:
+    """As `target_flags`, for a target and a runs folder.  target: None for one that was not opened by a config."""
+    flags = [] if target is None else _flags_of_target(target)
     if str(runs_dir) != RUNS_DIR:
-        typed.append(f"runs_dir={typed_value(str(runs_dir))}")
-    return "".join(f" {part}" for part in typed)
+        flags.append(f"runs_dir={shell_value(str(runs_dir))}")
+    return "".join(f" {flag}" for flag in flags)
 
 
-def _typed_target(target: TargetConfig) -> list[str]:
+def _flags_of_target(target: TargetConfig) -> list[str]:
     defaults = {entry.name: getattr(TargetConfig(), entry.name) for entry in fields(TargetConfig)}
     differing = {
         choice: _differing(target, defaults | {"name": ""} | group_values("target", choice))
         for choice in group_choices("target")
     }
     choice = min(differing, key=lambda name: (len(differing[name]), name != DEFAULT, name))
-    typed = [] if choice == DEFAULT else [f"target={choice}"]
+    flags = [] if choice == DEFAULT else [f"target={choice}"]
     keys = sorted(differing[choice], key=lambda key: (key not in FIRST, key))
-    return typed + [f"target.{key}={typed_value(differing[choice][key])}" for key in keys]
+    return flags + [f"target.{key}={shell_value(differing[choice][key])}" for key in keys]
 
 
 def _differing(target: TargetConfig, values: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +64,7 @@ def _differing(target: TargetConfig, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def command_for(drafter: str) -> str:
-    """The command that makes a drafter of this name: `sql`, or `sql-retrieval`, or any other."""
+    """The command that makes a drafter of this name, such as `sql` or `sql-retrieval`."""
     domain, _, kind = drafter.partition("-")
     if domain not in group_choices("domain"):
         return f"drafterforge train-drafter domain=sql name={Path(drafter).name}"
@@ -77,13 +80,13 @@ def command_for_answers(cfg: HasAnswers, name: str, key: str = "answers") -> str
     return f"drafterforge prepare-data domain={cfg.domain.name} name={name}{source}"
 
 
-def typed_value(value: Any) -> str:
-    """A value as one types it in a shell."""
+def shell_value(value: Any) -> str:
+    """A value as it is typed in a shell."""
     return shlex.quote(plain_value(value))
 
 
 def plain_value(value: Any) -> str:
-    """A value as it stands after `key=`."""
+    """A value as it is written after `key=`, without shell quotes."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, list):
@@ -93,6 +96,6 @@ def plain_value(value: Any) -> str:
     return str(value)
 
 
-def typed_taps(taps: Sequence[int]) -> str:
-    """What to type for a target that is tapped at these layers."""
+def taps_flag(taps: Sequence[int]) -> str:
+    """The key for a target whose features come from these layers."""
     return f"target.taps=[{','.join(map(str, taps))}]"

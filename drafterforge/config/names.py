@@ -1,23 +1,23 @@
-"""Names of drafters that are two in one, such as `general+retrieval`."""
+"""Names of hybrid drafters, such as `general+retrieval`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-JOINT = "+"  # between the two
+JOINT = "+"  # separates the two names of a hybrid
 
 
 def parse_hybrid(name: str) -> tuple[str, str] | None:
-    """The names of the EAGLE-3 drafter and of retrieval in `general+retrieval`; None for a name of one drafter."""
+    """The two names of a hybrid, such as (`general`, `retrieval`); None if `name` is not a hybrid."""
     first, _, second = name.partition(JOINT)
     return (first, second) if first and second and name.count(JOINT) == 1 else None
 
 
 def domain_of(name: str) -> str:
-    """What a drafter is the expert of by its name, with or without retrieval in its trees: `sql` of `sql+retrieval`."""
+    """The domain that a drafter is named after, also as part of a hybrid: `sql` for `sql+retrieval`."""
     return (parse_hybrid(name) or (name,))[0]
 
 
 def parts_of(names: Iterable[str]) -> list[str]:
-    """The drafters that these names are made of, each once."""
+    """The names with hybrids split into their two drafters, without duplicates."""
     return list(dict.fromkeys(part for name in names for part in parse_hybrid(name) or (name,)))

@@ -1,4 +1,4 @@
-"""What the user typed, sorted and checked key by key, with a suggestion for every mistake."""
+"""Read the user's `group=choice` and `key=value` arguments, with a suggestion for every mistake."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from drafterforge.config.catalogue import (
     config_keys,
     did_you_mean,
     group_choices,
-    narrowed,
+    narrow_to_choices,
     sections,
 )
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import ConfigError, quote, shorten
 
-VERBATIM = {"prompt"}  # keys whose text is never unquoted
-ONE_OR_MORE = {"answers", "val_answers"}  # lists whose only entry may be typed alone
-OWN_DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # name of a domain that has no prompt grammar
+VERBATIM = {"prompt"}  # keys whose text keeps its quotes
+ONE_OR_MORE = {"answers", "val_answers"}  # list keys that also take a single entry without brackets
+CUSTOM_DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # name of a domain without a prompt grammar
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def choices_typed(name: str, overrides: Sequence[str]) -> dict[str, str]:
-    """The choices of groups among overrides; others, and mistakes, are left out."""
+def typed_choices(name: str, overrides: Sequence[str]) -> dict[str, str]:
+    """The valid choices of groups among the overrides."""
     groups = command_groups(name)
-    typed = [(group, choice) for group, _, choice in (override.partition("=") for override in overrides)]
-    return {group: choice for group, choice in typed if group in groups and choice in group_choices(group)}
+    pairs = [(group, choice) for group, _, choice in (override.partition("=") for override in overrides)]
+    return {group: choice for group, choice in pairs if group in groups and choice in group_choices(group)}
 
 
-def narrowed_by(name: str, config_class: type, overrides: Sequence[str]) -> type:
-    """The config class with the keys that what is typed reads."""
-    return narrowed(name, config_class, choices_typed(name, overrides))
+def narrow_to_overrides(name: str, config_class: type, overrides: Sequence[str]) -> type:
+    """The config class of a command, restricted to the keys that the typed choices of groups read."""
+    return narrow_to_choices(name, config_class, typed_choices(name, overrides))
 
 
 def read_overrides(
     name: str, config_class: type, overrides: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, str | None], dict[str, Any]]:
-    """Sort overrides into choices of groups, texts, and other values; the last one wins."""
+    """The overrides as choices of groups, values of text keys, and values of other keys; the last one wins."""
     groups = command_groups(name)
     keys = config_keys(config_class)
     shorthands = SHORTHANDS if "data" in sections(config_class) else {}
@@ -60,20 +60,20 @@ def read_overrides(
             raise ConfigError(f"{quote(override)} is not key=value{did_you_mean(override, examples)}")
         if key in groups:
             if text or groups[key]:
-                own = key == "domain" and _brings_prompts(overrides)
-                choices[key] = _own_domain(text) if own else _choice(key, text, groups[key])
+                is_custom = key == "domain" and _has_prompt_source(overrides)
+                choices[key] = _custom_domain(text) if is_custom else _choice(key, text, groups[key])
         elif hint is None:
             raise ConfigError(
-                _of_another_choice(name, config_class, key, overrides)
+                _key_of_other_choices(name, config_class, key, overrides)
                 or _unknown_key(name, typed_key, text, groups, keys, shorthands)
             )
-        elif chooser := _chooser(config_class, key):
-            if text != chooser:
+        elif selected := _selected_variant(config_class, key):
+            if text != selected:
                 section = key.partition(".")[0]
                 raise ConfigError(f"{key} is set by {section}=; type {section}={_choice(section, text, None)}")
         elif key in ONE_OR_MORE and text[:1] != "[":
-            alone = _text(key, text, str)
-            values[key] = [alone] if alone else []
+            entry = _text(key, text, str)
+            values[key] = [entry] if entry else []
         elif _plain(hint) is str:
             texts[key] = _text(key, text, hint)
         else:
@@ -82,7 +82,7 @@ def read_overrides(
 
 
 def _hint(key: str, keys: Mapping[str, Any]) -> Any | None:
-    """Type of a dotted key, also of an entry of a dict such as `domain.weights.sql`."""
+    """The type of a dotted key, or of an entry of a dict such as `domain.weights.sql`; None if there is none."""
     parent, _, entry = key.rpartition(".")
     if key not in keys and entry and typing.get_origin(keys.get(parent)) is dict:
         return typing.get_args(keys[parent])[1]
@@ -95,49 +95,49 @@ def _plain(hint: Any) -> Any:
     return plain[0] if isinstance(hint, types.UnionType) else hint
 
 
-def _brings_prompts(overrides: Sequence[str]) -> bool:
-    """Whether prompts come from a file or a data set, so that a domain needs no grammar."""
+def _has_prompt_source(overrides: Sequence[str]) -> bool:
+    """Whether prompts come from a file or a data set, so that the domain needs no grammar."""
     sources = [text for key, _, text in (o.partition("=") for o in overrides) if key in ("data", "data.source")]
     return sources[-1:] in (["jsonl"], ["hf"])
 
 
-def _own_domain(name: str) -> str:
-    if not OWN_DOMAIN.fullmatch(name):
-        raise ConfigError(f"the name of a domain is made of letters, digits, - and _, got domain={name}")
+def _custom_domain(name: str) -> str:
+    if not CUSTOM_DOMAIN.fullmatch(name):
+        raise ConfigError(f"a domain's name may contain letters, digits, - and _ only, got domain={name}")
     return name
 
 
 def _choice(group: str, text: str, default: str | None) -> str:
-    known = group_choices(group)
-    if text in known or (text == "null" and default is None):
+    choices = group_choices(group)
+    if text in choices or (text == "null" and default is None):
         return text
-    spellings = {choice: f"{group}={choice}" for choice in known}
-    own = "; a domain of your own is typed with data=jsonl path=FILE.jsonl or data=hf" if group == "domain" else ""
-    raise ConfigError(f"no {group} named {quote(text)}{did_you_mean(text, spellings)} (have: {', '.join(known)}){own}")
+    hint = did_you_mean(text, {choice: f"{group}={choice}" for choice in choices})
+    custom = "; for a domain of your own, also type data=jsonl path=FILE.jsonl or data=hf" if group == "domain" else ""
+    raise ConfigError(f"no {group} named {quote(text)}{hint} (have: {', '.join(choices)}){custom}")
 
 
-def _chooser(config_class: type, key: str) -> str:
-    """The variant that is chosen, where the key is the one that names it."""
+def _selected_variant(config_class: type, key: str) -> str:
+    """The variant that the typed choice selects if `key` is the key that names it; else empty."""
     section, _, leaf = key.partition(".")
     variants = variants_of(config_class).get(section)
     if variants is None or leaf != variants.key:
         return ""
-    return variants.chosen
+    return variants.selected
 
 
-def _of_another_choice(name: str, config_class: type, key: str, overrides: Sequence[str]) -> str:
-    """What to say of a key that other choices of its group read; empty if none does."""
+def _key_of_other_choices(name: str, config_class: type, key: str, overrides: Sequence[str]) -> str:
+    """The message for a key that only other choices of its group read; empty if none does."""
     section = key.partition(".")[0]
     variants = variants_of(config_class).get(section)
     if variants is None:
         return ""
-    having = [n for n, c in variants.classes.items() if _hint(key, config_keys(c, f"{section}.")) is not None]
-    choices = [choice for variant in having for choice in choices_for(section, variants, variant)[:1]]
+    names = [n for n, c in variants.classes.items() if _hint(key, config_keys(c, f"{section}.")) is not None]
+    choices = [choice for variant in names for choice in choices_for(section, variants, variant)[:1]]
     if not choices:
         return ""
-    typed = choices_typed(name, overrides).get(section, command_groups(name).get(section))
+    current = typed_choices(name, overrides).get(section, command_groups(name).get(section))
     readers = ", ".join(f"{section}={choice}" for choice in choices)
-    return f"{section}={typed} has no key {key}; {readers} {'has' if len(choices) == 1 else 'have'}"
+    return f"{section}={current} has no key {key}; {readers} {'has' if len(choices) == 1 else 'have'}"
 
 
 def _unknown_key(
@@ -152,7 +152,7 @@ def _unknown_key(
     section, _, leaf = bare.rpartition(".")
     inside = {k.rpartition(".")[2]: k for k in reversed(keys) if k.startswith(f"{section}.")}
     spellings = {k.rpartition(".")[2]: k for k in reversed(keys)}
-    spellings |= {known: known for known in (*keys, *groups, *shorthands)}
+    spellings |= {spelling: spelling for spelling in (*keys, *groups, *shorthands)}
     if bare != key and bare in (*keys, *groups, *shorthands):
         return f"no config key {quote(key)}; type {bare}={shorten(text)}"
     if section and inside and leaf in spellings:  # the right key, in the wrong section
@@ -166,7 +166,7 @@ def _unknown_key(
 
 
 def _text(key: str, text: str, hint: Any) -> str | None:
-    """Text is taken as typed, with spaces, commas and brackets; quotes around it are dropped."""
+    """The text as typed, including spaces, commas and brackets, without enclosing quotes."""
     if key in VERBATIM:
         return text
     if text == "null":
@@ -180,7 +180,7 @@ def _text(key: str, text: str, hint: Any) -> str | None:
 
 
 def _value(key: str, text: str, hint: Any) -> Any:
-    """The value as hydra's override grammar reads it."""
+    """The value according to hydra's override grammar."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -204,9 +204,9 @@ def _convertible(value: Any, hint: Any) -> bool:
     from omegaconf.errors import OmegaConfBaseException
 
     if isinstance(value, str) and "${" in value:
-        return True  # known once everything is composed
+        return True  # resolved when the config is composed
     entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    scalars = typing.get_args(_plain(hint))[-1:] != (Any,)  # a list or mapping in a list or mapping is for Any alone
+    scalars = typing.get_args(_plain(hint))[-1:] != (Any,)  # only entries of type Any may be lists or mappings
     if scalars and any(isinstance(entry, list | dict) for entry in entries):
         return False
     probe = dataclasses.make_dataclass("Probe", [("value", hint)])

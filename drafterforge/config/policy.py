@@ -1,4 +1,4 @@
-"""What `train-policy` makes: one class of keys for every method."""
+"""Config of the policy of `train-policy`: a class for every method."""
 
 from __future__ import annotations
 
@@ -10,39 +10,37 @@ from drafterforge.config.fields import setting
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """What `train-policy` makes; every method has a class of its own, with the keys that it reads."""
+    """Config of the policy of `train-policy`; every method has a subclass with its own keys."""
 
-    method: str = setting("", "what is trained; chosen by policy=")
-    name: str = setting("", "of a variant, such as resps-text, which names its artifact; empty: the method's")
+    method: str = setting("", "training method; set by policy=")
+    name: str = setting("", "name of a variant, such as resps-text, and of its artifact; empty: the method's")
 
     def __post_init__(self) -> None:
-        """Check that it is of a method."""
         require_choice("policy.method", self.method, tuple(POLICIES))
 
 
 @dataclass(frozen=True)
 class NetworkPolicyConfig(PolicyConfig):
-    """A policy whose decisions a network makes."""
+    """A policy that is a neural network."""
 
-    actor: list[int] = setting([128, 128], "hidden layers of the network that chooses")
+    actor: list[int] = setting([128, 128], "sizes of the hidden layers of the policy network")
 
 
 @dataclass(frozen=True)
 class ShapePolicyConfig(NetworkPolicyConfig):
-    """A policy that chooses a tree by what it observes before a cycle."""
+    """A policy that chooses the tree of a cycle from an observation before the cycle."""
 
-    parts: list[str] = setting(["children", "length"], "what it observes: features, text, children, length")
+    parts: list[str] = setting(["children", "length"], "parts of the observation: features, text, children, length")
     every: int = setting(1, "cycles an action is kept in decoding")
-    temperature: float = setting(0.0, "of choosing in decoding; 0: the best")
+    temperature: float = setting(0.0, "softmax temperature over actions when decoding; 0: the best action")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         super().__post_init__()
         require_counts(self, "policy", "every")
         require_at_least("policy.temperature", self.temperature, 0.0)
         for part in self.parts:
             require_choice("policy.parts", part, ("features", "text", "children", "length"))
-        require(bool(self.parts), "policy.parts must name what the policy sees, such as [children]")
+        require(bool(self.parts), "policy.parts must name what the policy observes, such as [children]")
 
 
 @dataclass(frozen=True)
@@ -50,22 +48,21 @@ class PPOPolicyConfig(NetworkPolicyConfig):
     """A policy that PPO trains on replayed cycles."""
 
     objective: str = setting(
-        "average", "average: tokens - rho x seconds | throughput | accept_length | time, as papers reward"
+        "average", "reward; average: tokens - rho x seconds | the papers' throughput | accept_length | time"
     )
-    critic: list[int] = setting([128, 128], "hidden layers of PPO's critic")
-    total_cycles: int = setting(400000, "replayed cycles that PPO learns from")
-    num_envs: int = setting(16, "answers that PPO plays at once")
-    num_steps: int = setting(64, "decisions per answer between PPO's updates")
+    critic: list[int] = setting([128, 128], "sizes of the hidden layers of the critic")
+    total_cycles: int = setting(400000, "replayed cycles of the training")
+    num_envs: int = setting(16, "answers replayed in parallel")
+    num_steps: int = setting(64, "decisions per answer between updates")
     batch_size: int = setting(32, "decisions per optimiser step")
-    epochs: int = setting(4, "passes over what was played")
+    epochs: int = setting(4, "passes over the decisions of an update")
     lr: float = setting(3e-4, "learning rate")
-    schedule: str = setting("constant", "constant | linear: of the learning rate")
-    gamma: float = setting(0.99, "discount")
-    lam: float = setting(0.95, "of generalised advantages")
-    entropy: float = setting(0.01, "weight of the entropy; 0.1: max-entropy")
+    schedule: str = setting("constant", "schedule of the learning rate: constant | linear")
+    gamma: float = setting(0.99, "discount factor")
+    lam: float = setting(0.95, "lambda of generalised advantage estimation (GAE)")
+    entropy: float = setting(0.01, "weight of the entropy bonus; 0.1: the max-entropy variant of Re-SpS")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         super().__post_init__()
         require_choice("policy.objective", self.objective, ("average", "throughput", "accept_length", "time"))
         require_choice("policy.schedule", self.schedule, ("constant", "linear"))
@@ -77,30 +74,28 @@ class PPOPolicyConfig(NetworkPolicyConfig):
 
 @dataclass(frozen=True)
 class ReSpSPolicyConfig(ShapePolicyConfig, PPOPolicyConfig):
-    """Re-SpS: PPO chooses a tree and keeps it for some cycles."""
+    """Re-SpS: a PPO policy that chooses a tree and keeps it for some cycles."""
 
-    method: str = setting("resps", "what is trained; chosen by policy=")
-    train_every: int = setting(1, "cycles an action is kept in training")
+    method: str = setting("resps", "training method; set by policy=")
+    train_every: int = setting(1, "cycles for which an action is kept in training")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         super().__post_init__()
         require_counts(self, "policy", "train_every")
 
 
 @dataclass(frozen=True)
 class LTDPolicyConfig(PPOPolicyConfig):
-    """Learning to Draft: a depth policy after every level and a size policy, trained by PPO."""
+    """Learning to Draft: PPO policies for the depth, asked after every level, and for the size of the tree."""
 
-    method: str = setting("ltd", "what is trained; chosen by policy=")
-    decides: str = setting("both", "depth | size | both, taking turns | independent: both, each trained alone")
-    rounds: int = setting(2, "turns of each of the two")
-    max_depth: int = setting(8, "deepest tree")
+    method: str = setting("ltd", "training method; set by policy=")
+    decides: str = setting("both", "trained policies: depth | size | both, in turns | independent: both, separately")
+    rounds: int = setting(2, "decides=both: turns of each policy")
+    max_depth: int = setting(8, "largest depth of a tree")
     size_actor: list[int] | None = setting(None, "hidden layers of the size policy; null: as actor")
-    size_gamma: float | None = setting(None, "discount of the size policy; null: as gamma")
+    size_gamma: float | None = setting(None, "discount factor of the size policy; null: as gamma")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         super().__post_init__()
         require_choice("policy.decides", self.decides, ("depth", "size", "both", "independent"))
         require_counts(self, "policy", "rounds max_depth")
@@ -110,14 +105,13 @@ class LTDPolicyConfig(PPOPolicyConfig):
 
 @dataclass(frozen=True)
 class PlannerPolicyConfig(ShapePolicyConfig):
-    """The action values of a planner on recorded answers, distilled into a network."""
+    """A network distilled from the action values that a planner computes on recorded answers."""
 
-    method: str = setting("planner", "what is trained; chosen by policy=")
-    weight_decay: float = setting(0.1, "of the network that chooses")
-    planner_rounds: int = setting(60, "evaluations of the policy")
+    method: str = setting("planner", "training method; set by policy=")
+    weight_decay: float = setting(0.1, "weight decay of the policy network")
+    planner_rounds: int = setting(60, "evaluations of the policy during training")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         super().__post_init__()
         require_at_least("policy.weight_decay", self.weight_decay, 0.0)
         require_counts(self, "policy", "planner_rounds")
@@ -125,33 +119,31 @@ class PlannerPolicyConfig(ShapePolicyConfig):
 
 @dataclass(frozen=True)
 class MarginalPolicyConfig(PolicyConfig):
-    """Trees that grow while the next level and node are worth their seconds; two numbers are fitted by replay."""
+    """Trees that grow as long as the next level or node is worth its time; two parameters are fitted by replay."""
 
-    method: str = setting("marginal", "what is trained; chosen by policy=")
-    max_depth: int = setting(8, "deepest tree")
+    method: str = setting("marginal", "training method; set by policy=")
+    max_depth: int = setting(8, "largest depth of a tree")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         super().__post_init__()
         require_counts(self, "policy", "max_depth")
 
 
 @dataclass(frozen=True)
 class RouterPolicyConfig(PolicyConfig):
-    """A classifier of prompts, whose keys are `router.*`."""
+    """A prompt classifier, configured by the keys `router.*`."""
 
-    method: str = setting("router", "what is trained; chosen by policy=")
+    method: str = setting("router", "training method; set by policy=")
 
 
 @dataclass(frozen=True)
 class JointPolicyConfig(PolicyConfig):
-    """Drafters and trees chosen together by a selector, replayed; nothing is trained."""
+    """Replay of selectors whose arms are pairs of drafter and tree; nothing is trained."""
 
-    method: str = setting("joint", "what is trained; chosen by policy=")
-    arms: int = setting(8, "pairs of drafter and tree to choose from")
+    method: str = setting("joint", "training method; set by policy=")
+    arms: int = setting(8, "number of arms, which are pairs of drafter and tree")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         super().__post_init__()
         require_counts(self, "policy", "arms")
 

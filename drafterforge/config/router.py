@@ -1,4 +1,4 @@
-"""The classifier of prompts."""
+"""Config of the router."""
 
 from __future__ import annotations
 
@@ -11,35 +11,32 @@ from drafterforge.config.fields import setting
 
 @dataclass(frozen=True)
 class RouterConfig:
-    """The classifier that sees a prompt and names its drafter (policy=router)."""
+    """The router: a classifier that maps a prompt to a drafter (policy=router)."""
 
-    domains: list[str] = setting([*POOL_DOMAINS], "with a prompt grammar")
-    features: str = setting("target", "target: what its prefill computes anyway | text: those of a small text encoder")
+    domains: list[str] = setting([*POOL_DOMAINS], "domains of the prompts; each needs a prompt grammar")
+    features: str = setting("target", "target: hidden states of the target's prefill | text: a small text encoder")
     encoder: str = setting("", "router.features=text: folder or hub id of the encoder")
-    labels: str = setting("domains", "domains: a prompt's own | measured: which drafter drafts its answer best")
-    drafters: list[str] = setting([], "router.labels=measured: names; empty: the whole pool")
-    max_new_tokens: int = setting(
-        48, "router.labels=measured: length limit of the answers that drafters are measured on"
-    )
-    num_train: int = setting(400, "training prompts of each domain")
-    num_val: int = setting(60, "prompts of each domain that calibrate its confidence")
-    num_test: int = setting(100, "held-out prompts of each domain; they are also asked in other words")
-    rephrased: float = setting(0.5, "share of the training prompts that are put in other words")
-    held_out_kinds: list[str] = setting([], "of rephrasing, tested but not trained on: role, ...")
-    hidden: int = setting(64, "width of the MLP's inner layer; 0: a linear head")
+    labels: str = setting("domains", "domains: the prompt's domain | measured: the drafter with the best accept length")
+    drafters: list[str] = setting([], "router.labels=measured: names of drafters; empty: the whole pool")
+    max_new_tokens: int = setting(48, "router.labels=measured: length limit of the answers, in tokens")
+    num_train: int = setting(400, "training prompts per domain")
+    num_val: int = setting(60, "prompts per domain to calibrate the confidence")
+    num_test: int = setting(100, "held-out prompts per domain, which are also tested rephrased")
+    rephrased: float = setting(0.5, "share of the training prompts that are rephrased")
+    held_out_kinds: list[str] = setting([], "kinds of rephrasing, such as role, for tests only, not for training")
+    hidden: int = setting(64, "width of the hidden layer; 0: a linear classifier")
     max_steps: int = setting(150, "optimiser steps")
     batch_size: int = setting(256, "prompts per step")
     lr: float = setting(3.0e-3, "learning rate of AdamW")
-    weight_decay: float = setting(0.01, "AdamW's")
-    label_smoothing: float = setting(0.05, "probability that hard labels give to all labels alike")
-    label_temperature: float = setting(0.1, "measured labels: softmax of accept lengths, divided by this")
+    weight_decay: float = setting(0.01, "weight decay of AdamW")
+    label_smoothing: float = setting(0.05, "router.labels=domains: label smoothing")
+    label_temperature: float = setting(0.1, "router.labels=measured: temperature of the softmax over accept lengths")
 
     def __post_init__(self) -> None:
-        """Check ranges, and that an encoder is named where one is needed."""
         require_choice("router.features", self.features, ("target", "text"))
         require(
             (self.features == "text") == bool(self.encoder),
-            "router.encoder= goes with router.features=text, and only with it; type both or neither",
+            "router.encoder= and router.features=text belong together; type both or neither",
         )
         require_choice("router.labels", self.labels, ("domains", "measured"))
         require(

@@ -1,4 +1,4 @@
-"""How a cycle decodes: the shape of its tree, and numerics."""
+"""Config of decoding: the shape of the draft tree, and numerics."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from dataclasses import dataclass
 from drafterforge.config.checks import require, require_at_least, require_choice
 from drafterforge.config.fields import setting
 
-MOST_NODES, MOST_LEVELS = 1024, 256  # of a tree that is asked for; larger ones never pay
+MAX_NODES, MAX_LEVELS = 1024, 256  # of a configured tree; larger ones never pay off
 
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """Shape of the draft tree (null: the device's own default), and numerics."""
+    """Shape of the draft tree, and numerics; null: the device's default."""
 
-    num_tokens: int | None = setting(None, "nodes verified per cycle, root included")
-    depth: int | None = setting(None, "drafted levels")
-    top_k: int | None = setting(None, "beam and children per node")
+    num_tokens: int | None = setting(None, "nodes verified per cycle, root included; null: the device's default")
+    depth: int | None = setting(None, "drafted levels; null: the device's default")
+    top_k: int | None = setting(None, "beam width and children per node; null: the device's default")
     numerics: str = setting(
-        "auto", "invariant: half precision decodes as its autoregressive self | fast | auto: if it can"
+        "auto", "invariant: bit-identical to autoregressive decoding | fast | auto: invariant where possible"
     )
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         require_choice("runtime.numerics", self.numerics, ("auto", "fast", "invariant"))
         require_at_least("runtime.num_tokens", self.num_tokens, 1)
         require_at_least("runtime.depth", self.depth, 0)
         require_at_least("runtime.top_k", self.top_k, 1)
-        for key, most in (("num_tokens", MOST_NODES), ("depth", MOST_LEVELS), ("top_k", MOST_NODES)):
+        for key, limit in (("num_tokens", MAX_NODES), ("depth", MAX_LEVELS), ("top_k", MAX_NODES)):
             value = getattr(self, key)
-            require(value is None or value <= most, f"runtime.{key} must be <= {most}, got {value}")
+            require(value is None or value <= limit, f"runtime.{key} must be <= {limit}, got {value}")

@@ -1,4 +1,4 @@
-"""Ranges of what a token is sampled by, for commands, requests and the engine alike."""
+"""Ranges of sampling parameters, shared by commands, requests and the engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from drafterforge.config.checks import require
 
 
 class HasSampling(Protocol):
-    """What says how the token after a text is chosen."""
+    """Sampling parameters."""
 
     repetition_penalty: float
     temperature: float
@@ -19,8 +19,8 @@ class HasSampling(Protocol):
 
 
 def require_sampling(config: HasSampling) -> None:
-    """Refuse values that no token can be sampled by."""
-    for name, sound, wanted in (
+    """ConfigError if a sampling parameter is out of range."""
+    for name, in_range, expected in (
         ("repetition_penalty", config.repetition_penalty > 0, "> 0"),
         ("temperature", config.temperature >= 0, ">= 0"),
         ("top_k", config.top_k >= 0, ">= 0"),
@@ -28,4 +28,4 @@ def require_sampling(config: HasSampling) -> None:
         ("min_p", 0 <= config.min_p <= 1, "in [0, 1]"),
         ("seed", 0 <= config.seed < 2**64, "in [0, 2**64)"),
     ):
-        require(sound, f"{name} must be {wanted}, got {getattr(config, name)}")
+        require(in_range, f"{name} must be {expected}, got {getattr(config, name)}")

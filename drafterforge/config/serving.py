@@ -1,4 +1,4 @@
-"""Commands that answer: `generate` and `serve`."""
+"""Config of the commands `generate` and `serve`."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ class GenerateConfig:
     pool: PoolConfig = section(PoolConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
     drafter: str = setting(
-        "auto", "a drafter's name or folder | pool | retrieval | a small LM's folder | auto: the best; empty: none"
+        "auto", "name or folder of a drafter | pool | retrieval | folder of a small LM | auto: the fastest; empty: none"
     )
     bundle: str = setting(
-        "", "a bundle's name, folder, .tar or hub id; drafter= then is one of its own, auto: its pool"
+        "", "name, folder, .tar or hub id of a bundle; drafter= then names one of its drafters, auto: its pool"
     )
-    prompt: str = setting("", "taken verbatim; empty: read from standard input")
-    max_new_tokens: int = setting(256, "length limit of the answer")
-    temperature: float = setting(0.0, "0: the most probable token each time")
+    prompt: str = setting("", "prompt, used verbatim; empty: read from standard input")
+    max_new_tokens: int = setting(256, "length limit of the answer, in tokens")
+    temperature: float = setting(0.0, "sampling temperature; 0: always the most probable token")
     top_k: int = setting(0, "sample among the k most probable tokens; 0: all")
-    top_p: float = setting(1.0, "sample among the fewest tokens that hold this probability")
-    min_p: float = setting(0.0, "sample among tokens at least this times as probable as the best")
-    repetition_penalty: float = setting(1.0, "above 1: tokens of the text so far become less probable")
-    stop: list[str] = setting([], 'strings that end the answer, left out of it; "\\\\n" too')
-    seed: int = setting(0, "of sampling: the same prompt and seed give the same text, with any drafter")
-    colour: str = setting("auto", "drafted tokens in green: auto (on a terminal) | always | never")
-    runs_dir: str = setting("runs", "where the drafter is looked up")
+    top_p: float = setting(1.0, "sample among the fewest tokens whose probabilities sum to top_p")
+    min_p: float = setting(0.0, "sample among tokens with at least min_p times the best token's probability")
+    repetition_penalty: float = setting(1.0, "above 1: tokens that occur in the text become less probable")
+    stop: list[str] = setting([], 'strings that end the answer and are not part of it; "\\\\n" is a line end')
+    seed: int = setting(0, "seed of sampling; the same prompt and seed give the same text with any drafter")
+    colour: str = setting("auto", "print drafted tokens in green: auto (on a terminal) | always | never")
+    runs_dir: str = setting("runs", "folder where drafters and bundles are looked up")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         require_at_least("max_new_tokens", self.max_new_tokens, 1)
         require_sampling(self)
         require_choice("colour", self.colour, ("auto", "always", "never"))
@@ -51,26 +50,27 @@ class ServeConfig:
     target: TargetConfig = section(TargetConfig)
     pool: PoolConfig = section(PoolConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
-    bundle: str = setting("", "name or folder of a bundle; empty: target= and drafter=")
+    bundle: str = setting("", "name, folder, .tar or hub id of a bundle; empty: use target= and drafter=")
     drafter: str = setting(
-        "auto", "a drafter's name or folder | pool | retrieval | a small LM's folder | auto: the best; empty: none"
+        "auto", "name or folder of a drafter | pool | retrieval | folder of a small LM | auto: the fastest; empty: none"
     )
-    host: str = setting("127.0.0.1", "address that is listened at; 0.0.0.0: every address of this machine")
-    port: int = setting(8000, "0: a free one")
-    api_key: str = setting("", "that clients have to send; better: DRAFTERFORGE_API_KEY=KEY", repr=False)
+    host: str = setting("127.0.0.1", "address to listen at; 0.0.0.0: all addresses of this machine")
+    port: int = setting(8000, "port to listen at; 0: any free port")
+    api_key: str = setting(
+        "", "key that clients must send; better set in the environment: DRAFTERFORGE_API_KEY=KEY", repr=False
+    )
     max_batch: int = setting(8, "answers decoded together")
-    max_waiting: int = setting(64, "answers that may wait for a place; more are refused")
-    max_choices: int = setting(8, "answers that one request may ask for, by n= or by several prompts")
-    max_body_bytes: int = setting(4194304, "of a request")
-    max_new_tokens: int = setting(1024, "most tokens of an answer, and how many where a request does not say")
-    max_connections: int = setting(512, "open at once; fewer where the limit of open files (ulimit -n) is low")
-    read_timeout_s: float = setting(20.0, "for a request's header, and from one part of its body to the next")
-    timeout_s: float = setting(300.0, "from a request's arrival to the end of its answer")
-    grace_s: float = setting(10.0, "that answers under way may go on after Ctrl-C or SIGTERM")
-    runs_dir: str = setting("runs", "where the drafter is looked up")
+    max_waiting: int = setting(64, "answers that may wait for the batch; further requests get status 429")
+    max_choices: int = setting(8, "largest number of answers of a request, n= times the number of prompts")
+    max_body_bytes: int = setting(4194304, "largest size of a request's body, in bytes")
+    max_new_tokens: int = setting(1024, "largest max_tokens of a request, and its default")
+    max_connections: int = setting(512, "open connections; fewer if the limit of open files (ulimit -n) is low")
+    read_timeout_s: float = setting(20.0, "seconds for a request's header, and between two parts of its body")
+    timeout_s: float = setting(300.0, "seconds from the arrival of a request to the end of its answer")
+    grace_s: float = setting(10.0, "seconds for running answers to finish after Ctrl-C or SIGTERM")
+    runs_dir: str = setting("runs", "folder where drafters and bundles are looked up")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         for key in ("max_batch", "max_choices", "max_body_bytes", "max_new_tokens", "max_connections"):
             require_at_least(key, getattr(self, key), 1)
         for key in ("max_waiting", "grace_s"):
@@ -78,9 +78,9 @@ class ServeConfig:
         require(0 <= self.port < 2**16, f"port must lie in [0, 65535], got {self.port}")
         for key in ("timeout_s", "read_timeout_s"):
             require(getattr(self, key) > 0, f"{key} must be > 0, got {getattr(self, key)}")
-        most = self.max_batch + self.max_waiting
+        capacity = self.max_batch + self.max_waiting
         require(
-            self.max_choices <= most,
-            f"max_choices={self.max_choices} could never be taken by max_batch={self.max_batch} and "
-            f"max_waiting={self.max_waiting}; type max_choices={most}",
+            self.max_choices <= capacity,
+            f"max_choices must be <= max_batch + max_waiting = {self.max_batch} + {self.max_waiting}, got "
+            f"{self.max_choices}; type max_choices={capacity}",
         )

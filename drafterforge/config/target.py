@@ -1,4 +1,4 @@
-"""The big model."""
+"""Config of the target."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from drafterforge.errors import ArtifactError
 
 @dataclass(frozen=True)
 class TargetConfig:
-    """The big model whose output is reproduced."""
+    """The large model, whose output speculative decoding reproduces."""
 
-    name: str = setting("smollm2-135m", "folder under runs/; empty with target=hf: taken from the model")
+    name: str = setting("smollm2-135m", "name of its folder in runs_dir; empty: the last part of target.model")
     source: str = setting("wheel", "wheel: the embedded default | hf: a hub id or a local folder")
-    model: str = setting("", "hub id or local folder, for source=hf")
-    revision: str | None = setting(None, "hub revision")
-    dtype: str = setting("auto", "auto: bfloat16 where the device computes in it, else float32")
-    device: str = setting("auto", "auto: cuda where there is one, else cpu")
-    forward: str = setting("auto", "lean: our fused path | modules: the model's own | auto: lean if any")
-    taps: list[int] = setting([], "layers whose input drafters read; empty: 2, half, last but two")
+    model: str = setting("", "target=hf: hub id or local folder")
+    revision: str | None = setting(None, "target=hf: hub revision")
+    dtype: str = setting("auto", "float32 | bfloat16 | float16 | float64 | auto: bfloat16 if the device supports it")
+    device: str = setting("auto", "cpu | cuda | cuda:N | auto: cuda if there is a GPU")
+    forward: str = setting("auto", "lean: our fused forward pass | modules: transformers' | auto: lean if supported")
+    taps: list[int] = setting([], "three layers whose input drafters read; empty: 2, L/2 and L-3 of L layers")
 
     def __post_init__(self) -> None:
-        """Check the values that do not depend on the machine."""
         require_choice("target.source", self.source, ("wheel", "hf"))
-        found = ",".join(map(str, self.taps))
-        require(len(self.taps) in (0, 3), f"target.taps must name three layers, low, mid and high, got [{found}]")
+        layers = ",".join(map(str, self.taps))
+        require(len(self.taps) in (0, 3), f"target.taps must name three layers, low, mid and high, got [{layers}]")
         for key in ("model", "revision"):
-            given = getattr(self, key) and self.source == "wheel"
-            require(not given, f"target.{key}= is read by target=hf only; type target=hf target.model=...")
+            unread = getattr(self, key) and self.source == "wheel"
+            require(not unread, f"target.{key}= is read by target=hf only; type target=hf target.model=...")
         require_choice("target.dtype", self.dtype, ("auto", "float32", "bfloat16", "float16", "float64"))
         require_choice("target.forward", self.forward, ("auto", "lean", "modules"))
 
     @property
     def folder_name(self) -> str:
-        """What its artifacts lie under: the name, else the last part of its model."""
+        """Name of the folder of its artifacts: `name`, else the last part of `model`."""
         return self.name or Path(self.model).name.lower()
 
     def require_model(self) -> None:
-        """Refuse target=hf without a model, or with a folder that is not there."""
+        """Raise if target=hf has no model, or names a folder that does not exist."""
         if self.source != "hf":
             return
         require(bool(self.model), "target=hf needs a model: type target.model=HUB_ID or target.model=FOLDER")
         folder = Path(self.model).expanduser()
         if (folder.is_absolute() or self.model.startswith((".", "~"))) and not folder.is_dir():
-            wanted = "wanted one with config.json and *.safetensors"
-            raise ArtifactError(f"target.model={self.model} is no folder; {wanted}")
+            raise ArtifactError(
+                f"target.model={self.model} is not a folder; expected one with config.json and *.safetensors"
+            )

@@ -1,4 +1,4 @@
-"""How a drafter is trained."""
+"""Config of drafter training."""
 
 from __future__ import annotations
 
@@ -10,36 +10,33 @@ from drafterforge.config.fields import setting
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """Distillation: training-time test, optimiser, batches, validation."""
+    """Distillation: training-time test (TTT), optimiser, batches, validation."""
 
     ttt_steps: int = setting(7, "draft positions unrolled during training, as at decode time")
-    val_ttt_steps: int | None = setting(None, "drafted tokens of the chain that validation measures; null: ttt_steps")
-    step_decay: float = setting(0.8, "weight of TTT step i is step_decay ** i")
-    num_answers: int | None = setting(
-        None, "learn from so many training answers only, of every domain its share; null: all"
-    )
+    val_ttt_steps: int | None = setting(None, "length of the drafted chains in validation; null: ttt_steps")
+    step_decay: float = setting(0.8, "loss weight of TTT step i is step_decay ** i")
+    num_answers: int | None = setting(None, "number of training answers, each domain in proportion; null: all")
     max_steps: int = setting(400, "optimiser steps")
     tokens_per_batch: int = setting(2048, "packed tokens (prompt and answer) in one micro-batch")
     accumulate: int = setting(1, "micro-batches per optimiser step")
     lr: float = setting(1.0e-3, "peak learning rate of AdamW")
-    min_lr_ratio: float = setting(0.05, "cosine ends at lr * min_lr_ratio")
-    warmup_ratio: float = setting(0.03, "share of max_steps with a rising learning rate")
-    betas: list[float] = setting([0.9, 0.95], "AdamW's")
-    weight_decay: float = setting(0.0, "AdamW's")
+    min_lr_ratio: float = setting(0.05, "the cosine schedule ends at lr * min_lr_ratio")
+    warmup_ratio: float = setting(0.03, "share of max_steps for warm-up")
+    betas: list[float] = setting([0.9, 0.95], "betas of AdamW")
+    weight_decay: float = setting(0.0, "weight decay of AdamW")
     grad_clip: float = setting(1.0, "largest gradient norm")
     precision: str = setting("auto", "bf16-mixed | 32-true | auto: bf16-mixed on tensor cores and AMX")
-    checkpoint_steps: bool = setting(True, "recompute each TTT step backwards instead of storing it")
-    loss_chunk: int = setting(128, "rows of logits alive at once")
+    checkpoint_steps: bool = setting(True, "activation checkpointing: recompute each TTT step in the backward pass")
+    loss_chunk: int = setting(128, "rows of logits in memory at once")
     val_every: int = setting(50, "optimiser steps between validations")
-    patience: int = setting(8, "validations without a better accept length before stopping")
+    patience: int = setting(8, "stop after this many validations without a better accept length")
     log_every: int = setting(5, "optimiser steps between logged values")
-    loggers: list[str] = setting(["csv", "tensorboard"], "of csv, tensorboard, wandb, mlflow")
+    loggers: list[str] = setting(["csv", "tensorboard"], "any of csv, tensorboard, wandb, mlflow")
     project: str = setting("drafterforge", "project of wandb, experiment of mlflow")
     wandb_mode: str = setting("offline", "offline: beside the other logs, for `wandb sync` | online | disabled")
     mlflow_uri: str = setting("", "tracking server or database; empty: files beside the other logs")
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         require_counts(self, "trainer", "ttt_steps max_steps tokens_per_batch accumulate loss_chunk")
         require_counts(self, "trainer", "val_every patience log_every")
         require_at_least("trainer.num_answers", self.num_answers, 1)
@@ -61,5 +58,5 @@ class TrainerConfig:
 
     @property
     def validated_steps(self) -> int:
-        """Drafted tokens of the chain that validation measures."""
+        """Length of the drafted chains in validation."""
         return self.val_ttt_steps or self.ttt_steps

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from drafterforge.artifacts.atomic import link_or_copy, one_line, save_json_atomic
+from drafterforge.artifacts.atomic import link_or_copy, report_full_disk, save_json_atomic
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.run import NamedTarget, artifact_run
@@ -168,7 +168,7 @@ def _save_shard(path: Path, captures: Sequence[Captured]) -> None:
         "argmax": torch.cat([capture.argmax.cpu() for capture in captures]).to(torch.int32),
     }
     temporary = path.with_name(f".{path.name}.tmp-0")
-    with one_line(path):
+    with report_full_disk(path):
         save_file(tensors, temporary)
         temporary.replace(path)
 

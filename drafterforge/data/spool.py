@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from drafterforge.artifacts.atomic import one_line
+from drafterforge.artifacts.atomic import report_full_disk
 from drafterforge.data.answers import Answer
 from drafterforge.data.features import CachedCapture, Captured
 
@@ -57,7 +57,7 @@ class CaptureSpool:
             return
         name = hashlib.sha256("".join(sorted(self.pending)).encode()).hexdigest()[:16]
         path, temporary = self.folder / f"{name}.safetensors", self.folder / f".{name}.tmp-0"
-        with one_line(path):
+        with report_full_disk(path):
             self.folder.mkdir(parents=True, exist_ok=True)
             save_file(self.pending, temporary)
             temporary.replace(path)

@@ -16,10 +16,10 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.run import artifact_run
 from drafterforge.assembly.pools import open_pool
-from drafterforge.assembly.runs import open_drafter
+from drafterforge.assembly.runs import drafter_manifest
 from drafterforge.config.commands import CalibrateConfig, TrainPolicyConfig
 from drafterforge.config.compose import to_dict
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import bar
 from drafterforge.config.replay import KNOTS, GridConfig, LatencyConfig
 from drafterforge.errors import ConfigError
@@ -85,7 +85,7 @@ class ProbedAnswer:
 def calibrate(cfg: CalibrateConfig, target: Target) -> tuple[Path, bool]:
     """Path of the latency artifact, measured if there is none, and whether it was measured now."""
     grid = action_grid(cfg)
-    drafter = open_drafter(find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter), target)
+    drafter = drafter_manifest(find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter), target)
     path = artifact_dir(cfg.runs_dir, target.name, "latency", cfg.name or cfg.drafter)
     settings = {
         "latency": to_dict(replace(cfg.latency, path="")),
@@ -159,7 +159,7 @@ def measure_profile(cfg: CalibrateConfig, target: Target, grid: ActionGrid) -> L
             if not is_fitted:
                 probe(plain, ids, latency.probe_tokens, probed.probes)
             (answers if is_fitted else held_out).append(probed)
-            progress.advance(shown="random trees" if is_fitted else describe(scheduler.shape))
+            progress.advance(status="random trees" if is_fitted else describe(scheduler.shape))
     profile = fit_profile(cfg, target, grid, answers)
     return replace(profile, errors=errors_on(held_out, profile))
 
@@ -256,9 +256,9 @@ def open_named_profile(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid)
     if profile.target != target.name:
         raise ConfigError(
             f"{path} was measured for target {profile.target!r}, but this is {target.name!r}; "
-            f"type drafterforge calibrate drafter={cfg.drafter}{typed_target(cfg)} on that device"
+            f"type drafterforge calibrate drafter={cfg.drafter}{target_flags(cfg)} on that device"
         )
-    profile.check(grid, path, typed_target(cfg))
+    profile.check(grid, path, target_flags(cfg))
     return path, profile
 
 
@@ -284,10 +284,10 @@ def profile_of_device(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid) 
     if (profile.device, profile.dtype) != here:
         raise ConfigError(
             f"{path} was measured on {profile.device} in {profile.dtype}, this is {here[0]} in {here[1]}; "
-            f"type drafterforge calibrate drafter={cfg.drafter}{typed_target(cfg)} overwrite=true, "
+            f"type drafterforge calibrate drafter={cfg.drafter}{target_flags(cfg)} overwrite=true, "
             f"or latency.path={path} to train for that device"
         )
-    profile.check(grid, path, typed_target(cfg))
+    profile.check(grid, path, target_flags(cfg))
     return path, profile
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from drafterforge.assembly.pools import GENERAL, build_pool, retrieval_of
+from drafterforge.assembly.pools import GENERAL, build_pool, retrieval_for
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.commands import EvaluateConfig, QuickstartConfig, TrainDrafterConfig
 from drafterforge.config.evaluation import SuiteConfig
@@ -82,7 +82,7 @@ def held_out_requests(
 ) -> list[Request]:
     """Test prompts that fit into the target's context.  answers: their source if there are no prompts."""
     if answers is not None:
-        tokenized = [row.input_ids[: row.prompt_tokens] for row in answers.rows("test", cfg.domain.alone)]
+        tokenized = [row.input_ids[: row.prompt_tokens] for row in answers.rows("test", cfg.domain.answers_domain)]
     else:
         tokenized = [prompt_ids(target.tokenizer, user_turns(prompt.messages)[0]) for prompt in prompts["test"]]
     max_tokens = min(cfg.data.max_prompt_tokens, target.max_positions - max(cfg.first_tokens, cfg.eval.max_new_tokens))
@@ -95,7 +95,7 @@ def held_out_requests(
 
 def split_sizes(cfg: TrainDrafterConfig, answers: JoinedAnswers, num_tested: int) -> str:
     """Sizes of the splits in words, with the requested number where there are fewer."""
-    train, val = (len(answers.rows(split, cfg.domain.alone)) for split in ("train", "val"))
+    train, val = (len(answers.rows(split, cfg.domain.answers_domain)) for split in ("train", "val"))
     prepared = not cfg.answers  # with given answers, data.num_train and data.num_val are not used
     return (
         f"{train} answers to learn from{_requested(cfg.data.num_train * prepared, train)}, "
@@ -116,9 +116,9 @@ def compare_with_references(
     references = references_of(runs, name)
     if not references:
         return None
-    rows = answers.rows("test", cfg.domain.alone)[: cfg.eval.num_prompts]
+    rows = answers.rows("test", cfg.domain.answers_domain)[: cfg.eval.num_prompts]
     requests = [Request(row.input_ids[: row.prompt_tokens], cfg.domain.name) for row in rows]
-    retrieval = retrieval_of(runs, runs.names(), cfg.domain.name)
+    retrieval = retrieval_for(runs, runs.names(), cfg.domain.name)
     pool = PoolConfig(drafters=[*dict.fromkeys([*references, name, retrieval])], selector="static")
     drafters = build_pool(pool, cfg.runtime, runs)[0].drafters
     combined = [part for part in (references[0], name) if can_combine(drafters[part], drafters[retrieval])]

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.artifacts.manifest import Manifest, canonical_json
-from drafterforge.artifacts.typed import read_json, typed
 from drafterforge.assembly.pools import RETRIEVAL, build_pool
-from drafterforge.assembly.runs import RunsFolder, open_drafter
+from drafterforge.assembly.runs import RunsFolder, drafter_manifest
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import bar
@@ -64,7 +64,7 @@ class DrafterScorer:
                 part, file = prompts[start : start + SHARD], folder / f"measured-{start // SHARD:05d}.json"
                 if not file.exists():
                     save_json_atomic(file, dict(zip([prompt.id for prompt in part], self._mats(part), strict=True)))
-                scores |= typed(dict[str, list[float]], read_json(file), str(file))
+                scores |= parse_as(dict[str, list[float]], read_json(file), str(file))
                 progress.advance(len(part))
         return DrafterScores(self.pool.names, scores, self.parents)
 
@@ -93,5 +93,5 @@ def scorer_of(cfg: TrainPolicyConfig, target: Target) -> DrafterScorer:
         )
     trained = [name for name in pool.names if name != RETRIEVAL]
     folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in trained]
-    parents = [open_drafter(folder, target) for folder in folders]
+    parents = [drafter_manifest(folder, target) for folder in folders]
     return DrafterScorer(target, pool, shape, cfg.router.max_new_tokens, parents)

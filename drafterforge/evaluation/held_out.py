@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from drafterforge.assembly.runs import open_any
+from drafterforge.assembly.runs import open_for_decoding
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.progress import bar, say
@@ -42,7 +42,7 @@ def decode_held_out(
     cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers, drafter: Path
 ) -> tuple[Rows, Rows]:
     """Rows of a report on the drafter, from test prompts of its domain, and the mismatches."""
-    answered = answers.rows("test", cfg.domain.alone)[: cfg.eval.num_prompts]
+    answered = answers.rows("test", cfg.domain.answers_domain)[: cfg.eval.num_prompts]
     prompts = [row.input_ids[: row.prompt_tokens] for row in answered]
     rows, mismatches = _measure(cfg, target, drafter, prompts)
     if cfg.eval.check_float32 and target.dtype != torch.float32:
@@ -58,7 +58,7 @@ def decode_held_out(
 def _measure(cfg: TrainDrafterConfig, target: Target, drafter: Path, prompts: list[list[int]]) -> tuple[Rows, Rows]:
     """Rows of autoregressive, chain and tree decoding in the target's dtype, and the mismatches."""
     dtype = str(target.dtype).removeprefix("torch.")
-    opened = open_any(drafter, target)
+    opened = open_for_decoding(drafter, target)
     kind = kind_name(opened)
     tree = choose_shape(cfg.runtime, target.device, target.dtype, kind)
     chain = TreeShape(num_tokens=tree.depth + 1, depth=tree.depth, top_k=1)
@@ -93,7 +93,7 @@ def _measure(cfg: TrainDrafterConfig, target: Target, drafter: Path, prompts: li
         if target.dtype == torch.float32:
 
             def exact(method: Method = method) -> tuple[Engine, Engine]:
-                drafting = open_any(drafter, exact_target())
+                drafting = open_for_decoding(drafter, exact_target())
                 return Engine(exact_target(), drafting, method.engine.shape, numerics="fast"), Engine(exact_target())
 
         mismatches = find_mismatches(method.name, target, answers[method.name], answers[reference_name], exact)

@@ -41,5 +41,5 @@ def replay_joint_selection(traces: Traces, grid: ActionGrid, profile: LatencyPro
             seconds = answers.play(answers.maker(name.split(",")[0], **options))
             wins = float(np.mean(seconds < alone[:, best]))
             rows.append({"name": name, "tokens_per_s": tokens / seconds.sum(), "faster_on": wins})
-            progress.advance(shown=name)
+            progress.advance(status=name)
     return {"arms": [arm.name for arm in arms], "replayed": rows, "grid": grid.as_dict()}

@@ -13,7 +13,7 @@ from drafterforge.assembly.pools import RETRIEVAL, build_pool, check_selector, o
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import EvaluateConfig
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.names import JOINT, domain_of, parse_hybrid
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
@@ -271,8 +271,8 @@ def check_suite(cfg: EvaluateConfig) -> None:
     """Refuse unknown names and options before anything is loaded."""
     if cfg.suite.name == "papers" and not cfg.suite.questions:
         raise ConfigError("suite=papers needs question files; type suite.questions=FOLDER, with *.jsonl in it")
-    check_selector(cfg.pool, typed_target(cfg))
-    check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name, typed_target(cfg))
+    check_selector(cfg.pool, target_flags(cfg))
+    check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name, target_flags(cfg))
     check_methods(cfg.suite.methods)
     if OPENVINO in cfg.suite.methods:
         require_openvino(cfg.suite.openvino)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drafterforge.config.commands import EvaluateConfig
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.evaluation.requests import Request
 from drafterforge.runtime.engine import Engine
 
@@ -33,7 +33,7 @@ class Method:
 
 def commands_of(cfg: EvaluateConfig, methods: Sequence[Method]) -> dict[str, str]:
     """The command that decodes with each method; methods without a command are left out."""
-    target = typed_target(cfg)
+    target = target_flags(cfg)
     return {
         method.name: f'drafterforge generate {method.cli_args}{target} prompt="..."'
         for method in methods

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import artifact_dir, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.artifacts.typed import read_json
 from drafterforge.config.commands import PlanConfig
 from drafterforge.errors import ArtifactError
 from drafterforge.schedulers.latency import read_profile

@@ -10,9 +10,9 @@ import numpy as np
 
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.assembly.pools import open_pool
-from drafterforge.assembly.runs import POLICY_COMMAND, find_drafter, fingerprint_of, open_drafter
+from drafterforge.assembly.runs import POLICY_COMMAND, drafter_manifest, find_drafter, fingerprint_of
 from drafterforge.config.commands import TrainPolicyConfig
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import bar
 from drafterforge.evaluation.calibration import require_cycles_to_calibrate
 from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
@@ -57,7 +57,7 @@ def schedules_of(
 
 def require_inputs(cfg: TrainPolicyConfig) -> None:
     """Refuse drafters and policies that are not there, and too few latency prompts, before the target is loaded."""
-    target, typed = cfg.target.folder_name, typed_target(cfg)
+    target, typed = cfg.target.folder_name, target_flags(cfg)
     for name in cfg.traces.drafters:
         find_drafter(cfg.runs_dir, target, name, typed)
     for name in cfg.live.policies:
@@ -73,7 +73,7 @@ def policy_name(cfg: TrainPolicyConfig) -> str:
 
 def open_policies(cfg: TrainPolicyConfig, target: Target, path: Path) -> dict[str, Scheduler]:
     """The policies of `live.policies`, opened before long steps; not the one at `path`, which is being trained."""
-    hint = f"drafterforge train-policy{typed_target(cfg)}"
+    hint = f"drafterforge train-policy{target_flags(cfg)}"
     return {
         name: open_policy(cfg, target, find_artifact(cfg.runs_dir, target.name, "policies", name, hint=hint))
         for name in cfg.live.policies
@@ -85,8 +85,8 @@ def open_policy(cfg: TrainPolicyConfig, target: Target, folder: Path) -> Schedul
     """Open a policy; ConfigError if it was trained for another target or drafter."""
     drafter = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
     policy = load_policy(folder)
-    weights = fingerprint_of(open_drafter(drafter, target))
-    check_policy(policy, target.fingerprint, cfg.drafter, weights, folder, typed_target(cfg))
+    weights = fingerprint_of(drafter_manifest(drafter, target))
+    check_policy(policy, target.fingerprint, cfg.drafter, weights, folder, target_flags(cfg))
     return policy
 
 

@@ -112,7 +112,7 @@ class SelectorReplay:
                 options[name] = pool_options if name == self.cfg.pool.selector else {}
                 if tuning is not None and not options[name]:
                     options[name] = tune_options(tuning, name, seed=self.cfg.seed)
-                progress.advance(shown=name)
+                progress.advance(status=name)
         return options
 
     @cached_property
@@ -130,7 +130,7 @@ class SelectorReplay:
                 for name, tuned_options in options.items():
                     make = recorded.maker(name, **{"seed": self.cfg.seed} | tuned_options)
                     replays.append((name, name, tuned_options, recorded.run(make)))
-                    progress.advance(shown=name + label)
+                    progress.advance(status=name + label)
                 methods += [
                     ReplayedMethod(name + label, selector, scheduler, tuned_options, cycles)
                     for name, selector, tuned_options, cycles in replays

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.artifacts.typed import read_json
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.config.progress import say
 
 

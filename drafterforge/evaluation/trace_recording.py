@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from drafterforge.artifacts.folder import is_whole, open_artifact
+from drafterforge.artifacts.folder import is_complete, open_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.run import artifact_run
 from drafterforge.assembly.pools import open_pool
-from drafterforge.assembly.runs import open_drafter
+from drafterforge.assembly.runs import drafter_manifest
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
@@ -42,7 +42,7 @@ def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]
     names = cfg.traces.drafters or [cfg.drafter]
     top_ks = tuple(sorted({*cfg.grid.top_ks, cfg.traces.told_top_k}))
     folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in names]
-    parents = [open_drafter(folder, target) for folder in folders]
+    parents = [drafter_manifest(folder, target) for folder in folders]
     path = artifact_dir(cfg.runs_dir, target.name, "traces", cfg.traces.name or cfg.drafter)
     spec = reusable_spec(path, TraceSpec(tuple(names), top_ks, max(cfg.grid.depths), cfg.traces.told_top_k))
     settings = {
@@ -100,7 +100,7 @@ def _record_shards(
 
 def reusable_spec(path: Path, required: TraceSpec) -> TraceSpec:
     """The spec of the traces at `path` if it covers the required one, so that a smaller grid reuses them."""
-    if not is_whole(path):
+    if not is_complete(path):
         return required
     recorded = TraceSpec.of(open_artifact(path, "traces"))
     is_same = (recorded.drafters, recorded.score_top_k) == (required.drafters, required.score_top_k)

@@ -11,11 +11,18 @@ import torch
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.assembly.bundles import check_bundle, files_in, find_bundle, locate, named_bundle, which_target
+from drafterforge.assembly.bundles import (
+    check_bundle,
+    drafter_source,
+    find_bundle,
+    locate,
+    named_bundle_dir,
+    target_hint,
+)
 from drafterforge.assembly.runs import kind_of
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.config.bundle import ExportConfig
-from drafterforge.config.hints import command_for, typed_target
+from drafterforge.config.hints import command_for, target_flags
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
@@ -51,9 +58,9 @@ def export_drafters(cfg: ExportConfig) -> Iterator[str]:
 def bundle_of(cfg: ExportConfig) -> Path | None:
     """The bundle to export from; None if only the default is named and it does not exist."""
     where = cfg.bundle, target_name(cfg.target), cfg.runs_dir
-    if cfg.bundle == ExportConfig.bundle and not (named_bundle(*where) / BUNDLE).is_file():
+    if cfg.bundle == ExportConfig.bundle and not (named_bundle_dir(*where) / BUNDLE).is_file():
         return None
-    return locate(find_bundle(*where, typed_target(cfg)))
+    return locate(find_bundle(*where, target_flags(cfg)))
 
 
 def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> Loaders:
@@ -62,16 +69,16 @@ def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> L
     if record.target.fingerprint != facts.fingerprint:
         raise ArtifactError(
             f"{folder} serves target {record.target.name!r} with fingerprint {record.target.fingerprint}, but "
-            f"{facts.name!r} has {facts.fingerprint}; {which_target(record.target)}"
+            f"{facts.name!r} has {facts.fingerprint}; {target_hint(record.target)}"
         )
     names = requested_names(cfg)
     loaders: Loaders = {}
     for entry in [record.drafter(name) for name in names] or record.drafters:
         if cfg.format in kind_named(entry.kind).exports:
-            loaders[entry.name] = loader_of(files_in(folder, record, entry.name), facts, entry.base)
+            loaders[entry.name] = loader_of(drafter_source(folder, record, entry.name), facts, entry.base)
         elif names:
             raise not_exportable(f"drafter {entry.name!r} of {folder}", entry.kind)
-    return require_any(loaders, str(folder), typed_target(cfg))
+    return require_any(loaders, str(folder), target_flags(cfg))
 
 
 def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
@@ -79,7 +86,7 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
     names = requested_names(cfg)
     loaders: Loaders = {}
     for name in names or list_artifacts(cfg.runs_dir, facts.name, "drafters"):
-        folder = find_artifact(cfg.runs_dir, facts.name, "drafters", name, hint=command_for(name) + typed_target(cfg))
+        folder = find_artifact(cfg.runs_dir, facts.name, "drafters", name, hint=command_for(name) + target_flags(cfg))
         manifest = open_artifact(folder, "drafters", target_fingerprint=facts.fingerprint, target=facts.name)
         kind = kind_named(kind_of(manifest))
         if cfg.format in kind.exports:
@@ -88,7 +95,7 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
             loaders[manifest.name] = loader_of(DrafterSource(name, kind.name, folder, base), facts, generalist)
         elif names:
             raise not_exportable(str(folder), kind.name)
-    return require_any(loaders, cfg.runs_dir, typed_target(cfg))
+    return require_any(loaders, cfg.runs_dir, target_flags(cfg))
 
 
 def requested_names(cfg: ExportConfig) -> list[str]:

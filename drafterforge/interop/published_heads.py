@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from drafterforge.artifacts.atomic import file_sha256
-from drafterforge.artifacts.typed import read_json
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.drafters.eagle3.checkpoint import check_vocabulary
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import check_spec

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from drafterforge.config.hints import typed_taps
+from drafterforge.config.hints import taps_flag
 from drafterforge.drafters.eagle3.spec import LARGEST, UNSUPPORTED, DrafterSpec
 from drafterforge.errors import ArtifactError, quote, shorten
 
@@ -230,7 +230,7 @@ def read_taps(head: HeadConfig, expected: tuple[int, ...], typed: Sequence[int] 
     if taps != expected:
         raise head.refuse(
             f"reads the inputs of layers {shorten(list(taps))}, but the target is tapped at {list(expected)}; type "
-            f"{typed_taps(taps)}, here and in every command with this head"
+            f"{taps_flag(taps)}, here and in every command with this head"
         )
     return expected
 

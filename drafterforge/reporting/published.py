@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from drafterforge.artifacts.typed import read_json, typed
+from drafterforge.artifacts.json_input import parse_as, read_json
 
 PATH = Path(__file__).with_name("published.json")
 
@@ -61,4 +61,4 @@ class Published:
 @cache
 def published() -> Published:
     """Read and check the file."""
-    return typed(Published, read_json(PATH), PATH.name)
+    return parse_as(Published, read_json(PATH), PATH.name)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from drafterforge.artifacts.typed import read_json
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.config.names import domain_of
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.router.features import NUM_TAPS, POOLING, TextEncoder, prompt_features, request_of

@@ -11,12 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
-from drafterforge.config.runtime import MOST_LEVELS, MOST_NODES
+from drafterforge.config.runtime import MAX_LEVELS, MAX_NODES
 from drafterforge.errors import ConfigError, shorten
 from drafterforge.tree.grow import TreeShape
 
 MOST = 64  # numbers of a kind in a grid
-LARGEST = {"num_tokens": MOST_NODES, "depths": MOST_LEVELS, "top_ks": MOST_NODES}  # as of a tree that is asked for
+LARGEST = {"num_tokens": MAX_NODES, "depths": MAX_LEVELS, "top_ks": MAX_NODES}  # as of a tree that is asked for
 MOST_CANDIDATES = 1 << 20  # of a tree: the children of every beam
 NO_DRAFT = TreeShape(num_tokens=1, depth=0, top_k=1)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.artifacts.typed import read_json, typed
+from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.schedulers.actions import ActionGrid
 
@@ -145,7 +145,7 @@ def read_profile(path: Path | str) -> LatencyProfile:
         version = found.get("schema") if isinstance(found, dict) else None
         if version != SCHEMA:
             raise ArtifactError(f"it has schema {shorten(version)}, wanted {SCHEMA}")
-        stored = typed(_Stored, found, "it")
+        stored = parse_as(_Stored, found, "it")
         _check(stored)
     except ArtifactError as error:
         raise ArtifactError(

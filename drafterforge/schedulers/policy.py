@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.artifacts.typed import read_json, typed
+from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.base import Scheduler
@@ -72,8 +72,8 @@ def load_policy(folder: Path | str, seed: int = 0) -> Scheduler:
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         version = found.get("schema") if isinstance(found, dict) else None
         raise ArtifactError(f"{folder} has a policy of schema {shorten(version)}, this version reads {SCHEMA}")
-    sizes = typed(dict[str, list[int]], found.pop("nets", None), f"{path}: nets")
-    spec = typed(PolicySpec, {"numbers": {}} | found, str(path))  # which policies before `marginal` do not name
+    sizes = parse_as(dict[str, list[int]], found.pop("nets", None), f"{path}: nets")
+    spec = parse_as(PolicySpec, {"numbers": {}} | found, str(path))  # which policies before `marginal` do not name
     _check_spec(spec, path)
     try:
         tensors = load_file(folder / WEIGHTS)

@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
 
-from drafterforge.artifacts.typed import read_json
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.errors import ArtifactError, quote, shorten
 
 CONFIG = "config.json"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.artifacts.typed import read_json
 from drafterforge.assembly.runs import GENERAL, RunsFolder, domain_of, kind_of
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.drafter import Eagle3DrafterConfig
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
 from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.targets.load import Target
@@ -43,10 +43,10 @@ def choose_init(cfg: TrainDrafterConfig, target: Target) -> TrainDrafterConfig:
 def reason_for_new_weights(cfg: TrainDrafterConfig, generalist: str) -> str:
     """Why no expert of the generalist is trained; empty if one is.  generalist: empty if there is none."""
     default, from_generalist = Eagle3DrafterConfig(), f"; drafter.init={generalist} starts from {generalist}"
-    if not cfg.domain.alone:
+    if not cfg.domain.answers_domain:
         return "a mixture of domains makes a generalist" + (from_generalist if generalist else f"; {EXPECTED}")
     if not generalist:
-        first = f"drafterforge train-drafter domain=general{typed_target(cfg)}"
+        first = f"drafterforge train-drafter domain=general{target_flags(cfg)}"
         return f"no trained generalist fits the target; {EXPECTED}; `{first}` makes a generalist to start from"
     typed = [key for key in SHAPE_KEYS if getattr(cfg.drafter, key) != getattr(default, key)]
     return f"drafter.{typed[0]} describes them{from_generalist}" if typed else ""

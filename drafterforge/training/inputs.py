@@ -9,7 +9,7 @@ from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
-from drafterforge.config.hints import command_for_answers, typed_target
+from drafterforge.config.hints import command_for_answers, target_flags
 from drafterforge.config.progress import bar, say
 from drafterforge.data.answering import prepare_answers
 from drafterforge.data.answers import SPLITS, AnswerSet
@@ -36,13 +36,13 @@ def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None =
     held_out = [named_answers(cfg, target, name, "val_answers") for name in cfg.val_answers]
     joined = JoinedAnswers(sets, cfg.trainer.num_answers, held_out)
     for split in SPLITS:  # an empty split is refused before features are captured
-        joined.rows(split, cfg.domain.alone)
+        joined.rows(split, cfg.domain.answers_domain)
     return joined
 
 
 def named_answers(cfg: TrainDrafterConfig, target: Target, name: str, key: str = "answers") -> AnswerSet:
     """The `answers` artifact of this name or folder, checked to be of this target.  key: the setting that names it."""
-    hint = command_for_answers(cfg, name, key) + typed_target(cfg)
+    hint = command_for_answers(cfg, name, key) + target_flags(cfg)
     path = find_artifact(cfg.runs_dir, target.name, "answers", name, hint=hint)
     return AnswerSet.open(path, target.fingerprint, target=target.name)
 
@@ -135,7 +135,7 @@ def features_of(cfg: PrepareDataConfig, target: Target, answers: AnswerSet) -> F
             path=artifact_dir(cfg.runs_dir, target.name, "features", name),
             target=target,
             config={"taps": list(target.backbone.taps), "dtype": str(target.dtype)},
-            progress=progress.reach_of,
+            progress=progress.update,
             overwrite=cfg.overwrite,
         )
     spool.drop()
@@ -150,7 +150,7 @@ def packed(
     seed: int | None = None,
 ) -> PackedData:
     """Batches of a split's answers; of a mixture, those of the drafter's domain."""
-    rows, read = answers.rows(split, cfg.domain.alone), features.reader(split)
+    rows, read = answers.rows(split, cfg.domain.answers_domain), features.reader(split)
     return PackedData(rows, lambda indices: read(rows.locations[indices].tolist()), cfg.trainer.tokens_per_batch, seed)
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.assembly.runs import open_drafter
+from drafterforge.assembly.runs import drafter_manifest
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.drafter import LoraConfig
-from drafterforge.config.hints import command_for, typed_target
+from drafterforge.config.hints import command_for, target_flags
 from drafterforge.drafters.base import TrainedParent
 from drafterforge.drafters.eagle3.checkpoint import generalist_of
 from drafterforge.errors import ArtifactError, ConfigError
@@ -25,12 +25,12 @@ def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent |
     init = cfg.drafter.parent
     if not init:
         return None, None
-    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init) + typed_target(cfg))
-    named = TrainedParent(folder, open_drafter(folder, target))
-    if not cfg.drafter.adds:
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init) + target_flags(cfg))
+    named = TrainedParent(folder, drafter_manifest(folder, target))
+    if not cfg.drafter.is_adapter:
         return named, None
     generalist = generalist_of(folder)
-    parent = named if generalist is None else TrainedParent(generalist, open_drafter(generalist, target))
+    parent = named if generalist is None else TrainedParent(generalist, drafter_manifest(generalist, target))
     beside = artifact_dir(cfg.runs_dir, target.name, "drafters", parent.manifest.name)
     if SHIPPED not in parent.folder.parents and parent.folder.resolve() != beside.resolve():
         raise ArtifactError(f"a LoRA expert needs its generalist beside it: {parent.folder} must be at {beside}")

@@ -87,13 +87,13 @@ def fit_policy(config: PolicyConfig, inputs: PolicyInputs, drafter: Manifest) ->
     )
     if method == "marginal":
         with bar("training marginal", NUMBERS_TRIED) as progress:
-            policy, curves = train_marginal(spec, inputs, lambda text: progress.advance(shown=text))
+            policy, curves = train_marginal(spec, inputs, lambda text: progress.advance(status=text))
         return FittedPolicy(policy.spec, {}, curves, policy.seconds)
     if method == "ltd":
         nets, curves = train_ltd(config, inputs)
     elif isinstance(config, PlannerPolicyConfig):
         with bar("training planner", config.planner_rounds) as progress:
-            nets, curves = train_shapes(config, inputs, lambda text: progress.advance(shown=text))
+            nets, curves = train_shapes(config, inputs, lambda text: progress.advance(status=text))
     else:
         nets, curves = train_shapes(config, inputs)
     hidden = {name: list(part_of(config, name).actor) for name in nets}

@@ -9,7 +9,7 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact, reuse_artifact
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.artifacts.run import artifact_run
-from drafterforge.assembly.runs import open_drafter
+from drafterforge.assembly.runs import drafter_manifest
 from drafterforge.config.catalogue import field_types
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import to_dict
@@ -33,7 +33,7 @@ def train_scheduler(
     sources: tuple[Path, Path],
 ) -> None:
     """Train the policy and write its artifact, unless it exists.  sources: folders of the traces and the profile."""
-    drafter = open_drafter(find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter), target)
+    drafter = drafter_manifest(find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter), target)
     settings = known_settings(cfg) | {
         "grid": grid.as_dict(),
         "profile": profile.as_json(),

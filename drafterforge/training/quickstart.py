@@ -8,13 +8,13 @@ from pathlib import Path
 
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.assembly.bundles import is_name, named_bundle
+from drafterforge.assembly.bundles import is_name, named_bundle_dir
 from drafterforge.assembly.packing import make_bundle
 from drafterforge.assembly.pools import check_selector
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.commands import QuickstartConfig
-from drafterforge.config.hints import typed_target
+from drafterforge.config.hints import target_flags
 from drafterforge.config.names import JOINT, parts_of
 from drafterforge.data.joined import JoinedRows
 from drafterforge.errors import ArtifactError, ConfigError
@@ -25,9 +25,9 @@ from drafterforge.training.loggers import require_loggers
 def check_start(cfg: QuickstartConfig) -> None:
     """Refuse what fails later, before the target is loaded: no drafters to start from, no expert of the domain."""
     require_loggers(cfg.trainer)
-    check_selector(cfg.pool, typed_target(cfg))
+    check_selector(cfg.pool, target_flags(cfg))
     name, init = target_name(cfg.target), cfg.drafter.init
-    train_one = f"drafterforge train-drafter domain={cfg.domain.name}{typed_target(cfg)}"
+    train_one = f"drafterforge train-drafter domain={cfg.domain.name}{target_flags(cfg)}"
     if not set(list_artifacts(cfg.runs_dir, name, "drafters")) - {cfg.name}:
         raise ConfigError(
             f"quickstart starts from trained drafters, and there are none for {name}, neither shipped nor in "
@@ -35,7 +35,7 @@ def check_start(cfg: QuickstartConfig) -> None:
         )
     if not is_name(init):
         raise ConfigError(f"drafter.init={init} is no name of a drafter; type drafter.init=NAME")
-    hint = f"drafterforge quickstart domain={cfg.domain.name} drafter.init=general{typed_target(cfg)}"
+    hint = f"drafterforge quickstart domain={cfg.domain.name} drafter.init=general{target_flags(cfg)}"
     find_artifact(cfg.runs_dir, name, "drafters", init, hint=hint)
 
 
@@ -73,7 +73,7 @@ def bundle_expert(cfg: QuickstartConfig, retrieval: str, replaced: str) -> Path:
         runs_dir=cfg.runs_dir,
         overwrite=True,
     )
-    folder = named_bundle(export.bundle, target_name(export.target), export.runs_dir)
+    folder = named_bundle_dir(export.bundle, target_name(export.target), export.runs_dir)
     exists = (folder / BUNDLE).is_file() and not cfg.overwrite
     if exists and cfg.name not in [entry.name for entry in read_record(folder).drafters]:
         raise ArtifactError(f"{folder} is not quickstart's; type name=OTHER, or overwrite=true to replace it")

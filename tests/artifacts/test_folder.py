@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from drafterforge.artifacts.folder import (
-    is_whole,
+    is_complete,
     open_artifact,
     reuse_artifact,
     write_artifact,
@@ -70,7 +70,7 @@ def test_kill_at_any_file_event_leaves_a_whole_artifact_or_a_clear_error(tmp_pat
     while True:
         path = tmp_path / f"{event}" / "sql"
         killed = killed_at(event, lambda path=path: write(path))
-        if is_whole(path, verify=True):
+        if is_complete(path, verify=True):
             assert read(path) == "new"
             opened += 1
         else:
@@ -155,7 +155,7 @@ def test_every_damaged_file_is_found_and_named(tmp_path, name, damage):
     with pytest.raises(ArtifactError, match=r"; (type|make it again)") as error:
         open_artifact(path, "answers")
     assert name in str(error.value) and "\n" not in str(error.value)
-    assert not is_whole(path, verify=True)
+    assert not is_complete(path, verify=True)
     with pytest.raises(ArtifactError):
         reuse_artifact(path, "answers", config={}, target="tiny", target_fingerprint="f00d")
 
@@ -175,7 +175,7 @@ def test_an_artifact_for_another_target_names_both_fingerprints(tmp_path):
         open_artifact(tmp_path / "sql", "answers", target_fingerprint="beef", target="big")
     with pytest.raises(ArtifactError, match=r"'tiny', but the target is 'big'"):
         open_artifact(tmp_path / "sql", "answers", target="big")
-    with pytest.raises(ArtifactError, match=r"holds answers 'sql', but drafters are wanted"):
+    with pytest.raises(ArtifactError, match=r"holds answers 'sql', expected drafters"):
         open_artifact(tmp_path / "sql", "drafters")
 
 
@@ -228,7 +228,7 @@ def test_an_artifact_is_reused_only_when_its_settings_are_equal(tmp_path):
 def test_a_folder_that_is_not_ours_is_never_replaced(tmp_path):
     (tmp_path / "sql").mkdir()
     (tmp_path / "sql" / "thesis.tex").write_text("precious")
-    with pytest.raises(ArtifactError, match="no drafterforge artifact"):
+    with pytest.raises(ArtifactError, match="not a drafterforge artifact"):
         write(tmp_path / "sql", replace=True)
     assert os.listdir(tmp_path) == ["sql"]
 

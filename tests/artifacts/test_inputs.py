@@ -16,7 +16,7 @@ TRAIN = ["train-drafter", "domain=sql"]
 MISTAKES = {
     "path=no.jsonl: there is no such file or folder": [*TRAIN, "data=jsonl", "path=no.jsonl"],
     "latency.path=no.json: there is no such file": ["train-policy", "latency.path=no.json"],
-    "target.model=./nowhere is no folder": ["generate", "prompt=x", "target=hf", "target.model=./nowhere"],
+    "target.model=./nowhere is not a folder": ["generate", "prompt=x", "target=hf", "target.model=./nowhere"],
     "target=hf needs a model": ["generate", "prompt=x", "target=hf"],
     "no drafters named 'nowhere'": [*TRAIN, "drafter.init=nowhere"],
     "no answers named 'nowhere'": [*TRAIN, "answers=[nowhere]"],

@@ -104,7 +104,10 @@ def test_an_answer_has_tokens_cycles_and_seconds(engine):
             lambda engine: engine.generate(QUESTION, max_tokens=4),
             r"no option max_tokens=; did you mean max_new_tokens=",
         ),
-        (lambda engine: engine.generate(QUESTION, colour="red"), "no option colour=; there is max_new_tokens, temp"),
+        (
+            lambda engine: engine.generate(QUESTION, colour="red"),
+            "no option colour=; the options are max_new_tokens, temp",
+        ),
         (lambda engine: engine.generate(QUESTION, temperature=-1), "temperature must be >= 0, got -1"),
         (lambda engine: engine.generate(QUESTION, max_new_tokens=0), "max_new_tokens must be >= 1, got 0"),
         (

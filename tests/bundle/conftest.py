@@ -120,7 +120,7 @@ def parts(tmp_path_factory, served) -> tuple[BundleRecord, dict[str, Path]]:
 def whole_bundle(tmp_path_factory, parts) -> Path:
     """The bundle on disk; not to be changed."""
     folder = tmp_path_factory.mktemp("bundles") / "tiny"
-    write_bundle(folder, *parts, replace_it=False)
+    write_bundle(folder, *parts, overwrite=False)
     return folder
 
 

@@ -80,7 +80,7 @@ def test_an_expert_of_a_bundle_is_the_expert_that_was_put_in(whole_bundle, serve
 
 def test_the_same_parts_give_the_same_bytes(parts, whole_bundle, tmp_path):
     again = tmp_path / "again"
-    write_bundle(again, *parts, replace_it=False)
+    write_bundle(again, *parts, overwrite=False)
     for name in (BUNDLE, *read_record(again).files):
         assert (again / name).read_bytes() == (whole_bundle / name).read_bytes(), name
     os.utime(again / BUNDLE, (1, 1))
@@ -128,10 +128,10 @@ def test_an_archive_that_another_process_unpacks_meanwhile_is_theirs(whole_bundl
 
 
 def test_a_file_of_more_than_8_gib_has_a_place_in_an_archive():
-    member = archive.member_of("drafters/large/model.safetensors", 9 << 30)
+    member = archive.tar_header("drafters/large/model.safetensors", 9 << 30)
     read = tarfile.TarInfo.frombuf(member.tobuf(archive.FORMAT)[-512:], "utf-8", "strict")
     assert read.name == member.name and member.tobuf(archive.FORMAT) == member.tobuf(archive.FORMAT)
-    small = archive.member_of("bundle.json", 100)
+    small = archive.tar_header("bundle.json", 100)
     assert small.tobuf(archive.FORMAT) == small.tobuf(tarfile.USTAR_FORMAT)
 
 
@@ -146,19 +146,19 @@ def test_a_bundle_that_changes_while_it_is_opened_is_refused(bundle, served, mon
         return found
 
     monkeypatch.setattr(pools, "open_named", swap)
-    with pytest.raises(ArtifactError, match="was changed while it was opened; type the same command again"):
+    with pytest.raises(ArtifactError, match="changed while it was being opened; type the same command again"):
         open_bundle(bundle, target=served)
 
 
 def test_another_target_is_refused_by_weights_and_by_tokenizer(bundle, tmp_path, served):
     other = save_tiny_target(tmp_path / "other", initializer_range=0.1)
-    with pytest.raises(ArtifactError, match="another weights or config"):
+    with pytest.raises(ArtifactError, match="weights or config differ"):
         open_bundle(bundle, target=str(other))
     text = (other / "tokenizer.json").read_text()
     (other / "tokenizer.json").write_text(text.replace('"<|im_end|>"', '"<|im_stop|>"'))
     config = (other / "tokenizer_config.json").read_text()
     (other / "tokenizer_config.json").write_text(config.replace("<|im_end|>", "<|im_stop|>"))
-    with pytest.raises(ArtifactError, match="another tokenizer"):
+    with pytest.raises(ArtifactError, match="the tokenizer differs"):
         open_bundle(bundle, target=load_target(TargetConfig(name="o", source="hf", model=str(other))))
 
 
@@ -167,7 +167,7 @@ def test_newer_and_unknown_schemas_are_refused_and_older_ones_migrated(bundle, s
     with pytest.raises(ArtifactError, match=r"schema version 2.*reads up to 1.*pip install --upgrade"):
         check_bundle(bundle)
     edit(bundle, lambda content: content.update(schema_version=0))
-    with pytest.raises(ArtifactError, match="schema version 0, which no drafterforge wrote"):
+    with pytest.raises(ArtifactError, match="schema version 0, which drafterforge never wrote"):
         check_bundle(bundle)
 
     def from_zero(content: dict) -> dict:
@@ -182,20 +182,20 @@ def test_newer_and_unknown_schemas_are_refused_and_older_ones_migrated(bundle, s
 
 def test_a_bundle_without_its_own_kind_of_file_is_no_bundle(tmp_path):
     (tmp_path / "x").mkdir()
-    with pytest.raises(ArtifactError, match=r"no bundle: it has no bundle\.json"):
+    with pytest.raises(ArtifactError, match=r"not a bundle: it has no bundle\.json"):
         open_bundle(tmp_path / "x")
     with pytest.raises(ArtifactError, match="no bundle at"):
         open_bundle(tmp_path / "nothing")
     (tmp_path / "file").write_text("hello")
-    with pytest.raises(ArtifactError, match="wanted a folder"):
+    with pytest.raises(ArtifactError, match="expected a folder"):
         open_bundle(tmp_path / "file")
 
 
 def test_writing_over_something_else_is_refused(parts, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(ArtifactError, match="no drafterforge artifact"):
-        write_bundle(tmp_path / "mine", *parts, replace_it=True)
+    with pytest.raises(ArtifactError, match="not a drafterforge artifact"):
+        write_bundle(tmp_path / "mine", *parts, overwrite=True)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "x"
 
 
@@ -216,7 +216,7 @@ def test_a_write_that_fails_leaves_the_earlier_bundle(parts, bundle, monkeypatch
 
         monkeypatch.setattr("drafterforge.bundle.write.shutil.copyfile", copy)
         with pytest.raises(KeyboardInterrupt):
-            write_bundle(bundle, replace(record, created="2027"), sources, replace_it=True)
+            write_bundle(bundle, replace(record, created="2027"), sources, overwrite=True)
         assert {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()} == before
         assert [path.name for path in bundle.parent.iterdir()] == [bundle.name]
 
@@ -253,9 +253,9 @@ def test_a_record_with_strange_names_is_refused(parts):
     twice = [record.drafters[0], record.drafters[0]]
     with pytest.raises(DrafterforgeError, match="'general' more than once"):
         replace(record, drafters=twice)
-    with pytest.raises(DrafterforgeError, match="is no name"):
+    with pytest.raises(DrafterforgeError, match="is not a name"):
         replace(record, drafters=[replace(record.drafters[0], name="../x")])
-    with pytest.raises(DrafterforgeError, match="is an addition itself"):
+    with pytest.raises(DrafterforgeError, match="is an adapter itself"):
         replace(record, drafters=[replace(record.drafters[0], base="sql"), record.drafters[1]])
 
 

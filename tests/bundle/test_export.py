@@ -247,7 +247,7 @@ def test_an_export_that_fails_leaves_what_was_there(runs, tiny, tmp_path):
     ("typed", "line"),
     [
         ({"format": "onnx"}, "format must be one of bundle, tar, sglang, vllm, got 'onnx'"),
-        ({"layout": "plain"}, "layout=plain is read with format=vllm only"),
+        ({"layout": "plain"}, "layout=plain is read by format=vllm only"),
         ({"format": "vllm", "layout": "hf"}, "layout must be one of"),
         ({"weights": "int8"}, "weights must be one of auto, bfloat16, float32, got 'int8'"),
     ],

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import save_file
 
 from drafterforge.assembly.bundles import open_bundle
-from drafterforge.bundle.archive import pack, unpack, unpacked
+from drafterforge.bundle.archive import pack, unpack, unpack_to_cache
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.cli import main
 from drafterforge.drafters.retrieval.model import Datastore
@@ -270,11 +270,11 @@ HOSTILE = {
     disguise_pickle: "not a readable drafter",
     link_out: "is a link",
     link_folder: "is a link",
-    climb: "wanted a plain path inside the bundle",
-    climb_by_entry: "wanted a plain path inside the bundle",
-    absolute: "wanted a plain path inside the bundle",
+    climb: "expected a plain path inside the bundle",
+    climb_by_entry: "expected a plain path inside the bundle",
+    absolute: "expected a plain path inside the bundle",
     sparse_file: "has 10,737,418,240 bytes, but bundle.json says",
-    sparse_record: "no file of its kind has more than",
+    sparse_record: "a file of its kind has at most",
     wrong_hash: "has sha256",
     truncated: "not a readable drafter",
     huge_header: "not a readable drafter",
@@ -308,17 +308,17 @@ HOSTILE = {
     with_policy(grid=grid_of(top_ks=[1, 2_000_000])): "rising numbers from 1 to 1024",
     with_policy(grid=grid_of(depths=[200], top_ks=[1024])): "1,048,576 at most",
     with_marginal(2_000_000): "top_k is 2000000, wanted the only one of its grid",
-    with_defaults(every=0): "defaults.every is 0, wanted 1",
-    with_defaults(num_tokens=1024, depth=256, top_k=1024): "1,048,576 at most",
-    with_defaults(top_k=2_000_000): "defaults that no engine has: runtime.top_k must be <= 1024",
+    with_defaults(every=0): "defaults.every is 0, expected 1",
+    with_defaults(num_tokens=1024, depth=256, top_k=1024): "expected at most 1,048,576",
+    with_defaults(top_k=2_000_000): "defaults are out of range: runtime.top_k must be <= 1024",
     with_defaults(options={"prior": 10**12}): "prior must be a whole number of at least 0, at most 1000",
     store_beyond_the_vocabulary: "holds the token id 40000, but the target has 259 ids",
-    elsewhere: "is not here; type target=hf target.model=FOLDER_OR_HUB_ID",
+    elsewhere: "does not exist on this machine; type target=hf target.model=FOLDER_OR_HUB_ID",
     no_object: "is damaged",
-    not_a_number: "NaN is no JSON number",
-    own_digest: "does not match its own digest",
+    not_a_number: "NaN is not a JSON number",
+    own_digest: "does not match its digest",
     missing: "is missing",
-    pipe: "is a link or no plain file",
+    pipe: "is a link or no regular file",
     code_in_config: "describes a 'Mine'",
 }
 
@@ -384,7 +384,7 @@ def without_one(tar, member, data):
 
 
 ARCHIVES = {
-    as_link: "a link or no plain file",
+    as_link: "a link or no regular file",
     with_climber: "not named in bundle.json",
     twice: "cannot be unpacked",
     larger: "but bundle.json says",
@@ -481,12 +481,12 @@ BOMBS = {
     pax_claims: "claims 1,125,899,906,842,624 bytes",
     member_claims: "claims 1,125,899,906,842,624 bytes",
     pax_size_claims: "claims 1,125,899,906,842,624 bytes",
-    large_pax: "a header of 4,194,321 bytes for a name, wanted 16,384 at most",
-    large_long_name: "a header of 4,194,304 bytes for a name, wanted 16,384 at most",
+    large_pax: "a header of 4,194,321 bytes for a name, expected at most 16,384",
+    large_long_name: "a header of 4,194,304 bytes for a name, expected at most 16,384",
     pax_without_end: "cannot be unpacked",
     gnu_sparse: "does not begin with bundle.json",
     pax_sparse: "does not begin with bundle.json",
-    compressed: "is no bundle; wanted a folder",
+    compressed: "is not a bundle; expected a folder",
 }
 
 
@@ -520,9 +520,9 @@ def test_names_too_long_for_the_header_of_1988_are_unpacked(whole_bundle, tmp_pa
 def test_a_damaged_copy_of_an_unpacked_archive_is_made_anew(whole_bundle, served, tmp_path, monkeypatch):
     monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
     pack(whole_bundle, tmp_path / "b.tar")
-    (folder,) = {unpacked(tmp_path / "b.tar"), unpacked(tmp_path / "b.tar")}
+    (folder,) = {unpack_to_cache(tmp_path / "b.tar"), unpack_to_cache(tmp_path / "b.tar")}
     wrong_hash(folder)
-    assert unpacked(tmp_path / "b.tar") == folder
+    assert unpack_to_cache(tmp_path / "b.tar") == folder
     assert (folder / WEIGHTS).read_bytes() == (whole_bundle / WEIGHTS).read_bytes()
     open_bundle(tmp_path / "b.tar", target=served)
 

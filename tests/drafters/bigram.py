@@ -30,7 +30,7 @@ FILE = "bigrams.safetensors"
 class BigramConfig(DrafterConfig):
     """Bigrams of the domain's answers."""
 
-    kind: str = setting("bigram", "kind of drafter; chosen by drafter=")
+    kind: str = setting("bigram", "kind of drafter; set by drafter=")
     smoothing: float = setting(0.1, "what a pair that was never seen counts")
 
 
@@ -123,7 +123,7 @@ def registered() -> Iterator[BigramKind]:
     try:
         yield kind
     finally:
-        del registry.KINDS[kind.name], DRAFTERS[kind.name], catalogue.ADDED["drafter"][kind.name]
+        del registry.KINDS[kind.name], DRAFTERS[kind.name], catalogue.REGISTERED["drafter"][kind.name]
 
 
 def written(folder: Path, table: Tensor) -> DrafterSource:

@@ -14,9 +14,9 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.errors import ArtifactError
+from drafterforge.openmp import WAIT_POLICY
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.load import load_target
-from drafterforge.waiting import WAITING
 from tests.pipelines.conftest import TRAIN
 
 pytestmark = pytest.mark.slow  # whole programs
@@ -192,7 +192,7 @@ def test_doctor_names_the_target_and_what_is_there(trained):
     assert str(trained.target) in done.out.replace("\n", "") and "fingerprint" in done.out
     rows = {line.split()[0]: line for line in done.out.splitlines() if line.split()}
     assert "sql" in rows["drafters"] and "sql" in rows["answers"]
-    assert "cores" in rows["load"] and WAITING.describe()[:40] in rows["waiting"]
+    assert "cores" in rows["load"] and WAIT_POLICY.describe()[:40] in rows["threads"]
 
 
 def test_doctor_changes_nothing(bench, monkeypatch):

@@ -174,7 +174,7 @@ def test_a_pool_of_drafters_with_retrieval_in_their_trees_is_replayed_and_timed(
 
 def test_drafters_that_read_seldom_are_timed_and_not_replayed(pool):
     seldom = ("pool.every=3", "suite.methods=[default]", "limit=1", "name=seldom")
-    assert "time it alone with suite.replay=false" in pool(*DOMAINS, *FEW, *seldom).one_line()
+    assert "type suite.replay=false to only time it" in pool(*DOMAINS, *FEW, *seldom).one_line()
     assert pool(*DOMAINS, *FEW, *seldom, "suite.replay=false", "suite.check_live=false").code == 0
     rows = report_of(pool, "seldom")["rows"]
     assert {row["source"] for row in rows} == {"live"} and all(row["mismatches"] == 0 for row in rows)
@@ -294,7 +294,7 @@ MISTAKES = {
     "has expert+general, but general is no retrieval drafter of the pool": "suite.methods=[expert+general]",
     "no policies named 'planer'": "suite.methods=[general/planer]",
     "suite.name must be one of": "suite.name=domain",
-    "leave nothing to measure": "suite.replay=false suite.timed_prompts=0",
+    "measures nothing": "suite.replay=false suite.timed_prompts=0",
     "limit must be >= 0": "limit=-1",
     "suite=papers needs question files": "suite=papers",
 }

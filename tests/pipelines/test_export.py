@@ -89,12 +89,12 @@ def test_mistakes_get_one_line_and_leave_the_earlier_bundle(exported):
         "exists already; type overwrite=true": ("export", "bundle=house"),
         "no drafters named 'sgl'": ("export", "bundle=other", "pool.drafters=[sgl]"),
         "no policies named 'nothing'": ("export", "bundle=house", "overwrite=true", "pool.scheduler=nothing"),
-        "bundle=.hidden is no name": ("export", "bundle=.hidden"),
+        "bundle=.hidden is not a name": ("export", "bundle=.hidden"),
         "format must be one of": ("export", "format=zip"),
         "push= uploads a bundle": ("export", "format=tar", "push=me/mine"),
         "is not a repository id": ("export", "bundle=house", "overwrite=true", "push=nowhere"),
         "(there is: house); type drafterforge export bundle=nothing": (*ASK, "bundle=nothing"),
-        "no bundle at nothing; wanted a folder": (*ASK, "bundle=./nothing"),
+        "no bundle at nothing; expected a folder": (*ASK, "bundle=./nothing"),
         "the bundle has no drafter 'sq'": (*ASK, "bundle=house", "drafter=sq"),
     }
     for wanted, typed in mistakes.items():
@@ -167,7 +167,7 @@ def test_a_bundle_that_is_there_is_pushed_as_it_is_and_never_over_something_else
     assert "me/thesis holds 'model.safetensors' and no bundle" in line and "type push=OTHER" in line
     assert [path.name for path in theirs.parent.iterdir()] == [theirs.name]
     monkeypatch.setattr(stand_in, "upload_folder", lambda **_: (_ for _ in ()).throw(OSError("401\nnot you")))
-    assert "(401); the bundle is whole in " in exported("export", "bundle=house", "push=me/house").one_line()
+    assert "(401); the bundle is complete in " in exported("export", "bundle=house", "push=me/house").one_line()
 
 
 def test_a_bundle_that_does_not_open_is_not_put_in_place(exported, monkeypatch):
@@ -201,7 +201,7 @@ def test_a_target_is_named_by_where_it_is_and_another_place_can_be_typed(exporte
     assert record.target.model == str(exported.target.resolve())
     typed = ["target=hf", f"target.model={exported.target}", f"runs_dir={exported.runs}"]  # without target.name
     assert main(["export", *typed, "bundle=other", "pool.drafters=[retrieval]"]) == 0
-    assert "elsewhere type target=hf target.model=FOLDER" in capsys.readouterr().err
+    assert "on another machine type target=hf target.model=FOLDER" in capsys.readouterr().err
     assert main(["generate", f"bundle={exported.artifact('bundles', 'other')}", "prompt=a", "max_new_tokens=1"]) == 0
     capsys.readouterr()
     assert main(["generate", "bundle=other", f"runs_dir={exported.runs}", "prompt=a"]) == 2  # of another target
@@ -246,7 +246,7 @@ def test_drafters_of_a_bundle_and_of_runs_are_exported_for_other_programs(export
         "exists already": ("export", "format=sglang"),
         "no bundle named 'hous'": ("export", "bundle=hous", "format=vllm"),
         "no drafters named 'sgl' for target 'tiny'": ("export", "format=vllm", "drafter=sgl"),
-        "layout=plain is read with format=vllm only": ("export", "format=sglang", "layout=plain"),
+        "layout=plain is read by format=vllm only": ("export", "format=sglang", "layout=plain"),
     }
     for wanted, typed in mistakes.items():
         assert wanted in exported(*typed).one_line(), typed

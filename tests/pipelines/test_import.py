@@ -56,7 +56,7 @@ def test_imported_again_it_is_found_and_another_head_of_the_name_refused(bench, 
         (["path=HEAD", "format=vllm"], "format must be one of auto, eagle3, speculators, got 'vllm'"),
         (["path=HEAD", "format=eagle3"], "type format=speculators"),
         (["path=HEAD", "layer_ids=[1,2]"], "layer_ids must be three layers, got [1, 2]"),
-        (["path=HEAD", "name=pool"], "name=pool means another drafter"),
+        (["path=HEAD", "name=pool"], "name=pool is reserved"),
         (["path=HEAD", "norm_before_residual=false"], "has norm_before_residual=true"),
     ],
 )

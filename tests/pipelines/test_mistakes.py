@@ -77,14 +77,14 @@ def damaged(bench, name: str, content: bytes | None):
 
 def test_a_missing_target_folder(bench):
     done = bench(*PREPARE, target=bench.folder / "nowhere")
-    assert "is no folder" in done.one_line() and done.err.count("\n") == 1 and bench.finished() == []
+    assert "is not a folder" in done.one_line() and done.err.count("\n") == 1 and bench.finished() == []
 
 
 @pytest.mark.parametrize(
     ("name", "content", "wanted"),
     [
         ("config.json", None, "holds no config.json"),
-        ("config.json", b"{", "config.json is damaged (no JSON"),
+        ("config.json", b"{", "config.json is damaged (not JSON"),
         ("config.json", b'{"model_type": "abacus"}', "has model_type 'abacus', which transformers does not know"),
         ("model.safetensors", None, "holds no *.safetensors"),
         ("model.safetensors", b"", "cannot be loaded"),
@@ -243,7 +243,7 @@ def test_ctrl_c_is_one_line_and_the_next_run_gives_the_same_drafter(
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupt_again(getattr(owner, name), call))
         done = bench(*BRIEF)
-    assert "interrupted; what was finished is kept" in done.one_line(130)
+    assert "interrupted; finished work is kept" in done.one_line(130)
     assert bench.finished() == whole
     assert bench(*BRIEF).code == 0
     equal_drafters(bench, trained_runs)
@@ -275,7 +275,7 @@ def test_a_process_killed_at_a_moment_and_started_again_gives_the_same_drafter(
         rest = process.stderr.read()
     assert process.returncode == CODES[signal_number], rest
     if signal_number != signal.SIGKILL:
-        assert re.match("drafterforge: (interrupted|terminated); what was finished is kept", rest.splitlines()[-1])
+        assert re.match("drafterforge: (interrupted|terminated); finished work is kept", rest.splitlines()[-1])
     assert bench(*BRIEF).code == 0
     equal_drafters(bench, trained_runs)
 

@@ -125,7 +125,7 @@ MISTAKES = {
         "drafter=",
         "pool.scheduler=planner",
     ),
-    "chooses trees of EAGLE-3 drafters, but retrieval is none; type drafter=sql": (
+    "chooses trees of EAGLE-3 drafters, got retrieval; type drafter=sql": (
         "generate",
         "prompt=a",
         "drafter=retrieval",

@@ -149,8 +149,8 @@ MISTAKES = {
         "pool.options={estimater: ratio}",
     ),
     "suite.conversations must lie in [0, 1]": ("eval", "suite=mixed", "suite.conversations=2"),
-    "name=pool means all drafters together": ("train-drafter", "domain=sql", "name=pool"),
-    "drafter.fc_norm=true shapes a new EAGLE-3 drafter": (
+    "name=pool is reserved for the pool of all drafters": ("train-drafter", "domain=sql", "name=pool"),
+    "drafter.fc_norm=true is for a new EAGLE-3 drafter": (
         "train-drafter",
         "domain=sql",
         "drafter=lora",
@@ -162,7 +162,7 @@ MISTAKES = {
         "drafter=retrieval",
         "drafter.norm_output=true",
     ),
-    "drafter.head=target keeps an EAGLE-3 drafter": (
+    "drafter.head=target is for drafter.tuning=full": (
         "train-drafter",
         "domain=sql",
         "drafter=lora",
@@ -179,14 +179,14 @@ TOO_LATE = {  # what can be told without a target, and so before one is loaded
     "there is none; type pool.router=NAME": ("eval", "suite=mixed", "suite.selectors=[router]"),
     "best in hindsight": ("eval", "suite=mixed", "suite.selectors=[oracle]"),
     "no selector 'normalhege'": ("generate", "prompt=x", "drafter=pool", "pool.selector=normalhege"),
-    "levels of a selector is what the pool's trees say": (
+    "levels follows from the depth of the pool's trees": (
         "generate",
         "prompt=x",
         "drafter=pool",
         "pool.options={levels: 3}",
     ),
-    "selector=oracle has to be told": ("generate", "prompt=x", "drafter=pool", "pool.selector=oracle"),
-    "runtime.depth= does nothing where pool.scheduler=planner": (
+    "selector=oracle needs to know": ("generate", "prompt=x", "drafter=pool", "pool.selector=oracle"),
+    "runtime.depth= has no effect when pool.scheduler=planner": (
         "generate",
         "prompt=x",
         "drafter=general",
@@ -431,6 +431,6 @@ def test_the_pool_by_default_says_where_a_faster_one_is_shipped(tmp_path, monkey
     (tmp_path / ("tiny" if there else "other") / "policies" / "router").mkdir(parents=True)
     monkeypatch.setattr(pool_module, "SHIPPED", tmp_path)
     monkeypatch.setattr(pool_module, "has_matrix_unit", lambda device: unit)
-    pool_module.say_of_reading(cfg, SimpleNamespace(name="tiny", device=torch.device("cpu")))
+    pool_module.suggest_faster_pool(cfg, SimpleNamespace(name="tiny", device=torch.device("cpu")))
     said = capsys.readouterr().err
     assert ("type pool=routed" in said) == told and said.count("\n") == int(told)

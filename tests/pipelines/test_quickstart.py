@@ -146,7 +146,7 @@ def test_an_interrupted_quickstart_goes_on_where_it_was(pool, monkeypatch):
     first, last = 2 * 3, 2 * len(METHODS)
     with monkeypatch.context() as patched:
         counted(patched, stop_at=first + len(METHODS) + 2)  # in the last step, at the second prompt
-        assert "type the same command to go on" in pool(*QUICK).one_line(130)
+        assert "type the same command to continue" in pool(*QUICK).one_line(130)
     tuned = (pool.artifact("drafters", "quickstart") / "manifest.json").read_bytes()
     assert "tiny/reports/quickstart" not in pool.finished()
     calls = counted(monkeypatch)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import drafterforge
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.assembly.runs import open_any
+from drafterforge.assembly.runs import open_for_decoding
 from drafterforge.cli import main
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
@@ -52,8 +52,8 @@ def specialists(bench, specialist_runs) -> Bench:
 
 
 def opened(bench: Bench, name: str) -> object:
-    """What `open_any` makes of a drafter."""
-    return open_any(
+    """What `open_for_decoding` makes of a drafter."""
+    return open_for_decoding(
         bench.artifact("drafters", name),
         load_target(TargetConfig(source="hf", model=str(bench.target), dtype="float32")),
     )
@@ -157,7 +157,7 @@ def test_an_interrupted_run_started_again_gives_the_same_drafter(
     drafter = trained.artifact("drafters", f"sql-{command[-1].partition('=')[2]}")
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupt_again(getattr(owner, name), call))
-        assert "interrupted; what was finished is kept" in trained(*command).one_line()
+        assert "interrupted; finished work is kept" in trained(*command).one_line()
     assert not drafter.exists()
     assert trained(*command, *BRIEF).code == 0
     whole = specialist_runs / drafter.relative_to(trained.runs)

@@ -173,7 +173,7 @@ def changed(path: str, value: object = None) -> dict:
         (changed("seconds/draft"), "seconds lacks 'draft'"),
         (changed("seconds/host/node", "dear"), "seconds.host.node is 'dear'"),
         (changed("seconds/host/node", -1.0), "host, node takes -1.0 s"),
-        (changed("seconds/host/node", 1e999), "no JSON"),
+        (changed("seconds/host/node", 1e999), "not JSON"),
         (changed("autoregressive/token"), "autoregressive lacks 'token'"),
         (changed("nodes", []), "its nodes are []"),
         (changed("top_ks", [2, 1]), "its top_ks are [2, 1]"),

@@ -93,8 +93,8 @@ def refused(config: TargetConfig) -> str:
 
 
 def test_a_missing_folder(tmp_path):
-    assert "nowhere is no folder; wanted one with config.json" in refused(config_of(tmp_path / "nowhere"))
-    assert "./nowhere is no folder" in refused(config_of("./nowhere"))
+    assert "nowhere is not a folder; expected one with config.json" in refused(config_of(tmp_path / "nowhere"))
+    assert "./nowhere is not a folder" in refused(config_of("./nowhere"))
 
 
 def test_no_model_given():

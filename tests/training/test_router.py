@@ -136,8 +136,8 @@ def test_labels_that_do_not_fit_are_told_in_a_line(labels):
     ("changes", "told"),
     [
         ({"features": "mood"}, "router.features must be one of target, text"),
-        ({"features": "text"}, "router.encoder= goes with router.features=text"),
-        ({"encoder": "bert"}, "router.encoder= goes with router.features=text"),
+        ({"features": "text"}, "router.encoder= and router.features=text belong together"),
+        ({"encoder": "bert"}, "router.encoder= and router.features=text belong together"),
         ({"num_val": 0}, "router.num_val must be >= 1"),
         ({"rephrased": 1.5}, "router.rephrased must lie in"),
         ({"hidden": -1}, "router.hidden must be >= 0"),

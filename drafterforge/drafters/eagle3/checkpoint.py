@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.artifacts.typed import read_json
-from drafterforge.config.hints import typed_taps
+from drafterforge.config.hints import taps_flag
 from drafterforge.drafters.eagle3.lora import ADAPTER, Adapter, load_adapter, merge
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec, check_spec
@@ -147,5 +147,5 @@ def check_taps(folder: Path, drafter: Eagle3Drafter, target: Target) -> None:
     if drafter.spec.tap_layers != target.backbone.taps:
         raise ArtifactError(
             f"{folder} reads the inputs of layers {drafter.spec.tap_layers}; this target is tapped at "
-            f"{target.backbone.taps}; type {typed_taps(drafter.spec.tap_layers)}, or train a drafter for it"
+            f"{target.backbone.taps}; type {taps_flag(drafter.spec.tap_layers)}, or train a drafter for it"
         )

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from drafterforge.artifacts.typed import read_json
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.errors import ArtifactError, quote, shorten
 

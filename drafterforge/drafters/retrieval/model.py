@@ -18,7 +18,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from drafterforge.artifacts.typed import read_json
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.drafters.base import Drafter
 from drafterforge.errors import ArtifactError, quote, shorten
 from drafterforge.tree.evidence import SEPARATOR, Evidence

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from drafterforge.waiting import NAME, SETTINGS, SPIN_COUNT, limit_spinning
+from drafterforge.openmp import NAME, SETTINGS, SPIN_COUNT, limit_spinning
 
 
 def test_spinning_is_limited_where_nothing_is_set():
@@ -35,8 +35,8 @@ def test_a_library_that_is_loaded_is_too_late_and_doctor_says_so():
 
 @pytest.mark.parametrize(("first", "too_late"), [("drafterforge", False), ("torch", True)])
 def test_the_package_decides_only_if_it_comes_before_torch(first, too_late):
-    code = f"import {first}, os; from drafterforge.waiting import WAITING, NAME; "
-    code += "print(WAITING.too_late, os.environ.get(NAME))"
+    code = f"import {first}, os; from drafterforge.openmp import WAIT_POLICY, NAME; "
+    code += "print(WAIT_POLICY.too_late, os.environ.get(NAME))"
     environ = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     printed = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     if sys.platform == "linux":
