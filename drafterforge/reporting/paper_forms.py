@@ -223,7 +223,7 @@ FORMS = (
             DEFAULT,
             _policy("size policy alone", "ltd-size"),
             _policy("depth policy alone", "ltd-depth"),
-            _policy("both, trained separately", "ltd-independent"),
+            _policy("both, each trained alone", "ltd-independent"),
             _policy("LTD", "ltd"),
         ),
         (

@@ -107,7 +107,7 @@ def test_the_same_seed_gives_the_same_tokens_and_figures(measured):
     again = measured(*DOMAINS, *FEW, "name=again")
     assert again.code == 0, again.err
     assert exact(report_of(measured, "again")) == exact(first)
-    assert "no drafter of the pool is named chat: there `expert` is general" in again.err
+    assert "the pool has no drafter for chat: there `expert` is general" in again.err
     tokens = [
         [
             (e.method, e.group, [one.tokens for one in e.answers])
@@ -288,8 +288,8 @@ def test_scaling_times_every_axis_and_stays_lossless(pool):
 
 MISTAKES = {
     "which is no drafter of the pool, selector or method; did you mean 'hf_generate'": "suite.methods=[hf_generat]",
-    "a policy goes behind a drafter or selector": "suite.methods=[autoregressive/planner]",
-    "a policy goes behind a drafter or": "suite.methods=[general+retrieval/planner]",
+    "a policy follows a drafter or selector": "suite.methods=[autoregressive/planner]",
+    "a policy follows a drafter or": "suite.methods=[general+retrieval/planner]",
     "wanted an EAGLE-3 drafter of the pool, + and a retrieval drafter": "suite.methods=[sql+general]",
     "has expert+general, but general is no retrieval drafter of the pool": "suite.methods=[expert+general]",
     "no policies named 'planer'": "suite.methods=[general/planer]",
