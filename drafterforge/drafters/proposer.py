@@ -17,13 +17,13 @@ from drafterforge.tree.grow import Tree, TreeShape
 
 
 class PromptReader:
-    """Reads a prompt part by part, before its row joins; this one leaves all of it to the row's admission."""
+    """Reads a prompt in parts before its row joins; this default reads nothing, `Proposer.admit` reads it all."""
 
     def read(self, text: Tensor, features: Tensor) -> None:
         """Read the next part.
 
-        text: [E + 1], the prompt as far as the target has read it, and the token after that.  features: [A, 3H] of the
-        tokens of this part, which end one token before the end of `text`.
+        text: the E prompt tokens that the target has read, and the next one, [E + 1].  features: of the last A of these
+        E tokens, which are this part, [A, 3H].
         """
 
 
@@ -35,11 +35,11 @@ class Proposer(ABC):
         """Add a row whose text [P + 1] ends with its root; features: [P, 3H] of the tokens before the root."""
 
     def reader(self) -> PromptReader:
-        """Reads the prompt of a row that is to join."""
+        """A reader for the prompt of a new row."""
         return PromptReader()
 
     def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
-        """As `admit`, once `reader` has read all of the text."""
+        """As `admit`, after `reader` has read the complete text."""
         self.admit(text, features)
 
     @abstractmethod

@@ -23,7 +23,7 @@ from drafterforge.tree.masks import level_mask
 
 
 class CausalLMReader(PromptReader):
-    """A row of its own, which joins others once its prompt is read."""
+    """Reads a prompt into a separate row, which then joins the other rows."""
 
     def __init__(self, drafter: SmallLM) -> None:
         self.row = CausalLMProposer(drafter)

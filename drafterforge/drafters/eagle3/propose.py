@@ -23,7 +23,7 @@ from drafterforge.tree.merge import Others
 
 
 class Eagle3Reader(PromptReader):
-    """A row of its own, which joins others once its prompt is read."""
+    """Reads a prompt into a separate row, which then joins the other rows."""
 
     def __init__(self, drafter: FusedDrafter) -> None:
         self.row = Eagle3Proposer(drafter)

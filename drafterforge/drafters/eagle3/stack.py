@@ -36,7 +36,7 @@ class NewestState:
 
 
 class StackReader(PromptReader):
-    """A row of its own, which joins others once its prompt is read."""
+    """Reads a prompt into a separate row, which then joins the other rows."""
 
     def __init__(self, drafters: StackedDrafters) -> None:
         self.row = object.__new__(StackedGroup)  # without the table of draft ids, by which no prompt is judged
