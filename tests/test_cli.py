@@ -193,6 +193,11 @@ MISTAKES = {
     "empty value": ([*TRAIN, "trainer.lr="], "trainer.lr must be a number, got ''"),
     "range": ([*TRAIN, "trainer.max_steps=0"], "trainer.max_steps must be >= 1, got 0"),
     "not one of": ([*TRAIN, "target.dtype=int8"], "target.dtype must be one of"),
+    "renamed key": (["eval", "pool.every=3"], "pool.every is now pool.read_interval; type pool.read_interval=3"),
+    "renamed key of a policy": (
+        ["train-policy", "policy=resps", "policy.train_every=10"],
+        "policy.train_every is now policy.train_hold_cycles; type policy.train_hold_cycles=10",
+    ),
     "key of another method": (
         ["train-policy", "policy.decides=depth"],
         "policy=marginal has no key policy.decides; policy=ltd has",

@@ -24,6 +24,7 @@ from drafterforge.artifacts.atomic import (
     write_bytes_atomic,
 )
 from drafterforge.artifacts.manifest import MANIFEST, Manifest, first_difference, plain_json
+from drafterforge.config.renamed import with_present_keys
 from drafterforge.errors import ArtifactError
 
 COMMANDS = {  # that make each kind of artifact
@@ -160,7 +161,7 @@ def reuse_artifact(
         return None
     try:
         manifest = open_artifact(path, kind, target_fingerprint=target_fingerprint, target=target)
-        changed = first_difference(manifest.config, plain_json(config))
+        changed = first_difference(with_present_keys(manifest.config), plain_json(config))
         if changed:
             raise ArtifactError(
                 f"{path} was made with other settings ({changed}); "

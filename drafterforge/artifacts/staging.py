@@ -12,6 +12,7 @@ from typing import Any
 
 from drafterforge.artifacts.atomic import lock_folder, report_write_errors, save_json_atomic
 from drafterforge.artifacts.manifest import first_difference, plain_json
+from drafterforge.config.renamed import with_present_keys
 from drafterforge.errors import ArtifactError
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def open_staging(path: Path | str, settings: Mapping[str, Any]) -> Path:
         config = folder / "config.json"
         try:
             stored = json.loads(config.read_bytes())
-            reason = first_difference(stored, settings) if isinstance(stored, dict) else "damaged"
+            reason = first_difference(with_present_keys(stored), settings) if isinstance(stored, dict) else "damaged"
         except (OSError, ValueError):
             reason = "its config.json is missing or damaged" if any(folder.iterdir()) else ""
         if reason:

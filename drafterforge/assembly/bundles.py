@@ -26,7 +26,7 @@ from drafterforge.drafters.registry import kind_named
 from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, quote, shorten
 from drafterforge.runtime.engine import Engine, kind_name
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.selectors import check_options, heeds_advice
+from drafterforge.selectors import check_options, takes_advice
 from drafterforge.targets.load import Target, load_target
 
 MAX_ERROR_CHARS = 800
@@ -93,9 +93,9 @@ def pool_config(defaults: Defaults, selector: str | None, scheduler: str | None)
         drafters=list(defaults.drafters),
         selector=selector,
         options=dict(defaults.options) if use_default else {},
-        every=defaults.every,
+        read_interval=defaults.read_interval,
         scheduler=defaults.scheduler if scheduler is None else scheduler,
-        router=defaults.router if heeds_advice(selector) else "",
+        router=defaults.router if takes_advice(selector) else "",
     )
 
 

@@ -90,7 +90,7 @@ def report_unproven(source: PoolSource) -> None:
 def check_single_drafter(cfg: PoolConfig, drafter: str) -> None:
     """ConfigError if a key that only a pool reads is set for a single drafter, or for none."""
     plain = PoolConfig()
-    for key in ("selector", "drafters", "options", "every", "router"):
+    for key in ("selector", "drafters", "options", "read_interval", "router"):
         if getattr(cfg, key) != getattr(plain, key):
             mode = f"drafter={drafter}" if drafter else "no drafter"
             raise ConfigError(f"pool.{key}= is read by drafter=pool only, not with {mode}; type drafter=pool")
@@ -115,7 +115,7 @@ def build_pool(
     pool = Pool(
         drafters,
         cfg.selector,
-        every=cfg.every,
+        read_interval=cfg.read_interval,
         shapes=shapes,
         scheduler=open_scheduler(source, cfg.scheduler, drafters),
         router=open_router(source, cfg.router),

@@ -162,8 +162,8 @@ class EvaluateConfig:
         reports = [report.strip() for report in self.compare.split(",")]
         require(not self.compare or (len(reports) == 2 and all(reports)), f"compare must be A,B, got {self.compare!r}")
         require(
-            self.pool.every == 1 or not self.suite.replay,
-            f"replay assumes that drafters read in every cycle, got pool.every={self.pool.every}; "
+            self.pool.read_interval == 1 or not self.suite.replay,
+            f"replay assumes that drafters read in every cycle, got pool.read_interval={self.pool.read_interval}; "
             "leave it out, or type suite.replay=false to only time it",
         )
 

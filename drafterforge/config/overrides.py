@@ -19,6 +19,7 @@ from drafterforge.config.catalogue import (
     narrow_to_choices,
     sections,
 )
+from drafterforge.config.renamed import RENAMED
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import ConfigError, quote, shorten
 
@@ -58,6 +59,8 @@ def read_overrides(
             examples = {c: f"{g}={c}" for g in groups for c in group_choices(g)}
             examples |= {key: f"{key}=..." for key in (*groups, *keys)}
             raise ConfigError(f"{quote(override)} is not key=value{did_you_mean(override, examples)}")
+        if key in RENAMED:
+            raise ConfigError(f"{key} is now {RENAMED[key]}; type {RENAMED[key]}={shorten(text)}")
         if key in groups:
             if text or groups[key]:
                 is_custom = key == "domain" and _has_prompt_source(overrides)

@@ -31,12 +31,12 @@ class ShapePolicyConfig(NetworkPolicyConfig):
     """A policy that chooses the tree of a cycle from an observation before the cycle."""
 
     parts: list[str] = setting(["children", "length"], "parts of the observation: features, text, children, length")
-    every: int = setting(1, "cycles an action is kept in decoding")
+    hold_cycles: int = setting(1, "cycles for which an action is kept in decoding")
     temperature: float = setting(0.0, "softmax temperature over actions when decoding; 0: the best action")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_counts(self, "policy", "every")
+        require_counts(self, "policy", "hold_cycles")
         require_at_least("policy.temperature", self.temperature, 0.0)
         for part in self.parts:
             require_choice("policy.parts", part, ("features", "text", "children", "length"))
@@ -77,11 +77,11 @@ class ReSpSPolicyConfig(ShapePolicyConfig, PPOPolicyConfig):
     """Re-SpS: a PPO policy that chooses a tree and keeps it for some cycles."""
 
     method: str = setting("resps", "training method; set by policy=")
-    train_every: int = setting(1, "cycles for which an action is kept in training")
+    train_hold_cycles: int = setting(1, "cycles for which an action is kept in training")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_counts(self, "policy", "train_every")
+        require_counts(self, "policy", "train_hold_cycles")
 
 
 @dataclass(frozen=True)

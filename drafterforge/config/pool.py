@@ -16,9 +16,9 @@ class PoolConfig:
     drafters: list[str] = setting([], "names or folders of drafters; empty: the target's drafters and retrieval")
     selector: str = setting("hedgespec", "what picks the drafter of a cycle; docs/selectors.md lists the choices")
     options: dict[str, Any] = setting({}, "options of the selector, such as {estimator: ratio_rb}")
-    every: int = setting(1, "cycles between passes in which all drafters read what is committed")
+    read_interval: int = setting(1, "cycles between passes in which all drafters read the committed tokens")
     scheduler: str = setting("", "name or folder of a policy that chooses the trees; empty: a static tree")
     router: str = setting("", "name or folder of a router that advises the selector; empty: none")
 
     def __post_init__(self) -> None:
-        require_at_least("pool.every", self.every, 1)
+        require_at_least("pool.read_interval", self.read_interval, 1)

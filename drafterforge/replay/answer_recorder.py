@@ -109,7 +109,7 @@ class AnswerRecorder:
             shapes, choices = self._scheduled_shapes(scheduler, traces, self.generators[name])
             base = replace(base, outcomes=[self._look_up(trace, traces, choice) for choice in shapes])
             if choices is not None:
-                base = replace(base, choices=np.full(trace.outcomes.depth.shape, -1), hold_cycles=scheduler.every)
+                base = replace(base, choices=np.full(trace.outcomes.depth.shape, -1), hold_cycles=scheduler.hold_cycles)
                 base.choices[self.scheduled] = choices
         return replace(base, outcomes=[outcomes.per_level(max(1, *base.depths)) for outcomes in base.outcomes])
 
@@ -129,7 +129,7 @@ class AnswerRecorder:
             return [np.broadcast_to(shape, (count, traces.num_roots, 3))], None
         actions = np.stack([shape_actions(scheduler, traces, n, generator, chunk_size=1) for n in range(count)])
         table = scheduler.grid.table
-        if scheduler.every == 1:
+        if scheduler.hold_cycles == 1:
             return [table[actions]], None
         used, choices = np.unique(actions, return_inverse=True)
         return [np.broadcast_to(table[action], (*actions.shape, 3)) for action in used], choices.reshape(actions.shape)

@@ -74,7 +74,7 @@ def actions_of(
     table = build_table(traces, policy.grid, drafter, profile)
     if policy.grows:
         return table, grown_actions(policy, traces, drafter), 1
-    return table, shape_actions(policy, traces, drafter, torch.Generator().manual_seed(0)), policy.every
+    return table, shape_actions(policy, traces, drafter, torch.Generator().manual_seed(0)), policy.hold_cycles
 
 
 def grid_of(shape: TreeShape) -> ActionGrid:

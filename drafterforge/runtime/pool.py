@@ -1,4 +1,4 @@
-"""A pool: several drafters of one target, and how one of them is picked for every cycle."""
+"""A pool: several drafters of one target, and how one of them is selected for every cycle."""
 
 from __future__ import annotations
 
@@ -19,51 +19,52 @@ from drafterforge.tree.grow import TreeShape
 
 
 class Pool:
-    """Named drafters of any kinds, in an order that selectors count by."""
+    """Named drafters of any kinds, in the order in which selectors number them."""
 
     def __init__(
         self,
         drafters: Mapping[str, Drafter],
         selector: str | Callable[[list[str], list[int]], Selector] = "hedgespec",
         *,
-        every: int = 1,
+        read_interval: int = 1,
         details: bool = False,
         shapes: Mapping[str, TreeShape] | None = None,
         scheduler: Scheduler | None = None,
         router: Router | None = None,
         **options: object,
     ) -> None:
-        """selector: a name, with its options, or a function of (names, levels each drafts) that makes one.
+        """selector: a name, with its options, or a function (names, levels of each drafter) -> selector.
 
-        every: cycles between passes in which all drafters read what is committed; in between only those that draft do.
-        details: also judge log-probabilities and total variation, which no selector asks for.  shapes: trees of single
-        drafters, where they are not to be the engine's.  scheduler: chooses the trees of EAGLE-3 drafters without their
-        own, cycle by cycle.  router: advises the selector at a request's start; learners then begin with rounds of it.
+        read_interval: cycles between passes in which all drafters read the committed tokens; in between a drafter
+        reads only when it drafts.  details: also evaluate log-probabilities and total variation, which no selector
+        needs.  shapes: trees of drafters that do not draft the engine's.  scheduler: chooses the trees of EAGLE-3
+        drafters without a shape of their own, cycle by cycle.  router: advises the selector when a request starts;
+        learners then begin with rounds of its advice.
         """
         if not drafters:
             raise ConfigError("a pool needs at least one drafter, got none")
-        if every < 1:
-            raise ConfigError(f"every must be >= 1 cycles, got {every}")
-        self.drafters, self.every, self.details = dict(drafters), every, details
+        if read_interval < 1:
+            raise ConfigError(f"read_interval must be >= 1 cycles, got {read_interval}")
+        self.drafters, self.read_interval, self.details = dict(drafters), read_interval, details
         self.shapes, self.scheduler, self.router = dict(shapes or {}), scheduler, router
         if unknown := sorted(self.shapes.keys() - self.drafters.keys()):
             raise ConfigError(f"shapes names {', '.join(unknown)}; the pool has {', '.join(self.drafters)}")
         if unknown := sorted(options.keys() & {"levels", "depth"}):
-            raise ConfigError(f"{', '.join(unknown)} of a selector is what the pool's trees say; leave it out")
+            raise ConfigError(f"{', '.join(unknown)} of a selector follows from the pool's trees; leave it out")
         for name, drafter in self.drafters.items():
             kind_of(drafter, name)
         self.choose = selector
         self.options = advised(selector, options) if router is not None and isinstance(selector, str) else options
-        self.idle: list[Selector] = []  # of finished requests; they may carry what they learned
-        self.stacks: dict[tuple[str, ...], Any] = {}  # weights side by side, by the drafters' names
+        self.idle: list[Selector] = []  # of finished requests; they may carry over what they learned
+        self.stacks: dict[tuple[str, ...], Any] = {}  # names of drafters -> their stacked weights
 
     @property
     def names(self) -> list[str]:
-        """In the order that selectors count by."""
+        """Names of the drafters, in the order in which selectors number them."""
         return list(self.drafters)
 
     def shape_of(self, name: str, shape: TreeShape) -> TreeShape:
-        """The drafter's own trees, or the engine's."""
+        """The drafter's own trees, else the engine's."""
         return self.shapes.get(name, shape)
 
     def scheduled(self, name: str) -> bool:
@@ -77,26 +78,26 @@ class Pool:
         ]
 
     def selector(self, shape: TreeShape) -> Selector:
-        """One that is not in use."""
+        """An idle selector that fits the pool, else a new one."""
         levels = self.levels(shape)
         while self.idle:
-            found = self.idle.pop()
-            if list(found.drafters) == self.names and found.levels.tolist() == levels:
-                return found
-        return self._made(self.names, levels, self.options)
+            selector = self.idle.pop()
+            if list(selector.drafters) == self.names and selector.levels.tolist() == levels:
+                return selector
+        return self._new_selector(self.names, levels, self.options)
 
-    def _made(self, names: Sequence[str], levels: Sequence[int], options: Mapping[str, object]) -> Selector:
+    def _new_selector(self, names: Sequence[str], levels: Sequence[int], options: Mapping[str, object]) -> Selector:
         if callable(self.choose):
             return self.choose(list(names), list(levels))
         return build_selector(self.choose, names, max(1, *levels), levels=levels, **options)
 
     def add(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
-        """A drafter joins, last in the order; cost: seconds of its cycles, where the selector was given costs."""
+        """Add a drafter, last in the order.  cost: seconds of its cycles, if the selector was given costs."""
         self.options = self.options_with(name, cost)
         self.drafters[name] = drafter
 
     def options_with(self, name: str, cost: float | None) -> dict[str, object]:
-        """The selector's options once a drafter has joined; ConfigError if requests could not be served then."""
+        """The selector's options with one more drafter; ConfigError if the selector or router refuses it."""
         if name in self.drafters:
             raise ConfigError(f"the pool already has a drafter {name!r}; it has {', '.join(self.drafters)}")
         options = dict(self.options)
@@ -108,24 +109,24 @@ class Pool:
         return options
 
     def remove(self, name: str) -> None:
-        """A drafter leaves."""
+        """Remove a drafter."""
         self.options = self.options_without(name)
         del self.drafters[name]
         self.shapes.pop(name, None)
         self.stacks = {names: stack for names, stack in self.stacks.items() if name not in names}
 
     def options_without(self, name: str) -> dict[str, object]:
-        """The selector's options once a drafter has left; ConfigError if requests could not be served then."""
+        """The selector's options without a drafter; ConfigError if the selector or router needs it."""
         if name not in self.drafters:
             raise ConfigError(f"the pool has no drafter {name!r}; it has {', '.join(self.drafters)}")
         if len(self.drafters) == 1:
             raise ConfigError(f"{name!r} is the only drafter of the pool and cannot be removed")
         options = dict(self.options)
         if (costs := options.get("costs")) is not None:
-            options["costs"] = [cost for cost, kept in zip(costs, self.names, strict=True) if kept != name]
-        left = [kept for kept in self.names if kept != name]
+            options["costs"] = [cost for cost, member in zip(costs, self.names, strict=True) if member != name]
+        remaining = [member for member in self.names if member != name]
         try:
-            self._try(left, options)
+            self._try(remaining, options)
         except ConfigError as error:
             raise ConfigError(
                 f"the pool's selector or router needs {name!r}, which cannot be removed: {error}"
@@ -133,37 +134,37 @@ class Pool:
         return options
 
     def _try(self, names: Sequence[str], options: Mapping[str, object]) -> None:
-        """Refuse names that the selector or the router cannot serve."""
+        """Refuse drafters that the selector or the router cannot serve."""
         if not callable(self.choose):
-            self._made(names, [1] * len(names), options)
+            self._new_selector(names, [1] * len(names), options)
         if self.router is not None:
-            self.router.law_for(names)
+            self.router.label_shares(names)
 
     def check(self, target: Target) -> None:
-        """Refuse drafters of another target or vocabulary, and a router that knows none of them."""
+        """Refuse drafters of another target or vocabulary, and a router that has no label for any of them."""
         if self.router is not None:
-            self.router.law_for(self.names)
+            self.router.label_shares(self.names)
             if self.router.kind == "text" and target.tokenizer is None:
-                raise ConfigError(f"a router of texts needs a tokenizer, and {target.name} has none")
+                raise ConfigError(f"a router with features=text needs a tokenizer, and {target.name} has none")
         for name, drafter in self.drafters.items():
             check_drafter(name, drafter, target)
 
     def groups(self) -> list[tuple[list[str], DrafterGroup]]:
-        """Drafters that read in one pass, with their names, at work with no rows yet."""
+        """Groups of drafters that read in one pass, with their names; without rows."""
         return [(names, self._group(names)) for names in self.stacked_names()]
 
     def stacked_names(self) -> list[list[str]]:
-        """Names of drafters that read in one pass, in the order in which they stack."""
+        """Names of the drafters of each group that reads in one pass, in stacking order."""
         alike: dict[tuple, list[str]] = {}
         for name, drafter in self.drafters.items():
             reader = kind_of(drafter).reader(drafter)
             key = kind_of(reader).stack_key(reader)
             alike.setdefault((reader.kind, name if key is None else key, key is None), []).append(name)
-        found = []
+        groups = []
         for names in alike.values():
             readers = [self._reader(name) for name in names]
-            found.append([names[place] for place in kind_of(readers[0]).stack_order(readers)])
-        return found
+            groups.append([names[index] for index in kind_of(readers[0]).stack_order(readers)])
+        return groups
 
     def _reader(self, name: str) -> Drafter:
         drafter = self.drafters[name]
@@ -178,11 +179,11 @@ class Pool:
 
 
 def group_alone(drafter: Drafter) -> DrafterGroup:
-    """A drafter at work in a pool by itself, with no rows yet."""
+    """A group of one drafter, without rows."""
     reader = kind_of(drafter).reader(drafter)
     return kind_of(reader).group(kind_of(reader).stack([reader]))
 
 
 def check_drafter(name: str, drafter: Drafter, target: Target) -> None:
-    """Refuse what is no drafter, or one of another target or vocabulary."""
+    """Refuse an object that is no drafter, or a drafter of another target or vocabulary."""
     kind_of(drafter, name).check(name, drafter, target)

@@ -1,4 +1,4 @@
-"""A pool at work: a selector picks the drafter of every row's cycle, and all drafters read what was committed.
+"""Drafts with a pool: a selector picks the drafter of every row's cycle, and all drafters read the committed tokens.
 
 Axes: N drafters, B rows, A committed tokens, T tree nodes, V vocabulary.
 """
@@ -24,22 +24,20 @@ from drafterforge.runtime.tree_scheduling import TreeScheduling
 from drafterforge.schedulers.observation import TEXT_WINDOW
 from drafterforge.tree.divergence import block_divergences
 from drafterforge.tree.grow import Tree, TreeShape, root_only
-from drafterforge.tree.merge import beside
+from drafterforge.tree.merge import join_trees
 
 
 class PoolProposer(Proposer):
     """Every drafter's state for every row, and every row's selector."""
 
     def __init__(self, pool: Pool, shape: TreeShape, tokenizer: object = None) -> None:
-        """shape: the largest trees that will be asked for, but of drafters with their own.  tokenizer: the target's,
-        where a router reads texts.
-        """
-        self.pool, self.names, self.asked, self.tokenizer = pool, pool.names, shape, tokenizer
+        """shape: trees of drafters without a shape of their own.  tokenizer: the target's, for a router of texts."""
+        self.pool, self.names, self.shape, self.tokenizer = pool, pool.names, shape, tokenizer
         self.members = PoolMembers(pool)
         self.scheduling = TreeScheduling(pool, self.members)
         self.unread = UnreadCycles()
         self.rows: list[PoolRow] = []
-        self.judgement: Judgement | None = None  # of the last evaluation, drafters in the order of the members
+        self.judgement: Judgement | None = None  # of the last evaluation, in the order of `members.names`
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
@@ -55,26 +53,26 @@ class PoolProposer(Proposer):
         """See `Proposer`; starts the row's selector."""
         self._catch_up()
         self.members.join_row(reader, text, features)
-        selector = self.pool.selector(self.asked)
+        selector = self.pool.selector(self.shape)
         if self.pool.router is not None:
             selector.advise(self.pool.router.advice(text[:-1].tolist(), features, self.names, self.tokenizer))
         selector.begin(text[:-1].tolist())
         self.rows.append(PoolRow(selector, text.numel(), features[-1], text[-TEXT_WINDOW:]))
 
     def keep(self, rows: list[int]) -> None:
-        """Forget all rows but these; the selectors of the others are free."""
-        for place, row in enumerate(self.rows):
-            if place not in rows:
+        """Forget all rows but these, and free the selectors of the others."""
+        for index, row in enumerate(self.rows):
+            if index not in rows:
                 row.selector.end()
                 self.pool.idle.append(row.selector)
-        self.rows = [self.rows[place] for place in rows]
+        self.rows = [self.rows[index] for index in rows]
         self.unread.keep(rows)
         self.members.keep(rows)
 
     def plan(self, record: CycleRecord) -> None:
-        """Pick every row's drafter and tree."""
+        """Select every row's drafter and tree."""
         began = time.perf_counter()
-        self.asked = record.shape
+        self.shape = record.shape
         for row, limit in zip(self.rows, record.limits, strict=True):
             row.select(self.names, limit)
         record.charge("select", began)
@@ -88,21 +86,21 @@ class PoolProposer(Proposer):
     def draft(self, record: CycleRecord) -> Tree:
         """Trees below the roots, each by its row's drafter."""
         alike: dict[tuple[str, TreeShape], list[int]] = {}
-        for place, row in enumerate(self.rows):
-            alike.setdefault((row.choice, row.shape), []).append(place)
-        parts = [(places, self._draft(name, places, tree, record)) for (name, tree), places in alike.items()]
+        for index, row in enumerate(self.rows):
+            alike.setdefault((row.choice, row.shape), []).append(index)
+        parts = [(rows, self._draft(name, rows, shape, record)) for (name, shape), rows in alike.items()]
         record.shapes = [row.shape for row in self.rows]
-        return beside(parts, len(self.rows))
+        return join_trees(parts, len(self.rows))
 
-    def _draft(self, name: str, places: list[int], shape: TreeShape, record: CycleRecord) -> Tree:
-        """Trees of one drafter and shape; a scheduler may end them early."""
+    def _draft(self, name: str, rows: list[int], shape: TreeShape, record: CycleRecord) -> Tree:
+        """Trees of one drafter and shape for some rows; a scheduler may end them early."""
         if shape.depth == 0 or shape.num_tokens == 1:
-            return root_only(record.root[places])
-        tree = self.scheduling.draft(name, places, self.rows, shape, record)
-        return self.members.draft(name, places, record.root[places], shape) if tree is None else tree
+            return root_only(record.root[rows])
+        tree = self.scheduling.draft(name, rows, self.rows, shape, record)
+        return self.members.draft(name, rows, record.root[rows], shape) if tree is None else tree
 
     def refresh(self, record: CycleRecord) -> None:
-        """Let the drafters read what was committed, and the selectors learn from it."""
+        """Let the drafters read the committed tokens, and the selectors learn from them."""
         began = time.perf_counter()
         tokens, features = record.committed()
         counts = record.counts
@@ -112,27 +110,27 @@ class PoolProposer(Proposer):
         self.members.commit(tokens, features, counts, judged)
         divergences = self._divergences(record) if any(row.selector.needs.divergence for row in self.rows) else None
         keep_text = self.pool.scheduler is not None and self.pool.scheduler.reads_text
-        for place, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
-            divergence = None if divergences is None else divergences[place]
+        for index, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
+            divergence = None if divergences is None else divergences[index]
             drafter = self.names.index(row.choice)
-            row.commit(drafter, tokens[place, :count], features[place, :count], divergence, keep_text)
+            row.commit(drafter, tokens[index, :count], features[index, :count], divergence, keep_text)
         record.charge("select", began)
-        if self.unread.is_due(self.pool.every):
+        if self.unread.is_due(self.pool.read_interval):
             record.seconds["select"] += self._read()
         else:
             for row in self.rows:
                 row.observe(None)
 
     def _read(self) -> float:
-        """Let all drafters read; judge them where a selector asks for it.  Returns the seconds of the selectors."""
+        """Let all drafters read; evaluate them if a selector asks for it.  Returns the selectors' seconds."""
         truth = self.unread.truth()
         judgement = self.members.read(truth, self._top_k, self.pool.details)
         began = time.perf_counter()
         evaluations = [None] * len(self.rows)
         if judgement is not None:
-            order = self.members.names
-            places = [order.index(name) for name in self.names]
-            evaluations = evaluations_of(judgement, places, self.rows, self.unread.counts())
+            members = self.members.names
+            order = [members.index(name) for name in self.names]
+            evaluations = evaluations_of(judgement, order, self.rows, self.unread.counts())
             self.judgement = judgement
         self.unread.clear()
         for row, evaluation in zip(self.rows, evaluations, strict=True):
@@ -140,16 +138,16 @@ class PoolProposer(Proposer):
         return time.perf_counter() - began
 
     def _top_k(self, name: str) -> int:
-        """How many proposals of a drafter count when it is judged."""
-        return self.pool.shape_of(name, self.asked).top_k
+        """Number of a drafter's proposals that count when it is evaluated."""
+        return self.pool.shape_of(name, self.shape).top_k
 
     def _catch_up(self) -> None:
-        """Read before rows or drafters change; what the selectors would have learned from it is told as usual."""
+        """Read unread cycles before rows or drafters change; the selectors learn from them as usual."""
         if self.unread:
             self._read()
 
     def _distributions(self, record: CycleRecord, width: int) -> Tensor | None:
-        """The target's at each node of the walks, [B, A, V], None if every row is greedy."""
+        """The target's distributions at the nodes of the walks, [B, A, V]; None if every row is greedy."""
         if record.distribution is None:
             return None
         rows = torch.arange(len(self.rows), device=record.path.device)[:, None]
@@ -157,8 +155,8 @@ class PoolProposer(Proposer):
         return torch.stack([record.distribution(step) for step in logits.unbind(1)], dim=1)
 
     def _divergences(self, record: CycleRecord) -> list[float]:
-        """Block divergence of the drafts, [B], over the levels of the deepest drafter."""
-        return block_divergences(record.tree, record.logits, max(1, *self.pool.levels(self.asked)))
+        """Block divergence of each row's draft, [B], over the levels of the deepest drafter."""
+        return block_divergences(record.tree, record.logits, max(1, *self.pool.levels(self.shape)))
 
     def join(
         self,
@@ -168,7 +166,7 @@ class PoolProposer(Proposer):
         features: Sequence[Tensor],
         cost: float | None = None,
     ) -> None:
-        """Add a drafter, which reads each row's text so far; `features` as for `admit`."""
+        """Add a drafter; it reads each row's text so far.  features: as for `admit`."""
         self._catch_up()
         self.members.add(name, drafter, texts, features)
         self.names.append(name)
@@ -176,12 +174,12 @@ class PoolProposer(Proposer):
             row.selector.add_drafter(name, cost, self._levels(name, row))
 
     def try_join(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
-        """Let copies of the rows' selectors take a drafter in, so that what they refuse is known beforehand."""
+        """Add a drafter to copies of the rows' selectors, so a refusal changes nothing."""
         for row in self.rows:
             copy.deepcopy(row.selector).add_drafter(name, cost, self._levels(name, row))
 
     def try_leave(self, name: str) -> None:
-        """The same for a drafter that is to go."""
+        """Remove a drafter from copies of the rows' selectors, so a refusal changes nothing."""
         for row in self.rows:
             copy.deepcopy(row.selector).remove_drafter(self.names.index(name))
 
@@ -194,10 +192,10 @@ class PoolProposer(Proposer):
         self.members.remove(name)
 
     def _levels(self, name: str, row: PoolRow) -> int:
-        """Levels of a newcomer, as far as the row's selector can count them."""
-        return min(self.pool.shape_of(name, self.asked).depth, row.selector.depth)
+        """Levels of a new drafter, at most those of the row's selector."""
+        return min(self.pool.shape_of(name, self.shape).depth, row.selector.depth)
 
 
 def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
-    """The largest of every number."""
+    """The shape with the largest of every number."""
     return TreeShape(*(max(getattr(shape, key) for shape in shapes) for key in ("num_tokens", "depth", "top_k")))

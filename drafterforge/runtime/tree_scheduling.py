@@ -1,4 +1,4 @@
-"""A scheduler at work in a pool: it chooses trees before they are drafted, or ends them level by level.
+"""Tree scheduling in a pool: a scheduler chooses trees before they are drafted, or ends them level by level.
 
 Axes: B rows, W draft vocabulary, H hidden of the target, V its vocabulary.
 """
@@ -22,51 +22,51 @@ from drafterforge.tree.grow import Tree, TreeShape
 
 
 class TreeScheduling:
-    """The trees of rows whose drafters a pool's scheduler serves."""
+    """Applies a pool's scheduler to the rows whose drafters it serves."""
 
     def __init__(self, pool: Pool, members: PoolMembers) -> None:
         self.pool, self.members = pool, members
 
     def choose(self, rows: Sequence[PoolRow], record: CycleRecord) -> None:
-        """Ask the scheduler for the trees of rows whose last choice no longer stands."""
+        """Let the scheduler choose trees for rows whose last choice has been kept long enough."""
         scheduler = self.pool.scheduler
         if scheduler is None:
             return
         for name in dict.fromkeys(row.choice for row in rows):
-            places = [place for place, row in enumerate(rows) if row.choice == name and row.kept == 0]
-            if not places or not self.pool.scheduled(name):
+            due = [index for index, row in enumerate(rows) if row.choice == name and row.hold_cycles == 0]
+            if not due or not self.pool.scheduled(name):
                 continue
-            guesses, asking = self.members.guesses(name, places), [rows[place] for place in places]
+            guesses, due_rows = self.members.guesses(name, due), [rows[index] for index in due]
             began = time.perf_counter()
             embedding = self.members.drafters[name].embedding
-            shapes = scheduler.choose(observation_of(guesses, asking, scheduler, embedding))
-            for row, shape in zip(asking, shapes, strict=True):
-                row.scheduled, row.kept = shape, scheduler.every
+            shapes = scheduler.choose(observation_of(guesses, due_rows, scheduler, embedding))
+            for row, shape in zip(due_rows, shapes, strict=True):
+                row.scheduled, row.hold_cycles = shape, scheduler.hold_cycles
             record.charge("schedule", began)
         for row in rows:
-            row.kept = max(row.kept - 1, 0)
+            row.hold_cycles = max(row.hold_cycles - 1, 0)
 
     def draft(
-        self, name: str, places: list[int], rows: Sequence[PoolRow], shape: TreeShape, record: CycleRecord
+        self, name: str, indices: list[int], rows: Sequence[PoolRow], shape: TreeShape, record: CycleRecord
     ) -> Tree | None:
-        """Trees of some rows, which the scheduler may end early; None: it does not serve them."""
+        """Trees of some rows, which the scheduler may end early; None if it does not serve the drafter."""
         if not self.pool.scheduled(name):
             return None
-        root = record.root[places]
-        lengths = torch.tensor([rows[place].position - 1 for place in places], device=root.device)
+        root = record.root[indices]
+        lengths = torch.tensor([rows[index].position - 1 for index in indices], device=root.device)
         growth = self.pool.scheduler.growth(lengths)
         if growth is None:
             return None
         timed = TimedGrowth(growth)
-        tree = self.members.draft(name, places, root, shape, timed)
+        tree = self.members.draft(name, indices, root, shape, timed)
         record.seconds["schedule"] += timed.seconds
-        for place, depth, count in zip(places, timed.depths.tolist(), timed.counts.tolist(), strict=True):
-            rows[place].shape = TreeShape(count, depth, shape.top_k)
+        for index, depth, count in zip(indices, timed.depths.tolist(), timed.counts.tolist(), strict=True):
+            rows[index].shape = TreeShape(count, depth, shape.top_k)
         return tree
 
 
 class TimedGrowth:
-    """Decisions on trees that are being drafted, their seconds, and what became of the trees."""
+    """A `Growth` that measures its seconds and records the depths and sizes of the trees."""
 
     def __init__(self, growth: Growth) -> None:
         self.growth, self.seconds = growth, 0.0
@@ -87,7 +87,7 @@ class TimedGrowth:
 
 
 def observation_of(guesses: Tensor, rows: Sequence[PoolRow], scheduler: Scheduler, embedding: Tensor) -> Observation:
-    """What a scheduler sees of rows; guesses: logits of their roots' children, [B, W]; embedding: [V, H]."""
+    """What a scheduler observes of rows.  guesses: logits of their roots' children, [B, W].  embedding: [V, H]."""
     features = torch.stack([row.feature for row in rows]) if scheduler.reads_features else None
     texts = torch.stack([text_state(row.text, embedding) for row in rows]) if scheduler.reads_text else None
     lengths = torch.tensor([row.position - 1 for row in rows], device=guesses.device)

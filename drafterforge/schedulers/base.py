@@ -1,4 +1,4 @@
-"""Schedulers at work: they choose the tree of every row's cycle; the output does not depend on them.
+"""The interface of schedulers, which choose the tree of every row's cycle; they never change the output.
 
 Axes: B rows, S candidates.
 """
@@ -18,27 +18,27 @@ from drafterforge.tree.grow import TreeShape
 
 
 class Scheduler(ABC):
-    """Chooses tree shapes before a cycle, and may decide on while it drafts."""
+    """Chooses tree shapes before a cycle, and may end trees while they are drafted."""
 
     name = "scheduler"
-    every = 1  # cycles for which a choice is kept
-    reads_children = True  # whether it sees what the drafter makes of the next token
-    reads_features = False  # the target's
-    reads_text = False  # whether it sees what the last tokens say
+    hold_cycles = 1  # cycles for which a choice is kept
+    reads_children = True  # whether it observes the drafter's log-probabilities of the next token
+    reads_features = False  # whether it observes the target's features
+    reads_text = False  # whether it observes the embeddings of the last tokens
     grows = False  # whether it decides on a tree while it is drafted, see `growth`
     stochastic = False  # whether it samples its choices, so that a replay cannot repeat live cycles one by one
-    depth: int  # deepest tree it asks for
+    depth: int  # of its deepest tree
 
     @abstractmethod
-    def choose(self, seen: Observation) -> list[TreeShape]:
-        """Shapes of the rows' next cycles."""
+    def choose(self, observation: Observation) -> list[TreeShape]:
+        """The shape of each row's next cycle."""
 
     def replayed_shapes(self) -> Sequence[TreeShape] | None:
         """The trees it may ask for, or the largest of them; None: recorded answers cannot replay it."""
         return None
 
     def growth(self, lengths: Tensor) -> Growth | None:
-        """Decisions while rows with roots at these positions [B] draft; None: the shapes stand."""
+        """Decisions while rows with roots at positions `lengths` [B] draft; None: the chosen shapes are drafted."""
         return None
 
 
@@ -55,13 +55,13 @@ class StaticScheduler(Scheduler):
         """The shape."""
         return [self.shape]
 
-    def choose(self, seen: Observation) -> list[TreeShape]:
+    def choose(self, observation: Observation) -> list[TreeShape]:
         """The shape."""
-        return [self.shape] * seen.rows
+        return [self.shape] * observation.rows
 
 
 class RandomScheduler(Scheduler):
-    """Any action of a grid, none again before all have had their turn: to measure what cycles cost."""
+    """Random actions of a grid, each once before any comes again; used to measure the cost of cycles."""
 
     name = "random"
     reads_children = False
@@ -70,16 +70,16 @@ class RandomScheduler(Scheduler):
         self.grid, self.depth = grid, max(grid.depths)
         self.rng, self.deck = np.random.default_rng(seed), []
 
-    def choose(self, seen: Observation) -> list[TreeShape]:
-        """Shapes drawn."""
-        while len(self.deck) < seen.rows:
+    def choose(self, observation: Observation) -> list[TreeShape]:
+        """The next shapes of the shuffled grid."""
+        while len(self.deck) < observation.rows:
             self.deck += self.rng.permutation(len(self.grid)).tolist()
-        drawn, self.deck = self.deck[: seen.rows], self.deck[seen.rows :]
-        return [self.grid.shapes[place] for place in drawn]
+        drawn, self.deck = self.deck[: observation.rows], self.deck[observation.rows :]
+        return [self.grid.shapes[action] for action in drawn]
 
 
 class PlannedScheduler(Scheduler):
-    """Given shapes one after the other, for one request at a time."""
+    """A list of shapes, cycle by cycle, for one request at a time."""
 
     name = "planned"
     reads_children = False
@@ -88,7 +88,7 @@ class PlannedScheduler(Scheduler):
         self.shapes, self.depth = list(shapes), max(shape.depth for shape in shapes)
         self.cycles = 0
 
-    def choose(self, seen: Observation) -> list[TreeShape]:
-        """The next shape; the last one stays."""
+    def choose(self, observation: Observation) -> list[TreeShape]:
+        """The next shape; after the end of the list the last one."""
         self.cycles += 1
-        return [self.shapes[min(self.cycles, len(self.shapes)) - 1]] * seen.rows
+        return [self.shapes[min(self.cycles, len(self.shapes)) - 1]] * observation.rows

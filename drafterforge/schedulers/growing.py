@@ -1,4 +1,4 @@
-"""Policies that decide while a tree is drafted: after every level whether another follows, then how many are verified.
+"""Policies that decide while a tree is drafted: after every level on another one, then on the number of nodes.
 
 Axes: B rows, S candidates of a level, P candidates of all levels, V sizes.
 """
@@ -13,48 +13,48 @@ from torch import Tensor
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.schedulers.nets import ActorCritic
-from drafterforge.schedulers.observation import Observation, level_size, of_level, pool_size
+from drafterforge.schedulers.observation import Observation, level_observation, level_size, pool_size
 from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.tree.grow import TreeShape
 
 
 class GrowingPolicy(Scheduler):
-    """Asks for the largest tree of its grid, and ends it where it no longer pays."""
+    """Starts from the largest tree of its grid, and ends it where it no longer pays."""
 
     reads_children = False
     grows = True
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.name, self.grid = spec, spec.method, ActionGrid.of(spec.grid)
-        self.depth, self.every = max(self.grid.depths), 1
+        self.depth, self.hold_cycles = max(self.grid.depths), 1
         self.sizes = [count for count in self.grid.num_tokens if count > 1]
         if not self.sizes:
-            raise ValueError(f"a policy that drafts verifies 2 nodes or more, its grid has {self.grid.summary}")
+            raise ValueError(f"the grid needs a size of 2 nodes or more, but has {self.grid.summary}")
         self.shape = TreeShape(self.sizes[-1], self.depth, spec.top_k)
 
-    def choose(self, seen: Observation) -> list[TreeShape]:
+    def choose(self, observation: Observation) -> list[TreeShape]:
         """The largest tree, which `growth` cuts."""
-        return [self.shape] * seen.rows
+        return [self.shape] * observation.rows
 
     def replayed_shapes(self) -> list[TreeShape]:
         """The largest tree."""
         return [self.shape]
 
     def growth(self, lengths: Tensor) -> Decisions:
-        """Decisions for rows with roots at these positions."""
+        """Decisions for rows with roots at positions `lengths` [B]."""
         return Decisions(self, lengths)
 
     @abstractmethod
     def go_on(self, level: int, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Whether rows with roots at `lengths` [B] draft a level more, [B] bool; scores: [B, S], see `Growth`."""
+        """Whether rows with roots at `lengths` [B] draft another level, [B] bool; scores: [B, S], see `Growth`."""
 
     @abstractmethod
     def nodes(self, depths: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Nodes to verify of trees with so many levels [B] and roots at `lengths` [B]; scores: [B, P], see `Growth`."""
+        """Nodes to verify, [B], of trees with `depths` [B] levels and roots at `lengths` [B]; scores: [B, P]."""
 
 
 class Decisions:
-    """Those of a `GrowingPolicy` for the rows of one draft, see `Growth`; made on the CPU, which waits for them."""
+    """The `Growth` of a `GrowingPolicy` for the rows of one draft; decided on the CPU, which waits for the scores."""
 
     def __init__(self, policy: GrowingPolicy, lengths: Tensor) -> None:
         self.policy, self.lengths = policy, lengths.cpu()
@@ -69,7 +69,7 @@ class Decisions:
 
 
 class LTDPolicy(GrowingPolicy):
-    """Learning to Draft: one network for depth, one for size; one that is missing goes as far as the grid allows."""
+    """Learning to Draft: one network for depth, one for size; without one, the grid's largest value is taken."""
 
     def __init__(self, spec: PolicySpec, depth_net: ActorCritic | None, size_net: ActorCritic | None) -> None:
         super().__init__(spec)
@@ -79,21 +79,21 @@ class LTDPolicy(GrowingPolicy):
         """See `GrowingPolicy`."""
         if self.depth_net is None:
             return torch.ones(len(scores), dtype=torch.bool, device=scores.device)
-        seen = of_level(scores, level_size(self.spec.top_k), lengths, level)
-        return self.depth_net.logits(seen).argmax(dim=1) == 1
+        observation = level_observation(scores, level_size(self.spec.top_k), lengths, level)
+        return self.depth_net.logits(observation).argmax(dim=1) == 1
 
     def nodes(self, depths: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """See `GrowingPolicy`.
 
-        As in training, a size that a pool cannot fill is not chosen; one that is smaller than all sizes is taken whole.
+        As in training, a size above the number of candidates is not chosen; if all are, every candidate is verified.
         """
         top_k, sizes = self.spec.top_k, torch.tensor(self.sizes, device=scores.device)
         pool = depths * level_size(top_k) - level_size(top_k) + top_k + 1
         fits = sizes <= pool[:, None]
         fits[:, 0] = True
         if self.size_net is None:
-            place = fits.sum(dim=1) - 1
+            choice = fits.sum(dim=1) - 1
         else:
-            seen = of_level(scores, pool_size(top_k, self.depth), lengths, depths)
-            place = self.size_net.logits(seen, fits).argmax(dim=1)
-        return torch.minimum(sizes[place], pool)
+            observation = level_observation(scores, pool_size(top_k, self.depth), lengths, depths)
+            choice = self.size_net.logits(observation, fits).argmax(dim=1)
+        return torch.minimum(sizes[choice], pool)

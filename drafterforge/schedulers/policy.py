@@ -1,4 +1,4 @@
-"""Learnt schedulers: a network over what a scheduler sees, its actions; and how policies of every kind are stored."""
+"""`ShapePolicy`, whose network chooses among tree shapes, and the files of policies of every kind."""
 
 from __future__ import annotations
 
@@ -19,22 +19,30 @@ from drafterforge.schedulers.base import Scheduler
 from drafterforge.schedulers.growing import LTDPolicy
 from drafterforge.schedulers.marginal import MarginalPolicy
 from drafterforge.schedulers.nets import ActorCritic, act
-from drafterforge.schedulers.observation import CHILDREN, PARTS, Observation, level_size, observed, pool_size, widths
+from drafterforge.schedulers.observation import (
+    CHILDREN,
+    PARTS,
+    Observation,
+    level_size,
+    observation_size,
+    observation_vector,
+    pool_size,
+)
 from drafterforge.schedulers.spec import SCHEMA, PolicySpec
 from drafterforge.tree.grow import TreeShape
 
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
 KINDS = ("shapes", "ltd", "marginal")
-ROUTER = "router.json"  # what a router has in its place
-MOST_LAYERS, WIDEST = 16, 1 << 20  # of a network
+ROUTER = "router.json"  # a router has this file instead
+MOST_LAYERS, WIDEST = 16, 1 << 20  # most layers of a network, and their largest width
 
 
 class ShapePolicy(Scheduler):
-    """Chooses a whole shape, kept for some cycles."""
+    """Chooses a tree shape and keeps it for some cycles."""
 
     def __init__(self, spec: PolicySpec, net: ActorCritic, seed: int = 0) -> None:
         self.spec, self.net, self.name = spec, net.eval(), spec.method
-        self.grid, self.every = ActionGrid.of(spec.grid), spec.every
+        self.grid, self.hold_cycles = ActionGrid.of(spec.grid), spec.hold_cycles
         self.depth, self.stochastic = max(self.grid.depths), spec.temperature > 0
         self.reads_children = "children" in spec.parts
         self.reads_features, self.reads_text = "features" in spec.parts, "text" in spec.parts
@@ -44,36 +52,42 @@ class ShapePolicy(Scheduler):
         """All shapes of the grid."""
         return self.grid.shapes
 
-    def choose(self, seen: Observation) -> list[TreeShape]:
-        """The best shapes, or some drawn at a temperature."""
-        logits = self.net.logits(observed(self.spec.parts, seen).to(self.net.mean.device))
-        return [self.grid.shapes[place] for place in act(logits, self.spec.temperature, self.generator).tolist()]
+    def choose(self, observation: Observation) -> list[TreeShape]:
+        """The best shapes, or samples at a temperature."""
+        logits = self.net.logits(observation_vector(self.spec.parts, observation).to(self.net.mean.device))
+        actions = act(logits, self.spec.temperature, self.generator).tolist()
+        return [self.grid.shapes[action] for action in actions]
 
 
 def save_policy(folder: Path, spec: PolicySpec, nets: dict[str, ActorCritic], seconds: Tensor | None = None) -> None:
-    """Write a policy's weights and description; seconds: of kind=marginal."""
+    """Write a policy's weights and description.  seconds: for kind=marginal, see `MarginalPolicy`."""
     tensors = {f"{name}.{key}": value for name, net in nets.items() for key, value in net.state_dict().items()}
     tensors |= {} if seconds is None else {"seconds": seconds}
     save_file({key: value.contiguous().cpu() for key, value in tensors.items()}, folder / WEIGHTS)
     sizes = {name: [net.observation_size, net.num_actions] for name, net in nets.items()}
-    save_json_atomic(folder / DESCRIPTION, asdict(spec) | {"nets": sizes})
+    description = asdict(spec) | {"nets": sizes}
+    description["every"] = description.pop("hold_cycles")
+    save_json_atomic(folder / DESCRIPTION, description)
 
 
 def load_policy(folder: Path | str, seed: int = 0) -> Scheduler:
-    """The scheduler that is stored in a folder."""
+    """The scheduler of a folder that `save_policy` wrote; older descriptions are read, too."""
     folder = Path(folder)
     path = folder / DESCRIPTION
     if not path.exists() and (folder / ROUTER).exists():
         raise ConfigError(
-            f"{folder} is a router, which picks drafters, and no tree scheduler; type pool.router={folder.name}, or "
+            f"{folder} is a router, not a tree scheduler; type pool.router={folder.name}, or "
             "drafterforge train-policy policy=planner for a scheduler"
         )
-    found = read_json(path)
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        version = found.get("schema") if isinstance(found, dict) else None
-        raise ArtifactError(f"{folder} has a policy of schema {shorten(version)}, this version reads {SCHEMA}")
-    sizes = parse_as(dict[str, list[int]], found.pop("nets", None), f"{path}: nets")
-    spec = parse_as(PolicySpec, {"numbers": {}} | found, str(path))  # which policies before `marginal` do not name
+    description = read_json(path)
+    if not isinstance(description, dict) or description.get("schema") != SCHEMA:
+        version = description.get("schema") if isinstance(description, dict) else None
+        raise ArtifactError(f"{folder} has a policy of schema {shorten(version)}, but this version reads {SCHEMA}")
+    sizes = parse_as(dict[str, list[int]], description.pop("nets", None), f"{path}: nets")
+    description.setdefault("numbers", {})  # policies from before `marginal` have none
+    if "every" in description:
+        description["hold_cycles"] = description.pop("every")
+    spec = parse_as(PolicySpec, description, str(path))
     _check_spec(spec, path)
     try:
         tensors = load_file(folder / WEIGHTS)
@@ -86,7 +100,7 @@ def load_policy(folder: Path | str, seed: int = 0) -> Scheduler:
         return LTDPolicy(spec, nets.get("depth"), nets.get("size"))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, SafetensorError, ConfigError) as error:
         raise ArtifactError(
-            f"{folder} holds no whole policy: {shorten(error, 200)}; type drafterforge train-policy overwrite=true"
+            f"{folder} holds no usable policy: {shorten(error, 200)}; type drafterforge train-policy overwrite=true"
         ) from error
 
 
@@ -94,19 +108,19 @@ def _check_spec(spec: PolicySpec, path: Path) -> None:
     """Refuse values that no policy has; `path` names the file in errors."""
     if spec.kind not in KINDS:
         raise ArtifactError(f"{path}: kind is {quote(spec.kind)}, wanted {', '.join(KINDS)}")
-    known = [part for part in PARTS if part in spec.parts]
-    if sorted(spec.parts) != sorted(known) or (not spec.parts and spec.kind == "shapes"):
+    parts = [part for part in PARTS if part in spec.parts]
+    if sorted(spec.parts) != sorted(parts) or (not spec.parts and spec.kind == "shapes"):
         raise ArtifactError(f"{path}: parts is {shorten(spec.parts)}; wanted some of {', '.join(PARTS)}, each once")
-    if spec.every < 1:
-        raise ArtifactError(f"{path}: every is {spec.every}, wanted 1 cycle or more")
+    if spec.hold_cycles < 1:
+        raise ArtifactError(f"{path}: every is {spec.hold_cycles}, wanted 1 cycle or more")
     if spec.temperature < 0:
         raise ArtifactError(f"{path}: temperature is {spec.temperature}, wanted 0 or more")
 
 
 def _check_nets(spec: PolicySpec, nets: dict[str, ActorCritic]) -> None:
-    """Refuse networks that read or decide other things than a policy of this description."""
+    """Refuse networks whose inputs or actions do not fit the description."""
     grid = ActionGrid.of(spec.grid)
-    sizes: dict[str, tuple[int | None, int]] = {}  # numbers read, where the target does not decide; and actions
+    sizes: dict[str, tuple[int | None, int]] = {}  # size of the input (None: depends on the target), and actions
     if spec.kind != "shapes" and grid.top_ks != (spec.top_k,):
         raise ValueError(f"top_k is {spec.top_k}, wanted the only one of its grid, which has {shorten(grid.top_ks)}")
     if spec.kind == "shapes":
@@ -116,38 +130,42 @@ def _check_nets(spec: PolicySpec, nets: dict[str, ActorCritic]) -> None:
         sizes = {"depth": (level_size(spec.top_k) + 2, 2), "size": (pool + 2, sum(n > 1 for n in grid.num_tokens))}
     for name, net in nets.items():
         if name not in sizes:
-            raise ValueError(f"its network {quote(name)} is none of kind {spec.kind}")
+            raise ValueError(f"a policy of kind {spec.kind} has no network {quote(name)}")
         reads, actions = sizes[name]
-        found = net.observation_size, net.num_actions
-        if found != (reads or net.observation_size, actions):
-            wanted = f"{actions} actions" if reads is None else f"{reads} and {actions}"
-            raise ValueError(f"its network {name} reads {found[0]} numbers and has {found[1]} actions; wanted {wanted}")
+        if (net.observation_size, net.num_actions) != (reads or net.observation_size, actions):
+            expected = f"{actions} actions" if reads is None else f"{reads} and {actions}"
+            raise ValueError(
+                f"its network {name} reads {net.observation_size} numbers and has {net.num_actions} actions; "
+                f"wanted {expected}"
+            )
 
 
 def check_observations(policy: Scheduler, hidden_size: int, draft_sizes: Iterable[int], folder: Path) -> None:
-    """Refuse a policy whose network reads another number of values than it will see.
+    """Refuse a policy whose network does not fit the observations of this target and its drafters.
 
-    hidden_size: of the target.  draft_sizes: token ids that each drafter whose trees it chooses can propose.
+    hidden_size: of the target.  draft_sizes: sizes of the drafters' vocabularies.
     """
     if not isinstance(policy, ShapePolicy):
         return
     for size in draft_sizes:
-        wanted = widths(policy.spec.parts, 3 * hidden_size, min(CHILDREN, size))
-        if policy.net.observation_size != wanted:
+        num_values = observation_size(policy.spec.parts, 3 * hidden_size, min(CHILDREN, size))
+        if policy.net.observation_size != num_values:
             raise ArtifactError(
-                f"{folder / DESCRIPTION}: parts is {', '.join(policy.spec.parts)}, {wanted} numbers of this target, "
+                f"{folder / DESCRIPTION}: parts is {', '.join(policy.spec.parts)}, which is {num_values} numbers, "
                 f"but the network reads {policy.net.observation_size}; type drafterforge train-policy overwrite=true"
             )
 
 
 def _net(name: str, hidden: Sequence[int], size: int, actions: int, tensors: dict[str, Tensor]) -> ActorCritic:
-    own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
-    critic = [value.shape[1] for key, value in own.items() if key.startswith("critic.") and key.endswith("weight")][:-1]
+    state = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+    critic = [value.shape[1] for key, value in state.items() if key.startswith("critic.") and key.endswith("weight")][
+        :-1
+    ]
     if len(hidden) > MOST_LAYERS or not all(0 < width <= WIDEST for width in (*hidden, size, actions)):
         raise ValueError(f"{name} has layers of {size}, {shorten(list(hidden))} and {actions} numbers")
-    with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
+    with torch.device("meta"):  # the description is compared with the stored tensors before memory is allocated
         net = ActorCritic(size, actions, hidden, critic)
-    net.load_state_dict(own, assign=True)
+    net.load_state_dict(state, assign=True)
     return net.float().frozen()
 
 
@@ -158,11 +176,11 @@ def check_policy(
     spec = policy.spec
     if spec.target_fingerprint != target_fingerprint:
         raise ConfigError(
-            f"{folder} is a policy for a target with fingerprint {spec.target_fingerprint}, this one has "
+            f"{folder} is a policy for a target with fingerprint {spec.target_fingerprint}, but this target has "
             f"{target_fingerprint}; type drafterforge train-policy{typed}"
         )
     if spec.drafter_sha256 != drafter_sha256:
         raise ConfigError(
-            f"{folder} is a policy for drafter {quote(spec.drafter)} as it was when traces were recorded, not for this "
-            f"{quote(drafter)}; type drafterforge train-policy drafter={drafter}{typed}"
+            f"{folder} was trained for drafter {quote(spec.drafter)}, which is not this {quote(drafter)} or has "
+            f"changed since; type drafterforge train-policy drafter={drafter}{typed}"
         )

@@ -1,4 +1,4 @@
-"""What a stored policy is and is for."""
+"""The description of a stored policy."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy's description, stored beside its weights."""
+    """The description of a policy, stored beside its weights."""
 
-    kind: str  # shapes: a whole shape at once | ltd, marginal: depth and size while drafting
+    kind: str  # shapes: chooses tree shapes | ltd, marginal: depth and size while drafting
     method: str  # resps | ltd | planner | marginal
     target_fingerprint: str
     drafter: str  # name
-    drafter_sha256: str  # of its manifest: a policy knows one drafter
-    device: str  # that its latency profile was measured on
+    drafter_sha256: str  # fingerprint of the drafter's weights, as a policy serves one drafter
+    device: str  # of its latency profile
     grid: dict[str, Any]
     parts: list[str] = field(default_factory=list)  # of the observation
-    every: int = 1  # cycles an action is kept
-    temperature: float = 0.0  # of choosing; 0: the best
+    hold_cycles: int = 1  # cycles for which an action is kept; `every` in policy.json
+    temperature: float = 0.0  # of sampling an action; 0: the best
     top_k: int = 0  # width, for kind=ltd and kind=marginal
     hidden: dict[str, list[int]] = field(default_factory=dict)  # network -> widths of its hidden layers
     numbers: dict[str, float] = field(default_factory=dict)  # kind=marginal: reach and rate, see `MarginalPolicy`

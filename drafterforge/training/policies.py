@@ -117,7 +117,8 @@ def train_shapes(
     net = ActorCritic(observations.shape[1], len(inputs.grid), config.actor, config.critic)
     net.normalise_by(torch.from_numpy(observations))
     reward = reward_of(config)
-    environment = ShapeEnvironment(table, observations, config.num_envs, config.train_every, reward, inputs.seed)
+    hold_cycles = config.train_hold_cycles
+    environment = ShapeEnvironment(table, observations, config.num_envs, hold_cycles, reward, inputs.seed)
     module = PPOModule(net, environment, ppo_config(config))
     return {"shapes": net}, {"shapes": fit_ppo(module, inputs.folder, inputs.seed)}
 
@@ -197,7 +198,7 @@ def observed_settings(config: PolicyConfig) -> dict[str, Any]:
     """Keys of a policy's description that say what it observes and how many cycles an action lasts."""
     if not isinstance(config, ShapePolicyConfig):
         return {}
-    return {"parts": list(config.parts), "every": config.every, "temperature": config.temperature}
+    return {"parts": list(config.parts), "hold_cycles": config.hold_cycles, "temperature": config.temperature}
 
 
 def part_of(config: NetworkPolicyConfig, name: str) -> NetworkPolicyConfig:

@@ -14,6 +14,7 @@ from drafterforge.config.catalogue import field_types
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.policy import POLICIES
+from drafterforge.config.renamed import with_present_keys
 from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.latency import LatencyProfile
@@ -77,6 +78,6 @@ def former_keys(cfg: TrainPolicyConfig, path: Path) -> dict[str, Any]:
     """What a policy of an earlier version recorded of other methods' keys, which its method does not read."""
     if cfg.overwrite or not path.exists():
         return {}
-    recorded = open_artifact(path, "policies").config.get("policy", {})
+    recorded = with_present_keys(open_artifact(path, "policies").config).get("policy", {})
     foreign = {key for entry in POLICIES.values() for key in field_types(entry)} - field_types(type(cfg.policy)).keys()
     return {key: value for key, value in recorded.items() if key in foreign}

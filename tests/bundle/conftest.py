@@ -28,7 +28,7 @@ from drafterforge.router.net import RouterNet
 from drafterforge.router.router import Router
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.nets import ActorCritic
-from drafterforge.schedulers.observation import widths
+from drafterforge.schedulers.observation import observation_size
 from drafterforge.schedulers.policy import save_policy
 from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.targets.load import Target, load_target
@@ -78,7 +78,7 @@ def parts(tmp_path_factory, served) -> tuple[BundleRecord, dict[str, Path]]:
     Datastore.build([[5, 6, 7, 8], [5, 6, 9]]).save(folder / "drafters/store")
     weights = hashlib.sha256((folder / "drafters/general/model.safetensors").read_bytes()).hexdigest()[:16]
     spec = PolicySpec("shapes", "planner", served.fingerprint, "general", weights, "cpu", GRID.as_dict(), ["length"])
-    net = ActorCritic(widths(["length"], 0, 0), len(GRID), [8], [8])
+    net = ActorCritic(observation_size(["length"], 0, 0), len(GRID), [8], [8])
     save_policy(folder / "policies/shapes", PolicySpec(**{**asdict(spec), "hidden": {"shapes": [8]}}), {"shapes": net})
     width = served.config.hidden_size
     router = Router(RouterNet(width, 2), ["general", "sql"], target="tiny", target_fingerprint=served.fingerprint)

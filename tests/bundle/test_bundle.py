@@ -176,8 +176,8 @@ def test_newer_and_unknown_schemas_are_refused_and_older_ones_migrated(bundle, s
 
     monkeypatch.setitem(records.MIGRATIONS, 0, from_zero)
     edit(bundle, lambda content: content["defaults"].update(lazily=content["defaults"].pop("every") + 2))
-    assert check_bundle(bundle).defaults.every == 3
-    assert open_bundle(bundle, target=served).drafter.every == 3
+    assert check_bundle(bundle).defaults.read_interval == 3
+    assert open_bundle(bundle, target=served).drafter.read_interval == 3
 
 
 def test_a_bundle_without_its_own_kind_of_file_is_no_bundle(tmp_path):

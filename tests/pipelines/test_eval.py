@@ -173,7 +173,7 @@ def test_a_pool_of_drafters_with_retrieval_in_their_trees_is_replayed_and_timed(
 
 
 def test_drafters_that_read_seldom_are_timed_and_not_replayed(pool):
-    seldom = ("pool.every=3", "suite.methods=[default]", "limit=1", "name=seldom")
+    seldom = ("pool.read_interval=3", "suite.methods=[default]", "limit=1", "name=seldom")
     assert "type suite.replay=false to only time it" in pool(*DOMAINS, *FEW, *seldom).one_line()
     assert pool(*DOMAINS, *FEW, *seldom, "suite.replay=false", "suite.check_live=false").code == 0
     rows = report_of(pool, "seldom")["rows"]

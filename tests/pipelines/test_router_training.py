@@ -122,7 +122,7 @@ def test_served_features_are_judged_as_in_training(trained, served):
     sets = router_prompts(DOMAINS, TINY, seed=0)
     right = 0
     for prompt in sets[CLEAN]:
-        law = router.law(features_of(served, prompt.messages), ["general", *DOMAINS])
+        law = router.drafter_probs(features_of(served, prompt.messages), ["general", *DOMAINS])
         np.testing.assert_allclose(law.sum(), 1.0)
         right += DOMAINS[law[1:].argmax()] == prompt.domain
     rows = json.loads((trained / "rows.json").read_text())

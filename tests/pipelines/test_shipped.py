@@ -62,6 +62,6 @@ def test_the_shipped_router_serves_the_shipped_pool(tmp_path):
     folder = SHIPPED / "smollm2-135m" / "policies" / pool.router
     manifest = open_artifact(folder, "policies", target=open_artifact(DRAFTERS / "general", "drafters").target)
     router = Router.load(folder, manifest.target_fingerprint)
-    law = router.law_for(pool.drafters)
+    law = router.label_shares(pool.drafters)
     chosen = [pool.drafters[place] for place in law.argmax(axis=1)]
     assert chosen == [f"{label}+store" for label in router.labels] and sorted(router.labels) == sorted(EXPERTS)

@@ -49,7 +49,7 @@ def test_a_grid_has_every_shape_its_pool_can_fill_and_no_drafting():
     assert all(shape.num_tokens <= shape.pool_size + 1 for shape in GRID.shapes)
     assert len(set(GRID.shapes)) == len(GRID.shapes)
     assert [GRID.index(shape) for shape in GRID.shapes] == list(range(len(GRID)))
-    with pytest.raises(ConfigError, match=r"asks for nodes 1,2,4,8, levels 1,2,3, top_k 1,2: .* holds top_k \[1\]"):
+    with pytest.raises(ConfigError, match=r"has nodes 1,2,4,8, levels 1,2,3, top_k 1,2: .* holds top_k \[1\]"):
         GRID.check((1,), 3, "the trace")
 
 

@@ -156,7 +156,7 @@ def shape_policy(traces, every: int, parts: list[str]) -> ShapePolicy:
     seen = torch.from_numpy(observations_of(traces, 0, parts))
     net = ActorCritic(seen.shape[1], len(GRID), (16,), (4,))
     net.normalise_by(seen)
-    spec = PolicySpec("shapes", "resps", "in-memory", "a", "", "cpu", GRID.as_dict(), parts, every=every)
+    spec = PolicySpec("shapes", "resps", "in-memory", "a", "", "cpu", GRID.as_dict(), parts, hold_cycles=every)
     return ShapePolicy(spec, net)
 
 
@@ -238,11 +238,11 @@ def test_a_stored_policy_chooses_alike_and_a_damaged_one_is_refused(everything, 
         torch.from_numpy(traces.rows["children"][0]),
         torch.from_numpy(traces.positions),
     )
-    assert again.choose(seen) == policy.choose(seen) and again.every == 2
+    assert again.choose(seen) == policy.choose(seen) and again.hold_cycles == 2
     with pytest.raises(ConfigError, match="is a policy for a target with fingerprint in-memory"):
         check_policy(again, "another", "a", "", tmp_path)
     (tmp_path / "policy.safetensors").write_bytes(b"")
-    with pytest.raises(ArtifactError, match="holds no whole policy"):
+    with pytest.raises(ArtifactError, match="holds no usable policy"):
         load_policy(tmp_path)
 
 
@@ -254,10 +254,10 @@ def test_a_stored_marginal_policy_is_itself_again_and_a_damaged_one_is_refused(t
     path = tmp_path / "policy.json"
     told = json.loads(path.read_text())
     for damaged, why in (
-        (told | {"numbers": {"reach": 0.25}}, "wanted reach and rate, neither negative"),
-        (told | {"numbers": {"reach": 0.25, "rate": -1.0}}, "wanted reach and rate, neither negative"),
+        (told | {"numbers": {"reach": 0.25}}, "wanted numbers reach and rate >= 0"),
+        (told | {"numbers": {"reach": 0.25, "rate": -1.0}}, "wanted numbers reach and rate >= 0"),
         (told | {"grid": told["grid"] | {"num_tokens": [2, 3]}}, "wanted finite seconds of 2 sizes"),
-        (told | {"grid": told["grid"] | {"num_tokens": [1]}}, "verifies 2 nodes or more"),
+        (told | {"grid": told["grid"] | {"num_tokens": [1]}}, "needs a size of 2 nodes or more"),
     ):
         path.write_text(json.dumps(damaged))
         with pytest.raises(ArtifactError, match=why):

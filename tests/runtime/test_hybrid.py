@@ -81,15 +81,15 @@ def test_a_level_is_drafted_while_its_parents_are_likely():
     assert reading.nodes(torch.tensor([2, 3, 4]), scores).tolist() == [9, 9, 9]
 
 
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("read_interval", [1, 3])
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, seed=5)])
-def test_it_is_judged_by_what_either_proposes(target, eagle, every, sampling, monkeypatch):
+def test_it_is_judged_by_what_either_proposes(target, eagle, read_interval, sampling, monkeypatch):
     found = Retrieval()
     shapes = {"both": TreeShape(12, 6, 3), "retrieval": TreeShape(12, 6, 3)}
     spec = replace(Retrieval().spec, doubt=Retrieval().spec.doubt * 0.5)
     found = Retrieval(spec, min_probability=0.08, min_expected=0.0)  # what is taken, and no more
     drafters = {"eagle": eagle, "both": HybridDrafter(eagle, Retrieval(), trust=0.5), "retrieval": found}
-    pool = Pool(drafters, "hedgespec", shapes=shapes, every=every)
+    pool = Pool(drafters, "hedgespec", shapes=shapes, read_interval=read_interval)
     judged, read = [], PoolMembers.read
 
     def watching(members, *arguments):
@@ -274,7 +274,9 @@ def test_a_drafter_joins_one_that_has_not_read_all(target, eagle, newcomer):
 def test_what_the_only_eagle_drafter_read_alone_is_judged_later(target, eagle, drafter, sampling):
     wanted = [Engine(target).generate([prompt], 24, sampling)[0].tokens for prompt in PROMPTS]
     only = {"eagle": eagle, "both": HybridDrafter(eagle, Retrieval())}[drafter]
-    pool = Pool({drafter: only, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}, "hedgespec", every=3)
+    pool = Pool(
+        {drafter: only, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}, "hedgespec", read_interval=3
+    )
     answers = Engine(target, pool, TreeShape(8, 3, 2)).generate(PROMPTS, 24, sampling)
     assert [answer.tokens for answer in answers] == wanted
 

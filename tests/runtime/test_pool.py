@@ -155,11 +155,11 @@ def everything(target) -> dict:
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)])
 @pytest.mark.parametrize("name", ["random", "normalhedge", "thompson", "metasd_ucb"])
-@pytest.mark.parametrize("every", [1, 3])
-def test_switching_drafters_never_changes_the_text(target, name, sampling, every):
+@pytest.mark.parametrize("read_interval", [1, 3])
+def test_switching_drafters_never_changes_the_text(target, name, sampling, read_interval):
     wanted = [Engine(target).generate([prompt], 14, sampling)[0].tokens for prompt in PROMPTS]
     shapes = {"retrieval": TreeShape(6, 5, 2), "sql": TreeShape(4, 2, 2)}
-    pool = Pool(everything(target), name, every=every, shapes=shapes)
+    pool = Pool(everything(target), name, read_interval=read_interval, shapes=shapes)
     for max_batch in (1, 3):
         answers = Engine(target, pool, SHAPE, max_batch=max_batch).generate(PROMPTS, 14, sampling)
         assert [answer.tokens for answer in answers] == wanted
@@ -205,9 +205,9 @@ def taught(target, drafter, text: list[int], features: torch.Tensor) -> torch.Te
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("read_interval", [1, 2])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_evaluations_are_those_of_one_drafter_after_the_other(target, temperature, every):
+def test_evaluations_are_those_of_one_drafter_after_the_other(target, temperature, read_interval):
     told = []
 
     def recording(names, levels):
@@ -218,7 +218,7 @@ def test_evaluations_are_those_of_one_drafter_after_the_other(target, temperatur
 
     members = lora_drafters(target, 3)
     prompt = PROMPTS[0]
-    pool = Pool(dict(zip("abc", members, strict=True)), recording, every=every)
+    pool = Pool(dict(zip("abc", members, strict=True)), recording, read_interval=read_interval)
     engine = Engine(target, pool, SHAPE)
     answer = engine.generate([prompt], 16, Sampling(temperature=temperature, seed=3))[0]
     evaluations = [feedback.evaluation for feedback in told if feedback.evaluation is not None]
@@ -243,14 +243,14 @@ def test_evaluations_are_those_of_one_drafter_after_the_other(target, temperatur
 
 def test_judging_is_what_its_names_say():
     logits, token_ids = torch.randn(2, 1, 3, 5), torch.stack([torch.tensor([0, 2, 3, 5, 7]), torch.arange(5)])
-    laws = torch.randn(1, 3, 8).softmax(-1)
-    truth = Truth(torch.tensor([[2, 4, 7]]), laws)
+    distributions = torch.randn(1, 3, 8).softmax(-1)
+    truth = Truth(torch.tensor([[2, 4, 7]]), distributions)
     found = judge(logits, token_ids, draft_id_table(token_ids, 8), truth, top_k=[2, 1], details=True)
     for drafter in range(2):
         for place, token in enumerate([2, 4, 7]):
             q = torch.zeros(8).index_put((token_ids[drafter],), logits[drafter, 0, place].softmax(-1))
             best = token_ids[drafter][logits[drafter, 0, place].topk(2 - drafter).indices]
-            p = laws[0, place]
+            p = distributions[0, place]
             assert found.accepted[drafter, 0, place] == float(token in best)
             torch.testing.assert_close(found.log_q[drafter, 0, place], q[token].log())
             torch.testing.assert_close(found.gamma[drafter, 0, place], p[best].sum())
@@ -421,7 +421,7 @@ def test_a_router_of_texts_advises_in_the_runtime():
     tokenizer, encoder, texts = build_tokenizer(), Encoder(), ["Count users by country.", "What is 3 + 4?"]
     target = tiny_target(vocab_size=len(tokenizer), eos_token_id=None)
     drafters, router = dict(zip(("general", "sql"), lora_drafters(target, 2), strict=True)), made_router(4, encoder)
-    with pytest.raises(ConfigError, match="a router of texts needs a tokenizer"):
+    with pytest.raises(ConfigError, match="features=text needs a tokenizer"):
         Engine(target, Pool(drafters, "router", router=router), SHAPE)
     target.tokenizer = tokenizer
     prompts = [[{"role": "user", "content": text}] for text in texts]
@@ -455,8 +455,8 @@ def test_bad_pools_are_refused_in_one_line(target):
         Pool({})
     with pytest.raises(ConfigError, match="shapes names b; the pool has a"):
         Pool({"a": one}, shapes={"b": SHAPE})
-    with pytest.raises(ConfigError, match="every must be >= 1"):
-        Pool({"a": one}, every=0)
+    with pytest.raises(ConfigError, match="read_interval must be >= 1"):
+        Pool({"a": one}, read_interval=0)
     with pytest.raises(ConfigError, match="normalhege"):
         Engine(target, Pool({"a": one}, "normalhege"))
     pool = Pool({"a": one}, "random")
@@ -474,11 +474,11 @@ def test_bad_pools_are_refused_in_one_line(target):
 
 
 def test_details_of_a_lookup_are_those_of_its_proposals():
-    laws = torch.zeros(1, 2, 8)
-    laws[0, 0, [3, 4, 5]] = torch.tensor([0.5, 0.3, 0.2])
-    laws[0, 1, 2] = 1.0
+    distributions = torch.zeros(1, 2, 8)
+    distributions[0, 0, [3, 4, 5]] = torch.tensor([0.5, 0.3, 0.2])
+    distributions[0, 1, 2] = 1.0
     proposed = [[{3: 0.4, 4: 0.4}, {}]]
-    found = judge_sets(proposed, Truth(torch.tensor([[4, 2]]), laws.double()), top_k=[1], details=True)
+    found = judge_sets(proposed, Truth(torch.tensor([[4, 2]]), distributions.double()), top_k=[1], details=True)
     torch.testing.assert_close(found.accepted, torch.tensor([[[0.0, 0.0]]]))
     torch.testing.assert_close(found.gamma, torch.tensor([[[0.5, 0.0]]]))
     torch.testing.assert_close(found.divergence, torch.tensor([[[1 - 0.4 - 0.3, 1.0]]]))
@@ -486,7 +486,7 @@ def test_details_of_a_lookup_are_those_of_its_proposals():
 
 
 def test_a_pool_tells_details_when_asked(target):
-    pool = Pool(everything(target), "normalhedge", details=True, every=2)
+    pool = Pool(everything(target), "normalhedge", details=True, read_interval=2)
     engine = Engine(target, pool, SHAPE)
     batch = engine.open_batch()
     with torch.inference_mode():
