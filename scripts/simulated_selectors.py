@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from drafterforge.selectors.estimators import expected_length, length_loss
-from drafterforge.selectors.exp3 import exp3_law
-from drafterforge.selectors.learners.adanormalhedge import adanormalhedge_law
-from drafterforge.selectors.learners.hedge import hedge_law, hedge_rate
+from drafterforge.selectors.exp3 import exp3_probs
+from drafterforge.selectors.learners.adanormalhedge import adanormalhedge_probs
+from drafterforge.selectors.learners.hedge import hedge_probs, hedge_rate
 from drafterforge.selectors.learners.normalhedge import TOLERANCE
-from drafterforge.selectors.learners.squint import squint_law
+from drafterforge.selectors.learners.squint import squint_probs
 from drafterforge.selectors.ucb import ucb1_scores, ucbspec_scores
 
 DEPTH, CYCLES = 5, 400  # of a simulation
@@ -72,7 +72,7 @@ class Regrets:
 
 
 def normalhedge_rows(regrets: np.ndarray) -> np.ndarray:
-    """NormalHedge's distributions [S, N] of regrets [S, N]; `normalhedge_law` computes one row."""
+    """NormalHedge's distributions [S, N] of regrets [S, N]; `normalhedge_probs` computes one row."""
     positive = np.maximum(regrets, 0.0)
     top = positive.max(axis=1, keepdims=True)
     some = top > 0
@@ -184,7 +184,7 @@ class Exp3(Bandit):
         self.scale, self.reward = scale, reward
 
     def select(self, rng: np.random.Generator) -> np.ndarray:
-        self.probs = exp3_law(self.sums, self.rounds, self.scale)
+        self.probs = exp3_probs(self.sums, self.rounds, self.scale)
         return self.sample(self.probs, rng)
 
     def learn(self, drafters: np.ndarray, reward: np.ndarray) -> None:
@@ -198,15 +198,15 @@ def normalhedge(draw: str = "sample", discount: float = 1.0) -> SimulatedSelecto
 
 def hedge(horizon: int = CYCLES) -> SimulatedSelector:
     """Hedge with the best rate for `horizon` rounds."""
-    return FullInformation(lambda r: hedge_law(r.sums, hedge_rate(r.sums.shape[1], horizon)))
+    return FullInformation(lambda r: hedge_probs(r.sums, hedge_rate(r.sums.shape[1], horizon)))
 
 
 SELECTORS: dict[str, Callable[[], SimulatedSelector]] = {
     "NormalHedge sample": normalhedge,
     "NormalHedge argmax": lambda: normalhedge("argmax"),
     "FTL argmax": lambda: FullInformation(lambda r: np.eye(r.sums.shape[1])[r.sums.argmax(axis=1)], "argmax"),
-    "AdaNormalHedge": lambda: FullInformation(lambda r: adanormalhedge_law(r.sums, r.spreads)),
-    "Squint": lambda: FullInformation(lambda r: squint_law(r.sums, r.squares)),
+    "AdaNormalHedge": lambda: FullInformation(lambda r: adanormalhedge_probs(r.sums, r.spreads)),
+    "Squint": lambda: FullInformation(lambda r: squint_probs(r.sums, r.squares)),
     "Hedge": hedge,
     "Thompson": Thompson,
     "UCBSpec": UCBSpec,

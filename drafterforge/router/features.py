@@ -1,4 +1,4 @@
-"""What a router reads of a prompt: the target's own states, which prefill computes anyway, or a small text encoder's.
+"""Prompt features of a router: states of the target, which prefill computes anyway, or of a small text encoder.
 
 Axes: P prompt positions, H hidden of the target, F features, T tokens, E width of the encoder.
 """
@@ -16,9 +16,9 @@ from torch import Tensor
 from drafterforge.data.chat import prompt_ids
 from drafterforge.errors import ArtifactError
 
-POOLING = 1  # raised when `prompt_features` gives other numbers for the same prompt
+POOLING = 1  # version of `prompt_features`, raised when its values change
 NUM_TAPS = 3
-MAX_TEXT_TOKENS = 512  # of a text that an encoder reads
+MAX_TEXT_TOKENS = 512  # most tokens that an encoder reads
 _EPS = 1e-6
 _MARK = "REQUEST"
 
@@ -26,22 +26,22 @@ _MARK = "REQUEST"
 def prompt_features(features: Tensor) -> Tensor:
     """The high tap of the last position at unit RMS, [F] float32 with F = H, of a prompt's features [P, 3H].
 
-    There the target is about to answer, so that state tells which kind of text comes next.  Means over the prompt do as
-    well on single requests, but in a conversation they tell the topic of its longest turn, not of the next answer.
+    At the last position the target is about to answer, so its state encodes the kind of text that comes next.  A mean
+    over the prompt does as well on single requests, but in a conversation it encodes the topic of the longest turn.
     """
     last = features[-1].float().unflatten(-1, (NUM_TAPS, -1))[-1]  # [H]
     return last * torch.rsqrt(last.square().mean() + _EPS)
 
 
 def request_text(messages: Sequence[dict[str, str]]) -> str:
-    """What a text encoder reads of a conversation: all that the user said."""
+    """The text that an encoder reads of a conversation: all messages of the user."""
     return "\n".join(message["content"] for message in messages if message["role"] == "user")
 
 
 def request_of(tokenizer: Any, tokens: Sequence[int]) -> str:
-    """The same of a prompt's token ids, as the runtime has them: without what the chat template puts around a message.
+    """The text that an encoder reads of a prompt's token ids: their text without the chat template around a message.
 
-    Of a conversation of several turns the answers stay in it.
+    In a conversation of several turns the earlier answers stay in the text.
     """
     text, frame = (
         tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
@@ -56,16 +56,16 @@ def request_of(tokenizer: Any, tokens: Sequence[int]) -> str:
 
 
 class TextEncoder:
-    """A small transformers encoder; a text becomes the mean of its last states, [E]."""
+    """A small transformers encoder; it maps a text to the mean of its last hidden states, [E]."""
 
     def __init__(self, model: torch.nn.Module, tokenizer: Any, source: str) -> None:
-        """source: the folder or hub id that it came from."""
+        """source: folder or hub id of the encoder."""
         self.model, self.tokenizer, self.source = model.eval().requires_grad_(False), tokenizer, source
         self.limit = min(MAX_TEXT_TOKENS, getattr(model.config, "max_position_embeddings", MAX_TEXT_TOKENS))
 
     @classmethod
     def open(cls, source: str) -> TextEncoder:
-        """The encoder in a folder, or of a hub id: safetensors weights, and no code of its own."""
+        """Open the encoder of a folder or a hub id; only safetensors weights, no remote code."""
         from transformers import AutoConfig, AutoModel, AutoTokenizer
 
         from drafterforge.targets.stored import read_config
@@ -73,28 +73,30 @@ class TextEncoder:
         options = {"local_files_only": Path(source).expanduser().is_dir(), "trust_remote_code": False}
         source = str(Path(source).expanduser()) if options["local_files_only"] else source
         if not options["local_files_only"] and (Path(source).is_absolute() or source.startswith((".", "~"))):
-            raise ArtifactError(f"router.encoder={source} is no folder; wanted one with config.json and *.safetensors")
+            raise ArtifactError(f"router.encoder={source} is no folder; it must hold config.json and *.safetensors")
         try:
             if options["local_files_only"]:
                 config = read_config(Path(source))
             else:
                 config = AutoConfig.from_pretrained(source, **options)
-                config._attn_implementation = None  # what transformers chooses, never a kernel that a config names
-            model, found = AutoModel.from_pretrained(
+                config._attn_implementation = None  # let transformers choose; a config must not name a kernel
+            model, loading_info = AutoModel.from_pretrained(
                 source, config=config, use_safetensors=True, output_loading_info=True, **options
             )
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        except Exception as error:  # safetensors, json, tokenizers, the hub and transformers each have their own
+        except Exception as error:  # the libraries involved raise many types
             reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
             raise ArtifactError(f"router.encoder={source} cannot be loaded as a text encoder ({reason})") from error
-        # models trained without a pooler get a random one, which nobody reads here
-        if missing := sorted(name for name in found["missing_keys"] if not name.startswith("pooler.")):
-            raise ArtifactError(f"router.encoder={source} lacks {missing[0]}; wanted the whole weights of an encoder")
+        # a model trained without a pooler gets a random one, which is not used
+        if missing := sorted(name for name in loading_info["missing_keys"] if not name.startswith("pooler.")):
+            raise ArtifactError(
+                f"router.encoder={source} has no weights for {missing[0]}; it must hold all weights of an encoder"
+            )
         return cls(model.float(), tokenizer, source)
 
     @property
     def width(self) -> int:
-        """E."""
+        """Width of the encoder, E."""
         return self.model.config.hidden_size
 
     @property
@@ -108,7 +110,7 @@ class TextEncoder:
 
     @torch.inference_mode()
     def __call__(self, text: str) -> Tensor:
-        """Mean over the text's tokens, [E] float32; what goes beyond the encoder's window is not read."""
+        """Mean state over the text's tokens, [E] float32; tokens beyond the encoder's window are cut off."""
         inputs = self.tokenizer(text, return_tensors="pt", truncation=True, max_length=self.limit)
         inputs = inputs.to(self.model.device)
         states = self.model(**inputs).last_hidden_state[0].float()  # [T, E]

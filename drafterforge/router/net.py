@@ -1,15 +1,15 @@
-"""Pooled features to logits over labels.  Axes: B prompts, F features, L labels."""
+"""The router's network: pooled features to logits over labels.  Axes: B prompts, F features, L labels."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-MIN_STD = 1e-4  # of a feature that hardly varies, so that it cannot blow up on other prompts
+MIN_STD = 1e-4  # least deviation, so a feature that hardly varies in training cannot blow up later
 
 
 class RouterNet(nn.Module):
-    """Normalises, then a linear head or a small MLP; `temperature` makes its probabilities calibrated ones."""
+    """Normalisation, then a linear head or a small MLP; `temperature` calibrates the probabilities."""
 
     def __init__(self, width: int, num_labels: int, hidden: int = 0) -> None:
         """hidden: width of the MLP's inner layer; 0: a linear head."""
@@ -22,12 +22,12 @@ class RouterNet(nn.Module):
             self.head = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, num_labels))
         else:
             self.head = nn.Linear(width, num_labels)
-            nn.init.zeros_(self.head.weight)  # a linear head has no symmetry to break
+            nn.init.zeros_(self.head.weight)  # safe, as a linear head has no symmetry to break
             nn.init.zeros_(self.head.bias)
 
     @torch.no_grad()
     def normalise(self, pooled: Tensor) -> None:
-        """Take mean and deviation of the training prompts, [B, F]."""
+        """Set mean and deviation from the training prompts' features, [B, F]."""
         self.mean.copy_(pooled.mean(dim=0))
         self.std.copy_(pooled.std(dim=0, correction=0).clamp(min=MIN_STD))
 

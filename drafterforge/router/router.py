@@ -1,4 +1,4 @@
-"""A trained router: what it reads, its labels, its net, and the law over a pool's drafters that follows.
+"""A trained router: prompt features to probabilities over the drafters of a pool, and its files.
 
 Axes: P prompt positions, H hidden of the target, F features, L labels, N drafters.
 """
@@ -23,10 +23,10 @@ from drafterforge.router.features import NUM_TAPS, POOLING, TextEncoder, prompt_
 from drafterforge.router.net import RouterNet
 
 SCHEMA_VERSION = 1
-KINDS = ("target", "text")  # the target's own prompt features | a text encoder's
+KINDS = ("target", "text")  # features of the target | of a text encoder
 WEIGHTS, SPEC = "router.safetensors", "router.json"
-SCHEDULER = "policy.json"  # what a tree scheduler has in its place
-WIDEST = 1 << 20  # of a layer
+SCHEDULER = "policy.json"  # a tree scheduler has this file instead
+WIDEST = 1 << 20  # largest width of a layer
 GENERALIST = "general"
 AGAIN = "type `drafterforge train-policy policy=router overwrite=true`"
 
@@ -45,7 +45,7 @@ _TYPES = {
 
 
 class Router:
-    """Prompt to probabilities over labels, which are names of drafters or domains."""
+    """Maps a prompt to probabilities over labels, which are names of drafters or domains."""
 
     def __init__(
         self,
@@ -56,25 +56,29 @@ class Router:
         target_fingerprint: str = "",
         encoder: TextEncoder | None = None,
     ) -> None:
-        """target, target_fingerprint: whose prompt features the net reads; encoder: whose it reads instead."""
+        """target, target_fingerprint: the target whose features the net reads.  encoder: read its features instead."""
         self.net, self.labels, self.encoder = net.eval().requires_grad_(False), check_labels(labels), encoder
         self.target, self.target_fingerprint = target, target_fingerprint
         if net.num_labels != len(self.labels):
-            raise ConfigError(f"the router's net tells {net.num_labels} labels apart, but {len(self.labels)} are named")
+            raise ConfigError(
+                f"the router's network has {net.num_labels} labels, but {len(self.labels)} names were given"
+            )
         if encoder is not None and net.width != encoder.width:
-            raise ConfigError(f"the router's net reads {net.width} features, but {encoder.source} has {encoder.width}")
+            raise ConfigError(
+                f"the router's network reads {net.width} features, but {encoder.source} has {encoder.width}"
+            )
 
     @property
     def kind(self) -> str:
-        """Of its features, one of `KINDS`."""
+        """The kind of its features, one of `KINDS`."""
         return "target" if self.encoder is None else "text"
 
     def pooled(self, prompt: Tensor | str) -> Tensor:
-        """What the net reads, [F] float32, of the target's features [P, 3H] or of a text."""
+        """The network's input, [F] float32, from the target's features [P, 3H] or a text."""
         if isinstance(prompt, str) != (self.kind == "text"):
-            wanted = "texts" if self.kind == "text" else "the target's prompt features"
+            inputs = "texts" if self.kind == "text" else "the target's prompt features"
             raise ConfigError(
-                f"this router reads {wanted}, got {type(prompt).__name__}; train one with router.features=..."
+                f"this router reads {inputs}, got {type(prompt).__name__}; train one with router.features=..."
             )
         if isinstance(prompt, str):
             return self.encoder(prompt)
@@ -86,45 +90,44 @@ class Router:
 
     @torch.no_grad()
     def probabilities(self, prompt: Tensor | str) -> np.ndarray:
-        """Calibrated probability of every label, [L], for the target's features [P, 3H] of a prompt, or its text."""
+        """Calibrated probabilities of the labels, [L].  prompt: the target's features [P, 3H], or a text."""
         pooled = self.pooled(prompt).to(self.net.mean.device)
         return self.net.probabilities(pooled[None])[0].double().cpu().numpy()
 
-    def law_for(self, drafters: Sequence[str]) -> np.ndarray:
-        """Share of each label's probability that goes to each drafter of a pool, [L, N]; rows sum to one.
+    def label_shares(self, drafters: Sequence[str]) -> np.ndarray:
+        """Share of each label's probability that each drafter of a pool gets, [L, N]; rows sum to 1.
 
-        A label that names a drafter gives it all, or to the one that it names with retrieval in its trees; any other
-        gives all to the generalist if there is one, else the same to every drafter.
+        The drafter that a label names gets all of it; if it is not in the pool, its hybrid with retrieval does.  Other
+        labels give all to the generalist, or equal shares to all drafters of a pool without one.
         """
-        given, drafters = list(drafters), list(drafters)
-        for place, name in enumerate(given):
-            drafters[place] = name if domain_of(name) in given else domain_of(name)
+        names = list(drafters)
+        drafters = [name if domain_of(name) in names else domain_of(name) for name in names]
         if not drafters or not {*self.labels, GENERALIST} & set(drafters):
             raise ConfigError(
-                f"the router knows {', '.join(self.labels)}, but the pool has {', '.join(given) or 'no drafter'}; "
-                "name drafters that the router was trained for, or train it on this pool's"
+                f"the router knows {', '.join(self.labels)}, but the pool has {', '.join(names) or 'no drafter'}; "
+                "take drafters that the router was trained for, or train a router for this pool"
             )
         shares = np.zeros((len(self.labels), len(drafters)))
         for row, label in enumerate(self.labels):
-            heir = label if label in drafters else GENERALIST
-            if heir in drafters:
-                shares[row, drafters.index(heir)] = 1.0
+            drafter = label if label in drafters else GENERALIST
+            if drafter in drafters:
+                shares[row, drafters.index(drafter)] = 1.0
             else:
                 shares[row] = 1.0 / len(drafters)
         return shares
 
-    def law(self, prompt: Tensor | str, drafters: Sequence[str]) -> np.ndarray:
-        """Probability of each drafter of a pool for a prompt, [N]: what `Routed` takes, or a selector's prior."""
-        return self.probabilities(prompt) @ self.law_for(drafters)
+    def drafter_probs(self, prompt: Tensor | str, drafters: Sequence[str]) -> np.ndarray:
+        """Probability of each drafter of a pool for a prompt, [N]: `Routed` follows it, learners take it as prior."""
+        return self.probabilities(prompt) @ self.label_shares(drafters)
 
     def advice(self, tokens: Sequence[int], features: Tensor, drafters: Sequence[str], tokenizer: Any) -> np.ndarray:
-        """As `law`, [N], for a prompt's token ids and the target's features of them [P, 3H], whichever it reads."""
-        return self.law(features if self.kind == "target" else request_of(tokenizer, tokens), drafters)
+        """As `drafter_probs`, [N], from a prompt's token ids and the target's features of them, [P, 3H]."""
+        return self.drafter_probs(features if self.kind == "target" else request_of(tokenizer, tokens), drafters)
 
     # --- files ---------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Write `router.safetensors` and `router.json` into an existing folder; an encoder is named, not copied."""
+        """Write `router.safetensors` and `router.json` into a folder; an encoder is referenced, not copied."""
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.net.state_dict().items()}
         save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
         spec = {
@@ -143,34 +146,33 @@ class Router:
 
     @classmethod
     def load(cls, folder: Path, target_fingerprint: str | None = None, encoder: str = "") -> Router:
-        """The router in `folder`, checked against the target it is to serve.
+        """Load the router in `folder`, and check that it fits the target.
 
-        encoder: where the text encoder is now, if not where it was in training.
-        Raises ArtifactError on files that are damaged, newer, or made for another target or encoder.
+        encoder: folder or hub id of the text encoder, if it has moved since training.
+        Raises ArtifactError if files are damaged, newer, or made for another target or encoder.
         """
         folder = Path(folder)
         spec = _read_spec(folder / SPEC)
-        ours = spec["kind"] == "text" or target_fingerprint in (None, spec["target_fingerprint"])
-        if not ours:
+        if spec["kind"] == "target" and target_fingerprint not in (None, spec["target_fingerprint"]):
             raise ArtifactError(
                 f"{folder} reads features of target {quote(spec['target'])} with fingerprint "
                 f"{shorten(spec['target_fingerprint'])}, but this target has fingerprint {target_fingerprint}; {AGAIN}"
             )
-        with torch.device("meta"):  # what is described is compared with what is stored before it costs memory
+        with torch.device("meta"):  # the description is compared with the stored tensors before memory is allocated
             net = RouterNet(spec["width"], len(spec["labels"]), spec["hidden"])
         _read_weights(folder / WEIGHTS, net)
-        opened = TextEncoder.open(encoder or spec["encoder"]) if spec["kind"] == "text" else None
-        if opened is not None and opened.fingerprint != spec["encoder_fingerprint"]:
+        reader = TextEncoder.open(encoder or spec["encoder"]) if spec["kind"] == "text" else None
+        if reader is not None and reader.fingerprint != spec["encoder_fingerprint"]:
             raise ArtifactError(
                 f"{folder} reads the encoder {shorten(spec['encoder'])} with fingerprint "
-                f"{shorten(spec['encoder_fingerprint'])}, but {opened.source} has {opened.fingerprint}; {AGAIN}"
+                f"{shorten(spec['encoder_fingerprint'])}, but {reader.source} has {reader.fingerprint}; {AGAIN}"
             )
         targets = {key: spec[key] for key in ("target", "target_fingerprint")}
-        return cls(net, spec["labels"], encoder=opened, **targets)
+        return cls(net, spec["labels"], encoder=reader, **targets)
 
 
 def check_labels(labels: Sequence[str]) -> list[str]:
-    """The labels, if there are at least two different names."""
+    """The labels; ConfigError unless they are at least two, all different."""
     labels = list(labels)
     if not all(isinstance(label, str) for label in labels) or len(labels) < 2 or len(set(labels)) != len(labels):
         raise ConfigError(f"a router needs at least two labels, each once, got {shorten(labels)}")
@@ -180,13 +182,15 @@ def check_labels(labels: Sequence[str]) -> list[str]:
 def _read_spec(path: Path) -> dict:
     if not path.exists() and (path.parent / SCHEDULER).exists():
         raise ConfigError(
-            f"{path.parent} is a tree scheduler and no router; type pool.scheduler={path.parent.name}, or "
+            f"{path.parent} is a tree scheduler, not a router; type pool.scheduler={path.parent.name}, or "
             "drafterforge train-policy policy=router for a router"
         )
     try:
         spec = read_json(path)
     except ArtifactError as error:
-        raise ArtifactError(f"{path.parent} is no readable router ({error}); wanted {SPEC} and {WEIGHTS}") from None
+        raise ArtifactError(
+            f"{path.parent} is no readable router ({error}); it must hold {SPEC} and {WEIGHTS}"
+        ) from None
     version = spec.get("schema_version") if isinstance(spec, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise ArtifactError(
@@ -207,22 +211,29 @@ def _read_spec(path: Path) -> dict:
         shape = f"kind {quote(spec['kind'])}, width {spec['width']}, hidden {spec['hidden']}"
         raise ArtifactError(f"{path} is damaged ({shape}); {AGAIN}")
     if spec["kind"] == "target" and spec["pooling"] != POOLING:
-        raise ArtifactError(f"{path} was trained on pooling {spec['pooling']}, but this is {POOLING}; {AGAIN}")
+        raise ArtifactError(
+            f"{path} was trained with pooling {spec['pooling']}, but this version has {POOLING}; {AGAIN}"
+        )
     return spec
+
+
+def _describe(tensor: Tensor) -> list[Any]:
+    return [*tensor.shape, str(tensor.dtype)]
 
 
 def _read_weights(path: Path, net: RouterNet) -> None:
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise ArtifactError(f"{path.parent} is no readable router ({error}); wanted {SPEC} and {WEIGHTS}") from None
-    wanted = net.state_dict()
-    if odd := sorted(wanted.keys() ^ tensors.keys()):
+        raise ArtifactError(
+            f"{path.parent} is no readable router ({error}); it must hold {SPEC} and {WEIGHTS}"
+        ) from None
+    expected = net.state_dict()
+    if odd := sorted(expected.keys() ^ tensors.keys()):
         raise ArtifactError(f"{path} has missing or unexpected tensors: {shorten(', '.join(odd), 300)}; {AGAIN}")
     for name, tensor in tensors.items():
-        if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
-            found, asked = ([*one.shape, str(one.dtype)] for one in (tensor, wanted[name]))
-            raise ArtifactError(f"{path}: {name} is {found}, wanted {asked}; {AGAIN}")
+        if tensor.shape != expected[name].shape or tensor.dtype != expected[name].dtype:
+            raise ArtifactError(f"{path}: {name} is {_describe(tensor)}, wanted {_describe(expected[name])}; {AGAIN}")
         if not torch.isfinite(tensor).all():
             raise ArtifactError(f"{path}: {name} is not finite; {AGAIN}")
     if not (tensors["std"].min() > 0 and tensors["temperature"] > 0):

@@ -1,4 +1,4 @@
-"""Which drafter drafts next: fixed rules, learners of full information, bandits.  NumPy alone."""
+"""Selectors of the next cycle's drafter: fixed rules, learners of full information, bandits; NumPy only."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from drafterforge.selectors.base import Choice, Context, Evaluation, Feedback, N
 from drafterforge.selectors.registry import (
     advised,
     check_options,
-    heeds_advice,
     kind_of,
     learner,
     names,
     register,
     selector,
+    takes_advice,
     wants_divergence,
 )
 
@@ -24,11 +24,11 @@ __all__ = [
     "Selector",
     "advised",
     "check_options",
-    "heeds_advice",
     "kind_of",
     "learner",
     "names",
     "register",
     "selector",
+    "takes_advice",
     "wants_divergence",
 ]

@@ -1,4 +1,4 @@
-"""What bandits share: a reward in [0, 1] of the drafter that was played, and of no other."""
+"""Bandits: selectors that see a reward in [0, 1] of the selected drafter only."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from drafterforge.errors import DrafterforgeError
 from drafterforge.selectors.base import Feedback, Needs, Selector, one_of
 from drafterforge.selectors.estimators import geometric_length, length_loss
-from drafterforge.selectors.laws import measured
+from drafterforge.selectors.probabilities import measured
 
 REWARDS = ("efficiency", "divergence")
 
 
 class Bandit(Selector):
-    """Learns from the cycles it ran."""
+    """A selector that learns from the reward of each cycle."""
 
     def __init__(self, drafters: Sequence[str], depth: int, *, reward: str = "efficiency", **shared: Any) -> None:
         """reward: `efficiency`, accepted tokens over `depth`, or `divergence`, MetaSD's mean of 1 - TV."""
@@ -27,27 +27,27 @@ class Bandit(Selector):
         self.reset()
 
     def observe(self, feedback: Feedback) -> None:
-        """Learn from the cycle, unless it drafted nothing."""
+        """Learn from the reward of a cycle that drafted."""
         if feedback.depth > 0:
             self.learn(feedback.drafter, self.reward_of(feedback))
 
     @abstractmethod
     def learn(self, drafter: int, reward: float) -> None:
-        """A cycle of `drafter` brought `reward`, in [0, 1]."""
+        """Learn from a cycle of `drafter` with `reward`, in [0, 1]."""
 
     def reward_of(self, feedback: Feedback) -> float:
-        """The reward of a cycle; with costs, its pace as a share of the best possible.
+        """The reward of a cycle; with costs, its tokens per second as a share of the best possible.
 
-        A drafter of fewer levels than the deepest has that much less to win.
+        Accepted tokens are divided by the levels of the deepest drafter, so a shallower drafter cannot reach 1.
         """
         if self.reward == "divergence":
             if feedback.divergence is None or feedback.divergence != feedback.divergence:
-                raise DrafterforgeError(f"{self.name} needs a divergence in every cycle, got {feedback.divergence!r}")
+                raise DrafterforgeError(f"{self.name} needs the divergence of every cycle, got {feedback.divergence!r}")
             share = float(measured(feedback.divergence, "divergence"))
         else:
             if not 1 <= feedback.accept_length <= feedback.depth + 1:
                 raise DrafterforgeError(
-                    f"a cycle of depth {feedback.depth} cannot emit {feedback.accept_length} tokens: 1 .. depth + 1"
+                    f"a cycle of depth {feedback.depth} emits 1 to depth + 1 tokens, got {feedback.accept_length}"
                 )
             share = (feedback.accept_length - 1) / self.depth
         if self.costs is None:

@@ -1,4 +1,4 @@
-"""What a selector sees, says and keeps.  Axes: N drafters of the pool, n committed positions.
+"""The interface of selectors.  Axes: N drafters of the pool, n committed positions.
 
 A selector serves one request at a time: `begin`, then `select` and `observe` once per cycle, then `end`.
 """
@@ -13,28 +13,28 @@ from typing import Any
 import numpy as np
 
 from drafterforge.errors import ConfigError, quote
-from drafterforge.selectors.laws import best_of, draw, one_hot, restricted
 from drafterforge.selectors.memory import Memory
-from drafterforge.selectors.naming import keyword_options, known, pool_names
+from drafterforge.selectors.naming import keyword_options, pool_names, require_name
+from drafterforge.selectors.probabilities import best_of, draw, one_hot, restricted
 
 STATE_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What the runtime has to measure for a selector."""
+    """Measurements that a selector needs from the runtime."""
 
     evaluation: bool = False  # the pool pass: gamma and accepted of every drafter at every committed position
-    divergence: bool = False  # block divergence of the chosen drafter's draft
+    divergence: bool = False  # block divergence of the selected drafter's draft
 
 
 @dataclass(frozen=True)
 class Context:
-    """What is known before a cycle."""
+    """What a selector knows before a cycle."""
 
     cycle: int  # cycles of this request so far
     num_tokens: int  # tokens of the answer so far
-    mask: np.ndarray | None = None  # [N] bool: drafters that may be chosen now; None: all
+    mask: np.ndarray | None = None  # [N] bool: drafters that may be selected; None: all
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Choice:
     """The drafter of the next cycle."""
 
     drafter: int
-    probs: np.ndarray  # [N] the law it was drawn from; one-hot for a rule that has no better one
+    probs: np.ndarray  # [N] distribution it was drawn from; one-hot for a deterministic rule
 
 
 @dataclass(frozen=True)
@@ -51,24 +51,24 @@ class Evaluation:
 
     start: int
     gamma: np.ndarray  # [N, n] probability that a token of the target is accepted from the drafter; NaN: not evaluated
-    accepted: np.ndarray  # [N, n] the same for the token that was emitted: 0 or 1 for trees, min(1, q / p) for chains
+    accepted: np.ndarray  # [N, n] the same for the emitted token: 0 or 1 for trees, min(1, q / p) for chains
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """What a cycle showed."""
+    """The outcome of a cycle."""
 
     drafter: int
     position: int  # absolute position of the first token the cycle emitted
     accept_length: int  # tokens emitted, bonus included, before any cut at the answer's end; in [1, depth + 1]
-    depth: int  # levels drafted; 0: nothing was drafted
+    depth: int  # levels drafted; 0: none
     ended: bool = False  # the answer ended in this cycle
-    divergence: float | None = None  # mean of 1 - TV over the chosen drafter's draft, if `Needs.divergence`
+    divergence: float | None = None  # mean of 1 - TV over the selected drafter's draft, if `Needs.divergence`
     evaluation: Evaluation | None = None
 
 
 class Selector(Memory, ABC):
-    """Picks the drafter of every cycle; the output does not depend on it, only the speed does."""
+    """Selects the drafter of every cycle, which affects only speed, never the output."""
 
     name = "selector"
     needs = Needs()
@@ -83,15 +83,15 @@ class Selector(Memory, ABC):
         costs: Sequence[float] | None = None,
         levels: Sequence[int] | None = None,
     ) -> None:
-        """drafters: names, [N].  depth: most levels a cycle drafts.  carry: keep what was learned between requests.
+        """drafters: names, [N].  depth: most levels that a cycle drafts.  carry: keep state between requests.
 
-        costs: seconds per cycle of each drafter, [N]; with them tokens per second count, not tokens per cycle.
-        levels: that each drafter drafts, [N], where some draft fewer than `depth`.
+        costs: seconds per cycle of each drafter, [N]; given, tokens per second are maximised, not tokens per cycle.
+        levels: that each drafter drafts, [N], if some draft fewer than `depth`.
         """
         self.drafters = pool_names(drafters)
         self.num_drafters = len(self.drafters)
-        self.depth = whole("depth", depth, 1)
-        self.seed, self.carry = whole("seed", seed, 0), flag("carry", carry)
+        self.depth = whole_number("depth", depth, 1)
+        self.seed, self.carry = whole_number("seed", seed, 0), flag("carry", carry)
         self.costs = None if costs is None else np.array([_cost(cost) for cost in costs])
         if self.costs is not None and len(self.costs) != self.num_drafters:
             raise ConfigError(f"costs needs a number for each of {self.num_drafters} drafters, got {len(self.costs)}")
@@ -101,20 +101,20 @@ class Selector(Memory, ABC):
         self.options: dict[str, Any] = {}
         self.requests = 0
         self.rng = np.random.default_rng([self.seed, 0])
-        self.played = one_hot(0, self.num_drafters)
-        self.advice: np.ndarray | None = None  # a router's law for the request, [N]
+        self.played_probs = one_hot(0, self.num_drafters)  # distribution of the last choice, [N]
+        self.advice: np.ndarray | None = None  # a router's probabilities for the request, [N]
 
     @classmethod
     def option_names(cls, **preset: Any) -> list[str]:
-        """Options beside the shared `seed`, `carry` and `costs`; `preset` are those that the selector's name sets."""
+        """Options of this selector, without the shared ones.  preset: options that the selector's name sets."""
         return keyword_options(cls, Selector)
 
-    def advise(self, law: np.ndarray) -> None:
-        """Hear what a router makes of the next request, [N], before it begins."""
-        self.advice = np.array(law, dtype=np.float64)
+    def advise(self, probs: np.ndarray) -> None:
+        """Take a router's probabilities for the next request, [N]; called before `begin`."""
+        self.advice = np.array(probs, dtype=np.float64)
 
     def begin(self, prompt_tokens: Sequence[int] | None = None, seed: int | None = None) -> None:
-        """Start a request; its draws depend on its seed alone, or on its number if it has none."""
+        """Start a request; its draws depend on its seed alone, or, without one, on its number."""
         self.requests += 1
         self.rng = np.random.default_rng([self.seed, self.requests] if seed is None else seed)
         if not self.carry:
@@ -125,13 +125,13 @@ class Selector(Memory, ABC):
         """The drafter of the next cycle."""
 
     def observe(self, feedback: Feedback) -> None:
-        """Learn from the cycle just run."""
+        """Learn from the last cycle."""
 
     def end(self) -> None:
-        """The request is over."""
+        """End the request."""
 
     def allowed(self, context: Context) -> np.ndarray:
-        """Drafters that may be chosen, [N] bool; at least one."""
+        """Drafters that may be selected, [N] bool; at least one."""
         if context.mask is None:
             return np.ones(self.num_drafters, dtype=bool)
         mask = np.asarray(context.mask, dtype=bool)
@@ -140,36 +140,36 @@ class Selector(Memory, ABC):
         return mask
 
     def best(self, scores: np.ndarray, context: Context) -> Choice:
-        """The allowed drafter of the highest score [N]."""
+        """The allowed drafter with the highest score [N]."""
         drafter = best_of(scores, self.allowed(context))
-        return self._chosen(drafter, one_hot(drafter, self.num_drafters))
+        return self._choice(drafter, one_hot(drafter, self.num_drafters))
 
-    def from_law(self, weights: np.ndarray, context: Context, rule: str) -> Choice:
-        """The likeliest allowed drafter, or one drawn, as `rule` says (argmax, sample), of a law [N]."""
+    def from_probs(self, weights: np.ndarray, context: Context, rule: str) -> Choice:
+        """An allowed drafter by weights [N].  rule: `argmax` takes the likeliest, `sample` draws one."""
         allowed = self.allowed(context)
         probs = restricted(weights, allowed)
-        return self._chosen(best_of(probs, allowed) if rule == "argmax" else draw(probs, self.rng), probs)
+        return self._choice(best_of(probs, allowed) if rule == "argmax" else draw(probs, self.rng), probs)
 
-    def _chosen(self, drafter: int, probs: np.ndarray) -> Choice:
-        self.played = probs
+    def _choice(self, drafter: int, probs: np.ndarray) -> Choice:
+        self.played_probs = probs
         return Choice(drafter, probs)
 
     def add_drafter(self, name: str | None = None, cost: float | None = None, levels: int | None = None) -> None:
-        """One more drafter joins the pool; `cost` is needed where the others have one."""
+        """Add a drafter to the pool.  cost: its seconds per cycle, needed if the others have costs."""
         drafters = pool_names([*self.drafters, f"drafter {self.num_drafters}" if name is None else name])
         if self.costs is not None:
             self.costs = np.append(self.costs, _cost(cost))
         super().add_drafter()
         self.levels = np.append(self.levels, self.depth if levels is None else levels)
         self.drafters = drafters
-        self.played = np.append(self.played, 0.0)
+        self.played_probs = np.append(self.played_probs, 0.0)
 
     def remove_drafter(self, index: int) -> None:
-        """Drafter `index` leaves the pool; later ones move up."""
+        """Remove drafter `index`; the indices of later ones decrease by one."""
         super().remove_drafter(index)
         del self.drafters[index]
         self.levels = np.delete(self.levels, index)
-        self.played = np.delete(self.played, index)
+        self.played_probs = np.delete(self.played_probs, index)
         self.costs = None if self.costs is None else np.delete(self.costs, index)
 
     def _kind(self) -> dict[str, Any]:
@@ -178,35 +178,37 @@ class Selector(Memory, ABC):
         return {"version": STATE_VERSION, "selector": self.name, "depth": self.depth, "costs": costs, "options": plain}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides the next choices, as JSON."""
-        own = {"requests": self.requests, "rng": self.rng.bit_generator.state, "played": self.played.tolist()}
-        return self._kind() | own | super().state_dict()
+        """Everything that the next choices depend on, as JSON."""
+        draws = {"requests": self.requests, "rng": self.rng.bit_generator.state, "played": self.played_probs.tolist()}
+        return self._kind() | draws | super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where the selector that `state_dict` was taken of stood."""
+        """Restore what `state_dict` returned."""
         for key, value in self._kind().items():
             if state.get(key) != value:
-                raise ConfigError(f"this state is of a selector with {key} {state.get(key)!r}, wanted {value!r}")
+                raise ConfigError(
+                    f"this state is of a selector with {key} {state.get(key)!r}, but this selector has {value!r}"
+                )
         super().load_state_dict(state)
         self.requests = state["requests"]
         self.rng.bit_generator.state = state["rng"]
-        self.played = np.array(state["played"])
+        self.played_probs = np.array(state["played"])
 
 
 def one_of(option: str, value: object, choices: Sequence[str]) -> str:
-    """The value of an option that takes a word."""
-    return known(value, choices, f"{option} named")
+    """The value of an option that takes one of `choices`."""
+    return require_name(value, choices, f"{option} named")
 
 
 def flag(option: str, value: object) -> bool:
-    """The value of an option that is on or off."""
+    """The value of a boolean option."""
     if not isinstance(value, bool | np.bool_):
         raise ConfigError(f"{option} must be true or false, got {quote(value)}")
     return bool(value)
 
 
-def whole(option: str, value: Any, least: int, most: float = np.inf) -> int:
-    """The value of an option that takes a whole number."""
+def whole_number(option: str, value: Any, least: int, most: float = np.inf) -> int:
+    """The value of an option that takes a whole number in [least, most]."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
         limit = f", at most {most}" if most < np.inf else ""
         raise ConfigError(f"{option} must be a whole number of at least {least}{limit}, got {quote(value)}")
@@ -214,7 +216,7 @@ def whole(option: str, value: Any, least: int, most: float = np.inf) -> int:
 
 
 def at_least(option: str, value: Any, least: float, most: float = np.inf) -> Any:
-    """The value of an option that takes a number of a range."""
+    """The value of an option that takes a number in [least, most]."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not least <= value <= most:
         limit = f", at most {most:g}" if most < np.inf else ""
         raise ConfigError(f"{option} must be at least {least:g}{limit}, got {quote(value)}")
@@ -223,5 +225,5 @@ def at_least(option: str, value: Any, least: float, most: float = np.inf) -> Any
 
 def _cost(cost: Any) -> float:
     if not isinstance(cost, int | float | np.number) or not 0 < cost < np.inf:
-        raise ConfigError(f"costs are the seconds a cycle takes with each drafter, above 0, got {quote(cost)}")
+        raise ConfigError(f"costs are seconds per cycle of each drafter and must be > 0, got {quote(cost)}")
     return float(cost)

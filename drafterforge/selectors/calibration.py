@@ -1,8 +1,8 @@
-"""How much less deep levels accept than the pool pass predicts (our reading; HedgeSpec leaves it open).
+"""Corrects the pool pass for deep levels, which accept less than it predicts (ours; HedgeSpec leaves it open).
 
-The pool pass measures a drafter that sees the target's own features, as at level 1; deeper levels see the drafter's
-own, and a tree keeps fewer children there.  What was accepted at each level, over what was predicted for it, corrects
-that.  Axes: N drafters, K levels.
+The pool pass evaluates a drafter on the target's features, as at level 1; deeper levels draft on the drafter's own
+features, and a tree keeps fewer children there.  The factor of a level is the mean accepted over the mean predicted.
+Axes: N drafters, K levels.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from drafterforge.selectors.memory import Memory
 
 
 class Calibration(Memory):
-    """Running means, per drafter and level, over the levels that its own cycles reached."""
+    """Running means, per drafter and level, over the levels that the drafter's own cycles reached."""
 
     def __init__(self, num_drafters: int, depth: int, rate: float = 0.05) -> None:
         self.num_drafters, self.depth, self.rate = num_drafters, depth, rate
         self.reset()
 
     def blank_rows(self) -> dict[str, Any]:
-        """Running means, [N, K]; one over one until something is known."""
+        """Running means, [N, K]; their first ratio is 1."""
         return {"realised": np.ones(self.depth), "predicted": np.ones(self.depth)}
 
     def blank(self) -> dict[str, Any]:
@@ -32,16 +32,16 @@ class Calibration(Memory):
 
     @property
     def factors(self) -> np.ndarray:
-        """What to multiply predictions with, [N, K]."""
+        """Factors for predictions, [N, K]."""
         return self.realised / np.maximum(self.predicted, 1e-6)
 
-    def played(self, feedback: Feedback) -> None:
-        """Remember how far the cycle came."""
+    def add_cycle(self, feedback: Feedback) -> None:
+        """Remember a cycle until its positions are evaluated."""
         reached = min(feedback.accept_length, feedback.depth, self.depth)
         self.cycles.append([feedback.drafter, feedback.position, feedback.accept_length - 1, reached])
 
     def extend(self, evaluation: Evaluation) -> None:
-        """Compare the cycles that lie in the evaluation with what it predicts for them."""
+        """Compare the cycles inside the evaluation with its predictions."""
         end = evaluation.start + evaluation.gamma.shape[1]
         for drafter, position, accepted, reached in self.cycles:
             if position < evaluation.start or position + reached > end:
@@ -56,6 +56,6 @@ class Calibration(Memory):
         self.cycles = [cycle for cycle in self.cycles if cycle[1] >= end]
 
     def remove_drafter(self, index: int) -> None:
-        """Its cycles go with it."""
+        """Remove drafter `index` and its cycles."""
         super().remove_drafter(index)
         self.cycles = [[i - (i > index), *rest] for i, *rest in self.cycles if i != index]

@@ -1,9 +1,9 @@
-"""Rounds of full information, held back until they are complete.
+"""Delays rounds of full information until they are complete.
 
-Round t asks how a cycle that begins at position t would have gone; that takes the measurements at t .. t + K - 1.
-A chunk shows fewer, unless its drafter was right throughout: judged by the chunk alone, every drafter would be cut
-where the chosen one failed.  So rounds wait, at most 2 K positions, until later chunks have shown the rest.
-Axes: N drafters, K levels, L positions held, R complete rounds.
+Round t scores a cycle that begins at position t, which needs the measurements at t .. t + K - 1.  One cycle measures
+fewer positions unless all its levels are accepted; scored by these alone, every drafter would be cut where the selected
+one failed.  So a round waits, for at most 2 K positions, until later cycles have measured the rest.
+Axes: N drafters, K levels, L measured positions in the queue, R complete rounds.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 
 from drafterforge.errors import DrafterforgeError
 from drafterforge.selectors.base import Evaluation
-from drafterforge.selectors.laws import measured
 from drafterforge.selectors.memory import Memory
+from drafterforge.selectors.probabilities import measured
 
 GRANULARITIES = ("token", "chunk")
 
 
 class Rounds(NamedTuple):
-    """Complete rounds, first position first."""
+    """Rounds, ordered by position."""
 
     positions: np.ndarray  # [R]
     gamma: np.ndarray  # [R, N, K]
     accepted: np.ndarray  # [R, N, K]
-    probs: np.ndarray  # [R, N] the law played in the cycle that emitted the position
+    probs: np.ndarray  # [R, N] distribution of the choice in the cycle that emitted the position
 
 
 class DelayQueue(Memory):
-    """Measurements of a growing answer; at granularity `token` every position starts a round, at `chunk` cycles do."""
+    """Measurements of a growing answer.  granularity: every `token` starts a round, or every cycle (`chunk`)."""
 
     def __init__(self, num_drafters: int, depth: int, granularity: str = "token") -> None:
         self.num_drafters, self.depth, self.granularity = num_drafters, depth, granularity
@@ -42,75 +42,75 @@ class DelayQueue(Memory):
         return {"gamma": np.empty(0), "accepted": np.empty(0)}
 
     def blank(self) -> dict[str, Any]:
-        """Cycles that emitted positions from `start` on: where each began, and the law played in it."""
-        return {"start": 0, "begins": [], "laws": []}
+        """Cycles that emitted positions from `start` on: the first position and the distribution of each."""
+        return {"start": 0, "begins": [], "probs": []}
 
     @property
     def end(self) -> int:
-        """The position after the last one measured."""
+        """The position after the last measured one."""
         return self.start + self.gamma.shape[1]
 
-    def played(self, position: int, probs: np.ndarray) -> None:
-        """A cycle emitted tokens from `position` on; its drafter came from the law `probs` [N]."""
+    def add_cycle(self, position: int, probs: np.ndarray) -> None:
+        """Add a cycle that emitted tokens from `position` on, with its drafter drawn from `probs` [N]."""
         self.begins.append(position)
-        self.laws.append(probs.tolist())
+        self.probs.append(probs.tolist())
 
     def extend(self, evaluation: Evaluation) -> Rounds:
-        """Add measurements; returns the rounds they complete.  Where positions are missing, open rounds are dropped."""
+        """Add measurements; returns the completed rounds.  After a gap in positions, open rounds are dropped."""
         gamma, accepted = measured(evaluation.gamma, "gamma"), measured(evaluation.accepted, "accepted")
         if gamma.ndim != 2 or len(gamma) != self.num_drafters or gamma.shape != accepted.shape:
             raise DrafterforgeError(
-                f"an evaluation of {self.num_drafters} drafters holds [N, n] twice, got {gamma.shape}, {accepted.shape}"
+                f"gamma and accepted must be [{self.num_drafters}, n], got {gamma.shape} and {accepted.shape}"
             )
         if evaluation.start != self.end:
             self.start, self.gamma, self.accepted = evaluation.start, gamma, accepted
         else:
             self.gamma = np.concatenate((self.gamma, gamma), axis=1)
             self.accepted = np.concatenate((self.accepted, accepted), axis=1)
-        stop = max(self.end - self.depth + 1, self.start)  # rounds before it are complete
+        stop = max(self.end - self.depth + 1, self.start)  # rounds that begin before it are complete
         rounds = self._rounds(stop, self.depth)
         self.gamma, self.accepted = self.gamma[:, stop - self.start :], self.accepted[:, stop - self.start :]
         self.start = stop
         past = max(bisect_right(self.begins, stop) - 1, 0)  # the cycle that covers `stop` stays
-        del self.begins[:past], self.laws[:past]
+        del self.begins[:past], self.probs[:past]
         return rounds
 
     def open_rounds(self) -> Rounds:
-        """Rounds that still wait, with what is measured at their first position alone: K = 1."""
+        """Incomplete rounds, with the measurements of their first position: K = 1."""
         return self._rounds(self.end, 1)
 
     def rates(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means of the gamma and of the accepted that are held, [N] each; NaN for a drafter that has none."""
+        """Mean gamma and mean accepted of the measurements in the queue, [N] each; NaN without any."""
         return _means(self.gamma), _means(self.accepted)
 
     def _rounds(self, stop: int, depth: int) -> Rounds:
-        """Rounds that begin before `stop`, of `depth` measurements each."""
-        first = max(self.start, self.begins[0]) if self.begins else stop  # no cycle emitted what comes before
+        """Rounds that begin before `stop`, with `depth` measurements each."""
+        first = max(self.start, self.begins[0]) if self.begins else stop  # positions before it belong to no known cycle
         starts = range(first, stop) if self.granularity == "token" else [t for t in self.begins if first <= t < stop]
         positions = np.array(starts, dtype=int)
         if not len(positions):
             empty = np.empty((0, self.num_drafters, depth))
             return Rounds(positions, empty, empty, empty[..., 0])
-        laws = [self.laws[bisect_right(self.begins, t) - 1] for t in starts]
+        probs = [self.probs[bisect_right(self.begins, t) - 1] for t in starts]
         windows = positions[:, None] - self.start + np.arange(depth)  # [R, K]
         gamma, accepted = (values[:, windows].swapaxes(0, 1) for values in (self.gamma, self.accepted))
-        return Rounds(positions, gamma, accepted, np.array(laws))
+        return Rounds(positions, gamma, accepted, np.array(probs))
 
     def add_drafter(self) -> None:
-        """The newcomer was not measured so far."""
+        """Add a drafter without measurements."""
         unknown = np.full((1, self.gamma.shape[1]), np.nan)
-        self.gamma, self.accepted = (np.concatenate((held, unknown)) for held in (self.gamma, self.accepted))
-        self.laws = [[*law, 0.0] for law in self.laws]
+        self.gamma, self.accepted = (np.concatenate((values, unknown)) for values in (self.gamma, self.accepted))
+        self.probs = [[*probs, 0.0] for probs in self.probs]
         self.num_drafters += 1
 
     def remove_drafter(self, index: int) -> None:
-        """Its measurements go, and its share of the laws."""
+        """Remove drafter `index`, its measurements and probabilities."""
         super().remove_drafter(index)
-        self.laws = [[*law[:index], *law[index + 1 :]] for law in self.laws]
+        self.probs = [[*probs[:index], *probs[index + 1 :]] for probs in self.probs]
 
 
-def _means(held: np.ndarray) -> np.ndarray:
-    """Over what of [N, L] is not NaN, [N]."""
-    there = ~np.isnan(held)
-    counts = there.sum(axis=1)
-    return np.where(counts > 0, np.where(there, held, 0.0).sum(axis=1) / np.maximum(counts, 1), np.nan)
+def _means(values: np.ndarray) -> np.ndarray:
+    """Means of [N, L] without NaN, [N]; NaN in rows of nothing else."""
+    is_measured = ~np.isnan(values)
+    counts = is_measured.sum(axis=1)
+    return np.where(counts > 0, np.where(is_measured, values, 0.0).sum(axis=1) / np.maximum(counts, 1), np.nan)

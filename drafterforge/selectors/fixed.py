@@ -1,4 +1,4 @@
-"""Selectors that learn nothing: one drafter, any drafter, the router's, the best in hindsight.  Axes: N drafters."""
+"""Selectors that do not learn: one drafter, a random one, the router's, the best in hindsight.  Axes: N drafters."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ import numpy as np
 
 from drafterforge.errors import ConfigError
 from drafterforge.selectors.base import Choice, Context, Selector, one_of
-from drafterforge.selectors.laws import one_hot
-from drafterforge.selectors.naming import known
+from drafterforge.selectors.naming import require_name
+from drafterforge.selectors.probabilities import one_hot
 
 DRAWS = ("argmax", "sample")
 
 
 class Static(Selector):
-    """Always the same drafter; where the mask forbids it, the first that is allowed."""
+    """Always one drafter; if the mask excludes it, the first that is allowed."""
 
     def __init__(self, drafters: Sequence[str], depth: int, *, drafter: str | None = None, **shared: Any) -> None:
-        """drafter: its name; by default the first."""
+        """drafter: its name; None: the first of the pool."""
         super().__init__(drafters, depth, **shared)
-        self.drafter = self.drafters[0] if drafter is None else known(drafter, self.drafters, "drafter")
+        self.drafter = self.drafters[0] if drafter is None else require_name(drafter, self.drafters, "drafter")
 
     def select(self, context: Context) -> Choice:
-        """The drafter."""
+        """The drafter, if it is allowed."""
         return self.best(one_hot(self.drafters.index(self.drafter), self.num_drafters), context)
 
     def remove_drafter(self, index: int) -> None:
-        """The drafter itself has to stay."""
+        """Remove drafter `index`; ConfigError for the one that is always selected."""
         if self.drafters[index : index + 1] == [self.drafter]:
-            raise ConfigError(f"drafter {self.drafter!r} is the one this selector always picks; it cannot be removed")
+            raise ConfigError(f"drafter {self.drafter!r} is the one that selector=static selects; it cannot be removed")
         super().remove_drafter(index)
 
 
 class Random(Selector):
-    """Any allowed drafter, all equally likely."""
+    """A random allowed drafter, all equally likely."""
 
     def select(self, context: Context) -> Choice:
-        """A drafter drawn."""
-        return self.from_law(np.ones(self.num_drafters), context, "sample")
+        """A random drafter."""
+        return self.from_probs(np.ones(self.num_drafters), context, "sample")
 
 
 class Routed(Selector):
-    """What a router says of the prompt, for the whole answer."""
+    """The drafter that a router advises for the prompt, in all cycles of the answer."""
 
     def __init__(
         self,
@@ -54,37 +54,39 @@ class Routed(Selector):
         draw: str = "argmax",
         **shared: Any,
     ) -> None:
-        """route: maps the prompt's tokens to a law over drafters [N], or to the index of one; None: ask the router."""
+        """route: maps the prompt's tokens to probabilities [N] or a drafter's index; None: the router's advice."""
         super().__init__(drafters, depth, **shared)
         self.route, self.draw = route, one_of("draw", draw, DRAWS)
         self.reset()
 
     def blank_rows(self) -> dict[str, Any]:
-        """The router's law, [N]; a newcomer gets its share with the next prompt."""
-        return {"law": 0.0}
+        """The prompt's probabilities, [N]; 0 for a new drafter until the next prompt."""
+        return {"prompt_probs": 0.0}
 
     def begin(self, prompt_tokens: Sequence[int] | None = None, seed: int | None = None) -> None:
-        """Ask the router."""
+        """Start a request with the router's probabilities."""
         super().begin(prompt_tokens, seed)
-        answer = self.advice if self.route is None else self.route(prompt_tokens)
-        if answer is None:
+        advice = self.advice if self.route is None else self.route(prompt_tokens)
+        if advice is None:
             raise ConfigError("selector=router needs a router: type pool.router=NAME, or give it route=FUNCTION")
-        if np.ndim(answer) == 0:
-            self.law = one_hot(_index(answer, self.drafters, "route"), self.num_drafters)
+        if np.ndim(advice) == 0:
+            self.prompt_probs = one_hot(_index(advice, self.drafters, "route"), self.num_drafters)
             return
-        self.law = np.array(answer, dtype=np.float64)
-        if self.law.shape != (self.num_drafters,) or not (self.law.min() >= 0 and 0 < self.law.sum() < np.inf):
+        self.prompt_probs = np.array(advice, dtype=np.float64)
+        if self.prompt_probs.shape != (self.num_drafters,) or not (
+            self.prompt_probs.min() >= 0 and 0 < self.prompt_probs.sum() < np.inf
+        ):
             raise ConfigError(
-                f"route must return an index or {self.num_drafters} probabilities, got {self.law.tolist()}"
+                f"route must return an index or {self.num_drafters} probabilities, got {self.prompt_probs.tolist()}"
             )
 
     def select(self, context: Context) -> Choice:
-        """The router's likeliest allowed drafter, or one drawn from its law."""
-        return self.from_law(self.law, context, self.draw)
+        """The likeliest allowed drafter, or one drawn from the probabilities."""
+        return self.from_probs(self.prompt_probs, context, self.draw)
 
 
 class Oracle(Selector):
-    """The best in hindsight, told beforehand: a yardstick.  `hindsight` finds it in a table of losses."""
+    """The best drafter in hindsight, given beforehand, as an upper bound; see `hindsight`."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class Oracle(Selector):
         best: int | str | Sequence[int] | Callable[[Sequence[int] | None], Any],
         **shared: Any,
     ) -> None:
-        """best: a drafter's index or name, or one index per cycle, or a function of the prompt that gives either."""
+        """best: a drafter's index or name, one index per cycle, or a function of the prompt that returns either."""
         super().__init__(drafters, depth, **shared)
         self.source = best
         self.reset()
@@ -102,11 +104,11 @@ class Oracle(Selector):
             self.plan = self._plan(best)
 
     def blank(self) -> dict[str, Any]:
-        """Indices of the drafters to pick, cycle by cycle; the last one stays."""
+        """Index of the drafter of each cycle; the last one also serves all later cycles."""
         return {"plan": [0]}
 
     def begin(self, prompt_tokens: Sequence[int] | None = None, seed: int | None = None) -> None:
-        """Ask for the best drafter of this prompt."""
+        """Start a request with its best drafters."""
         super().begin(prompt_tokens, seed)
         self.plan = self._plan(self.source(prompt_tokens) if callable(self.source) else self.source)
 
@@ -119,14 +121,14 @@ class Oracle(Selector):
         return self.best(one_hot(planned, self.num_drafters), context)
 
     def remove_drafter(self, index: int) -> None:
-        """Later drafters move up; what was planned for this one falls to the first."""
+        """Remove drafter `index`; its cycles go to the first drafter."""
         super().remove_drafter(index)
         self.plan = [0 if entry == index else entry - (entry > index) for entry in self.plan]
 
 
 def _index(drafter: Any, names: list[str], option: str) -> int:
     if isinstance(drafter, str):
-        return names.index(known(drafter, names, "drafter"))
+        return names.index(require_name(drafter, names, "drafter"))
     if drafter != drafter or int(drafter) != drafter or not 0 <= drafter < len(names):
         raise ConfigError(f"{option} must name one of {len(names)} drafters, counted from 0, got {drafter!r}")
     return int(drafter)

@@ -1,4 +1,4 @@
-"""HedgeSpec: after every cycle the pool pass tells what each drafter would have done, and a learner follows it."""
+"""HedgeSpec: after every cycle the pool pass evaluates each drafter, and a learner follows the losses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from drafterforge.selectors.base import Choice, Context, Feedback, Needs, Selector, at_least, flag, one_of, whole
+from drafterforge.selectors.base import Choice, Context, Feedback, Needs, Selector, at_least, flag, one_of, whole_number
 from drafterforge.selectors.calibration import Calibration
 from drafterforge.selectors.delay import GRANULARITIES, DelayQueue, Rounds
 from drafterforge.selectors.estimators import ESTIMATORS, expected_length, geometric_length, length_loss
@@ -16,11 +16,11 @@ from drafterforge.selectors.fixed import DRAWS
 from drafterforge.selectors.learners import LEARNERS, Learner
 
 OBJECTIVES = ("length", "token")
-MOST_PRIOR = 1000  # rounds that a router's law may count for; each is learned when a request begins
+MOST_PRIOR = 1000  # most rounds of a router's advice; each is one update when a request begins
 
 
 class FullInformation(Selector):
-    """A learner fed with complete rounds, each scored against the law that was played in it."""
+    """A learner on complete rounds; its regrets refer to the distribution that each cycle's choice came from."""
 
     def __init__(
         self,
@@ -43,21 +43,21 @@ class FullInformation(Selector):
         levels: Sequence[int] | None = None,
         **learner_options: Any,
     ) -> None:
-        """granularity: every `token` starts a round, or every cycle, `chunk`.  estimator: see `estimators`.
+        """granularity: every `token` starts a round, or every cycle (`chunk`).  estimator: see `estimators`.
 
-        objective: accept `length`, or acceptance of the next `token`.  draw: the likeliest, `argmax`, or a `sample`.
-        calibration: learn how much less deep levels accept, see `calibration`.
-        Ours, where HedgeSpec gives only a title.  hybrid: rounds that still wait count by their first token
-        (with costs, by the length that it and the drafter's mean rate of late make likely).
-        skip: once the learner is this sure and has seen a round, no evaluation is asked for in `skip_cycles` cycles.
-        prior: rounds that a router's law counts for at a request's start.
+        objective: accept `length`, or acceptance of the next `token`.  draw: `argmax` takes the likeliest drafter,
+        `sample` draws one.  calibration: correct deep levels, see `calibration`.
+        hybrid (ours; HedgeSpec only names it): incomplete rounds count by their first position; with costs, by the
+        length estimated from it and the drafter's recent mean rate.
+        skip: once the learner gives a drafter this probability, `skip_cycles` cycles go without evaluation.
+        prior: rounds that a router's advice counts for when a request starts.
         """
         super().__init__(drafters, depth, seed=seed, carry=carry, costs=costs, levels=levels)
         self.objective = one_of("objective", objective, OBJECTIVES)
         self.estimator = one_of("estimator", estimator, ESTIMATORS)
         self.draw = one_of("draw", draw, DRAWS)
-        self.hybrid, self.skip_cycles = flag("hybrid", hybrid), whole("skip_cycles", skip_cycles, 1)
-        self.prior = whole("prior", prior, 0, MOST_PRIOR)
+        self.hybrid, self.skip_cycles = flag("hybrid", hybrid), whole_number("skip_cycles", skip_cycles, 1)
+        self.prior = whole_number("prior", prior, 0, MOST_PRIOR)
         self.skip = None if skip is None else at_least("skip", skip, 0, 1)
         self.learner: Learner = LEARNERS[one_of("learner", learner, list(LEARNERS))](
             self.num_drafters, **learner_options
@@ -71,46 +71,48 @@ class FullInformation(Selector):
 
     @classmethod
     def option_names(cls, **preset: Any) -> list[str]:
-        """The selector's own options and its learner's."""
-        own = [name for name in super().option_names() if name not in ("learner", "seed", "carry", "costs", "levels")]
-        return own + LEARNERS[preset["learner"]].option_names()
+        """Options of the selector and of its learner."""
+        options = [
+            name for name in super().option_names() if name not in ("learner", "seed", "carry", "costs", "levels")
+        ]
+        return options + LEARNERS[preset["learner"]].option_names()
 
     def blank(self) -> dict[str, Any]:
-        """Cycles for which no evaluation is asked."""
-        return {"rest": 0}
+        """Further cycles without evaluation."""
+        return {"cycles_to_skip": 0}
 
     @property
     def needs(self) -> Needs:
-        """An evaluation, unless the learner is sure for now or has nothing to choose between."""
-        return Needs(evaluation=self.rest == 0 and self.num_drafters > 1)
+        """An evaluation, unless it is skipped or the pool has one drafter."""
+        return Needs(evaluation=self.cycles_to_skip == 0 and self.num_drafters > 1)
 
     @property
     def probs(self) -> np.ndarray:
-        """The law to play next, [N]."""
+        """Distribution of the next choice, [N]."""
         if not self.hybrid:
             return self.learner.probs
-        guess = copy(self.learner)
-        waiting = self.queue.open_rounds()
-        self._learn(guess, waiting, self._waiting_losses(waiting))
-        return guess.probs
+        learner = copy(self.learner)
+        rounds = self.queue.open_rounds()
+        self._learn(learner, rounds, self._open_losses(rounds))
+        return learner.probs
 
     def select(self, context: Context) -> Choice:
-        """The likeliest allowed drafter, or one drawn."""
-        return self.from_law(self.probs, context, self.draw)
+        """The likeliest allowed drafter, or one drawn from `probs`."""
+        return self.from_probs(self.probs, context, self.draw)
 
     def observe(self, feedback: Feedback) -> None:
-        """Queue the cycle; learn the rounds that its evaluation completes."""
-        self.rest = max(self.rest - 1, 0)
-        self.queue.played(feedback.position, self.played)
+        """Queue the cycle; learn from the rounds that its evaluation completes."""
+        self.cycles_to_skip = max(self.cycles_to_skip - 1, 0)
+        self.queue.add_cycle(feedback.position, self.played_probs)
         if self.calibration and feedback.depth > 0:
-            self.calibration.played(feedback)
+            self.calibration.add_cycle(feedback)
         if feedback.evaluation is not None:
             rounds = self.queue.extend(feedback.evaluation)
             if self.calibration:
                 self.calibration.extend(feedback.evaluation)
             self._learn(self.learner, rounds, self._losses(rounds))
             if self.skip is not None and len(rounds.positions) and self.learner.probs.max() >= self.skip:
-                self.rest = self.skip_cycles
+                self.cycles_to_skip = self.skip_cycles
         if feedback.ended:
             self.end()
 
@@ -128,16 +130,16 @@ class FullInformation(Selector):
             return 2.0 - length
         return length_loss(geometric_length(length - 1.0, self.levels), self.depth, self.costs)
 
-    def _waiting_losses(self, waiting: Rounds) -> np.ndarray:
-        """Losses [R, N] of open rounds, by what is measured at their first position.
+    def _open_losses(self, rounds: Rounds) -> np.ndarray:
+        """Losses [R, N] of incomplete rounds, estimated from their first position.
 
-        Costs need a length: levels behind the first count with the drafter's mean rate of late, since powers of a
-        single 0 or 1 would make all drafters look alike and the cheapest one best.
+        Costs need a length: levels after the first count with the drafter's recent mean rate.  Powers of the single
+        measured 0 or 1 would make all drafters equal, so the cheapest would win.
         """
         if self.costs is None:
-            return 1.0 - waiting.gamma[..., 0]
+            return 1.0 - rounds.gamma[..., 0]
         sampled = self.estimator == "ratio"
-        first, rates = (waiting.accepted if sampled else waiting.gamma)[..., 0], self.queue.rates()[sampled]
+        first, rates = (rounds.accepted if sampled else rounds.gamma)[..., 0], self.queue.rates()[sampled]
         if self.calibration:
             factors = self.calibration.factors
             first = np.minimum(first * factors[:, 0], 1.0)
@@ -148,10 +150,10 @@ class FullInformation(Selector):
     @staticmethod
     def _learn(learner: Learner, rounds: Rounds, losses: np.ndarray) -> None:
         for loss, probs in zip(losses, rounds.probs, strict=True):
-            learner.update(loss, played=probs, awake=~np.isnan(loss))
+            learner.update(loss, probs, awake=~np.isnan(loss))
 
     def end(self) -> None:
-        """Drop the rounds that never became complete."""
+        """End the request; drops incomplete rounds."""
         self.queue.reset()
         if self.calibration:
             self.calibration.cycles = []
@@ -163,31 +165,31 @@ class FullInformation(Selector):
             part.reset()
 
     def begin(self, prompt_tokens: Sequence[int] | None = None, seed: int | None = None) -> None:
-        """Start a request, without open rounds of the one before."""
+        """Start a request; a router's advice counts for `prior` rounds."""
         super().begin(prompt_tokens, seed)
         self.end()
         if self.advice is not None:
             for _ in range(self.prior):
-                self.learner.update(1.0 - self.advice, played=self.learner.probs)
+                self.learner.update(1.0 - self.advice, self.learner.probs)
 
     def add_drafter(self, name: str | None = None, cost: float | None = None, levels: int | None = None) -> None:
-        """A newcomer starts with the learner's neutral state, and sleeps in the rounds that wait."""
+        """Add a drafter in the learner's neutral state; it sleeps in incomplete rounds."""
         super().add_drafter(name, cost, levels)
         for part in self.parts.values():
             part.add_drafter()
 
     def remove_drafter(self, index: int) -> None:
-        """The others keep what they have."""
+        """Remove drafter `index`; the state of the others stays."""
         super().remove_drafter(index)
         for part in self.parts.values():
             part.remove_drafter(index)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides the next choices, as JSON."""
+        """Everything that the next choices depend on, as JSON."""
         return super().state_dict() | {"parts": {name: part.state_dict() for name, part in self.parts.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where the selector that `state_dict` was taken of stood."""
+        """Restore what `state_dict` returned."""
         super().load_state_dict(state)
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])

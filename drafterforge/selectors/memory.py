@@ -1,4 +1,4 @@
-"""State with a row for every drafter: forgotten, resized, saved as JSON and restored bit for bit."""
+"""State with a row for every drafter, which can be reset, resized, saved as JSON and restored bit for bit."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from drafterforge.errors import ConfigError
 
 
 class Memory:
-    """What a selector, or a part of one, remembers."""
+    """The state of a selector or a part of it."""
 
     num_drafters: int
 
     def blank_rows(self) -> dict[str, Any]:
-        """Attributes that are arrays [N, ...], each with the row of a drafter of which nothing is known."""
+        """Attributes that are arrays [N, ...], each with the row of a new drafter."""
         return {}
 
     def blank(self) -> dict[str, Any]:
-        """Other attributes, each with its first value; JSON holds them all."""
+        """Other attributes, each with its initial value, which JSON can hold."""
         return {}
 
     def reset(self) -> None:
@@ -31,15 +31,15 @@ class Memory:
             setattr(self, name, value)
 
     def add_drafter(self) -> None:
-        """Make room for one more drafter, of which nothing is known."""
+        """Add a drafter with blank rows."""
         self.num_drafters += 1
         for name, row in self.blank_rows().items():
             setattr(self, name, np.concatenate((getattr(self, name), np.array([row], dtype=np.float64))))
 
     def remove_drafter(self, index: int) -> None:
-        """Forget drafter `index`; later ones move up."""
+        """Remove drafter `index`; the indices of later ones decrease by one."""
         if not 0 <= index < self.num_drafters:
-            raise ConfigError(f"no drafter {index} in a pool of {self.num_drafters}; they count from 0")
+            raise ConfigError(f"no drafter {index} in a pool of {self.num_drafters}; the first is 0")
         if self.num_drafters == 1:
             raise ConfigError("the last drafter of a pool cannot be removed")
         self.num_drafters -= 1
@@ -47,7 +47,7 @@ class Memory:
             setattr(self, name, np.delete(getattr(self, name), index, axis=0))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything remembered, as JSON; NaN becomes null."""
+        """The state as JSON; NaN becomes null."""
         rows = {name: _nulls(getattr(self, name)) for name in self.blank_rows()}
         return {
             "num_drafters": self.num_drafters,
@@ -56,10 +56,10 @@ class Memory:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         if state["num_drafters"] != self.num_drafters:
             raise ConfigError(
-                f"this state is of a pool of {state['num_drafters']} drafters, the selector's has {self.num_drafters}"
+                f"this state is of a pool of {state['num_drafters']} drafters, but the selector has {self.num_drafters}"
             )
         for name in self.blank_rows():
             setattr(self, name, np.array(state["rows"][name], dtype=np.float64))

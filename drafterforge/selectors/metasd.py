@@ -11,49 +11,49 @@ from typing import Any
 import numpy as np
 
 from drafterforge.selectors.bandit import Bandit
-from drafterforge.selectors.base import Choice, Context, at_least, whole
+from drafterforge.selectors.base import Choice, Context, at_least, whole_number
 from drafterforge.selectors.ucb import UCB1
 
 
 class MetaSDUCB(UCB1):
-    """mean + beta sqrt(2 ln t / n): UCB1 whose constant is the paper's beta."""
+    """mean + beta sqrt(2 ln t / n): UCB1 with the paper's constant beta."""
 
     def __init__(
         self, drafters: Sequence[str], depth: int, *, beta: float = 1.0, reward: str = "divergence", **shared: Any
     ) -> None:
-        """beta: how much to explore; the paper names no value.  reward: `divergence` or block `efficiency`."""
+        """beta: weight of exploration; the paper gives no value.  reward: `divergence` or block `efficiency`."""
         super().__init__(drafters, depth, c=at_least("beta", beta, 0), reward=reward, **shared)
 
     @classmethod
     def option_names(cls, **preset: Any) -> list[str]:
-        """Those of UCB1, with `beta` in place of `c`."""
+        """Options of UCB1, with `beta` instead of `c`."""
         return [name for name in super().option_names(**preset) if name != "c"]
 
 
 class SequentialHalving(Bandit):
-    """Plays drafters in turns of consecutive cycles, drops the worse half after each phase, and stays with the last.
+    """Plays drafters in turns of consecutive cycles, and drops the worse half after each phase until one is left.
 
-    A phase needs one switch per drafter, which matters where a switch costs a prefill.
+    A phase needs only one switch per drafter, which matters if a switch costs a prefill.
     """
 
     def __init__(
         self, drafters: Sequence[str], depth: int, *, budget: int = 32, reward: str = "divergence", **shared: Any
     ) -> None:
-        """budget: cycles in all before one drafter is left; every phase plays each of its drafters at least once."""
-        self.budget = whole("budget", budget, 1)
+        """budget: cycles until one drafter is left; every phase plays each of its drafters at least once."""
+        self.budget = whole_number("budget", budget, 1)
         super().__init__(drafters, depth, reward=reward, **shared)
 
     def blank_rows(self) -> dict[str, Any]:
-        """Who is left, 0 or 1, and the phase's rewards added up and counted, [N]."""
+        """Whether each drafter is left, 0 or 1, and the sum and count of its rewards in this phase, [N]."""
         return {"left": 1.0, "sums": 0.0, "counts": 0.0}
 
     def turn(self) -> int:
-        """Cycles of each drafter in the present phase."""
+        """Cycles of each drafter in this phase."""
         phases = (self.num_drafters - 1).bit_length()
         return max(self.budget // max(int(self.left.sum()) * phases, 1), 1)
 
     def learn(self, drafter: int, reward: float) -> None:
-        """Add a reward; end the phase once all have had their turn."""
+        """Add a reward; end the phase after the last turn."""
         self.sums[drafter] += reward
         self.counts[drafter] += 1
         rivals = self.left.nonzero()[0]
@@ -65,12 +65,12 @@ class SequentialHalving(Bandit):
             self.left[best] = 1.0
 
     def select(self, context: Context) -> Choice:
-        """The first that is left and has not had its turn; where the mask forbids those, another that is left."""
+        """The first drafter left with cycles to play in this phase; if the mask excludes these, another one left."""
         waiting = self.left * (self.counts < self.turn())
         return self.best(2.0 * waiting + self.left, context)
 
     def remove_drafter(self, index: int) -> None:
-        """Without the last one left, all begin again."""
+        """Remove drafter `index`; if it was the only one left, start again with all."""
         super().remove_drafter(index)
         if not self.left.any():
             self.reset()

@@ -1,4 +1,4 @@
-"""Names a user typed, checked against those that exist."""
+"""Checks of names that users type."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from inspect import Parameter, signature
 from drafterforge.errors import ConfigError, quote, shorten
 
 
-def known(word: object, names: Iterable[str], what: str) -> str:
-    """`word`, which is one of `names`; ConfigError with a suggestion if it is not."""
+def require_name(word: object, names: Iterable[str], what: str) -> str:
+    """Returns `word` if it is one of `names`; else ConfigError with a suggestion."""
     names = list(names)
     if word in names:
         return str(word)
@@ -20,11 +20,11 @@ def known(word: object, names: Iterable[str], what: str) -> str:
 
 
 def pool_names(drafters: Sequence[str]) -> list[str]:
-    """The names of a pool: at least one, all different."""
+    """The names of a pool's drafters; ConfigError if there is none, or one twice."""
     names = [drafters] if isinstance(drafters, str) else list(drafters)
     if not names:
         raise ConfigError("a selector needs at least one drafter, got an empty pool")
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if twice is not None:
         raise ConfigError(f"drafter {quote(twice)} is in the pool twice; give every drafter its own name")
     return names
@@ -32,9 +32,9 @@ def pool_names(drafters: Sequence[str]) -> list[str]:
 
 def keyword_options(kind: type, stop: type) -> list[str]:
     """Keyword arguments of the constructors of `kind` and of its bases before `stop`."""
-    found: dict[str, None] = {}
+    options: dict[str, None] = {}
     for base in kind.__mro__[: kind.__mro__.index(stop)]:
         if "__init__" in vars(base):
             parameters = signature(vars(base)["__init__"]).parameters.values()
-            found |= dict.fromkeys(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
-    return list(found)
+            options |= dict.fromkeys(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
+    return list(options)

@@ -1,4 +1,4 @@
-"""All selectors by name; a new one is one line here."""
+"""All selectors by name; a new selector is one line here."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from drafterforge.selectors.fixed import Oracle, Random, Routed, Static
 from drafterforge.selectors.full_information import FullInformation
 from drafterforge.selectors.learners import LEARNERS, Learner
 from drafterforge.selectors.metasd import MetaSDUCB, SequentialHalving
-from drafterforge.selectors.naming import known
+from drafterforge.selectors.naming import require_name
 from drafterforge.selectors.thompson import Thompson
 from drafterforge.selectors.ucb import UCB1, UCBSpec
 
 SHARED = ("seed", "carry", "costs", "levels")  # options of every selector
-ADVISED_PRIOR = 4  # rounds that a router's law counts for, unless `prior` says otherwise
+ADVISED_PRIOR = 4  # rounds of a router's advice, unless the option `prior` is given
 _SELECTORS: dict[str, tuple[type[Selector], dict[str, Any]]] = {}
 
 
 def register(name: str, kind: type[Selector], **preset: Any) -> None:
-    """Make `kind` known by `name`, with these options unless others are given."""
+    """Register `kind` under `name`, with default options."""
     _SELECTORS[name] = kind, preset
 
 
@@ -49,40 +49,40 @@ register("metasd_halving", SequentialHalving)
 
 
 def names() -> list[str]:
-    """Selectors that exist."""
+    """Names of all selectors."""
     return list(_SELECTORS)
 
 
 def kind_of(name: str) -> tuple[type[Selector], dict[str, Any]]:
-    """The class behind a name, and the options that the name presets."""
-    return _SELECTORS[known(name, _SELECTORS, "selector")]
+    """The class of a name, and the name's default options."""
+    return _SELECTORS[require_name(name, _SELECTORS, "selector")]
 
 
 def check_options(name: str, options: Iterable[str]) -> None:
-    """Refuse a name or an option that does not exist; cheap, so that a typo need not wait for a model."""
+    """Refuse an unknown name or option, without loading anything."""
     kind, preset = kind_of(name)
     allowed = [*kind.option_names(**preset), *SHARED]
     for option in options:
-        known(option, allowed, f"option of {name}")
+        require_name(option, allowed, f"option of {name}")
 
 
-def heeds_advice(name: str) -> bool:
-    """Whether a router's law makes a difference to the selector."""
+def takes_advice(name: str) -> bool:
+    """Whether the selector uses a router's advice."""
     kind, preset = kind_of(name)
     return issubclass(kind, Routed) or "prior" in kind.option_names(**preset)
 
 
 def wants_divergence(name: str, options: Mapping[str, Any]) -> bool:
     """Whether the selector is rewarded by block divergence with these options."""
-    own = {key: value for key, value in options.items() if key not in SHARED}
-    return issubclass(kind_of(name)[0], Bandit) and selector(name, ["one"], 1, **own).needs.divergence
+    options = {key: value for key, value in options.items() if key not in SHARED}
+    return issubclass(kind_of(name)[0], Bandit) and selector(name, ["one"], 1, **options).needs.divergence
 
 
 def advised(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with which a selector heeds a router's advice; ConfigError for one that cannot."""
-    if not heeds_advice(name):
+    """The options of a selector with a router; ConfigError if it takes no advice."""
+    if not takes_advice(name):
         raise ConfigError(
-            f"pool.selector={name} takes no advice, so that pool.router would do nothing; "
+            f"pool.selector={name} takes no advice, so pool.router would have no effect; "
             "type pool.selector=router or pool.selector=hedgespec, or leave pool.router out"
         )
     return dict(options) if issubclass(kind_of(name)[0], Routed) else {"prior": ADVISED_PRIOR} | dict(options)
@@ -99,24 +99,24 @@ def selector(
     levels: Sequence[int] | None = None,
     **options: Any,
 ) -> Selector:
-    """The selector `name` over the drafters named, whose cycles draft at most `depth` levels.
+    """A selector over named drafters, whose cycles draft at most `depth` levels.
 
-    seed: of its draws.  carry: keep what was learned between requests.  costs: seconds per cycle of each drafter; with
-    them it maximises tokens per second.  levels: that each drafter drafts, where some draft fewer than `depth`.
+    seed: of its draws.  carry: keep state between requests.  costs: seconds per cycle of each drafter; given, tokens
+    per second are maximised.  levels: that each drafter drafts, if some draft fewer than `depth`.
     """
     check_options(name, options)
     kind, preset = kind_of(name)
     try:
-        made = kind(drafters, depth, seed=seed, carry=carry, costs=costs, levels=levels, **(preset | options))
+        instance = kind(drafters, depth, seed=seed, carry=carry, costs=costs, levels=levels, **(preset | options))
     except TypeError as error:
         raise ConfigError(f"selector {name}: {error}") from error
-    made.name, made.options = name, preset | options
-    return made
+    instance.name, instance.options = name, preset | options
+    return instance
 
 
 def learner(name: str, num_drafters: int, **options: Any) -> Learner:
-    """The learner `name` alone: `update(losses)` and `probs`."""
-    kind = LEARNERS[known(name, LEARNERS, "learner")]
+    """A learner without a selector: `update(losses)` and `probs`."""
+    kind = LEARNERS[require_name(name, LEARNERS, "learner")]
     for option in options:
-        known(option, kind.option_names(), f"option of {name}")
+        require_name(option, kind.option_names(), f"option of {name}")
     return kind(num_drafters, **options)

@@ -1,4 +1,4 @@
-"""Thompson sampling with a Beta law per drafter.  Axes: N drafters."""
+"""Thompson sampling with a Beta posterior per drafter.  Axes: N drafters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROUNDINGS = ("fractional", "bernoulli")
 
 
 class Thompson(Bandit):
-    """Plays the drafter whose draw from its own law is the highest."""
+    """Selects the drafter with the highest draw from its posterior."""
 
     def __init__(
         self,
@@ -23,21 +23,21 @@ class Thompson(Bandit):
         decay: float = 1.0,
         **shared: Any,
     ) -> None:
-        """rounding: a reward r is r successes, `fractional`, or one with probability r, `bernoulli`.
+        """rounding: a reward r counts as r successes (`fractional`), or as one with probability r (`bernoulli`).
 
-        Only the latter has the guarantee of Agrawal and Goyal (2012).
-        decay: what all laws keep of their distance from Beta(1, 1) with every round.
+        Only `bernoulli` has the guarantee of Agrawal and Goyal (2012).
+        decay: factor of every posterior's distance from Beta(1, 1) in each round.
         """
         self.rounding = one_of("rounding", rounding, ROUNDINGS)
         self.decay = at_least("decay", decay, 0, 1)
         super().__init__(drafters, depth, **shared)
 
     def blank_rows(self) -> dict[str, Any]:
-        """Beta(1, 1): every mean reward is as likely."""
+        """Parameters of the Beta posteriors, [N]; Beta(1, 1) is uniform."""
         return {"alpha": 1.0, "beta": 1.0}
 
     def learn(self, drafter: int, reward: float) -> None:
-        """Add a reward to the drafter's law."""
+        """Add a reward to the drafter's posterior."""
         if self.rounding == "bernoulli":
             reward = float(self.rng.random() < reward)
         if self.decay < 1:
@@ -46,5 +46,5 @@ class Thompson(Bandit):
         self.beta[drafter] += 1 - reward
 
     def select(self, context: Context) -> Choice:
-        """The highest draw."""
+        """The drafter with the highest draw."""
         return self.best(self.rng.beta(self.alpha, self.beta), context)

@@ -1,4 +1,4 @@
-"""Upper confidence bounds: UCB1 with its windows, and BanditSpec's UCBSpec.  Axes: N drafters."""
+"""Upper confidence bounds: UCB1 with windows or discount, and BanditSpec's UCBSpec.  Axes: N drafters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from drafterforge.selectors.bandit import Bandit
-from drafterforge.selectors.base import Choice, Context, at_least, one_of, whole
+from drafterforge.selectors.base import Choice, Context, at_least, one_of, whole_number
 
 WINDOWINGS = ("arm", "rounds")
 
@@ -22,7 +22,7 @@ def ucb1_scores(means: np.ndarray, counts: np.ndarray, rounds: np.ndarray | floa
 def ucbspec_scores(
     means: np.ndarray, counts: np.ndarray, rounds: float, depth: int, delta: float, scale: float = 1.0
 ) -> np.ndarray:
-    """Mean tokens of a cycle and BanditSpec's confidence radius, [..., N]; infinite where n = 0.
+    """Mean tokens of a cycle plus BanditSpec's confidence radius, [..., N]; infinite where n = 0.
 
     The radius is (L / 2) sqrt((1 + n) / n^2 (1 + 2 ln(N t^2 sqrt(1 + n) / delta))).  means, counts: [..., N].
     """
@@ -33,7 +33,7 @@ def ucbspec_scores(
 
 
 class UCB1(Bandit):
-    """Auer, Cesa-Bianchi, Fischer 2002; each drafter once, in order, then the highest bound."""
+    """UCB1 (Auer, Cesa-Bianchi, Fischer 2002): each drafter once, in order, then the highest bound."""
 
     def __init__(
         self,
@@ -46,28 +46,29 @@ class UCB1(Bandit):
         discount: float = 1.0,
         **shared: Any,
     ) -> None:
-        """c: how much to explore.  window: latest rewards that count; 0: all.
+        """c: weight of exploration.  window: number of latest rewards that count; 0: all.
 
-        windowing: `arm`, the window holds each drafter's latest rewards and counts are totals, so that a drafter long
-        unused is not tried again (FlashSpec); or `rounds`, it holds the latest rounds of all, counts included.
-        discount: what a round keeps of its weight with every later one (Garivier, Moulines 2011).
+        windowing: with `arm` the window holds the latest rewards of each drafter, and counts are totals, so a drafter
+        is not tried again merely because it was not used for long (FlashSpec); with `rounds` it holds the latest
+        rounds of all drafters, counts included.
+        discount: factor of a round's weight in each later round (Garivier, Moulines 2011).
         """
         self.c = at_least("c", c, 0)
-        self.window = whole("window", window, 0)
+        self.window = whole_number("window", window, 0)
         self.windowing = one_of("windowing", windowing, WINDOWINGS)
         self.discount = at_least("discount", discount, 0, 1)
         super().__init__(drafters, depth, **shared)
 
     def blank_rows(self) -> dict[str, Any]:
-        """Rewards added up and counted, [N]."""
+        """Sum and count of rewards, [N]."""
         return {"sums": 0.0, "counts": 0.0}
 
     def blank(self) -> dict[str, Any]:
-        """Rounds in all, and the window's: drafter and reward of each, oldest first."""
+        """Number of rounds; drafter and reward of the rounds in the window, oldest first."""
         return {"rounds": 0, "recent": []}
 
     def learn(self, drafter: int, reward: float) -> None:
-        """Add a reward; what leaves the window goes."""
+        """Add a reward; drop the ones that leave the window."""
         self.rounds += 1
         self.sums *= self.discount
         self.counts *= self.discount
@@ -79,10 +80,10 @@ class UCB1(Bandit):
         if self.windowing == "rounds":
             self.recent = self.recent[-self.window :]
         elif sum(played == drafter for played, _ in self.recent) > self.window:
-            del self.recent[next(place for place, (played, _) in enumerate(self.recent) if played == drafter)]
+            del self.recent[next(index for index, (played, _) in enumerate(self.recent) if played == drafter)]
 
     def scores(self) -> np.ndarray:
-        """Upper bounds, [N]."""
+        """Upper confidence bounds, [N]."""
         sums, counts, rounds = self.sums, self.counts, self.rounds
         if self.window:
             drafters, rewards = zip(*self.recent, strict=True) if self.recent else ((), ())
@@ -98,31 +99,31 @@ class UCB1(Bandit):
         return ucb1_scores(means, counts, rounds, self.c)
 
     def select(self, context: Context) -> Choice:
-        """The highest bound."""
+        """The drafter with the highest bound."""
         return self.best(self.scores(), context)
 
     def remove_drafter(self, index: int) -> None:
-        """Its rewards leave the window."""
+        """Remove drafter `index` and its rewards."""
         super().remove_drafter(index)
         self.recent = [[i - (i > index), reward] for i, reward in self.recent if i != index]
 
 
 class UCBSpec(Bandit):
-    """BanditSpec 2025: a bound that holds at all times at once, on tokens per cycle."""
+    """UCBSpec (BanditSpec 2025): an anytime confidence bound on tokens per cycle."""
 
     def __init__(
         self, drafters: Sequence[str], depth: int, *, delta: float = 0.05, scale: float = 1.0, **shared: Any
     ) -> None:
-        """delta: how often the bounds may fail; the paper names none.  scale: of the radius, ours; the paper's is 1."""
+        """delta: probability that the bounds fail; the paper gives none.  scale: of the radius (ours)."""
         self.delta, self.scale = at_least("delta", delta, 1e-300, 1), at_least("scale", scale, 0)
         super().__init__(drafters, depth, **shared)
 
     def blank_rows(self) -> dict[str, Any]:
-        """Rewards added up and counted, [N]."""
+        """Sum and count of rewards, [N]."""
         return {"sums": 0.0, "counts": 0.0}
 
     def blank(self) -> dict[str, Any]:
-        """Rounds seen."""
+        """Number of rounds."""
         return {"rounds": 0}
 
     def learn(self, drafter: int, reward: float) -> None:
@@ -132,6 +133,6 @@ class UCBSpec(Bandit):
         self.counts[drafter] += 1
 
     def select(self, context: Context) -> Choice:
-        """The highest bound."""
+        """The drafter with the highest bound."""
         means = 1.0 + self.depth * self.sums / np.maximum(self.counts, 1.0)
         return self.best(ucbspec_scores(means, self.counts, self.rounds, self.depth, self.delta, self.scale), context)

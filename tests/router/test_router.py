@@ -96,27 +96,27 @@ def test_a_feature_that_never_varied_in_training_cannot_blow_up():
 
 def test_a_label_gives_its_probability_to_its_drafter_else_to_the_generalist_else_to_all_alike():
     made = router()
-    assert made.law_for(["math", "sql", "chat"]).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
-    assert made.law_for(["general", "sql"]).tolist() == [[0, 1], [1, 0], [1, 0]]
-    assert made.law_for(["sql", "retrieval"]).tolist() == [[1, 0], [0.5, 0.5], [0.5, 0.5]]
-    assert made.law_for(["general+retrieval", "sql+retrieval"]).tolist() == [[0, 1], [1, 0], [1, 0]]
-    assert made.law_for(["general", "sql+retrieval", "sql"]).tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0]]
+    assert made.label_shares(["math", "sql", "chat"]).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
+    assert made.label_shares(["general", "sql"]).tolist() == [[0, 1], [1, 0], [1, 0]]
+    assert made.label_shares(["sql", "retrieval"]).tolist() == [[1, 0], [0.5, 0.5], [0.5, 0.5]]
+    assert made.label_shares(["general+retrieval", "sql+retrieval"]).tolist() == [[0, 1], [1, 0], [1, 0]]
+    assert made.label_shares(["general", "sql+retrieval", "sql"]).tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0]]
 
 
 def test_the_law_of_a_pool_is_a_law():
     made, features = router(), torch.randn(7, 3 * HIDDEN)
     for pool in (LABELS, ["general", "sql"], ["retrieval", "math", "other"]):
-        law = made.law(features, pool)
+        law = made.drafter_probs(features, pool)
         assert law.shape == (len(pool),) and law.min() >= 0
         np.testing.assert_allclose(law.sum(), 1.0)
-    np.testing.assert_allclose(made.law(features, LABELS), made.probabilities(features))
+    np.testing.assert_allclose(made.drafter_probs(features, LABELS), made.probabilities(features))
 
 
 def test_a_pool_that_the_router_knows_nothing_of_is_told_in_a_line():
     with pytest.raises(ConfigError, match="knows sql, math, chat, but the pool has retrieval"):
-        router().law_for(["retrieval"])
+        router().label_shares(["retrieval"])
     with pytest.raises(ConfigError, match="no drafter"):
-        router().law_for([])
+        router().label_shares([])
 
 
 @pytest.mark.parametrize("labels", [["sql"], ["sql", "sql", "math"], ["sql", "math"], ["sql", "math", 3]])
@@ -164,7 +164,7 @@ def test_a_router_of_another_target_is_refused(saved):
     ("changes", "told"),
     [
         ({"schema_version": 99}, "schema version 99, but this drafterforge reads up to 1"),
-        ({"pooling": 7}, "was trained on pooling 7"),
+        ({"pooling": 7}, "was trained with pooling 7"),
         ({"labels": None}, "missing or unknown keys: labels"),
         ({"surprise": 1}, "missing or unknown keys: surprise"),
         ({"labels": "sql"}, "labels is no list"),
@@ -273,5 +273,5 @@ def test_an_encoder_that_lacks_weights_is_refused_in_a_line(tmp_path):
     tensors = load_file(path)
     del tensors["encoder.layer.1.output.dense.weight"]
     save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(ArtifactError, match=r"lacks encoder\.layer\.1\.output\.dense\.weight"):
+    with pytest.raises(ArtifactError, match=r"has no weights for encoder\.layer\.1\.output\.dense\.weight"):
         TextEncoder.open(str(tmp_path / "bert"))

@@ -23,7 +23,7 @@ def test_factors_approach_realised_over_predicted_of_the_drafter_that_ran():
         hits = rng.random(DEPTH) < [0.8, 0.4, 0.4]  # the pool pass predicts .8 at every level
         length = int(1 + hits.cumprod().sum())
         feedback = cycle(0, position, length, np.full((2, length), 0.8))
-        known.played(feedback)
+        known.add_cycle(feedback)
         known.extend(feedback.evaluation)
         position += length
     assert known.factors[0] == pytest.approx([1, 0.5, 0.5], abs=0.12)
@@ -38,7 +38,7 @@ def test_late_evaluations_teach_what_prompt_ones_do():
         length = int(rng.integers(1, DEPTH + 2))
         feedback = cycle(number % 2, begin, length, gamma[:, begin : begin + length])
         for known in (prompt, late):
-            known.played(feedback)
+            known.add_cycle(feedback)
         prompt.extend(feedback.evaluation)
         begin += length
         if number % 3 == 2:

@@ -34,7 +34,7 @@ def fed(chunks, granularity="token", every=1):
     for cycle, length in enumerate(chunks):
         end = min(begin + length, POSITIONS)
         if begin < end:
-            queue.played(START + begin, law(begin))
+            queue.add_cycle(START + begin, law(begin))
         begin = end
         if cycle % every == every - 1:
             found += [(*entry, START + end) for entry in zip(*queue.extend(part(sent, end)), strict=True)]
@@ -90,7 +90,7 @@ def test_open_rounds_are_those_that_wait():
 
 def test_a_gap_drops_the_rounds_it_breaks_and_no_others():
     queue, _, _ = fed([5, 3])
-    queue.played(START + 10, law(10))
+    queue.add_cycle(START + 10, law(10))
     rounds = queue.extend(part(10, 15))
     assert rounds.positions.tolist() == [START + 10, START + 11]
     assert np.array_equal(rounds.probs, [law(10)] * 2)
@@ -98,7 +98,7 @@ def test_a_gap_drops_the_rounds_it_breaks_and_no_others():
 
 def test_positions_that_no_cycle_emitted_are_no_rounds():
     queue = DelayQueue(DRAFTERS, DEPTH)
-    queue.played(START + 3, law(3))
+    queue.add_cycle(START + 3, law(3))
     assert queue.extend(part(0, 8)).positions.tolist() == [START + 3, START + 4]
     assert queue.extend(part(8, 8)).positions.tolist() == []
 
@@ -106,14 +106,14 @@ def test_positions_that_no_cycle_emitted_are_no_rounds():
 def test_the_queue_holds_only_what_it_needs():
     queue, _, _ = fed([3] * 20)
     assert queue.gamma.shape == (DRAFTERS, DEPTH - 1)
-    assert len(queue.begins) == len(queue.laws) <= 2
+    assert len(queue.begins) == len(queue.probs) <= 2
 
 
 def test_a_newcomer_was_not_measured_and_one_that_leaves_takes_its_numbers_along():
     queue, _, _ = fed([3])
     queue.add_drafter()
     queue.remove_drafter(0)
-    queue.played(START + 3, law(3))
+    queue.add_cycle(START + 3, law(3))
     moved = [1, 2, 0]  # as if the newcomer were measured like the drafter that left
     rounds = queue.extend(Evaluation(START + 3, GAMMA[moved, 3:8], ACCEPTED[moved, 3:8]))
     assert np.array_equal(rounds.gamma[0, :2], GAMMA[1:, :4])
@@ -122,13 +122,13 @@ def test_a_newcomer_was_not_measured_and_one_that_leaves_takes_its_numbers_along
 
 
 def test_an_evaluation_of_another_pool_is_refused():
-    with pytest.raises(DrafterforgeError, match=r"^an evaluation of 3 drafters holds \[N, n\] twice, got .*$"):
+    with pytest.raises(DrafterforgeError, match=r"^gamma and accepted must be \[3, n\], got .*$"):
         DelayQueue(DRAFTERS, DEPTH).extend(Evaluation(0, np.ones((2, 4)), np.ones((2, 4))))
 
 
 def test_probabilities_out_of_range_are_refused_and_rounding_is_cut():
     queue = DelayQueue(DRAFTERS, 1)
-    queue.played(0, law(0))
+    queue.add_cycle(0, law(0))
     rounds = queue.extend(Evaluation(0, np.full((DRAFTERS, 2), 1 + 1e-6), np.full((DRAFTERS, 2), np.nan)))
     assert (rounds.gamma == 1).all() and np.isnan(rounds.accepted).all()
     with pytest.raises(DrafterforgeError, match=r"^gamma must lie in \[0, 1\], got 1.2 .. 1.2$"):

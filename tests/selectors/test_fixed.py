@@ -25,7 +25,7 @@ def test_static_follows_its_drafter_when_others_leave_and_does_not_let_it_go():
     chooser = make("static", drafter="d2")
     chooser.remove_drafter(0)
     assert picks(chooser) == [1] * 5
-    with pytest.raises(ConfigError, match="'d2' is the one this selector always picks"):
+    with pytest.raises(ConfigError, match="'d2' is the one that selector=static selects"):
         chooser.remove_drafter(1)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from drafterforge.selectors import Context, Feedback, learner
 from drafterforge.selectors.estimators import ESTIMATORS, expected_length, length_loss
-from drafterforge.selectors.learners.normalhedge import normalhedge_law
+from drafterforge.selectors.learners.normalhedge import normalhedge_probs
 from drafterforge.selectors.ucb import ucb1_scores, ucbspec_scores
 from tests.selectors.world import FIXTURES, make
 
@@ -26,7 +26,7 @@ def test_learners_retrace_the_worked_examples(name, example):
         assert made.probs == pytest.approx(row["w"], **EXACT)
         assert abs(made.probs.sum() - 1) < 1e-12 and made.probs.min() >= 0
         if "c" in row:
-            assert normalhedge_law(made.regrets)[1] == pytest.approx(row["c"], **EXACT)
+            assert normalhedge_probs(made.regrets)[1] == pytest.approx(row["c"], **EXACT)
 
 
 def test_estimators_of_the_worked_example():

@@ -31,10 +31,10 @@ def test_the_policy_is_its_learner_fed_round_by_round(granularity, objective, es
     text = Text()
     chooser = make("hedge", granularity=granularity, objective=objective, estimator=estimator, draw="sample", eta=0.4)
     chooser.begin(seed=0)
-    laws, begins, position = [], [], 0
+    distributions, begins, position = [], [], 0
     for cycle in range(30):
         choice = chooser.select(Context(cycle, position))
-        laws.append(choice.probs)
+        distributions.append(choice.probs)
         begins.append(position)
         feedback = text.feedback(choice.drafter, position)
         chooser.observe(feedback)
@@ -47,7 +47,7 @@ def test_the_policy_is_its_learner_fed_round_by_round(granularity, objective, es
         here = slice(start, start + reach)
         length = expected_length(text.gamma[:, here], text.accepted[:, here], estimator)
         loss = length_loss(length, DEPTH) if objective == "length" else 2 - length
-        slow.update(loss, played=laws[np.searchsorted(begins, start, side="right") - 1])
+        slow.update(loss, probs=distributions[np.searchsorted(begins, start, side="right") - 1])
     assert chooser.probs == pytest.approx(slow.probs, rel=1e-12)
 
 
@@ -133,11 +133,11 @@ def test_waiting_rounds_with_costs_know_levels_and_calibration():
     shallow.select(Context(0, 0))
     ones = np.ones((2, 2))
     shallow.observe(Feedback(0, 0, 2, DEPTH, evaluation=Evaluation(0, ones, ones)))
-    losses = shallow._waiting_losses(shallow.queue.open_rounds())
+    losses = shallow._open_losses(shallow.queue.open_rounds())
     assert losses == pytest.approx(np.array([[1 - 2 / 5, 0.0]] * 2))
     shallow.calibration.realised[1, 1:] = 0.5
     length = 2 + 0.5 + 0.25 + 0.125
-    assert shallow._waiting_losses(shallow.queue.open_rounds())[0] == pytest.approx([1 - 2 / 5, 1 - length / 5])
+    assert shallow._open_losses(shallow.queue.open_rounds())[0] == pytest.approx([1 - 2 / 5, 1 - length / 5])
 
 
 def test_hybrid_counts_waiting_rounds_by_their_first_token():

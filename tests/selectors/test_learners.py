@@ -10,8 +10,8 @@ import pytest
 from drafterforge.errors import DrafterforgeError
 from drafterforge.selectors import learner
 from drafterforge.selectors.learners import LEARNERS
-from drafterforge.selectors.learners.adanormalhedge import adanormalhedge_law
-from drafterforge.selectors.learners.squint import squint_law
+from drafterforge.selectors.learners.adanormalhedge import adanormalhedge_probs
+from drafterforge.selectors.learners.squint import squint_probs
 
 EVERY = pytest.mark.parametrize("name", LEARNERS)
 
@@ -105,7 +105,7 @@ def test_squint_with_the_improper_prior_is_its_closed_form():
     regrets = np.array([0.0, 0.3, -1.2, 4.0, 2.0, 0.0, 1.5, -2.0])
     squares = np.array([0.2, 0.5, 3.0, 2.0, 40.0, 0.0, 0.0, 0.0])
     slow = np.array([closed_squint(r, v) for r, v in zip(regrets, squares, strict=True)])
-    assert squint_law(regrets, squares, "improper") == pytest.approx(slow / slow.sum(), rel=1e-9)
+    assert squint_probs(regrets, squares, "improper") == pytest.approx(slow / slow.sum(), rel=1e-9)
 
 
 def test_squint_with_the_uniform_prior_is_a_fine_sum_even_for_large_numbers():
@@ -115,7 +115,7 @@ def test_squint_with_the_uniform_prior_is_a_fine_sum_even_for_large_numbers():
     for rows in (slice(0, 4), slice(4, 6)):
         exponent = eta * regrets[rows] - eta**2 * squares[rows]
         slow = (eta * np.exp(exponent - exponent.max())).sum(axis=1)
-        law = squint_law(regrets[rows, 0], squares[rows, 0])
+        law = squint_probs(regrets[rows, 0], squares[rows, 0])
         assert law == pytest.approx(slow / slow.sum(), rel=1e-6, abs=1e-15)
 
 
@@ -126,5 +126,5 @@ def test_adanormalhedge_is_its_formula_and_uniform_where_that_is_zero():
         return np.exp(np.maximum(regret, 0) ** 2 / (3 * (spreads + 1)))
 
     slow = (phi(regrets + 1) - phi(regrets - 1)) / 2
-    assert adanormalhedge_law(regrets, spreads) == pytest.approx(slow / slow.sum())
-    assert adanormalhedge_law(np.full(3, -5.0), np.full(3, 5.0)).tolist() == [1 / 3] * 3
+    assert adanormalhedge_probs(regrets, spreads) == pytest.approx(slow / slow.sum())
+    assert adanormalhedge_probs(np.full(3, -5.0), np.full(3, 5.0)).tolist() == [1 / 3] * 3

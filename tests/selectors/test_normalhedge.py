@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from drafterforge.selectors import learner
-from drafterforge.selectors.learners.normalhedge import normalhedge_law
+from drafterforge.selectors.learners.normalhedge import normalhedge_probs
 
 REGRETS = st.lists(st.floats(-50, 50), min_size=1, max_size=32).map(np.array)
 QUICK = settings(max_examples=200, deadline=None)
@@ -31,7 +31,7 @@ def bisected(regrets) -> float:
 @QUICK
 @given(REGRETS)
 def test_c_solves_the_equation_inside_its_bracket_as_bisection_does(regrets):
-    weights, c = normalhedge_law(regrets)
+    weights, c = normalhedge_probs(regrets)
     assert abs(weights.sum() - 1) < 1e-12 and weights.min() >= 0
     top = regrets.max()
     if top <= 1e-100:  # whose square is no number
@@ -48,19 +48,19 @@ def test_c_solves_the_equation_inside_its_bracket_as_bisection_does(regrets):
 @given(REGRETS, st.sampled_from([1e-6, 1e-3, 1e3, 1e6]))
 def test_weights_do_not_depend_on_the_scale_of_regrets(regrets, scale):
     assume(not 0 < regrets.max() < 1e-100)  # which scales to a denormal number
-    assert normalhedge_law(scale * regrets)[0] == pytest.approx(normalhedge_law(regrets)[0], rel=1e-9, abs=1e-12)
+    assert normalhedge_probs(scale * regrets)[0] == pytest.approx(normalhedge_probs(regrets)[0], rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("regrets", [[0.0], [0.0, 0.0], [-1.0, -2.0, 0.0]])
 def test_without_positive_regret_the_law_is_uniform(regrets):
-    weights, c = normalhedge_law(np.array(regrets))
+    weights, c = normalhedge_probs(np.array(regrets))
     assert weights.tolist() == [1 / len(regrets)] * len(regrets)
     assert c == 0
 
 
 def test_large_regrets_do_not_overflow():
     for top in (1e2, 1e4, 1e8):
-        weights = normalhedge_law(np.array([top, 0.999 * top, -top, 0.0]))[0]
+        weights = normalhedge_probs(np.array([top, 0.999 * top, -top, 0.0]))[0]
         assert np.isfinite(weights).all() and abs(weights.sum() - 1) < 1e-12
 
 

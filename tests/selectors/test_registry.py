@@ -43,7 +43,7 @@ def refused(*arguments, **options) -> str:
         (("ucb1", POOL, 5), {"window": "long"}, "window must be a whole number of at least 0, got 'long'"),
         (("hedge", POOL, 5), {"hybrid": "no"}, "hybrid must be true or false, got 'no'"),
         (("ucb1", POOL, 5), {"costs": [0.1]}, "costs needs a number for each of 2 drafters, got 1"),
-        (("ucb1", POOL, 5), {"costs": [0.1, 0.0]}, "seconds a cycle takes with each drafter, above 0, got 0.0"),
+        (("ucb1", POOL, 5), {"costs": [0.1, 0.0]}, "seconds per cycle of each drafter and must be > 0, got 0.0"),
     ],
 )
 def test_mistakes_end_in_one_line(arguments, options, words):
@@ -72,7 +72,7 @@ def test_a_new_selector_registers_in_one_line(monkeypatch):
 def test_a_newcomer_needs_a_new_name_and_a_cost_where_others_have_one():
     with pytest.raises(ConfigError, match="twice"):
         make("ucb1").add_drafter("d0")
-    with pytest.raises(ConfigError, match="above 0, got None"):
+    with pytest.raises(ConfigError, match="must be > 0, got None"):
         make("ucb1", costs=[1.0, 1.0, 1.0]).add_drafter()
 
 

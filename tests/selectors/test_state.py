@@ -133,10 +133,10 @@ def test_the_output_does_not_depend_on_who_drafts(name, options):
 def test_a_state_of_another_selector_is_refused_in_one_line():
     state = make("hedge", eta=0.5).state_dict()
     for other, words in (
-        (make("squint"), "selector 'hedge', wanted 'squint'"),
+        (make("squint"), "selector 'hedge', but this selector has 'squint'"),
         (make("hedge", eta=0.6), "'eta': 0.5"),
-        (make("hedge", depth=7, eta=0.5), "depth 4, wanted 7"),
-        (make("hedge", 4, eta=0.5), "a pool of 3 drafters, the selector's has 4"),
+        (make("hedge", depth=7, eta=0.5), "depth 4, but this selector has 7"),
+        (make("hedge", 4, eta=0.5), "a pool of 3 drafters, but the selector has 4"),
     ):
         with pytest.raises(ConfigError) as caught:
             other.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Learners of full information: each turns the losses of all drafters into a law over them."""
+"""Learners of full information: each turns the losses of all drafters into probabilities."""
 
 from __future__ import annotations
 

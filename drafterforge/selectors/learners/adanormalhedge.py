@@ -1,4 +1,4 @@
-"""AdaNormalHedge (Luo, Schapire 2015): no rate, no equation to solve; bounds of first order."""
+"""AdaNormalHedge (Luo, Schapire 2015): no learning rate, no equation to solve; first-order bounds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from drafterforge.selectors.learners.base import Learner
 
 
-def adanormalhedge_law(regrets: np.ndarray, spreads: np.ndarray) -> np.ndarray:
-    """Weights in proportion to Phi(R + 1, C + 1) - Phi(R - 1, C + 1), [..., N]; uniform where all are zero.
+def adanormalhedge_probs(regrets: np.ndarray, spreads: np.ndarray) -> np.ndarray:
+    """Probabilities in proportion to Phi(R + 1, C + 1) - Phi(R - 1, C + 1), [..., N]; uniform where all are 0.
 
     Phi(R, C) = exp([R]_+^2 / 3C).  regrets R and spreads C, the sum of |r|: [..., N].
     """
@@ -22,15 +22,15 @@ def adanormalhedge_law(regrets: np.ndarray, spreads: np.ndarray) -> np.ndarray:
 
 
 class AdaNormalHedge(Learner):
-    """Keeps the sum of |r| beside the regrets."""
+    """AdaNormalHedge; its state also has the sum of |r|."""
 
     def blank_rows(self) -> dict[str, Any]:
         """Regrets and the sum of their absolute values."""
         return {**super().blank_rows(), "spreads": 0.0}
 
-    def law(self) -> np.ndarray:
-        """Weights, [N]."""
-        return adanormalhedge_law(self.regrets, self.spreads)
+    def compute_probs(self) -> np.ndarray:
+        """See `adanormalhedge_probs`."""
+        return adanormalhedge_probs(self.regrets, self.spreads)
 
     def learn(self, regrets: np.ndarray) -> None:
         """Add a round's regrets [N]."""

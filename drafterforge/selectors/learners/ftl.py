@@ -1,16 +1,16 @@
-"""Follow the leader: all weight on the drafter of the smallest loss so far."""
+"""Follow the leader: always the drafter with the smallest total loss."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from drafterforge.selectors.laws import one_hot
 from drafterforge.selectors.learners.base import Learner
+from drafterforge.selectors.probabilities import one_hot
 
 
 class FollowTheLeader(Learner):
-    """As good as any where drafters do not change, without a bound where they do."""
+    """Follow the leader: good if losses are stationary, without a bound if they are not."""
 
-    def law(self) -> np.ndarray:
-        """One-hot, [N]; of equal leaders the first."""
+    def compute_probs(self) -> np.ndarray:
+        """One-hot, [N]; the first of equal leaders."""
         return one_hot(int(self.regrets.argmax()), self.num_drafters)

@@ -1,4 +1,4 @@
-"""NormalHedge (Chaudhuri, Freund, Hsu 2009): no rate to tune."""
+"""NormalHedge (Chaudhuri, Freund, Hsu 2009): no learning rate."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from drafterforge.selectors.learners.base import Learner
 
 MAX_STEPS = 60
-TOLERANCE = 1e-9  # a Newton step this small leaves an error of its square
+TOLERANCE = 1e-9  # relative; a Newton step of this size leaves an error of its square
 
 
-def normalhedge_law(regrets: np.ndarray) -> tuple[np.ndarray, float]:
-    """Weights [N] and the scale c; uniform and 0 where no regret is positive.  regrets: [N].
+def normalhedge_probs(regrets: np.ndarray) -> tuple[np.ndarray, float]:
+    """Probabilities [N] and the scale c; uniform and 0 if no regret is positive.  regrets: [N].
 
     c solves mean exp([R]_+^2 / 2c) = e.  With u = [R]_+ / max [R]_+ and s = max [R]_+^2 / 2c this is
-    ln mean exp(s u^2) = 1, increasing and convex in s: Newton's method from above the root never passes it, and the
-    root lies between 1 and ln(N (e - 1) + 1), where it is when one drafter leads alone.
+    ln mean exp(s u^2) = 1, increasing and convex in s, so Newton's method from above converges monotonically.  The
+    root lies between 1 and ln(N (e - 1) + 1), its value if only one regret is positive.
     """
     num_drafters = len(regrets)
     top = float(regrets.max())
@@ -40,8 +40,8 @@ def normalhedge_law(regrets: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 class NormalHedge(Learner):
-    """Drafters that the law played beat have weight zero, and are measured all the same."""
+    """NormalHedge; drafters without positive regret have probability 0, but are still evaluated."""
 
-    def law(self) -> np.ndarray:
-        """Weights, [N]."""
-        return normalhedge_law(self.regrets)[0]
+    def compute_probs(self) -> np.ndarray:
+        """See `normalhedge_probs`."""
+        return normalhedge_probs(self.regrets)[0]

@@ -1,4 +1,4 @@
-"""Squint (Koolen, van Erven 2015): a prior over rates; bounds of second order."""
+"""Squint (Koolen, van Erven 2015): a prior over learning rates; second-order bounds."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from drafterforge.selectors.learners.base import Learner
 
 PRIORS = ("uniform", "improper")
 NODES, NODE_WEIGHTS = np.polynomial.legendre.leggauss(48)  # on [-1, 1]
-DROP = 40.0  # what lies this far below the exponent's maximum does not count
+DROP = 40.0  # the integrand is neglected where its exponent is this far below the maximum
 
 
-def squint_law(regrets: np.ndarray, squares: np.ndarray, prior: str = "uniform") -> np.ndarray:
-    """Weights in proportion to the integral of h(eta) exp(eta R - eta^2 V) over eta in [0, 1/2], [..., N].
+def squint_probs(regrets: np.ndarray, squares: np.ndarray, prior: str = "uniform") -> np.ndarray:
+    """Probabilities in proportion to the integral of h(eta) exp(eta R - eta^2 V) over eta in [0, 1/2], [..., N].
 
     h is eta for the uniform prior, 1 for the improper one in 1/eta.  regrets R and squares V, the sum of r^2: [..., N].
     """
-    # Quadrature over the part of [0, 1/2] around the exponent's peak that counts: there it falls by at most DROP.
+    # Quadrature over the part of [0, 1/2] where the exponent is at most DROP below its peak.
     peak = np.clip(np.divide(regrets, 2.0 * squares, out=np.where(regrets > 0, 0.5, 0.0), where=squares > 0), 0.0, 0.5)
     slope = np.abs(regrets - 2.0 * squares * peak)
     reach = 2.0 * DROP / np.maximum(slope + np.sqrt(slope**2 + 4.0 * DROP * squares), 4.0 * DROP)
@@ -34,10 +34,10 @@ def squint_law(regrets: np.ndarray, squares: np.ndarray, prior: str = "uniform")
 
 
 class Squint(Learner):
-    """Keeps the sum of r^2 beside the regrets."""
+    """Squint; its state also has the sum of r^2."""
 
     def __init__(self, num_drafters: int, *, prior: str = "uniform", **shared: Any) -> None:
-        """prior: of the rate, `uniform` on [0, 1/2] or `improper`, in proportion to its inverse."""
+        """prior: of the learning rate, `uniform` on [0, 1/2] or `improper`, in proportion to its inverse."""
         self.prior = one_of("prior", prior, PRIORS)
         super().__init__(num_drafters, **shared)
 
@@ -45,9 +45,9 @@ class Squint(Learner):
         """Regrets and the sum of their squares."""
         return {**super().blank_rows(), "squares": 0.0}
 
-    def law(self) -> np.ndarray:
-        """Weights, [N]."""
-        return squint_law(self.regrets, self.squares, self.prior)
+    def compute_probs(self) -> np.ndarray:
+        """See `squint_probs`."""
+        return squint_probs(self.regrets, self.squares, self.prior)
 
     def learn(self, regrets: np.ndarray) -> None:
         """Add a round's regrets [N]."""
