@@ -81,11 +81,11 @@ def time_verification(target: Target, context: int, repeats: int) -> dict[int, f
     tokens = torch.arange(context, device=target.device)[None] + 100
     seconds: dict[int, list[float]] = {count: [] for count in NODE_COUNTS}
     with torch.inference_mode():
-        cache.place(0, context)
+        cache.set_slots(0, context)
         target.forward(tokens, torch.arange(context, device=target.device)[None], cache)
         for _ in range(repeats):
             for count in NODE_COUNTS:
-                cache.place(context, count)
+                cache.set_slots(context, count)
                 mask = torch.ones(count, context + count, dtype=torch.bool, device=target.device).tril(context)
                 bias = additive(mask, target.compute_dtype)[None] if count > 1 else None
                 positions = torch.arange(context, context + count, device=target.device)[None]

@@ -175,7 +175,7 @@ def time_cold(target: Target, calls: Sequence[Callable[[], None]], repeats: int)
     times: list[list[float]] = [[] for _ in calls]
     for turn in range(repeats + 3):
         for call, seconds in zip(calls, times, strict=True):
-            cache.place(0, 10)
+            cache.set_slots(0, 10)
             target.logits(target.forward(ids, positions, cache)[0])
             began = time.perf_counter()
             call()

@@ -27,13 +27,13 @@ from drafterforge.targets.load import Target
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
-from drafterforge.tree.merge import Others
+from drafterforge.tree.merge import RetrievalEvidence
 
 if TYPE_CHECKING:
     from drafterforge.data.joined import JoinedAnswers
 
 # draft(rows, growth, retrieval) -> trees of a drafter below the roots of some rows
-DraftRows = Callable[[Sequence[int], Growth, Others], Tree]
+DraftRows = Callable[[Sequence[int], Growth, RetrievalEvidence], Tree]
 
 
 class Drafter:

@@ -17,7 +17,7 @@ from drafterforge.drafters.judging import Judgement, Truth
 from drafterforge.drafters.proposer import JudgedProposer, PromptReader
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
-from drafterforge.tree.merge import Others
+from drafterforge.tree.merge import RetrievalEvidence
 
 
 class DrafterGroup(ABC):
@@ -63,7 +63,7 @@ class DrafterGroup(ABC):
         root: Tensor,
         shape: TreeShape,
         growth: Growth | None = None,
-        retrieval: Others | None = None,
+        retrieval: RetrievalEvidence | None = None,
     ) -> Tree:
         """Trees of one drafter below the roots [B'] of some rows.
 
@@ -147,7 +147,7 @@ class SoloGroup(DrafterGroup):
         root: Tensor,
         shape: TreeShape,
         growth: Growth | None = None,
-        retrieval: Others | None = None,
+        retrieval: RetrievalEvidence | None = None,
     ) -> Tree:
         self.catch_up()
         return self.proposer.draft_rows(rows, root, shape)

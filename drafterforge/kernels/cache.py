@@ -37,59 +37,58 @@ class KeyValueCache:
         self.used = 0  # slots that attention reads
 
     def reserve(self, slots: int) -> None:
-        """Make room for `slots` slots, keeping what is stored."""
-        have = self.data.shape[4]
-        if slots <= have:
-            return
-        self.grow(_in_blocks(max(slots, have + have // 2)))
+        """Make room for at least `slots` slots; stored keys and values stay."""
+        size = self.data.shape[4]
+        if slots > size:
+            self.grow(_in_blocks(max(slots, size + size // 2)))
 
     def grow(self, slots: int) -> None:
-        """Make room for exactly `slots` slots, at least as many as there are, keeping what is stored."""
-        have = self.data.shape[4]
-        if slots == have:
+        """Make room for exactly `slots` slots, no fewer than there are; stored keys and values stay."""
+        size = self.data.shape[4]
+        if slots == size:
             return
-        grown = zeros((*self.data.shape[:4], slots, self.data.shape[5]), self.data)
-        grown[:, :, :, :, :have] = self.data
-        self.data = grown
+        data = zeros((*self.data.shape[:4], slots, self.data.shape[5]), self.data)
+        data[:, :, :, :, :size] = self.data
+        self.data = data
 
     def open_row(self, slots: int) -> None:
-        """Append a row with room for a prompt of so many slots, which is to be read, and for what follows it."""
-        layers, both, batch, heads, have, width = self.data.shape
-        grown = zeros((layers, both, batch + 1, heads, max(have, _in_blocks(slots) + 2 * BLOCK), width), self.data)
-        grown[:, :, :batch, :, :have] = self.data
-        self.data, self.num_opened = grown, self.num_opened + 1
+        """Append a row with room for a prompt of `slots` slots that is read next, and for an answer."""
+        layers, both, batch, heads, size, width = self.data.shape
+        data = zeros((layers, both, batch + 1, heads, max(size, _in_blocks(slots) + 2 * BLOCK), width), self.data)
+        data[:, :, :batch, :, :size] = self.data
+        self.data, self.num_opened = data, self.num_opened + 1
 
     def close_row(self, row: int) -> None:
-        """Forget a row whose prompt is being read."""
+        """Remove an opened row."""
         self.data = torch.cat((self.data[:, :, :row], self.data[:, :, row + 1 :]), dim=2)
         self.num_opened -= 1
 
     def admit_row(self, row: int) -> None:
-        """Let a row take part whose prompt has been read."""
+        """Turn an opened row, whose prompt has been read, into a row of the batch."""
         first = self.data.shape[2] - self.num_opened
         if row != first:
-            order = [*range(first), row, *(other for other in range(first, self.data.shape[2]) if other != row)]
+            order = [*range(first), row, *(opened for opened in range(first, self.data.shape[2]) if opened != row)]
             self.data = self.data[:, :, order]
         self.num_opened -= 1
 
     def rows(self, first: int, last: int) -> KeyValueCache:
-        """A cache of some rows in the memory of this one, as long as neither needs more."""
+        """A cache of some rows, which shares this one's memory until either has to grow."""
         part = object.__new__(KeyValueCache)
         part.data, part.num_opened, part.start, part.slots, part.used = self.data[:, :, first:last], 0, 0, None, 0
         return part
 
     @property
     def active(self) -> Tensor:
-        """Of the rows that take part, [L, 2, B', H, S, D]."""
+        """Keys and values of the rows that are not just opened, [L, 2, B', H, S, D]."""
         return self.data[:, :, : self.data.shape[2] - self.num_opened] if self.num_opened else self.data
 
-    def place(self, start: int, count: int) -> None:
-        """The next pass writes slots [start, start + count) of every row."""
+    def set_slots(self, start: int, count: int) -> None:
+        """Let the next pass write slots [start, start + count) of every row."""
         self.start, self.slots, self.used = start, None, start + count
         self.reserve(self.used)
 
-    def place_ragged(self, slots: Tensor, used: int) -> None:
-        """The next pass writes row b's token t to slots[b, t], [B, T]; attention reads `used` slots."""
+    def set_ragged_slots(self, slots: Tensor, used: int) -> None:
+        """Let the next pass write row b's token t to slots[b, t], [B, T]; attention reads `used` slots."""
         self.slots, self.used = slots, used
         self.reserve(used)
 
@@ -115,25 +114,25 @@ class KeyValueCache:
 
     def move_rows(self, rows: list[int], sources: list[int], destinations: list[int]) -> None:
         """Copy slot sources[i] of row rows[i] to destinations[i] in every layer; gathered first, so overlap is safe."""
-        at, of, to = (torch.tensor(part, device=self.data.device) for part in (rows, sources, destinations))
-        self.data[:, :, at, :, to] = self.data[:, :, at, :, of]
+        row, source, destination = (torch.tensor(x, device=self.data.device) for x in (rows, sources, destinations))
+        self.data[:, :, row, :, destination] = self.data[:, :, row, :, source]
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Keep only the given rows of the batch, [B'], and those whose prompts are being read."""
+        """Keep only the given rows of the batch, [B'], and the opened ones."""
         if self.num_opened:
             count = self.data.shape[2]
             rows = torch.cat((rows, torch.arange(count - self.num_opened, count, device=rows.device)))
         self.data = self.data[:, :, rows]
 
-    def put_rows(self, other: KeyValueCache, places: list[int]) -> None:
-        """Take over the rows of another cache: the first into the given places, the rest as new rows."""
-        slots = max(self.data.shape[4], other.data.shape[4])
+    def put_rows(self, source: KeyValueCache, rows: list[int]) -> None:
+        """Copy the rows of another cache: the first ones over `rows`, the rest as new rows."""
+        slots = max(self.data.shape[4], source.data.shape[4])
         self.grow(slots)
-        other.grow(slots)
-        if places:
-            self.data[:, :, places] = other.data[:, :, : len(places)]
-        if len(places) < other.data.shape[2]:
-            self.data = torch.cat((self.data, other.data[:, :, len(places) :]), dim=2)
+        source.grow(slots)
+        if rows:
+            self.data[:, :, rows] = source.data[:, :, : len(rows)]
+        if len(rows) < source.data.shape[2]:
+            self.data = torch.cat((self.data, source.data[:, :, len(rows) :]), dim=2)
 
 
 def _in_blocks(slots: int) -> int:
@@ -141,7 +140,7 @@ def _in_blocks(slots: int) -> int:
 
 
 def zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Zeros; on a CPU the system clears their memory page by page when it is first used, so that nobody waits."""
+    """Zeros; on a CPU the system clears memory page by page at its first use, so allocation does not wait."""
     if like.device.type != "cpu" or 0 in shape:
         return like.new_zeros(shape)
     size = math.prod(shape) * like.element_size()

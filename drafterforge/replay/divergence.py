@@ -63,7 +63,7 @@ class BranchQueries:
         """Each query with the target's probabilities of its children."""
         cache, device = target.new_cache(1), target.device
         end = len(self.text)
-        cache.place(0, end)
+        cache.set_slots(0, end)
         text = torch.tensor([self.text], device=device)
         states = target.forward(text, torch.arange(end, device=device)[None], cache)[0][0]
         text_nodes = [node for node in self.queries if not node[1]]
@@ -78,7 +78,7 @@ class BranchQueries:
                 reads[row, :position] = True
                 for length in range(1, len(branch) + 1):
                     reads[row, slot[position, branch[:length]]] = True
-            cache.place(end, len(part))
+            cache.set_slots(end, len(part))
             tokens = torch.tensor([[branch[-1] for _, branch in part]], device=device)
             positions = torch.tensor([[position + len(branch) - 1 for position, branch in part]], device=device)
             mask = additive(reads.to(device)[None], target.compute_dtype)

@@ -21,7 +21,7 @@ from drafterforge.replay.trace import TraceSpec, levels_left
 from drafterforge.tree.accept import accepted_path
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask
-from drafterforge.tree.merge import Others
+from drafterforge.tree.merge import RetrievalEvidence
 from drafterforge.tree.union import Drafts, expand_widths
 
 ROOTS = 64  # roots drafted together
@@ -84,13 +84,18 @@ class ParallelReading:
         )
 
     def trees(
-        self, member: int, roots: Tensor, shape: TreeShape, growth: Growth | None = None, merge: Others | None = None
+        self,
+        member: int,
+        roots: Tensor,
+        shape: TreeShape,
+        growth: Growth | None = None,
+        retrieval: RetrievalEvidence | None = None,
     ) -> Tree:
-        """Trees of one drafter below roots [B]; growth, merge: as for `expand`."""
+        """Trees of one drafter below roots [B]; growth, retrieval: as for `expand`."""
         cache, newest = self._at(member, roots, shape.top_k * shape.depth)
         drafter, outputs, logits = self.group.drafters.members[member], self.outputs[member], self.logits[member]
         state = outputs[newest], self.text.tokens[roots], roots, self.text.end - 1, shape, logits[newest]
-        return draft_levels(drafter, cache, *state, growth, merge)
+        return draft_levels(drafter, cache, *state, growth, retrieval)
 
     def drafts(self, member: int, roots: Tensor, spec: TraceSpec, branch: bool) -> Drafts:
         """Proposals of trees of all widths and depths of `spec` below roots [B], see `expand_widths`."""

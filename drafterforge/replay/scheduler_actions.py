@@ -12,7 +12,13 @@ from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.growing import GrowingPolicy
 from drafterforge.schedulers.nets import ActorCritic, act
-from drafterforge.schedulers.observation import Observation, level_size, observed, of_level, pool_size
+from drafterforge.schedulers.observation import (
+    Observation,
+    level_observation,
+    level_size,
+    observation_vector,
+    pool_size,
+)
 from drafterforge.schedulers.policy import ShapePolicy
 
 CHUNK = 4096  # roots evaluated together
@@ -29,7 +35,7 @@ def observations_of(traces: Traces, drafter: int, parts: list[str]) -> np.ndarra
             torch.from_numpy(traces.positions[rows]),
             torch.from_numpy(traces.rows["texts"][rows]) if "text" in parts else None,
         )
-        observations.append(observed(parts, observation).numpy())
+        observations.append(observation_vector(parts, observation).numpy())
     return np.concatenate(observations)
 
 
@@ -125,7 +131,9 @@ def depth_observations(scores: np.ndarray, levels: np.ndarray, lengths: np.ndarr
     column = np.arange(square)
     index = np.minimum(start[:, None] + column, scores.shape[1] - 1)
     scored = np.where(column < count[:, None], np.take_along_axis(scores, index, axis=1).astype(np.float32), -np.inf)
-    return of_level(torch.from_numpy(scored), square, torch.from_numpy(lengths), torch.from_numpy(levels)).numpy()
+    return level_observation(
+        torch.from_numpy(scored), square, torch.from_numpy(lengths), torch.from_numpy(levels)
+    ).numpy()
 
 
 def size_observations(
@@ -135,4 +143,6 @@ def size_observations(
     size = pool_size(top_k, depth)
     drafted = top_k + (levels - 1) * level_size(top_k)
     scored = np.where(np.arange(size) < drafted[:, None], scores[:, :size].astype(np.float32), -np.inf)
-    return of_level(torch.from_numpy(scored), size, torch.from_numpy(lengths), torch.from_numpy(levels)).numpy()
+    return level_observation(
+        torch.from_numpy(scored), size, torch.from_numpy(lengths), torch.from_numpy(levels)
+    ).numpy()

@@ -1,4 +1,4 @@
-"""Which drafted tokens the target confirms, on the device and packed into one tensor for the host.
+"""Accepts drafted tokens on the device, and packs the outcome into one tensor for the host.
 
 Axes: B rows, T tree nodes, D drafted levels, V vocabulary.
 """
@@ -20,16 +20,16 @@ from drafterforge.tree.grow import Tree
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What a cycle accepted, on the host."""
+    """What a cycle accepted, on the host; one entry for each row."""
 
-    sizes: list[int]  # nodes of each tree, padding left out
+    sizes: list[int]  # nodes of the tree, without padding
     counts: list[int]  # tokens accepted, bonus included
-    paths: list[list[int]]  # nodes of the walks, padded
-    tokens: list[list[int]]  # after them
+    paths: list[list[int]]  # nodes of the accepted walk, padded
+    tokens: list[list[int]]  # the token after each node of the walk
 
     @staticmethod
     def unpack(packed: Tensor) -> Acceptance:
-        """From `pack`: the one time in a cycle that the host waits for the device."""
+        """Read what `pack` wrote; the only time in a cycle that the host waits for the device."""
         rows, width = packed.tolist(), packed.shape[1] // 2
         return Acceptance(
             sizes=[row[0] for row in rows],
@@ -50,8 +50,8 @@ def accept(
 ) -> Tensor:
     """Walk a cycle's trees by the target's logits; returns the lengths of the walks, [B], bonus included.
 
-    ancestors: see `ancestor_mask`.  uniform: noise of the positions after the root's, [B, D + 1].  seen: [B, V], the
-    tokens of the walks are added.
+    ancestors: see `ancestor_mask`.  uniform: noise of the positions after the root's, [B, D + 1].  seen: tokens of
+    each text, [B, V] bool, to which those of the walks are added.
     """
     tree, logits, depth = record.tree, record.logits, record.bounds.depth
     if picker.plain:
@@ -68,6 +68,6 @@ def accept(
 
         record.path, counts, record.next_tokens = sampled_path(tree, logits, depth, pick)
     if not picker.greedy:
-        record.distribution = partial(picker.law, seen=seen)
+        record.distribution = partial(picker.distribution, seen=seen)
     record.packed = pack(tree, record.path, counts, record.next_tokens)
     return counts

@@ -1,8 +1,8 @@
 """Sequences that are decoded together: draft a tree for each, verify all in one target forward, commit the walks.
 
-`Batch.cycle` is the order of a cycle, whose steps hand on a `CycleRecord`; `runtime.graphs` has steps of fixed shapes.
-All before a row's root is committed; the root's own key is computed by the next verification.  Tree slots of all rows
-begin behind the longest text, so that rows of different lengths share a pass; what lies between is never read.
+`Batch.cycle` calls the steps of a cycle, which hand on a `CycleRecord`; `runtime.graphs` has steps of fixed shapes.
+Everything before a row's root is committed; the root's key is computed by the next verification.  The tree slots of all
+rows begin after the longest text, so rows of different lengths share a pass; slots in between are never read.
 Axes: B rows, V vocabulary, H hidden of the target.
 """
 
@@ -29,26 +29,26 @@ from drafterforge.tree.grow import TreeShape, ancestor_mask, root_only
 from drafterforge.tree.masks import level_mask
 
 STEPS = ("prefill", "draft", "verify", "select", "schedule", "host", "total")
-TIMED = ("draft", "verify", "select", "schedule", "host")  # steps of a cycle that add up to its seconds
-ROOT_ALONE = TreeShape(num_tokens=1, depth=0, top_k=1)  # what a target without a drafter verifies
+TIMED = ("draft", "verify", "select", "schedule", "host")  # steps whose seconds add up to those of a cycle
+ROOT_ALONE = TreeShape(num_tokens=1, depth=0, top_k=1)  # the tree of a target without a drafter
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
     """One draft and verification of one row; seconds are those of the whole batch."""
 
-    depth: int  # drafted levels asked for
+    depth: int  # drafted levels requested
     num_nodes: int  # nodes verified, root included
     accept_length: int  # tokens emitted, bonus included, cut at the end of the answer
     accepted: int = 0  # drafted tokens among them
     draft_s: float = 0.0
     verify_s: float = 0.0
     host_s: float = 0.0  # acceptance, commit and bookkeeping
-    select_s: float = 0.0  # choosing the drafter and judging all of them
-    drafter: str = ""  # that drafted, where there are several
-    top_k: int = 0  # width asked for
+    select_s: float = 0.0  # choosing the drafter and evaluating all drafters
+    drafter: str = ""  # name of the drafter; empty without a pool
+    top_k: int = 0  # width requested
     schedule_s: float = 0.0  # choosing the tree's shape
-    refresh_s: float = 0.0  # of draft_s: the drafter's reading of what the cycle committed
+    refresh_s: float = 0.0  # part of draft_s: the drafter reads the committed tokens
 
 
 @dataclass
@@ -56,15 +56,15 @@ class Generation:
     """A finished or running answer."""
 
     prompt: list[int]
-    tokens: list[int] = field(default_factory=list)  # cut at the end token, which is kept, and at max_new_tokens
-    text: str = ""  # of the tokens, without special ones, and cut before a stop string; empty without a tokenizer
+    tokens: list[int] = field(default_factory=list)  # cut after the end token and at max_new_tokens
+    text: str = ""  # without special tokens, cut before a stop string; empty without a tokenizer
     cycles: list[Cycle] = field(default_factory=list)
     stop_reason: str = ""  # eos | stop | length | context
     time_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STEPS, 0.0))
 
     @property
     def mat(self) -> float:
-        """Mean accept length of the cycles; 1 without any."""
+        """Mean accept length of the cycles; 1 without cycles."""
         return sum(cycle.accept_length for cycle in self.cycles) / len(self.cycles) if self.cycles else 1.0
 
 
@@ -76,7 +76,7 @@ class Row:
     rule: StopRule
     sampling: Sampling
     began: float
-    length: int = 0  # committed tokens, the root not included
+    length: int = 0  # committed tokens, without the root
 
     @property
     def text(self) -> list[int]:
@@ -84,13 +84,13 @@ class Row:
         return self.answer.prompt + self.answer.tokens
 
     def take(self, tokens: list[int]) -> list[int]:
-        """Append what of the confirmed tokens belongs to the answer."""
-        taken = self.rule.take(tokens)
-        self.answer.tokens.extend(taken)
+        """Append the confirmed tokens that belong to the answer; returns them."""
+        emitted = self.rule.take(tokens)
+        self.answer.tokens.extend(emitted)
         self.answer.stop_reason = self.rule.stop_reason
         if self.rule.stream is not None:
             self.answer.text = self.rule.text
-        return taken
+        return emitted
 
 
 @dataclass(eq=False)
@@ -106,17 +106,17 @@ class Mark(NamedTuple):
     """A moment between two steps of a cycle."""
 
     time: float  # of the host
-    event: torch.cuda.Event | None = None  # of a GPU, where the host does not wait for it
+    event: torch.cuda.Event | None = None  # on the GPU, if the host does not wait for it
 
-    def until(self, other: Mark) -> float:
-        """Seconds to a later moment, on the GPU where both are moments of it."""
-        if self.event is None or other.event is None:
-            return other.time - self.time
-        return self.event.elapsed_time(other.event) / 1e3
+    def until(self, later: Mark) -> float:
+        """Seconds to a later mark; GPU seconds if both have events."""
+        if self.event is None or later.event is None:
+            return later.time - self.time
+        return self.event.elapsed_time(later.event) / 1e3
 
 
 class Batch:
-    """Rows, their caches and their drafter; rows join and leave between cycles."""
+    """Rows, their cache and their drafter; rows join and leave between cycles."""
 
     def __init__(
         self,
@@ -125,9 +125,9 @@ class Batch:
         invariant: bool = False,
         prefill_chunk: int | None = None,
     ) -> None:
-        """invariant: verify with numbers that do not depend on the tree or on the other rows, bit for bit.
+        """invariant: verify batch-invariantly; logits do not depend on the tree or the other rows, bit for bit.
 
-        prefill_chunk: prompt tokens that are read in one pass; None: what suits the device.
+        prefill_chunk: prompt tokens read in one pass; None: the device's default.
         """
         self.target, self.proposer, self.invariant = target, proposer, invariant
         self.prefill_chunk = prefill_chunk or kernels_of(target.backbone.embedding).prompt_chunk
@@ -135,17 +135,17 @@ class Batch:
         self.rows: list[Row] = []
         self.joining: list[Joining] = []
         self.root = torch.empty(0, dtype=torch.long, device=target.device)
-        self.seen: Tensor | None = None  # [B, V] tokens of each text, where a repetition penalty asks for them
+        self.seen: Tensor | None = None  # [B, V] tokens of each text; None without a repetition penalty
         self.picker: Picker | None = None
 
     def now(self) -> float:
-        """Seconds; waits for the GPU, so that a step is charged what it costs."""
+        """Current time in seconds; waits for the GPU, so each step is charged its own work."""
         if self.target.device.type == "cuda":
             torch.cuda.synchronize(self.target.device)
         return time.perf_counter()
 
     def admit(self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY) -> Row:
-        """Read a prompt, choose the first token of its answer, and add the row unless that ends it."""
+        """Read a prompt, choose the first token of its answer, and add the row unless that token ends the answer."""
         joining = self.begin(prompt, rule, sampling)
         while not self.advance(joining):
             pass
@@ -163,8 +163,8 @@ class Batch:
         """Read the next chunk of a prompt; True if it was the last, and the row has joined unless it has ended."""
         row, prefill, began = joining.row, joining.prefill, self.now()
         seconds = row.answer.time_s
-        place = len(self.rows) + self.joining.index(joining)
-        prefill.read(joining.cache or self.cache.rows(place, place + 1))
+        index = len(self.rows) + self.joining.index(joining)
+        prefill.read(joining.cache or self.cache.rows(index, index + 1))
         if not prefill.is_read:
             read = self.now()
             prefill.follow()
@@ -210,7 +210,7 @@ class Batch:
         return None if self.proposer is None else self.proposer.reader()
 
     def _join(self, joining: Joining, text: Tensor) -> None:
-        """Take over what was read of a new row's prompt; text: [P + 1], root included."""
+        """Add the keys and drafter state of a new row's prompt.  text: [P + 1], root included."""
         if self.proposer is not None:
             self.proposer.join_row(joining.prefill.reader, text, joining.prefill.features)
         self.cache.admit_row(len(self.rows) - 1 + self.joining.index(joining))
@@ -221,7 +221,7 @@ class Batch:
         return Picker([row.sampling for row in rows], vocab_size, self.target.device)
 
     def _see(self, seen: Tensor | None, root: Tensor) -> None:
-        """Add the tokens of a new row, once any row is penalised."""
+        """Add the tokens of a new row to `seen`, if any row has a repetition penalty."""
         if seen is None and self.seen is None:
             return
 
@@ -232,8 +232,8 @@ class Batch:
         self.seen = torch.cat((blank(len(self.rows) - 1) if self.seen is None else self.seen, seen))
 
     def cycle(self, shape: TreeShape) -> list[Row]:
-        """Draft, verify and commit for every row; returns the rows that ended, which are no longer here."""
-        limits = [row.rule.room - 1 for row in self.rows]  # more levels could only be cut off
+        """Draft, verify and commit for every row; removes and returns the rows that ended."""
+        limits = [row.rule.room - 1 for row in self.rows]  # tokens of deeper levels would be cut off
         record, marks = CycleRecord(self.root, limits, shape), [self.mark()]
         for step in (self.plan, self.draft, self.verify, self.commit, self.refresh):
             step(record)
@@ -254,7 +254,7 @@ class Batch:
         record.tree = root_only(self.root) if self.proposer is None else self.proposer.draft(record)
 
     def verify(self, record: CycleRecord) -> None:
-        """Let the target read the trees, and accept what it confirms."""
+        """Run the target on the trees, and accept the confirmed tokens."""
         tree, depth = record.tree, record.bounds.depth
         batch, count = tree.tokens.shape
         base, ancestors = self._base, ancestor_mask(tree.parents, depth)
@@ -262,7 +262,7 @@ class Batch:
         mask = None
         if batch > 1 or count > 1:
             mask = level_mask(ancestors, lengths[:, 0], base, self.target.compute_dtype)
-        self.cache.place(base, count)
+        self.cache.set_slots(base, count)
         states, record.features = self.target.forward(
             tree.tokens, lengths + tree.levels, self.cache, mask, self.invariant
         )
@@ -271,7 +271,7 @@ class Batch:
         accept(record, ancestors, self.picker, uniform, self.seen)
 
     def commit(self, record: CycleRecord) -> None:
-        """Wait for the device, and add what was accepted to every row."""
+        """Wait for the device, and add the accepted tokens to every row."""
         acceptance = Acceptance.unpack(record.packed)
         record.sizes, record.counts = acceptance.sizes, acceptance.counts
         self._keep_accepted(record, acceptance.paths)
@@ -280,25 +280,25 @@ class Batch:
         record.emitted = [row.take(tokens) for row, tokens in zip(self.rows, acceptance.tokens, strict=True)]
 
     def refresh(self, record: CycleRecord) -> None:
-        """Let the drafters take over what was committed, unless every row has ended."""
+        """Let the drafters read the committed tokens, unless every row has ended."""
         if self.proposer is not None and not all(row.answer.stop_reason for row in self.rows):
             self.proposer.refresh(record)
 
     @property
     def _base(self) -> int:
-        """Slot of the trees' roots: behind the longest text."""
+        """Slot of the trees' roots: after the longest text."""
         return max(row.length for row in self.rows)
 
     def _keep_accepted(self, record: CycleRecord, paths: list[list[int]]) -> None:
-        """Move the keys of the accepted nodes behind each row's text; the last accepted tokens are the next roots."""
+        """Move the keys of the accepted nodes to the end of each row's text; set the new roots."""
         base, counts = self._base, record.counts
         if len(self.rows) == 1:
-            if paths[0][: counts[0]] != list(range(counts[0])):  # else they are there
+            if paths[0][: counts[0]] != list(range(counts[0])):  # otherwise they are in place
                 self.cache.move(base + record.path[0, : counts[0]], self.rows[0].length)
         else:
             rows, sources, destinations = [], [], []
-            for place, (row, path, count) in enumerate(zip(self.rows, paths, counts, strict=True)):
-                rows += [place] * count
+            for index, (row, path, count) in enumerate(zip(self.rows, paths, counts, strict=True)):
+                rows += [index] * count
                 sources += [base + node for node in path[:count]]
                 destinations += range(row.length, row.length + count)
             self.cache.move_rows(rows, sources, destinations)
@@ -310,7 +310,7 @@ class Batch:
         return Mark(self.now())
 
     def charge(self, record: CycleRecord, marks: Sequence[Mark]) -> None:
-        """Set the seconds of the steps, between which the marks are; a proposer has charged what it chose with."""
+        """Set the seconds of the steps from the marks between them; a proposer charges select and schedule itself."""
         start, _, drafted, verified, committed, refreshed = marks
         seconds = record.seconds
         seconds["refresh"] = committed.until(refreshed)
@@ -322,17 +322,17 @@ class Batch:
         """Add a cycle to every row's statistics."""
         now = time.perf_counter()
         seconds = {f"{step}_s": spent for step, spent in record.seconds.items()}
-        for place, row in enumerate(self.rows):
-            answer, shape, tokens = row.answer, record.shapes[place], len(record.emitted[place])
+        for index, row in enumerate(self.rows):
+            answer, shape, tokens = row.answer, record.shapes[index], len(record.emitted[index])
             for step in TIMED:
                 answer.time_s[step] += record.seconds[step]
             answer.cycles.append(
                 Cycle(
                     depth=shape.depth,
-                    num_nodes=record.sizes[place],
+                    num_nodes=record.sizes[index],
                     accept_length=tokens,
-                    accepted=min(record.counts[place] - 1, tokens),
-                    drafter=record.drafters[place],
+                    accepted=min(record.counts[index] - 1, tokens),
+                    drafter=record.drafters[index],
                     top_k=shape.top_k,
                     **seconds,
                 )
@@ -340,14 +340,14 @@ class Batch:
             answer.time_s["total"] = now - row.began
 
     def _leave(self) -> list[Row]:
-        """Let the rows that ended go."""
+        """Remove and return the rows that ended."""
         ended = [row for row in self.rows if row.answer.stop_reason]
         if ended:
-            self.keep([place for place, row in enumerate(self.rows) if not row.answer.stop_reason])
+            self.keep([index for index, row in enumerate(self.rows) if not row.answer.stop_reason])
         return ended
 
     def add_drafter(self, name: str, drafter: object, cost: float | None = None) -> None:
-        """Let a drafter join the pool between cycles; it reads each row's text, whose features the target repeats."""
+        """Add a drafter to the pool between cycles; the target recomputes each row's features for it."""
         texts, features = [], []
         for row in self.rows:
             texts.append(torch.tensor(row.text, device=self.target.device))
@@ -358,7 +358,7 @@ class Batch:
         self._replace_readers()
 
     def remove_drafter(self, name: str) -> None:
-        """Let a drafter of the pool go between cycles."""
+        """Remove a drafter of the pool between cycles."""
         self.proposer.leave(name)
         self._replace_readers()
 

@@ -1,4 +1,4 @@
-"""What cycles committed that not all drafters of a pool have read: one pass later reads it, and judges them by it.
+"""Committed tokens that not all drafters of a pool have read; one later pass reads them and evaluates the drafters.
 
 Axes: B rows, A committed tokens, V vocabulary.
 """
@@ -14,20 +14,20 @@ from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafters.judging import Truth
 
-MAX_DEFERRED = 1024  # maximum number of cycles a pass that judges nobody may be deferred
+MAX_DEFERRED = 1024  # maximum number of cycles a pass may be deferred if no selector asks for evaluations
 
 
 @dataclass(frozen=True)
 class CommittedCycle:
-    """What one cycle committed."""
+    """The tokens that one cycle committed."""
 
     tokens: Tensor  # [B, A]
-    distributions: Tensor | None  # [B, A, V] the target's, None if every row is greedy or nobody is judged
-    counts: list[int]  # of the tokens, for each row
+    distributions: Tensor | None  # [B, A, V] the target's; None if all rows are greedy or drafters are not evaluated
+    counts: list[int]  # tokens of each row
     judged: bool  # whether a selector asked for evaluations
 
     def keep(self, rows: list[int]) -> CommittedCycle:
-        """Of some rows."""
+        """The cycle of some rows."""
         distributions = None if self.distributions is None else self.distributions[rows]
         return CommittedCycle(self.tokens[rows], distributions, [self.counts[row] for row in rows], self.judged)
 
@@ -42,7 +42,7 @@ class UnreadCycles:
         return bool(self.cycles)
 
     def add(self, cycle: CommittedCycle) -> None:
-        """One more."""
+        """Add a cycle."""
         self.cycles.append(cycle)
 
     def keep(self, rows: list[int]) -> None:
@@ -50,28 +50,28 @@ class UnreadCycles:
         self.cycles = [cycle.keep(rows) for cycle in self.cycles] if rows else []
 
     def clear(self) -> None:
-        """All drafters have read."""
+        """Forget all cycles, once every drafter has read."""
         self.cycles = []
 
     def is_due(self, read_interval: int) -> bool:
-        """Whether all drafters are to read now.  read_interval: cycles between passes that judge drafters."""
+        """Whether all drafters have to read now.  read_interval: cycles between passes that evaluate drafters."""
         return len(self.cycles) >= (read_interval if self.cycles[-1].judged else MAX_DEFERRED)
 
     def counts(self) -> list[int]:
-        """Tokens of each row."""
+        """Unread tokens of each row."""
         return [sum(counts) for counts in zip(*(cycle.counts for cycle in self.cycles), strict=True)]
 
     def truth(self) -> Truth | None:
-        """Tokens, and distributions where any row samples, row by row and padded; None if not all are to be judged."""
+        """Unread tokens, padded, and distributions if any row samples; None if a cycle needs no evaluation."""
         if not all(cycle.judged for cycle in self.cycles):
             return None
-        tokens = self._side_by_side([cycle.tokens for cycle in self.cycles])
+        tokens = self._concatenate([cycle.tokens for cycle in self.cycles])
         distributions = [cycle.distributions for cycle in self.cycles]
         greedy = any(part is None for part in distributions)
-        return Truth(tokens, None if greedy else self._side_by_side(distributions))
+        return Truth(tokens, None if greedy else self._concatenate(distributions))
 
-    def _side_by_side(self, parts: Sequence[Tensor]) -> Tensor:
-        """Parts [B, A, ...] of which each row has its cycle's count, as one [B, sum A, ...]."""
+    def _concatenate(self, parts: Sequence[Tensor]) -> Tensor:
+        """Join the cycles' parts [B, A, ...] row by row, each cut to its row's count, padded: [B, sum A, ...]."""
         if len(parts) == 1:
             return parts[0]
         rows = [

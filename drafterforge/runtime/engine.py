@@ -28,16 +28,16 @@ from drafterforge.targets.lean import LeanBackbone
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
-Prompt = str | Sequence[int] | Sequence[dict[str, str]]  # text as it is, token ids, or messages of a chat
+Prompt = str | Sequence[int] | Sequence[dict[str, str]]  # plain text, token ids, or chat messages
 
 
 def kind_name(drafter: Drafter | Pool | None) -> str:
-    """The kind of a drafter; of a pool and without a drafter the one whose default trees serve."""
+    """The kind of a drafter; for a pool or no drafter the default kind."""
     return DEFAULT if drafter is None or isinstance(drafter, Pool) else kind_of(drafter).name
 
 
 def proposer_of(drafter: Drafter | Pool, shape: TreeShape, tokenizer: object = None) -> Proposer:
-    """The drafter at work, with no rows yet; shape: the trees it will be asked for; tokenizer: of a text router."""
+    """A proposer without rows.  shape: trees that the engine asks for.  tokenizer: for a router that reads texts."""
     if not isinstance(drafter, Pool):
         proposer = kind_of(drafter).proposer(drafter)
         if proposer is not None:
@@ -58,11 +58,10 @@ class Engine:
         numerics: str = "auto",
         graphs: bool | None = None,
     ) -> None:
-        """shape: trees; None: what suits the device and the drafter.  max_batch: most prompts that `generate` decodes
+        """shape: trees; None: default of the device and the drafter.  max_batch: most prompts that `generate` decodes
         together.  numerics: see `runtime.numerics`.
 
-        graphs: cycles of fixed shapes, captured as CUDA graphs on a GPU; None: there, if the target and the drafter
-        can.
+        graphs: cycles of fixed shapes, captured as CUDA graphs on a GPU; None: on a GPU, if target and drafter allow.
         """
         if isinstance(target, str | Path):
             raise DrafterforgeError(
@@ -80,11 +79,11 @@ class Engine:
         if graphs and not self.graphs:
             raise DrafterforgeError("graphs=True needs an EAGLE-3 drafter or none, and a target on the lean path")
         self.graphs &= target.device.type == "cuda" if graphs is None else graphs
-        self.buffers: dict = {}  # buffers of fixed shapes, and their graphs
-        self.batches: weakref.WeakSet[Batch] = weakref.WeakSet()  # that are open
+        self.buffers: dict = {}  # of fixed shapes, with their graphs
+        self.batches: weakref.WeakSet[Batch] = weakref.WeakSet()  # open ones
         if isinstance(drafter, Pool):
             drafter.check(target)
-            drafter.idle.append(drafter.selector(self.shape))  # bad options should not wait for a prompt
+            drafter.idle.append(drafter.selector(self.shape))  # fails now on bad options, not at the first prompt
         elif drafter is not None:
             check_drafter(getattr(drafter, "name", "drafter"), drafter, target)
 
@@ -100,21 +99,21 @@ class Engine:
         sampling: Sampling | Sequence[Sampling] = GREEDY,
         stop: Sequence[str] = (),
     ) -> list[Generation]:
-        """Answers in the order of `prompts`, decoded together; each is what the prompt alone would have given.
+        """Answers in the order of `prompts`, decoded in batches; batching never changes an answer.
 
-        sampling: one for all, or one for each.  stop: strings that end an answer and are not part of its text.
+        sampling: one for all prompts, or one for each.  stop: strings that end an answer and are not part of its text.
         """
         if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int | dict)):
-            raise DrafterforgeError("generate takes a list of prompts; put the one prompt into a list")
+            raise DrafterforgeError("generate takes a list of prompts; put a single prompt into a list")
         samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
         if len(samplings) != len(prompts):
             raise DrafterforgeError(f"{len(samplings)} samplings for {len(prompts)} prompts; give one, or one for each")
-        read = [self.read(prompt, max_new_tokens, stop, stream=False) for prompt in prompts]
+        requests = [self.read(prompt, max_new_tokens, stop, stream=False) for prompt in prompts]
         answers = []
         with torch.inference_mode():
             batch = self.open_batch()
-            for (tokens, rule), chosen in zip(read, samplings, strict=True):
-                answers.append(batch.admit(tokens, rule, chosen).answer)
+            for (tokens, rule), row_sampling in zip(requests, samplings, strict=True):
+                answers.append(batch.admit(tokens, rule, row_sampling).answer)
                 while len(batch.rows) >= self.max_batch:
                     batch.cycle(self.shape)
             while batch.rows:
@@ -127,7 +126,7 @@ class Engine:
     def stream(
         self, prompt: Prompt, max_new_tokens: int = 256, sampling: Sampling = GREEDY, stop: Sequence[str] = ()
     ) -> Iterator[Generation]:
-        """Yields the growing answer after the prefill and after every cycle; its text only ever grows."""
+        """Yields the growing answer after the prefill and after every cycle; its text never shrinks."""
         tokens, rule = self.read(prompt, max_new_tokens, stop, stream=True)
         with torch.inference_mode():
             batch = self.open_batch()
@@ -139,7 +138,7 @@ class Engine:
             yield row.answer
 
     def open_batch(self) -> Batch:
-        """No rows yet; rows are admitted and cycled by the caller."""
+        """An empty batch; the caller admits rows and runs cycles."""
         if self.graphs:
             return StaticBatch(self.target, self.drafter, self.buffers, self.shape, self.numerics == "invariant")
         proposer = None if self.drafter is None else proposer_of(self.drafter, self.shape, self.target.tokenizer)
@@ -148,22 +147,22 @@ class Engine:
         return batch
 
     def add_drafter(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
-        """Let a drafter join the pool; requests that are being decoded may use it from their next cycle on.
+        """Add a drafter to the pool; running requests may use it from their next cycle on.
 
-        cost: seconds of its cycles, where the selector was given costs.
+        cost: seconds of its cycles, if the selector was given costs.
         """
         pool = self._pool()
         check_drafter(name, drafter, self.target)
         pool.options_with(name, cost)
         for batch in self.batches:
-            batch.proposer.try_join(name, drafter, cost)  # before anything changes, so that a refusal changes nothing
+            batch.proposer.try_join(name, drafter, cost)  # refuses before anything changes
         pool.add(name, drafter, cost)
         with torch.inference_mode():
             for batch in self.batches:
                 batch.add_drafter(name, drafter, cost)
 
     def remove_drafter(self, name: str) -> None:
-        """Let a drafter of the pool go, also from the requests that are being decoded."""
+        """Remove a drafter from the pool and from running requests."""
         pool = self._pool()
         pool.options_without(name)
         for batch in self.batches:
@@ -181,7 +180,7 @@ class Engine:
     def read(
         self, prompt: Prompt, max_new_tokens: int, stop: Sequence[str] = (), stream: bool = False
     ) -> tuple[list[int], StopRule]:
-        """Token ids of a prompt, and where its answer ends.  stream: keep its text up to date, token by token."""
+        """Token ids of a prompt, and the rule that ends its answer.  stream: decode its text token by token."""
         tokens = self._ids(prompt)
         room = self.target.max_positions - len(tokens)
         if not tokens or room < 1:

@@ -1,10 +1,9 @@
 """Cycles of fixed shapes, which a GPU replays from two graphs: draft, and verify with commit.
 
-Nothing between them looks at a result: lengths, roots and what was committed stay on the device, and the host reads
-one small tensor at the end of a cycle.  Shapes are fixed by giving every buffer room: the target's cache of S slots
-holds [text | one spare | tree], the drafter's [text | levels]; what lies between a row's text and the end is never
-read.  A buffer that becomes too small is replaced by one of twice the size.  Without a GPU the same cycles run as they
-are, which is how they are tested.
+The host does not wait between them: lengths, roots and committed tokens stay on the device, and the host reads one
+small tensor at the end of a cycle.  Fixed shapes need spare room: the target's cache of S slots holds [text | one spare
+slot | tree], the drafter's [text | levels]; slots between a row's text and the end are never read.  A buffer that
+becomes too small is replaced by one of twice the size.  Without a GPU the same cycles run without graphs, as in tests.
 Axes: B rows, T tree nodes, D drafted levels, A = D + 1 committed tokens at most, H hidden.
 """
 
@@ -34,9 +33,9 @@ from drafterforge.tree.masks import level_mask
 
 log = logging.getLogger(__name__)
 
-FIRST_SLOTS = 512  # of the smallest buffers; larger ones double
-MOST_BUFFERS, MOST_CYCLES = 16, 64  # kept for later batches, and for other trees and samplings in the same buffers
-WARM_UPS = 2  # runs before a capture, which may choose kernels and allocate
+FIRST_SLOTS = 512  # of the smallest buffers; larger ones have twice as many, and so on
+MOST_BUFFERS, MOST_CYCLES = 16, 64  # buffers kept for later batches; trees and samplings captured in one buffer
+WARM_UPS = 2  # runs before a capture, in which kernels are chosen and memory is allocated
 
 
 class StaticRows:
@@ -57,8 +56,8 @@ class StaticRows:
         self.features = zeros(batch, width, 3 * hidden, kind=dtype)
         self.uniform = zeros(batch, width, kind=torch.float64)
         self.stable = zeros(batch)
-        self.pending = zeros(batch, 1, kind=torch.bool)  # rows whose last commit the drafter has not read
-        self.seen = zeros(batch, target.head_weight.shape[0], kind=torch.bool)  # tokens that are penalised
+        self.pending = zeros(batch, 1, kind=torch.bool)  # whether the drafter has yet to read a row's last commit
+        self.seen = zeros(batch, target.head_weight.shape[0], kind=torch.bool)  # tokens with a repetition penalty
         if drafter is not None:
             self.draft_cache = new_draft_cache(drafter, batch)
             self.draft_cache.reserve(slots)
@@ -72,23 +71,23 @@ class StaticRows:
         return self.owner is None or self.owner() is None
 
     def state(self) -> list[Tensor]:
-        """What a cycle changes and reads again; keys behind a row's text are written again before they are read."""
-        drafts = [] if self.drafter is None else [self.last]
-        kept = [self.lengths, self.root, self.tokens, self.counts, self.features, self.stable, self.pending, self.seen]
-        return kept + drafts
+        """Tensors that a cycle changes and the next one reads, without keys beyond the text, which are overwritten."""
+        state = [self.lengths, self.root, self.tokens, self.counts, self.features, self.stable, self.pending, self.seen]
+        return state if self.drafter is None else [*state, self.last]
 
-    def take(self, place: int, other: StaticRows, row: int) -> None:
-        """Copy a row of other buffers to `place`."""
-        for mine, theirs in zip(self.state(), other.state(), strict=True):
-            mine[place] = theirs[row]
-        self._keep(self.cache, place, other.cache.data[:, :, row])
+    def copy_row(self, row: int, source: StaticRows, source_row: int) -> None:
+        """Overwrite a row with one of other buffers."""
+        for tensor, source_tensor in zip(self.state(), source.state(), strict=True):
+            tensor[row] = source_tensor[source_row]
+        copy_keys(self.cache, row, source.cache.data[:, :, source_row])
         if self.drafter is not None:
-            self._keep(self.draft_cache, place, other.draft_cache.data[:, :, row])
+            copy_keys(self.draft_cache, row, source.draft_cache.data[:, :, source_row])
 
-    @staticmethod
-    def _keep(cache: KeyValueCache, place: int, keys: Tensor) -> None:
-        slots = min(keys.shape[3], cache.data.shape[4])
-        cache.data[:, :, place, :, :slots] = keys[:, :, :, :slots]
+
+def copy_keys(cache: KeyValueCache, row: int, keys: Tensor) -> None:
+    """Overwrite a row's keys and values with `keys`, [L, 2, H, S, D], as many slots as both have."""
+    slots = min(keys.shape[3], cache.data.shape[4])
+    cache.data[:, :, row, :, :slots] = keys[:, :, :, :slots]
 
 
 class StaticCycle:
@@ -96,21 +95,21 @@ class StaticCycle:
 
     def __init__(self, rows: StaticRows, shape: TreeShape, batch: Batch, capture: bool) -> None:
         self.rows, self.shape, self.picker, self.invariant = rows, shape, batch.picker, batch.invariant
-        self.record = CycleRecord(rows.root, [shape.depth] * rows.batch, shape)  # whose tensors graphs write again
+        self.record = CycleRecord(rows.root, [shape.depth] * rows.batch, shape)  # graphs overwrite its tensors
         self.record.plan_uniform(shape)
         self.graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
         if capture:
             self._capture()
 
     def draft(self) -> None:
-        """Let the drafter read what the last cycle committed, and draft."""
+        """Let the drafter read the tokens of the last cycle, and draft."""
         if self.graphs is None:
             self._draft()
         else:
             self.graphs[0].replay()
 
     def verify(self) -> Tensor:
-        """Verify, accept and commit; what the host is to know of it, see `Acceptance`."""
+        """Verify, accept and commit; returns the packed `Acceptance`."""
         if self.graphs is None:
             self._verify()
         else:
@@ -118,8 +117,8 @@ class StaticCycle:
         return self.record.packed
 
     def _capture(self) -> None:
-        """Capture both graphs, or neither; what the runs before it changed is put back."""
-        before = [tensor.clone() for tensor in self.rows.state()]
+        """Capture both graphs, or neither; restores the state that the warm-ups changed."""
+        state = [tensor.clone() for tensor in self.rows.state()]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         try:
@@ -135,9 +134,9 @@ class StaticCycle:
                 self._verify()
             self.graphs = draft, verify
         except RuntimeError as error:
-            log.warning("decoding goes on without CUDA graphs: %s", str(error).strip().splitlines()[0])
-        for tensor, kept in zip(self.rows.state(), before, strict=True):
-            tensor.copy_(kept)
+            log.warning("no CUDA graphs, decoding continues without: %s", str(error).strip().splitlines()[0])
+        for tensor, value in zip(self.rows.state(), state, strict=True):
+            tensor.copy_(value)
 
     def _draft(self) -> None:
         rows, shape, record = self.rows, self.shape, self.record
@@ -160,7 +159,7 @@ class StaticCycle:
         count = tree.tokens.shape[1]
         base = rows.slots - count
         ancestors = ancestor_mask(tree.parents, depth)
-        rows.cache.place(base, count)
+        rows.cache.set_slots(base, count)
         mask = level_mask(ancestors, rows.lengths, base, rows.target.compute_dtype)
         positions = rows.lengths[:, None] + tree.levels
         states, features = rows.target.forward(tree.tokens, positions, rows.cache, mask, self.invariant)
@@ -168,18 +167,18 @@ class StaticCycle:
         counts = accept(record, ancestors, self.picker, rows.uniform, rows.seen if self.picker.penalised else None)
         path, tokens = record.path, record.next_tokens
         steps = torch.arange(depth + 1, device=path.device)
-        kept = steps < counts[:, None]
-        # what is not kept goes to the spare slot in front of the tree
-        destinations = torch.where(kept, rows.lengths[:, None] + steps, base - 1)
-        each = torch.arange(rows.batch, device=path.device)[:, None]
-        rows.cache.data[:, :, each, :, destinations] = rows.cache.data[:, :, each, :, base + path]
+        accepted = steps < counts[:, None]
+        # keys that are not accepted go to the spare slot before the tree
+        destinations = torch.where(accepted, rows.lengths[:, None] + steps, base - 1)
+        index = torch.arange(rows.batch, device=path.device)[:, None]
+        rows.cache.data[:, :, index, :, destinations] = rows.cache.data[:, :, index, :, base + path]
         rows.lengths.add_(counts)
         rows.root.copy_(tokens.gather(1, counts[:, None] - 1)[:, 0])
         rows.tokens[:, : depth + 1] = tokens
         rows.features[:, : depth + 1] = features.gather(1, path[:, :, None].expand(-1, -1, features.shape[2]))
         rows.counts.copy_(counts)
         rows.pending.fill_(True)
-        record.logits = record.distribution = None  # large, and no longer asked for
+        record.logits = record.distribution = None  # large, and not needed any more
 
 
 class StaticBatch(Batch):
@@ -193,7 +192,7 @@ class StaticBatch(Batch):
         shape: TreeShape,
         invariant: bool = False,
     ) -> None:
-        """pool: buffers of earlier batches, whose graphs are used again.  shape: the largest that is asked for."""
+        """pool: buffers of earlier batches, reused with their graphs.  shape: the largest tree of any cycle."""
         super().__init__(target, None, invariant)
         self.drafter, self.pool, self.largest = drafter, pool, shape
         self.static: StaticRows | None = None
@@ -201,7 +200,7 @@ class StaticBatch(Batch):
         self.fresh_seen: Tensor | None = None
 
     def _see(self, seen: Tensor | None, root: Tensor) -> None:
-        """Remember the tokens of the row that is about to join."""
+        """Remember the tokens of the row that joins next."""
         self.fresh_seen = None if seen is None else seen.scatter(1, root[:, None], True)
 
     def _reader(self) -> Eagle3Reader | None:
@@ -215,21 +214,21 @@ class StaticBatch(Batch):
     def _join(self, joining: Joining, text: Tensor) -> None:
         """Copy a new row's prompt into the buffers."""
         fresh = StaticRows(self.target, self.drafter, 1, self._slots(text.numel()), self.largest.depth)
-        fresh._keep(fresh.cache, 0, joining.cache.data[:, :, 0])
+        copy_keys(fresh.cache, 0, joining.cache.data[:, :, 0])
         fresh.lengths.fill_(text.numel() - 1)
         fresh.root.copy_(text[-1:])
         if self.fresh_seen is not None:
             fresh.seen.copy_(self.fresh_seen)
         if self.drafter is not None:
             row = joining.prefill.reader.row
-            fresh._keep(fresh.draft_cache, 0, row.cache.data[:, :, 0])
+            copy_keys(fresh.draft_cache, 0, row.cache.data[:, :, 0])
             fresh.stable.fill_(row.stable[0])
             fresh.last.copy_(row.last)
-        others = [] if self.static is None else [(self.static, row) for row in range(self.static.batch)]
-        self._gather([*others, (fresh, 0)])
+        present = [] if self.static is None else [(self.static, row) for row in range(self.static.batch)]
+        self._gather([*present, (fresh, 0)])
 
     def _slots(self, length: int) -> int:
-        """Slots that hold a text of this length, what a cycle adds, a tree and the levels."""
+        """Slots of buffers for a text of this length, the tokens that a cycle adds, a tree and the drafted levels."""
         shape, slots = self.largest, FIRST_SLOTS
         needed = length + 2 * (shape.depth + 2) + max(shape.num_tokens, shape.top_k * shape.depth) + 1
         while slots < needed:
@@ -237,7 +236,7 @@ class StaticBatch(Batch):
         return slots
 
     def _gather(self, sources: list[tuple[StaticRows, int]]) -> None:
-        """Bring rows of other buffers together in buffers of the right size."""
+        """Copy rows of other buffers into buffers of the right size."""
         slots = self._slots(max(row.length for row in self.rows))
         key = (len(sources), slots, self.largest, self.drafter is None)
         name = next((name for name, rows in self.pool.items() if name[:4] == key and rows.free), None)
@@ -246,12 +245,12 @@ class StaticBatch(Batch):
             name = (*key, id(rows))
         else:
             rows = self.pool.pop(name)
-        self.pool[name] = rows  # last: what has not been used for longest goes first
+        self.pool[name] = rows  # at the end: the least recently used buffers are dropped first
         for old in [name for name, rows in self.pool.items() if rows.free][: max(len(self.pool) - MOST_BUFFERS, 0)]:
             if self.pool[old] is not rows:
                 del self.pool[old]
-        for place, (source, row) in enumerate(sources):
-            rows.take(place, source, row)
+        for row, (source, source_row) in enumerate(sources):
+            rows.copy_row(row, source, source_row)
         self._release()
         self.static, rows.owner = rows, weakref.ref(self)
         self.root, self.samplings = rows.root, tuple(replace(row.sampling, seed=0) for row in self.rows)
@@ -276,10 +275,10 @@ class StaticBatch(Batch):
             return super().cycle(shape)
 
     def plan(self, record: CycleRecord) -> None:
-        """The tree that is asked for, in every row; buffers with room for the cycle, and its noise."""
+        """Plan the requested tree for every row; make room in the buffers, and write the noise."""
         shape, largest = record.shape, self.largest
         if shape.num_tokens > largest.num_tokens or shape.depth > largest.depth or shape.top_k > largest.top_k:
-            raise DrafterforgeError(f"this batch was opened for trees up to {largest}, got {shape}")
+            raise DrafterforgeError(f"this batch decodes with trees up to {largest}, got {shape}")
         record.plan_uniform(ROOT_ALONE if self.drafter is None else shape)
         if self._slots(self._base) > self.static.slots:
             self._gather([(self.static, row) for row in range(self.static.batch)])
@@ -289,27 +288,27 @@ class StaticBatch(Batch):
             self.static.uniform[:, : depth + 1] = uniform
 
     def _device_cycle(self, shape: TreeShape) -> StaticCycle:
-        """The cycle of this shape and these samplings in the buffers, captured when it is first asked for."""
+        """The cycle of this shape and these samplings, captured at its first use."""
         key, cycles = (shape, self.invariant, self.samplings), self.static.cycles
         cycle = cycles.pop(key, None) or StaticCycle(self.static, shape, self, self.target.device.type == "cuda")
-        cycles[key] = cycle  # last: what has not been used for longest goes first
+        cycles[key] = cycle  # at the end: the least recently used cycle is dropped first
         if len(cycles) > MOST_CYCLES:
             del cycles[next(iter(cycles))]
         return cycle
 
     def draft(self, record: CycleRecord) -> None:
-        """Draft a tree for each row, once the drafter has read what the last cycle committed."""
+        """Let the drafter read the tokens of the last cycle, and draft a tree for each row."""
         self._device_cycle(record.bounds).draft()
 
     def verify(self, record: CycleRecord) -> None:
-        """Verify the trees, and keep what is accepted on the device."""
+        """Verify the trees, and commit the accepted tokens on the device."""
         record.packed = self._device_cycle(record.bounds).verify()
 
     def _keep_accepted(self, record: CycleRecord, paths: list[list[int]]) -> None:
-        """The device has kept it."""
+        """Nothing to do: `verify` has moved the keys."""
 
     def mark(self) -> Mark:
-        """This moment, also on a GPU, which is not waited for."""
+        """The current moment, with an event on a GPU, so the host need not wait."""
         event = None
         if self.target.device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
@@ -317,7 +316,7 @@ class StaticBatch(Batch):
         return Mark(time.perf_counter(), event)
 
     def charge(self, record: CycleRecord, marks: Sequence[Mark]) -> None:
-        """Set the seconds of the steps; the host's are those in which the GPU neither drafts nor verifies."""
+        """Set the seconds of the steps; `host` is the time in which the GPU neither drafts nor verifies."""
         start, planned, drafted, verified, _, end = marks
         seconds = record.seconds
         seconds["draft"], seconds["verify"] = planned.until(drafted), drafted.until(verified)

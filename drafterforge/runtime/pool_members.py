@@ -1,4 +1,4 @@
-"""The drafters of a pool at work: they read together, any of them drafts, they join and leave.
+"""State of a pool's drafters: they read together, any of them drafts, they join and leave.
 
 Axes: B rows, A committed tokens, W draft vocabulary.
 """
@@ -17,7 +17,7 @@ from drafterforge.drafters.registry import kind_of
 from drafterforge.runtime.pool import Pool, group_alone
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
-from drafterforge.tree.merge import Others
+from drafterforge.tree.merge import RetrievalEvidence
 
 
 class PoolReader(PromptReader):
@@ -38,19 +38,19 @@ class PoolMembers:
     def __init__(self, pool: Pool) -> None:
         self.drafters: dict[str, Drafter] = dict(pool.drafters)
         self.groups: list[tuple[list[str], DrafterGroup]] = pool.groups()
-        self.index_of: dict[str, CandidateIndex] = {}  # of the drafters that have one
+        self.index_of: dict[str, CandidateIndex] = {}  # of drafters with an index
         self._indexed: dict[str, IndexedDrafting] = {}
         for name in self.drafters:
             self._add_index(name)
 
     @property
     def names(self) -> list[str]:
-        """Group by group, the order in which `read` judges them."""
+        """Names of the drafters, group by group: the order in which `read` evaluates them."""
         return [name for names, _ in self.groups for name in names]
 
     @property
     def indices(self) -> list[CandidateIndex]:
-        """Each once: drafters with one key share an index."""
+        """The indices, each once; drafters with equal keys share an index."""
         return list(dict.fromkeys(self.index_of.values()))
 
     def reader(self) -> PoolReader:
@@ -68,46 +68,47 @@ class PoolMembers:
             state.keep(rows)
 
     def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool) -> None:
-        """Remember what is to be read, see `DrafterGroup`."""
+        """Remember committed tokens to read, see `DrafterGroup`."""
         for state in self._states():
             state.commit(tokens, features, counts, for_judging)
 
     def read(self, truth: Truth | None, top_k: Callable[[str], int], details: bool) -> Judgement | None:
-        """Let all drafters read what is unread; judge them, in the order of `names`, if the truth is given.
+        """Let all drafters read; if the truth is given, evaluate them, in the order of `names`.
 
-        Without it a drafter may put its reading off until it drafts.  top_k: how many proposals of a drafter count.
+        Without the truth a drafter may defer reading until it drafts.  top_k: number of a drafter's proposals that
+        count.
         """
         judgements = [group.read(truth, [top_k(name) for name in names], details) for names, group in self.groups]
         indexed = []
         for index in self.indices:
-            names = [name for name, other in self.index_of.items() if other is index]
+            names = [name for name, own_index in self.index_of.items() if own_index is index]
             indexed.append((names, index.read(truth, [top_k(name) for name in names], details)))
         if truth is None:
             return None
         judgement, order = Judgement.join(judgements), self.names
-        for names, judged in indexed:
-            judgement = judgement.add_proposals([order.index(name) for name in names], judged)
+        for names, index_judgement in indexed:
+            judgement = judgement.add_proposals([order.index(name) for name in names], index_judgement)
         return judgement
 
     def guesses(self, name: str, rows: list[int]) -> Tensor:
-        """What a drafter makes of the token after the roots of some rows: logits [B', W]."""
-        group, member = self._place(name)
+        """A drafter's logits [B', W] of the token after the roots of some rows."""
+        group, member = self._find(name)
         return group.guesses(member, rows)
 
     def draft(self, name: str, rows: list[int], root: Tensor, shape: TreeShape, growth: Growth | None = None) -> Tree:
         """Trees of one drafter, and its index if it has one, below the roots [B'] of some rows."""
-        group, member = self._place(name)
+        group, member = self._find(name)
         if name not in self.index_of:
             return group.draft(member, rows, root, shape, growth)
 
-        def draft(some: Sequence[int], growth: Growth, others: Others) -> Tree:
-            return group.draft(member, [rows[place] for place in some], root[some], shape, growth, others)
+        def draft(subset: Sequence[int], growth: Growth, retrieval: RetrievalEvidence) -> Tree:
+            return group.draft(member, [rows[index] for index in subset], root[subset], shape, growth, retrieval)
 
         evidence = self.index_of[name].evidence(rows, shape.depth)
         return self._indexed[name].draft(evidence, root, shape, draft)
 
     def add(self, name: str, drafter: Drafter, texts: Sequence[Tensor], features: Sequence[Tensor]) -> None:
-        """A drafter joins by itself, and reads each row's text so far; `features` as for `admit`."""
+        """Add a drafter in a group of its own; it reads each row's text so far.  features: as for `admit`."""
         self.drafters[name] = drafter
         group, index = group_alone(drafter), self._add_index(name)
         for text, feature in zip(texts, features, strict=True):
@@ -117,12 +118,12 @@ class PoolMembers:
         self.groups.append(([name], group))
 
     def remove(self, name: str) -> None:
-        """A drafter leaves."""
+        """Remove a drafter."""
         del self.drafters[name]
         self.index_of.pop(name, None), self._indexed.pop(name, None)
-        for place, (names, group) in enumerate(self.groups):
+        for position, (names, group) in enumerate(self.groups):
             if names == [name]:
-                del self.groups[place]
+                del self.groups[position]
                 break
             if name in names:
                 group.remove(names.index(name))
@@ -132,16 +133,16 @@ class PoolMembers:
     def _states(self) -> list[DrafterGroup]:
         return [*(group for _, group in self.groups), *self.indices]
 
-    def _place(self, name: str) -> tuple[DrafterGroup, int]:
+    def _find(self, name: str) -> tuple[DrafterGroup, int]:
         return next((group, names.index(name)) for names, group in self.groups if name in names)
 
     def _add_index(self, name: str) -> CandidateIndex | None:
-        """Give a drafter its index; returns the index if it is new, and has read nothing."""
+        """Give a drafter its index; returns the index if it is new and has read nothing."""
         drafter = self.drafters[name]
         indexed = kind_of(drafter).indexed_drafting(drafter)
         if indexed is None:
             return None
-        shared = next((self.index_of[other] for other, use in self._indexed.items() if use.key == indexed.key), None)
+        shared = next((self.index_of[owner] for owner, use in self._indexed.items() if use.key == indexed.key), None)
         self._indexed[name] = indexed
         self.index_of[name] = indexed.index() if shared is None else shared
         return self.index_of[name] if shared is None else None

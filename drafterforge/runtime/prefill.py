@@ -44,7 +44,7 @@ class Prefill:
         if start:
             allowed = torch.arange(end, device=slots.device) <= slots[:, None]
             mask = additive(allowed, self.target.compute_dtype)[None]
-        cache.place(start, end - start)
+        cache.set_slots(start, end - start)
         states, features = self.target.forward(self.tokens[None, start:end], slots[None], cache, mask)
         self.state, self.num_read = states[:, -1], end
         self.parts.append(features[0])

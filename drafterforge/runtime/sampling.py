@@ -1,8 +1,8 @@
-"""Sampling whose outcome is a function of (prompt, seed) alone: noise belongs to positions, not to draws.
+"""Sampling whose outcome depends on prompt and seed alone: every absolute position has its own noise.
 
-A token is the inverse of the filtered distribution's cumulative sum, taken in float64 and token-id order, at the noise
-of its absolute position.  Whether a drafted token is confirmed is whether it equals that token (sample and match), so
-that trees, drafters and batches change nothing.  Axes: B rows, V vocabulary.
+A token is the inverse of the filtered distribution's cumulative sum, in float64 and token-id order, at the noise of its
+position.  A drafted token is confirmed if it equals that token (sample and match), so trees, drafters and batching
+never change an answer.  Axes: B rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from drafterforge.config.sampling import require_sampling
 
-IDLE = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # values that filter nothing
-NUCLEUS_GUESS = 512  # most probable tokens looked at before a whole row is sorted
+NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # values with which a filter keeps every token
+NUCLEUS_GUESS = 512  # most probable tokens that are tried before a whole row is sorted
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Sampling:
 
     repetition_penalty: float = 1.0  # logits of tokens in the text: divided if positive, else multiplied
     temperature: float = 0.0  # 0: the most probable token
-    top_k: int = 0  # keep the k most probable tokens, and those that tie with the last; 0: all
-    top_p: float = 1.0  # keep the fewest most probable tokens that hold this mass, and those that tie with the last
-    min_p: float = 0.0  # keep tokens at least this times as probable as the best
+    top_k: int = 0  # keep the k most probable tokens, and ties of the last; 0: all
+    top_p: float = 1.0  # keep the fewest most probable tokens with this mass, and ties of the last
+    min_p: float = 0.0  # keep tokens with at least this share of the best probability
     seed: int = 0  # of the noise
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class Sampling:
 
     @property
     def plain(self) -> bool:
-        """Whether the most probable token is always taken, whatever the text before."""
+        """Whether the token is always the argmax of the target's logits."""
         return self.temperature == 0 and self.repetition_penalty == 1
 
 
@@ -45,7 +45,7 @@ GREEDY = Sampling()
 
 
 def noise(seed: int, position: int, count: int) -> np.ndarray:
-    """Uniform numbers in [0, 1) of `count` absolute positions from `position` on, float64: Philox keyed by the seed."""
+    """Uniform noise in [0, 1) of `count` absolute positions from `position` on, float64: Philox keyed by the seed."""
     words = np.random.Philox(key=seed, counter=position).random_raw(4 * count)[::4]
     return (words >> np.uint64(11)) * 2.0**-53
 
@@ -64,39 +64,39 @@ class Picker:
         self.plain = all(row.plain for row in rows)
         self.greedy = all(row.temperature == 0 for row in rows)
         self.penalised = any(row.repetition_penalty != 1 for row in rows)
-        self.filters = {name for name, idle in IDLE.items() if any(getattr(row, name) != idle for row in rows)}
+        self.filters = {name for name, neutral in NEUTRAL.items() if any(getattr(row, name) != neutral for row in rows)}
         self.vocab_size = vocab_size
 
     def noise(self, positions: Sequence[int], count: int) -> Tensor | None:
-        """Noise of `count` positions from each row's on, [B, count]; None where no row samples."""
+        """Noise of `count` positions from each row's position on, [B, count]; None if no row samples."""
         if self.greedy:
             return None
-        drawn = [noise(row.seed, position, count) for row, position in zip(self.rows, positions, strict=True)]
-        found = torch.from_numpy(np.stack(drawn))
-        return found if self.device.type == "cpu" else found.pin_memory().to(self.device, non_blocking=True)
+        rows = [noise(row.seed, position, count) for row, position in zip(self.rows, positions, strict=True)]
+        uniform = torch.from_numpy(np.stack(rows))
+        return uniform if self.device.type == "cpu" else uniform.pin_memory().to(self.device, non_blocking=True)
 
     def __call__(self, logits: Tensor, uniform: Tensor | None, seen: Tensor | None) -> Tensor:
-        """Tokens [B] from logits [B, V] at noise [B]; seen [B, V]: tokens that the penalty applies to."""
+        """Tokens [B] from logits [B, V] at noise [B].  seen: tokens that the repetition penalty applies to, [B, V]."""
         logits = self._penalised(logits, seen)
         best = logits.argmax(dim=-1)
         if self.greedy:
             return best
         probs = self._probs(logits, best)
         cumulative = probs.cumsum(dim=-1)
-        drawn = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)[:, 0]
-        # noise close to one may round to the whole mass: then the last token that has any
+        sampled = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)[:, 0]
+        # noise close to 1 may round to the total mass: then the last token with any mass is meant
         last = self.vocab_size - 1 - (probs > 0).flip(-1).long().argmax(dim=-1)
-        return torch.where(self.temperature[:, 0] > 0, torch.minimum(drawn, last), best)
+        return torch.where(self.temperature[:, 0] > 0, torch.minimum(sampled, last), best)
 
-    def law(self, logits: Tensor, seen: Tensor | None) -> Tensor:
-        """What a token is drawn from, [B, V], float64; a point where the most probable token is taken."""
+    def distribution(self, logits: Tensor, seen: Tensor | None) -> Tensor:
+        """Distribution that a token is sampled from, [B, V], float64; one-hot in greedy rows."""
         logits = self._penalised(logits, seen)
         best = logits.argmax(dim=-1)
-        point = torch.zeros_like(logits).scatter_(1, best[:, None], 1.0)
-        return point if self.greedy else torch.where(self.temperature > 0, self._probs(logits, best), point)
+        one_hot = torch.zeros_like(logits).scatter_(1, best[:, None], 1.0)
+        return one_hot if self.greedy else torch.where(self.temperature > 0, self._probs(logits, best), one_hot)
 
     def _penalised(self, logits: Tensor, seen: Tensor | None) -> Tensor:
-        """Logits [B, V] in float64, those of seen tokens lowered where a row asks for it."""
+        """Logits [B, V] in float64, with the repetition penalty on seen tokens."""
         logits = logits.double()
         if self.penalised:
             logits = torch.where(seen, torch.where(logits < 0, logits * self.penalty, logits / self.penalty), logits)
@@ -104,12 +104,12 @@ class Picker:
 
     def _probs(self, logits: Tensor, best: Tensor) -> Tensor:
         """Probabilities [B, V] at each row's temperature, filtered."""
-        logits = logits - logits.gather(-1, best[:, None])  # a temperature next to zero then divides zero by itself
+        logits = logits - logits.gather(-1, best[:, None])  # so a temperature close to 0 does not overflow
         logits = logits / torch.where(self.temperature > 0, self.temperature, 1.0)
         return self._filtered(logits).softmax(dim=-1)
 
     def _filtered(self, logits: Tensor) -> Tensor:
-        """Logits [B, V] with -inf for what the filters take away."""
+        """Logits [B, V], -inf for filtered tokens."""
         if "top_k" in self.filters:
             count = min(max(row.top_k for row in self.rows), self.vocab_size)
             values = logits.topk(count, dim=-1).values
@@ -128,7 +128,7 @@ class Picker:
         total = logits.logsumexp(dim=-1, keepdim=True)
         guesses = (NUCLEUS_GUESS, 8 * NUCLEUS_GUESS) if logits.device.type == "cpu" else ()
         for count in sorted({min(guess, self.vocab_size) for guess in (*guesses, self.vocab_size)}):
-            # asking whether a guess suffices would stop another device
+            # on other devices, checking a guess would wait for the device
             values = logits.topk(count, dim=-1).values
             mass = (values - total).exp().cumsum(dim=-1)
             if count == self.vocab_size or bool(((mass[:, -1:] >= self.top_p) | (self.top_p == 1)).all()):

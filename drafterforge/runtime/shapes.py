@@ -1,4 +1,4 @@
-"""Tree shapes that pay on a kind of device, when none is asked for."""
+"""Default tree shapes of devices and kinds of drafters."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from drafterforge.tree.grow import TreeShape
 
 
 def default_shape(device: torch.device, dtype: torch.dtype, kind: str = DEFAULT) -> TreeShape:
-    """A static shape for the device and the kind of drafter; see `DrafterKind.default_shape`."""
+    """The default shape of a kind of drafter on a device; see `DrafterKind.default_shape`."""
     return kind_named(kind).default_shape(device, dtype)
 
 
 def choose_shape(config: RuntimeConfig, device: torch.device, dtype: torch.dtype, kind: str = DEFAULT) -> TreeShape:
-    """The configured shape; what is null comes from the default for the device and the kind of drafter."""
+    """The configured shape; numbers that are null come from the default shape."""
     default = default_shape(device, dtype, kind)
-    chosen = {key: getattr(config, key) for key in ("num_tokens", "depth", "top_k")}
-    return TreeShape(**{key: getattr(default, key) if value is None else value for key, value in chosen.items()})
+    numbers = {key: getattr(config, key) for key in ("num_tokens", "depth", "top_k")}
+    return TreeShape(**{key: getattr(default, key) if value is None else value for key, value in numbers.items()})

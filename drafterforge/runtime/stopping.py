@@ -1,4 +1,4 @@
-"""Where an answer ends: end tokens, stop strings, the length asked for and the model's context."""
+"""Where an answer ends: end tokens, stop strings, max_new_tokens and the model's context."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from transformers import PreTrainedTokenizerBase
 
 from drafterforge.errors import ConfigError
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what an unfinished character is decoded to
-CHARACTER = 4  # most bytes of a character
-TAIL = 2 * CHARACTER  # tokens that tell how a longer text ends
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete character
+CHARACTER_BYTES = 4  # most bytes of a character in UTF-8
+TAIL = 2 * CHARACTER_BYTES  # tokens that show whether a longer text ends inside a character
 
 
 class TextStream:
-    """The text of a growing answer, a few tokens decoded at a time.
+    """The text of a growing answer, decoded a few tokens at a time.
 
-    Tokens are decoded behind the ones of the last step, since some tokenizers let a token depend on its neighbour.
+    Each step decodes the tokens of the step before, too, as some tokenizers let a token's text depend on its neighbour.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self.text = ""
         self._tokens: list[int] = []
-        self._from = self._upto = 0  # tokens decoded together, and those whose text is out
+        self._from = self._upto = 0  # first token to decode, and first token whose text is not out yet
 
     def _decode(self, start: int, end: int) -> str:
         return self.tokenizer.decode(
@@ -31,23 +31,23 @@ class TextStream:
         )
 
     def append(self, token: int) -> str:
-        """The text that one more token completes; empty inside a character."""
+        """The text that a further token completes; empty inside a character."""
         self._tokens.append(token)
-        if len(self._tokens) - self._upto > TAIL:  # decoding all that waits after each token would take ever longer
+        if len(self._tokens) - self._upto > TAIL:  # decoding all of them at each token would be quadratic
             tail = self._decode(len(self._tokens) - TAIL, len(self._tokens))
-            if len(tail) >= CHARACTER and tail.endswith(REPLACEMENT):
+            if len(tail) >= CHARACTER_BYTES and tail.endswith(REPLACEMENT):
                 return ""
         before = self._decode(self._from, self._upto)
-        whole = self._decode(self._from, len(self._tokens))
-        if whole.endswith(REPLACEMENT):
+        text = self._decode(self._from, len(self._tokens))
+        if text.endswith(REPLACEMENT):
             return ""
         self._from, self._upto = self._upto, len(self._tokens)
-        added = whole[len(before) :]
+        added = text[len(before) :]
         self.text += added
         return added
 
     def finish(self) -> str:
-        """What is still to come, even if it ends inside a character."""
+        """The remaining text, even if it ends inside a character."""
         added = self._decode(self._from, len(self._tokens))[len(self._decode(self._from, self._upto)) :]
         self._from = self._upto = len(self._tokens)
         self.text += added
@@ -55,7 +55,7 @@ class TextStream:
 
 
 class StopRule:
-    """Cuts what a cycle confirms exactly where decoding token by token would have stopped."""
+    """Cuts a cycle's tokens exactly where decoding token by token would have stopped."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class StopRule:
         stop: Sequence[str] = (),
         stream: TextStream | None = None,
     ) -> None:
-        """limit: most tokens, for `reason` (length | context).  stop: strings, not part of the text they end."""
+        """limit: most tokens, and reason (length | context) why.  stop: strings that end the text, not part of it."""
         if any(not text for text in stop):
             raise ConfigError("a stop string must not be empty")
         if stop and stream is None:
@@ -77,14 +77,14 @@ class StopRule:
 
     @property
     def room(self) -> int:
-        """Tokens that may still come."""
+        """Number of tokens that may still come."""
         return self.limit - self.emitted
 
     def take(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens that belong to the answer, from the front; sets `stop_reason` when it ends."""
-        taken = []
+        """The first tokens, as far as they belong to the answer; sets `stop_reason` if it ends."""
+        emitted = []
         for token in tokens:
-            taken.append(token)
+            emitted.append(token)
             self.emitted += 1
             if token in self.eos_ids:
                 self.stop_reason = "eos"
@@ -96,20 +96,20 @@ class StopRule:
                 break
         if self.stop_reason and self.stream is not None:
             self._stopped(self.stream.finish())
-        return taken
+        return emitted
 
     def _stopped(self, added: str) -> bool:
-        """Whether the text just added completes a stop string; cuts the text before the first one."""
+        """Whether the added text completes a stop string; then cuts the text before the first one."""
         text = self.stream.text
-        found = [text.find(stop, max(len(text) - len(added) - len(stop) + 1, 0)) for stop in self.stop]
-        found = [at for at in found if at >= 0]
-        if found:
-            self.stream.text = text[: min(found)]
-        return bool(found)
+        starts = [text.find(stop, max(len(text) - len(added) - len(stop) + 1, 0)) for stop in self.stop]
+        starts = [start for start in starts if start >= 0]
+        if starts:
+            self.stream.text = text[: min(starts)]
+        return bool(starts)
 
     @property
     def text(self) -> str:
-        """The answer's text so far, without an end that may yet become a stop string."""
+        """The answer's text so far, without a trailing part that may become a stop string."""
         text = self.stream.text
         if self.stop_reason:
             return text

@@ -1,4 +1,4 @@
-"""The tree shapes a scheduler may choose from: a grid of node counts, depths and widths, and to draft nothing.
+"""The tree shapes a scheduler chooses from: a grid of node counts, depths and widths, and no drafting.
 
 Axes: A actions.
 """
@@ -15,18 +15,18 @@ from drafterforge.config.runtime import MAX_LEVELS, MAX_NODES
 from drafterforge.errors import ConfigError, shorten
 from drafterforge.tree.grow import TreeShape
 
-MOST = 64  # numbers of a kind in a grid
-LARGEST = {"num_tokens": MAX_NODES, "depths": MAX_LEVELS, "top_ks": MAX_NODES}  # as of a tree that is asked for
-MOST_CANDIDATES = 1 << 20  # of a tree: the children of every beam
+MOST_VALUES = 64  # of one key of a grid
+LARGEST = {"num_tokens": MAX_NODES, "depths": MAX_LEVELS, "top_ks": MAX_NODES}  # the limits of any tree
+MOST_CANDIDATES = 1 << 20  # of a tree, see `TreeShape.pool_size`
 NO_DRAFT = TreeShape(num_tokens=1, depth=0, top_k=1)
 
 
 @dataclass(frozen=True)
 class ActionGrid:
-    """Action 0 drafts nothing; the others are all combinations whose pool can fill their nodes.
+    """Action 0 drafts nothing; the others are all combinations whose candidate pool can fill their nodes.
 
-    A combination with more nodes than its pool has would be the same tree as another's, and is left out (Re-SpS masks
-    such actions).
+    A combination with more nodes than candidates gives the same tree as one with fewer nodes, so it is left out (Re-SpS
+    masks such actions).
     """
 
     name: str
@@ -38,8 +38,8 @@ class ActionGrid:
         """Check ranges."""
         for key in ("num_tokens", "depths", "top_ks"):
             values = getattr(self, key)
-            whole = 0 < len(values) <= MOST and all(type(value) is int for value in values)
-            if not whole or list(values) != sorted(set(values)) or values[0] < 1 or values[-1] > LARGEST[key]:
+            valid = 0 < len(values) <= MOST_VALUES and all(type(value) is int for value in values)
+            if not valid or list(values) != sorted(set(values)) or values[0] < 1 or values[-1] > LARGEST[key]:
                 raise ConfigError(
                     f"{key} of an action grid must be rising numbers from 1 to {LARGEST[key]}, got {shorten(values)}"
                 )
@@ -52,19 +52,18 @@ class ActionGrid:
 
     @cached_property
     def shapes(self) -> tuple[TreeShape, ...]:
-        """All actions."""
-        found = [NO_DRAFT]
+        """The shape of each action."""
+        shapes = [NO_DRAFT]
         for count in self.num_tokens:
             for depth in self.depths:
-                found += [
+                shapes += [
                     shape
                     for shape in (TreeShape(count, depth, top_k) for top_k in self.top_ks)
                     if 1 < count <= shape.pool_size + 1
                 ]
-        return tuple(found)
+        return tuple(shapes)
 
     def __len__(self) -> int:
-        """A."""
         return len(self.shapes)
 
     @cached_property
@@ -73,14 +72,13 @@ class ActionGrid:
         return np.array([(shape.num_tokens, shape.depth, shape.top_k) for shape in self.shapes])
 
     def index(self, shape: TreeShape) -> int:
-        """The action with this shape."""
         if shape not in self.shapes:
             raise ConfigError(f"{describe(shape)} is no action of the grid {self.name!r}, which has {self.summary}")
         return self.shapes.index(shape)
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """The grid in one line, for errors."""
         parts = (self.num_tokens, self.depths, self.top_ks)
         words = (
             f"{key} {','.join(map(str, values))}"
@@ -89,7 +87,6 @@ class ActionGrid:
         return f"{', '.join(words)}: {len(self)} actions"
 
     def as_dict(self) -> dict:
-        """Plain values."""
         return {
             "name": self.name,
             "num_tokens": list(self.num_tokens),
@@ -99,16 +96,16 @@ class ActionGrid:
 
     @staticmethod
     def of(values: dict) -> ActionGrid:
-        """From `as_dict`."""
+        """The grid that `as_dict` returned."""
         return ActionGrid(values["name"], *(tuple(values[key]) for key in ("num_tokens", "depths", "top_ks")))
 
     def check(self, top_ks: Iterable[int], depth: int, where: str) -> None:
-        """Refuse a grid that reaches beyond what was recorded."""
+        """Refuse a grid with shapes larger than the recorded ones."""
         missing = sorted(set(self.top_ks) - set(top_ks))
         if missing or max(self.depths) > depth:
             raise ConfigError(
-                f"the grid {self.name!r} asks for {self.summary}, but {where} holds top_k {sorted(top_ks)} and "
-                f"{depth} levels; type overwrite=true to record them anew, or traces.name=OTHER to keep them"
+                f"the grid {self.name!r} has {self.summary}, but {where} holds top_k {sorted(top_ks)} and "
+                f"{depth} levels; type overwrite=true to record again, or traces.name=OTHER to keep them"
             )
 
 
@@ -116,5 +113,5 @@ TREE_LEGEND = "6/3/2: a draft tree of 6 tokens, the root included, in 3 levels, 
 
 
 def describe(shape: TreeShape) -> str:
-    """nodes/levels/top_k, as papers write them."""
+    """The shape as nodes/levels/top_k, as in the papers."""
     return f"{shape.num_tokens}/{shape.depth}/{shape.top_k}"

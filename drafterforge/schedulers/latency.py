@@ -1,7 +1,7 @@
-"""What the steps of a cycle cost on one device: fitted to live cycles, and read by replay for any trees.
+"""The latency profile: seconds of every step of a cycle on one device, fitted to live cycles, for trees of any shape.
 
-Every step is a sum of terms, each a number of a cycle times seconds that are never negative.  Node counts and widths
-lie between knots, so that costs that jump where a kernel changes are followed.
+The seconds of a step are a sum of terms, each a quantity of the cycle times non-negative seconds.  Node counts and
+widths are interpolated between knots, to follow jumps where a kernel changes.
 Axes: M cycles, F terms.
 """
 
@@ -26,7 +26,7 @@ FILE = "latency.json"
 
 @dataclass(frozen=True)
 class Cycles:
-    """Cycles by what their cost depends on; arrays that broadcast, [M]."""
+    """The quantities of cycles that their cost depends on; arrays that broadcast, [M]."""
 
     depth: np.ndarray  # levels drafted
     top_k: np.ndarray  # beam and children per node
@@ -36,26 +36,26 @@ class Cycles:
 
 
 def hats(values: np.ndarray, knots: Sequence[int]) -> list[np.ndarray]:
-    """Weights of the knots whose sum is 1 and whose mean is the value, as it lies between two of them."""
+    """Weights of the knots for linear interpolation at `values`; they sum to 1."""
     values = np.clip(values, knots[0], knots[-1]).astype(float)
-    return [np.interp(values, knots, np.eye(len(knots))[place]) for place in range(len(knots))]
+    return [np.interp(values, knots, np.eye(len(knots))[knot]) for knot in range(len(knots))]
 
 
 def terms(step: str, cycles: Cycles, nodes: Sequence[int], top_ks: Sequence[int]) -> dict[str, np.ndarray]:
-    """The terms of a step; nodes, top_ks: knots."""
+    """The quantities of a step's terms, [M] each.  nodes, top_ks: knots."""
     depth, kilo = cycles.depth, cycles.length / 1000.0
     drafted = (depth > 0).astype(float)
     if step == "draft":
         deeper = np.maximum(depth - 1, 0)
         pool = drafted * (cycles.top_k + deeper * cycles.top_k**2)
-        found = {"call": np.ones_like(kilo), "tree": drafted}
-        found |= {f"level, top_k {k}": deeper * w for k, w in zip(top_ks, hats(cycles.top_k, top_ks), strict=True)}
-        return found | {"level, kilotoken": deeper * kilo, "hundred candidates": pool / 100.0}
+        quantities = {"call": np.ones_like(kilo), "tree": drafted}
+        quantities |= {f"level, top_k {k}": deeper * w for k, w in zip(top_ks, hats(cycles.top_k, top_ks), strict=True)}
+        return quantities | {"level, kilotoken": deeper * kilo, "hundred candidates": pool / 100.0}
     if step == "refresh":
         return {"pass": np.ones_like(kilo), "token": cycles.emitted * 1.0, "kilotoken": kilo}
     if step == "verify":
-        found = {f"{n} nodes": w for n, w in zip(nodes, hats(cycles.nodes, nodes), strict=True)}
-        return found | {"kilotoken": kilo, "node, kilotoken": cycles.nodes * kilo}
+        quantities = {f"{n} nodes": w for n, w in zip(nodes, hats(cycles.nodes, nodes), strict=True)}
+        return quantities | {"kilotoken": kilo, "node, kilotoken": cycles.nodes * kilo}
     return {
         "cycle": np.ones_like(kilo),
         "node": cycles.nodes * 1.0,
@@ -65,7 +65,7 @@ def terms(step: str, cycles: Cycles, nodes: Sequence[int], top_ks: Sequence[int]
 
 
 def knot_terms(step: str, nodes: Sequence[int], top_ks: Sequence[int]) -> dict[int, str]:
-    """The terms of a step that belong to knots, by knot; their seconds never fall from one to the next."""
+    """Knot -> name of its term of a step; the seconds never fall from one knot to the next."""
     if step == "verify":
         return {n: f"{n} nodes" for n in nodes}
     return {k: f"level, top_k {k}" for k in top_ks} if step == "draft" else {}
@@ -73,7 +73,7 @@ def knot_terms(step: str, nodes: Sequence[int], top_ks: Sequence[int]) -> dict[i
 
 @dataclass(frozen=True)
 class LatencyProfile:
-    """Seconds of every term on a device."""
+    """Seconds of every term of every step on a device."""
 
     device: str
     dtype: str
@@ -84,13 +84,13 @@ class LatencyProfile:
     depth: int  # deepest tree measured
     seconds: Mapping[str, Mapping[str, float]]  # step -> term -> seconds
     autoregressive: Mapping[str, float]  # token, kilotoken: seconds of decoding without a drafter
-    errors: Mapping[str, float]  # median absolute error on held-out prompts, as shares; see `calibrate`
+    errors: Mapping[str, float]  # median relative errors on held-out prompts; see `calibrate`
     schema: int = SCHEMA
 
     def step_s(self, step: str, cycles: Cycles) -> np.ndarray:
         """Seconds of one step, [M]."""
-        known = self.seconds[step]
-        return sum(known[name] * value for name, value in terms(step, cycles, self.nodes, self.top_ks).items())
+        seconds = self.seconds[step]
+        return sum(seconds[name] * value for name, value in terms(step, cycles, self.nodes, self.top_ks).items())
 
     def cycle_s(self, cycles: Cycles) -> np.ndarray:
         """Seconds of whole cycles, [M]."""
@@ -101,7 +101,7 @@ class LatencyProfile:
         return self.autoregressive["token"] + self.autoregressive["kilotoken"] * np.asarray(length) / 1000.0
 
     def check(self, grid: ActionGrid, path: Path | str, typed: str = "") -> None:
-        """Refuse a grid that reaches beyond what was measured.  typed: keys of a suggested command."""
+        """Refuse a grid with shapes larger than the measured ones.  typed: keys of a suggested command."""
         if max(grid.num_tokens) > self.nodes[-1] or max(grid.top_ks) > self.top_ks[-1] or max(grid.depths) > self.depth:
             raise ConfigError(
                 f"{path} measured trees up to {self.nodes[-1]} nodes, {self.depth} levels and top_k {self.top_ks[-1]}, "
@@ -111,13 +111,12 @@ class LatencyProfile:
             )
 
     def as_json(self) -> dict:
-        """Plain values."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class _Stored:
-    """A profile in JSON."""
+class _ProfileJson:
+    """The JSON of a `LatencyProfile`."""
 
     device: str
     dtype: str
@@ -133,7 +132,7 @@ class _Stored:
 
 
 def read_profile(path: Path | str) -> LatencyProfile:
-    """From a `latency` artifact, or from a profile's JSON file, such as one of another device."""
+    """The profile of a `latency` artifact, or of a JSON file, such as one of another device."""
     path = Path(path)
     if path.is_dir():
         open_artifact(path, "latency")
@@ -141,46 +140,45 @@ def read_profile(path: Path | str) -> LatencyProfile:
     if not path.exists():
         raise ArtifactError(f"no latency profile at {path}; type drafterforge calibrate drafter=NAME")
     try:
-        found = read_json(path)
-        version = found.get("schema") if isinstance(found, dict) else None
+        content = read_json(path)
+        version = content.get("schema") if isinstance(content, dict) else None
         if version != SCHEMA:
             raise ArtifactError(f"it has schema {shorten(version)}, wanted {SCHEMA}")
-        stored = parse_as(_Stored, found, "it")
-        _check(stored)
+        profile = parse_as(_ProfileJson, content, "it")
+        _check(profile)
     except ArtifactError as error:
         raise ArtifactError(
             f"{path} is no latency profile: {error}; "
             "type drafterforge calibrate drafter=NAME overwrite=true on its device"
         ) from error
-    values = vars(stored) | {"nodes": tuple(stored.nodes), "top_ks": tuple(stored.top_ks)}
-    return LatencyProfile(**values)
+    return LatencyProfile(**vars(profile) | {"nodes": tuple(profile.nodes), "top_ks": tuple(profile.top_ks)})
 
 
-def _check(stored: _Stored) -> None:
+def _check(profile: _ProfileJson) -> None:
     """Refuse a profile that cannot price a cycle."""
-    for key, knots in (("nodes", stored.nodes), ("top_ks", stored.top_ks)):
-        if not knots or knots[0] < 1 or any(one >= other for one, other in pairwise(knots)):
+    for key, knots in (("nodes", profile.nodes), ("top_ks", profile.top_ks)):
+        if not knots or knots[0] < 1 or any(knot >= following for knot, following in pairwise(knots)):
             raise ArtifactError(f"its {key} are {shorten(knots)}; wanted rising numbers from 1 on")
-    if stored.depth < 1:
-        raise ArtifactError(f"its depth is {stored.depth}; wanted 1 or more")
+    if profile.depth < 1:
+        raise ArtifactError(f"its depth is {profile.depth}; wanted 1 or more")
     none = Cycles(*(np.zeros(1) for _ in range(5)))
-    wanted = {step: list(terms(step, none, stored.nodes, stored.top_ks)) for step in STEPS}
-    _same_keys("seconds", stored.seconds, list(STEPS))
-    for step, names in wanted.items():
-        _same_keys(f"seconds.{step}", stored.seconds[step], names)
-    _same_keys("autoregressive", stored.autoregressive, ["token", "kilotoken"])
-    for step, known in (*stored.seconds.items(), ("autoregressive", stored.autoregressive)):
-        for name, value in known.items():
+    expected = {step: list(terms(step, none, profile.nodes, profile.top_ks)) for step in STEPS}
+    _require_keys("seconds", profile.seconds, list(STEPS))
+    for step, names in expected.items():
+        _require_keys(f"seconds.{step}", profile.seconds[step], names)
+    _require_keys("autoregressive", profile.autoregressive, ["token", "kilotoken"])
+    for step, seconds in (*profile.seconds.items(), ("autoregressive", profile.autoregressive)):
+        for name, value in seconds.items():
             if value < 0:
-                raise ArtifactError(f"{step}, {name} takes {value} s; wanted seconds that are not negative")
+                raise ArtifactError(f"{step}, {name} takes {value} s; wanted 0 or more")
 
 
-def _same_keys(where: str, found: Mapping, wanted: Sequence[str]) -> None:
-    if odd := sorted({*wanted} ^ {*found}):
-        known = "lacks" if odd[0] in wanted else "has the unknown key"
-        raise ArtifactError(f"its {where} {known} {quote(odd[0])}")
+def _require_keys(where: str, values: Mapping, keys: Sequence[str]) -> None:
+    if odd := sorted({*keys} ^ {*values}):
+        verb = "lacks" if odd[0] in keys else "has the unknown key"
+        raise ArtifactError(f"its {where} {verb} {quote(odd[0])}")
 
 
 def _listed(*numbers: Sequence[int]) -> str:
-    """As one types a list."""
+    """All numbers, sorted, as a list is typed."""
     return f"[{','.join(map(str, sorted(set().union(*numbers))))}]"

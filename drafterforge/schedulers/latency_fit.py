@@ -9,64 +9,64 @@ from scipy.optimize import nnls
 
 from drafterforge.schedulers.latency import Cycles, LatencyProfile, knot_terms, terms
 
-TRIM = 6.0  # residuals beyond so many median absolute ones are interruptions, not costs
+TRIM = 6.0  # residuals above this multiple of their median are interruptions, not costs
 ROUNDS = 4
-ENOUGH = 2.0  # cycles at a knot, those between two knots shared among them, below which it cannot be priced
+MIN_CYCLES = 2.0  # interpolation weight of cycles that a knot needs to be fitted
 
 
 def fit_terms(columns: Mapping[str, np.ndarray], seconds: np.ndarray, rising: Sequence[str] = ()) -> dict[str, float]:
-    """Non-negative seconds of each term, [M] each, that explain the seconds [M] measured.
+    """Non-negative seconds of each term that fit the measured seconds [M].  columns: quantities of the terms, [M].
 
-    Least squares of relative errors, so that cheap cycles count as much as dear ones; outliers are left out.
-    rising: terms of knots, whose seconds do not fall from one to the next; their cycles are kept where they are few.
+    Least squares of relative errors, so cheap cycles count as much as expensive ones; outliers are dropped.
+    rising: terms of knots, whose seconds must not fall from one to the next; cycles of rare knots are never dropped.
     """
     matrix = np.stack([np.broadcast_to(column, seconds.shape) for column in columns.values()], axis=1).astype(float)
-    places = [list(columns).index(name) for name in rising]
-    sums = matrix.copy()  # of a knot and those after it: their seconds are increments
-    sums[:, places] = matrix[:, places[::-1]].cumsum(axis=1)[:, ::-1]
+    knots = [list(columns).index(name) for name in rising]
+    sums = matrix.copy()  # of a knot's column and those after it, whose coefficients are the increments
+    sums[:, knots] = matrix[:, knots[::-1]].cumsum(axis=1)[:, ::-1]
     weights = 1.0 / np.maximum(seconds, np.median(seconds) / 10)
-    kept = np.ones(len(seconds), dtype=bool)
+    inliers = np.ones(len(seconds), dtype=bool)
     for _ in range(ROUNDS):
-        found, _ = nnls(sums[kept] * weights[kept, None], seconds[kept] * weights[kept])
-        residual = np.abs(seconds - sums @ found) * weights
-        kept = residual <= TRIM * max(np.median(residual), 1e-9)
-        for place in places:
-            if matrix[kept, place].sum() < ENOUGH:
-                kept |= matrix[:, place] > 0
-    found[places] = found[places].cumsum()
-    return {name: float(value) for name, value in zip(columns, found, strict=True)}
+        fit, _ = nnls(sums[inliers] * weights[inliers, None], seconds[inliers] * weights[inliers])
+        residual = np.abs(seconds - sums @ fit) * weights
+        inliers = residual <= TRIM * max(np.median(residual), 1e-9)
+        for knot in knots:
+            if matrix[inliers, knot].sum() < MIN_CYCLES:
+                inliers |= matrix[:, knot] > 0
+    fit[knots] = fit[knots].cumsum()
+    return {name: float(value) for name, value in zip(columns, fit, strict=True)}
 
 
 def fit_step(step: str, cycles: Cycles, seconds: np.ndarray, profile: LatencyProfile) -> dict[str, float]:
-    """Seconds of a step's terms, fitted to seconds [M]; knots with too few cycles lie between their neighbours.
+    """Seconds of a step's terms, fitted to seconds [M]; knots with too few cycles are interpolated.
 
-    profile: names the knots.  The outermost ones must be priced: see `unpriced`.
+    profile: has the knots.  The outermost ones need enough cycles, see `unpriced`.
     """
-    known = {"nodes": profile.nodes, "top_ks": profile.top_ks}
-    lacking = _lacking(step, cycles, profile)
-    own = {key: tuple(knot for knot in knots if knot not in lacking) for key, knots in known.items()}
-    names = knot_terms(step, **own)
-    found = fit_terms(terms(step, cycles, **own), seconds, list(names.values()))
-    missing = {name: knot for knot, name in knot_terms(step, **known).items() if knot in lacking}
-    at = [found[name] for name in names.values()]
-    found |= {name: float(np.interp(knot, list(names), at)) for name, knot in missing.items()}
-    return {name: found[name] for name in terms(step, cycles, **known)}
+    all_knots = {"nodes": profile.nodes, "top_ks": profile.top_ks}
+    rare = _rare_knots(step, cycles, profile)
+    knots = {key: tuple(knot for knot in values if knot not in rare) for key, values in all_knots.items()}
+    names = knot_terms(step, **knots)
+    fit = fit_terms(terms(step, cycles, **knots), seconds, list(names.values()))
+    missing = {name: knot for knot, name in knot_terms(step, **all_knots).items() if knot in rare}
+    fitted = [fit[name] for name in names.values()]
+    fit |= {name: float(np.interp(knot, list(names), fitted)) for name, knot in missing.items()}
+    return {name: fit[name] for name in terms(step, cycles, **all_knots)}
 
 
 def unpriced(step: str, cycles: Cycles, profile: LatencyProfile) -> str:
-    """The outermost knot of a step that too few cycles reached, in words; empty if there is none."""
+    """The term of an outermost knot of a step with too few cycles; empty if there is none."""
     names = knot_terms(step, profile.nodes, profile.top_ks)
-    lacking = _lacking(step, cycles, profile)
-    return next((names[knot] for knot in (min(names), max(names)) if knot in lacking), "") if names else ""
+    rare = _rare_knots(step, cycles, profile)
+    return next((names[knot] for knot in (min(names), max(names)) if knot in rare), "") if names else ""
 
 
-def _lacking(step: str, cycles: Cycles, profile: LatencyProfile) -> set[int]:
-    """Knots with fewer than `ENOUGH` cycles; none of widths where no tree has a second level."""
+def _rare_knots(step: str, cycles: Cycles, profile: LatencyProfile) -> set[int]:
+    """Knots with fewer than `MIN_CYCLES` cycles; for draft none, if no tree has a second level."""
     columns = terms(step, cycles, profile.nodes, profile.top_ks)
     names = knot_terms(step, profile.nodes, profile.top_ks)
     if step == "draft" and profile.depth < 2:
         return set()
-    return {knot for knot, name in names.items() if columns[name].sum() < ENOUGH}
+    return {knot for knot, name in names.items() if columns[name].sum() < MIN_CYCLES}
 
 
 def median_error(predicted: np.ndarray, measured: np.ndarray) -> float:

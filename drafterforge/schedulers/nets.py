@@ -1,4 +1,4 @@
-"""The network of a learnt scheduler: an actor that scores tree shapes, a critic that only training asks.
+"""The networks of a learnt scheduler: an actor that scores actions, and a critic for training.
 
 Axes: B decisions, O observation, A actions.
 """
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from drafterforge.kernels.dispatch import kernels_of
 
-FARTHEST = 10.0  # standard deviations; what lies beyond in a new domain is cut off
+CLIP = 10.0  # standard deviations at which observations are clipped, as in a new domain
 
 
 class Dense(nn.Module):
-    """A linear layer whose weight is [in, out]: a few rows take a third of the time that they take of [out, in]."""
+    """A linear layer with weight [in, out]: on a few rows it takes a third of the time of [out, in]."""
 
     def __init__(self, fan_in: int, fan_out: int, gain: float) -> None:
         super().__init__()
@@ -25,12 +25,11 @@ class Dense(nn.Module):
         self.bias = nn.Parameter(torch.zeros(fan_out))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[B, out] of inputs [B, in]."""
         return torch.addmm(self.bias, inputs, self.weight)
 
 
 def mlp(widths: Sequence[int], gain: float) -> nn.Sequential:
-    """Layers between `widths` with tanh between them; `gain` is the last layer's."""
+    """Dense layers of these widths with tanh between them.  gain: of the last layer's initial weights."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(widths[:-1]):
         layers += [Dense(fan_in, fan_out, 2**0.5), nn.Tanh()]
@@ -38,7 +37,7 @@ def mlp(widths: Sequence[int], gain: float) -> nn.Sequential:
 
 
 class ActorCritic(nn.Module):
-    """Two separate tanh networks over one normalised observation."""
+    """Actor and critic: two separate tanh networks on one normalised observation."""
 
     def __init__(
         self,
@@ -50,56 +49,58 @@ class ActorCritic(nn.Module):
         """actor, critic: widths of the hidden layers."""
         super().__init__()
         self.observation_size, self.num_actions = observation_size, num_actions
-        self.actor = mlp((observation_size, *actor, num_actions), gain=0.01)  # close to uniform at first
+        self.actor = mlp((observation_size, *actor, num_actions), gain=0.01)  # nearly uniform at first
         self.critic = mlp((observation_size, *critic, 1), gain=1.0)
         self.register_buffer("mean", torch.zeros(observation_size))
         self.register_buffer("scale", torch.ones(observation_size))
         self._packed: Callable[[Tensor], Tensor] | None = None
 
     def normalise_by(self, observations: Tensor) -> None:
-        """From now on shift and scale each feature as observations [N, O] need it to have mean 0 and deviation 1."""
+        """Set the normalisation so that `observations` [N, O] get mean 0 and deviation 1."""
         deviation, mean = torch.std_mean(observations.double(), dim=0, correction=0)
         self.mean.copy_(mean)
         constant = deviation <= 1e-6 * mean.abs().clamp(min=1.0)
         self.scale.copy_(deviation.masked_fill(constant, 1.0))
 
     def normalised(self, observations: Tensor) -> Tensor:
-        """What both networks read, [B, O], of observations [B, O] in any floating type."""
-        return ((observations.to(self.mean.dtype) - self.mean) / self.scale).clamp(-FARTHEST, FARTHEST)
+        """The input of both networks, [B, O], from observations [B, O] of any floating type."""
+        return ((observations.to(self.mean.dtype) - self.mean) / self.scale).clamp(-CLIP, CLIP)
 
     def forward(self, observations: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Logits [B, A] and values [B], these in the units the critic was trained in.
+        """Logits [B, A], and values [B] in the units of the critic's training.
 
-        observations: [B, O].  mask: [B, A], true where an action is allowed; each row allows one at least.
+        observations: [B, O].  mask: [B, A], true for allowed actions, at least one in each row.
         """
         inputs = self.normalised(observations)
         return forbid(self.actor(inputs), mask), self.critic(inputs).squeeze(-1)
 
     def logits(self, observations: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The logits [B, A] alone: all that serving needs.
+        """The logits [B, A]; serving needs no values.
 
-        Of a frozen one on a CPU with compiled kernels a row's bits do not depend on the others, live and in replays.
+        Once frozen, on a CPU with compiled kernels, they are batch-invariant, so live choices equal replayed ones.
         """
         if self._packed is not None:
             return forbid(self._packed(observations.to(self.mean.dtype).contiguous()), mask)
         return forbid(self.actor(self.normalised(observations)), mask)
 
     def frozen(self) -> ActorCritic:
-        """This network, ready to serve: its weights may not change any more."""
+        """Prepares this network for serving and returns it; its weights must not change afterwards."""
         self.eval().requires_grad_(False)
         layers = [(layer.weight, layer.bias) for layer in self.actor if isinstance(layer, Dense)]
-        self._packed = kernels_of(self.mean).pack_mlp(self.mean, self.scale, FARTHEST, layers)
+        self._packed = kernels_of(self.mean).pack_mlp(self.mean, self.scale, CLIP, layers)
         return self
 
 
 def forbid(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Logits [B, A] that are -inf where mask [B, A] is false."""
+    """Logits [B, A], -inf where mask [B, A] is false."""
     return logits if mask is None else logits.masked_fill(~mask, -torch.inf)
 
 
 def act(logits: Tensor, temperature: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
-    """Actions [B] of logits [B, A]: the best ones at temperature 0, else drawn from softmax(logits / temperature)."""
+    """Actions [B] by logits [B, A]: the best at temperature 0, else samples of softmax(logits / temperature)."""
     if temperature == 0.0:
         return logits.argmax(dim=-1)
-    noise = torch.empty_like(logits).exponential_(generator=generator).log_()  # never -inf: it draws no zeros
+    noise = (
+        torch.empty_like(logits).exponential_(generator=generator).log_()
+    )  # never -inf, as exponential_ draws no zeros
     return (logits / temperature - noise).argmax(dim=-1)  # the Gumbel-max trick

@@ -1,4 +1,4 @@
-"""What a scheduler sees: one construction for training on traces and for decoding, so that both see the same numbers.
+"""What a scheduler observes, computed by the same code in training on traces and in decoding.
 
 Axes: B rows (or roots), C children, S candidates, H hidden of the target, O observation.
 """
@@ -14,76 +14,73 @@ from torch import Tensor
 from drafterforge.errors import ConfigError
 from drafterforge.kernels.dispatch import kernels_of
 
-CHILDREN = 10  # of the root, whose log-probabilities a scheduler sees before it chooses
+CHILDREN = 10  # number of the root's children whose log-probabilities are observed
 PARTS = ("features", "text", "children", "length")
-TEXT_WINDOW = 64  # tokens before and with the root whose embeddings are averaged
-FLOOR = -20.0  # of log-probabilities; less probable candidates look alike, as do missing ones
-LENGTH_UNIT, LEVEL_UNIT = 1000.0, 10.0  # as LTD scales them
+TEXT_WINDOW = 64  # last tokens, root included, whose embeddings are averaged
+FLOOR = -20.0  # least log-probability; less probable and missing candidates get it
+LENGTH_UNIT, LEVEL_UNIT = 1000.0, 10.0  # scales of LTD
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What is known before rows draft; float16 as in traces where one is recorded."""
+    """What is known before rows draft, in the precision of traces: float16."""
 
-    features: Tensor | None  # [B, 3H] the target's, one position before the root; None: nobody asks
-    children: Tensor | None  # [B, C] log-probabilities of the root's best children, descending; None: nobody asks
+    features: Tensor | None  # [B, 3H] the target's, one position before the root; None: not observed
+    children: Tensor | None  # [B, C] log-probabilities of the root's best children, descending; None: not observed
     lengths: Tensor  # [B] position of the root
-    texts: Tensor | None = None  # [B, H] see `text_state`; None: nobody asks
+    texts: Tensor | None = None  # [B, H] see `text_state`; None: not observed
 
     @property
     def rows(self) -> int:
-        """B."""
+        """The number of rows, B."""
         return len(self.lengths)
 
 
-def widths(parts: Sequence[str], num_features: int, num_children: int) -> int:
-    """O: entries of an observation."""
+def observation_size(parts: Sequence[str], num_features: int, num_children: int) -> int:
+    """The size of an observation, O."""
     sizes = {"features": num_features, "text": num_features // 3, "children": 2 * num_children + 1, "length": 1}
     if unknown := [part for part in parts if part not in sizes]:
-        raise ConfigError(f"an observation has {', '.join(PARTS)}, not {unknown[0]!r}")
+        raise ConfigError(f"an observation has the parts {', '.join(PARTS)}, not {unknown[0]!r}")
     return sum(sizes[part] for part in parts)
 
 
-def observed(parts: Sequence[str], seen: Observation) -> Tensor:
-    """The chosen parts side by side, [B, O] float32.
-
-    `children` are the log-probabilities, the probabilities and what is left of them for all other children.
-    """
-    found = []
+def observation_vector(parts: Sequence[str], observation: Observation) -> Tensor:
+    """The parts of an observation in one vector, [B, O] float32."""
+    vectors = []
     for part in parts:
         if part == "features":
-            found.append(seen.features.half().float())
+            vectors.append(observation.features.half().float())
         elif part == "text":
-            found.append(seen.texts.half().float())
+            vectors.append(observation.texts.half().float())
         elif part == "children":
-            found.append(of_children(seen.children))
+            vectors.append(children_vector(observation.children))
         else:
-            found.append(seen.lengths.view(-1, 1) / LENGTH_UNIT)
-    return torch.cat(found, dim=1)
+            vectors.append(observation.lengths.view(-1, 1) / LENGTH_UNIT)
+    return torch.cat(vectors, dim=1)
 
 
-def of_children(logp: Tensor) -> Tensor:
-    """Log-probabilities [B, C] as traces hold them, the probabilities and what is left of them, [B, 2C + 1] float32."""
+def children_vector(logp: Tensor) -> Tensor:
+    """Log-probabilities [B, C] in float16 precision, probabilities, and the mass of other children, [B, 2C + 1]."""
     logp = logp.float()
     return kernels_of(logp).children_state(logp, FLOOR)
 
 
 def text_state(tokens: Tensor, embedding: Tensor) -> Tensor:
-    """The mean of the last tokens' embeddings, [H] float16: what a text says without a model reading it.
+    """The mean embedding of the last tokens, [H] float16; the papers ablate the feature state with it.
 
-    tokens: [P], root included.  embedding: the target's, [V, H].  The papers' ablation of the feature state.
+    tokens: [P], root included.  embedding: the target's, [V, H].
     """
     return torch.nn.functional.embedding(tokens[-TEXT_WINDOW:], embedding).float().mean(dim=0).half()
 
 
 def best_children(logits: Tensor, count: int) -> Tensor:
-    """Log-probabilities of the best children of logits [B, W], descending, [B, count]; their ids are not asked for."""
+    """Log-probabilities of the best children of logits [B, W], descending, [B, count]."""
     logits = logits.float()
     return kernels_of(logits).best_children(logits, min(count, logits.shape[-1]))
 
 
-def of_level(scores: Tensor, size: int, lengths: Tensor, level: int | Tensor) -> Tensor:
-    """What a depth policy sees after a level: its candidates' cumulative log-probabilities, length and level, [B, O].
+def level_observation(scores: Tensor, size: int, lengths: Tensor, level: int | Tensor) -> Tensor:
+    """LTD's observation after a level: cumulative log-probabilities of candidates, length and level, [B, O].
 
     scores: [B, S], padded to `size` with the floor.  lengths: [B].  level: number of levels drafted so far.
     """

@@ -155,7 +155,7 @@ class BatchAnswerer:
         for row, i in enumerate(admitted):
             padded[row, : lengths[row]] = torch.tensor(prompts[i])
         fresh = self.target.new_cache(len(admitted))
-        fresh.place(0, longest)
+        fresh.set_slots(0, longest)
         positions = torch.arange(longest, device=device).expand(len(admitted), -1)
         states, features = self.target.forward(padded.to(device), positions, fresh)
         last = states[torch.arange(len(admitted)), torch.tensor(lengths) - 1]
@@ -175,7 +175,7 @@ class BatchAnswerer:
         tokens = torch.tensor([[row.last] for row in rows], device=device)
         lengths = torch.tensor([[row.length] for row in rows], device=device)
         used = max(row.length for row in rows) + 1
-        cache.place_ragged(lengths, used)
+        cache.set_ragged_slots(lengths, used)
         allowed = torch.arange(used, device=device)[None, None] <= lengths[:, :, None]
         states, features = self.target.forward(tokens, lengths, cache, additive(allowed, self.target.compute_dtype))
         self._see(rows, states, features)

@@ -1,4 +1,4 @@
-"""Block divergence of drafts: how much of the target's law their most probable branch covers, level by level.
+"""Block divergence (MetaSD): the target's probability mass on the children along a tree's most probable branch.
 
 Axes: B rows, T tree nodes, L levels, V vocabulary.
 """
@@ -12,32 +12,32 @@ from drafterforge.tree.grow import Tree
 
 
 def first_branch(tree: Tree, levels: int) -> tuple[Tensor, Tensor]:
-    """Nodes down the most probable branch, [B, L], and which nodes are children of each, [B, L, T].
+    """Nodes of the most probable branch, [B, L], and a mask of the children of each, [B, L, T].
 
-    Where the branch has ended its last node is repeated, with no children.
+    After the end of the branch its last node is repeated, without children.
     """
     batch, count = tree.tokens.shape
     index = torch.arange(count, device=tree.tokens.device)
     child = (tree.parents[:, None] == index[:, None]) & (tree.parents != index)[:, None]  # [B, parent, child]
     child[:, :, 0] = False
-    each, at = torch.arange(batch, device=index.device), torch.zeros(batch, dtype=torch.long, device=index.device)
+    rows, node = torch.arange(batch, device=index.device), torch.zeros(batch, dtype=torch.long, device=index.device)
     nodes, children = [], []
     for _ in range(levels):
-        below = child[each, at]
-        nodes.append(at)
+        below = child[rows, node]
+        nodes.append(node)
         children.append(below)
-        at = torch.where(below.any(dim=1), below.long().argmax(dim=1), at)
+        node = torch.where(below.any(dim=1), below.long().argmax(dim=1), node)
     return torch.stack(nodes, dim=1), torch.stack(children, dim=1)
 
 
 def block_divergences(tree: Tree, logits: Tensor, levels: int) -> list[float]:
-    """The target's mass on the children, mean over `levels` levels of the branch, [B].  logits: [B, T, V].
+    """The target's mean probability mass on the children over `levels` levels of the branch, [B].  logits: [B, T, V].
 
-    At temperature 1, so that greedy rows too give a smooth signal.
+    At temperature 1, so greedy rows give a smooth signal, too.
     """
     nodes, children = first_branch(tree, levels)
-    each, total = torch.arange(len(nodes), device=logits.device), torch.zeros(len(nodes), device=logits.device)
+    rows, total = torch.arange(len(nodes), device=logits.device), torch.zeros(len(nodes), device=logits.device)
     for level in range(levels):
-        probs = logits[each, nodes[:, level]].float().softmax(dim=-1)
+        probs = logits[rows, nodes[:, level]].float().softmax(dim=-1)
         total += (probs.gather(1, tree.tokens) * children[:, level]).sum(dim=1)
     return [value / levels for value in total.tolist()]

@@ -1,4 +1,4 @@
-"""Level-by-level drafting: EAGLE-2's beam over any model that can score children of beam nodes.
+"""Level-by-level drafting: EAGLE-2's beam over any model that scores the children of beam nodes.
 
 Axes: B rows, K beam nodes, k children of each, L level slots written so far, W draft vocabulary.
 """
@@ -13,17 +13,17 @@ from torch import Tensor
 
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.tree.grow import Tree, TreeShape, root_only
-from drafterforge.tree.merge import Others, merged_tree
+from drafterforge.tree.merge import RetrievalEvidence, merge_trees
 
 # step(level, tokens [B, K], origin [B, K], reads [B, K, L]) -> logits [B, K, W]
 Step = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class Growth(Protocol):
-    """Decisions on trees that are being drafted."""
+    """When trees stop growing, decided while they are drafted."""
 
     def go_on(self, level: int, scores: Tensor) -> Tensor:
-        """Whether each row drafts a level more, [B] bool.  scores: [B, n] of the candidates of `level`, the newest."""
+        """Whether each row drafts another level, [B] bool.  scores: [B, n] of the candidates of `level`, the newest."""
 
     def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
         """Nodes to verify of each row, root included, [B].
@@ -39,21 +39,21 @@ def expand(
     step: Step,
     token_ids: Tensor | None = None,
     growth: Growth | None = None,
-    others: Others | None = None,
+    retrieval: RetrievalEvidence | None = None,
 ) -> Tree:
     """Draft a tree below each root [B] from the logits [B, W] of its children.
 
     step: reads the beam of a level and scores its children.  `origin` is each node's parent in the beam before;
-    `reads` tells which level slots a node may read (its drafted ancestors and itself, the newest K slots being the
-    beam's own).  token_ids: target id of each draft id, [W]; None: the same.  growth: may end rows before the shape's
-    depth, and says how many nodes are kept.  others: what retrieval knows, of which the tree takes the best too;
-    probabilities then say how many nodes are kept, not the growth.
+    `reads` says which level slots a node may read: its drafted ancestors and itself.  The newest K slots are the
+    beam's own.  token_ids: target id of each draft id, [W]; None: the same.  growth: may end rows before the shape's
+    depth, and sets the number of nodes.  retrieval: its likeliest nodes join the tree; then probabilities set the
+    number of nodes, not `growth`.
     """
     if shape.depth == 0 or shape.num_tokens <= 1:
         return root_only(root)
-    if growth is None and others is None:  # no more of a level, and no more levels, can be among the best
-        most = shape.num_tokens - 1
-        shape = TreeShape(shape.num_tokens, min(shape.depth, most), min(shape.top_k, most))
+    if growth is None and retrieval is None:  # wider or deeper candidates could not be among the best
+        num_drafted = shape.num_tokens - 1
+        shape = TreeShape(shape.num_tokens, min(shape.depth, num_drafted), min(shape.top_k, num_drafted))
     logits, batch = logits.float(), root.numel()
     top_k = min(shape.top_k, logits.shape[-1])
     pool = kernels_of(logits).candidates(batch, shape.pool_size, token_ids)
@@ -68,10 +68,10 @@ def expand(
                 break
             depths = depths + growing
         reads = pool.reads(reads, origin)
-        found = step(level, tokens, origin, reads).float()
-        tokens, origin, newest = pool.level(found, top_k, shape.top_k, growing)
-    if others is not None:
-        return merged_tree(root, pool.tokens, pool.scores, pool.parents, shape.num_tokens, others)
+        logits = step(level, tokens, origin, reads).float()
+        tokens, origin, newest = pool.level(logits, top_k, shape.top_k, growing)
+    if retrieval is not None:
+        return merge_trees(root, pool.tokens, pool.scores, pool.parents, shape.num_tokens, retrieval)
     if growth is None:
         return Tree(*pool.cut(root, shape.num_tokens))
     counts = growth.nodes(depths, pool.scores)

@@ -1,8 +1,8 @@
 """The candidate pool of a cycle and the tree cut from it (EAGLE-2's dynamic tree).
 
 Scores are cumulative log-probabilities in fp32.  Every choice follows one total order: score descending, level
-ascending, then index ascending; with log-probabilities <= 0 a parent then always precedes its children, also under
-ties, so that the best n candidates are closed under ancestors.
+ascending, then index ascending.  As log-probabilities are <= 0, a parent precedes its children even under ties, so the
+best n candidates always include the ancestors of each.
 Axes: B rows (sequences), P pool candidates (level order), T tree nodes (root first), W draft vocabulary.
 """
 
@@ -39,7 +39,7 @@ class TreeShape:
 
 @dataclass(frozen=True)
 class Tree:
-    """Nodes to verify, in level order; parents precede children.  Rows may be padded: padding is its own parent."""
+    """Nodes to verify, in level order, parents before children.  A node that pads a row is its own parent."""
 
     tokens: Tensor  # [B, T] target ids; the root first
     parents: Tensor  # [B, T] index of the parent; the root's is itself
@@ -69,7 +69,7 @@ def cut_tree(
 
 
 def root_only(root: Tensor) -> Tree:
-    """Trees that draft nothing, of roots [B]."""
+    """Trees of the roots [B] alone."""
     zero = torch.zeros(root.numel(), 1, dtype=torch.long, device=root.device)
     return Tree(root[:, None], zero, zero)
 

@@ -12,8 +12,8 @@ from drafterforge.kernels.dispatch import KERNELS
 
 
 def level_mask(reads: Tensor, lengths: Tensor, base: int, dtype: torch.dtype) -> Tensor:
-    """`reads` [B, K, L] behind each row's own text, as an additive mask [B, K, S + L], S = base.
+    """Additive mask [B, K, S + L], S = base: each row's own text, then `reads` [B, K, L].
 
-    lengths: [B] slots of each row's text; slots between them and `base` are not read.
+    lengths: [B] slots of each row's text; slots between the text and `base` are masked.
     """
     return KERNELS[reads.device.type, dtype].tree_mask(reads, lengths, base, dtype)

@@ -1,7 +1,7 @@
 """Trees of what retrieval proposes, alone or together with an EAGLE-3 drafter.
 
-Together, the drafter's law is the prior of a count: where nothing of the kind was seen before, it decides; the more
-occurrences there are, and the longer they match, the more they do (Dirichlet smoothing; MacKay and Peto, 1995).
+Together, the drafter's distribution is the prior of retrieval's counts (Dirichlet smoothing; MacKay and Peto, 1995):
+without earlier occurrences the drafter decides; more and longer matches give retrieval more weight.
 Axes: B rows, P pool candidates of the drafter, T tree nodes.
 """
 
@@ -19,94 +19,101 @@ from drafterforge.tree.evidence import SEPARATOR, Evidence
 from drafterforge.tree.grow import Tree
 
 
-class Others(NamedTuple):
-    """What retrieval knows of each row's text, and how much it counts."""
+class RetrievalEvidence(NamedTuple):
+    """What retrieval knows of each row's text, and how it is weighed against the drafter."""
 
     evidence: Sequence[Evidence]
-    trust: float  # the drafter's law weighs as much as so many doubts
-    least: float  # probability of a node that is kept, all its ancestors included
-    top_k: int  # tokens that retrieval proposes below one node
+    trust: float  # weight of the drafter's distribution, in units of `Evidence.doubt`
+    min_probability: float  # of a node, all its ancestors accepted too; less likely nodes are left out
+    top_k: int  # most tokens that retrieval proposes below one node
 
-    def of(self, rows: Sequence[int]) -> Others:
-        """Of some rows."""
+    def of(self, rows: Sequence[int]) -> RetrievalEvidence:
+        """The evidence of some rows."""
         return self._replace(evidence=[self.evidence[row] for row in rows])
 
 
 class Nodes(NamedTuple):
-    """Nodes of one row's tree in level order, likelier ones of a level first."""
+    """Nodes of one row's tree without its root, in level order, the likelier nodes of a level first."""
 
     tokens: list[int]
-    parents: list[int]  # 0 is the root, which is not among them, 1 the first of them
+    parents: list[int]  # 0: the root, 1: the first node
     levels: list[int]  # from 1
-    probabilities: list[float]  # that all of the path is accepted
+    probabilities: list[float]  # that the node and all its ancestors are accepted
 
 
-class Drafted(NamedTuple):
+class DrafterCandidates(NamedTuple):
     """An EAGLE-3 drafter's candidates for one row, see `cut_tree`."""
 
     tokens: Sequence[int] = ()
     scores: Sequence[float] = ()  # cumulative log-probabilities; -inf is no candidate
-    parents: Sequence[int] = ()  # places, -1 for the root's children
+    parents: Sequence[int] = ()  # index of the parent, -1 for the root's children
 
-    def below(self) -> dict[int | None, dict[int, tuple[float, int]]]:
-        """By the place of their parent: its children's tokens, probabilities given it, and places."""
-        found: dict[int | None, dict[int, tuple[float, int]]] = {}
-        for place, (token, score, parent) in enumerate(zip(*self, strict=True)):
+    def children(self) -> dict[int | None, dict[int, tuple[float, int]]]:
+        """Parent index -> token of a child -> its probability given the parent, and its index."""
+        children: dict[int | None, dict[int, tuple[float, int]]] = {}
+        for index, (token, score, parent) in enumerate(zip(*self, strict=True)):
             if score > -math.inf:
-                above = self.scores[parent] if parent >= 0 else 0.0
-                found.setdefault(parent, {})[token] = math.exp(score - above), place
-        return found
+                parent_score = self.scores[parent] if parent >= 0 else 0.0
+                children.setdefault(parent, {})[token] = math.exp(score - parent_score), index
+        return children
 
 
-NOTHING = Drafted()
+NO_CANDIDATES = DrafterCandidates()
 
 
-def merged_tree(root: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, num_tokens: int, others: Others) -> Tree:
-    """The root and the likeliest num_tokens - 1 nodes of each row that either proposes.
+def merge_trees(
+    root: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, num_tokens: int, retrieval: RetrievalEvidence
+) -> Tree:
+    """The root and the likeliest num_tokens - 1 nodes of each row, proposed by the drafter or by retrieval.
 
     root: [B].  tokens, scores, parents: [B, P], see `cut_tree`.  Trees of fewer nodes are padded.
     """
-    rows = zip(tokens.tolist(), scores.tolist(), parents.tolist(), others.evidence, strict=True)
-    _, trust, least, top_k = others
-    return as_tree(root, [likeliest(one, num_tokens, top_k, least, Drafted(*drafted), trust) for *drafted, one in rows])
+    rows = zip(tokens.tolist(), scores.tolist(), parents.tolist(), retrieval.evidence, strict=True)
+    _, trust, min_probability, top_k = retrieval
+    return as_tree(
+        root,
+        [
+            likeliest(evidence, num_tokens, top_k, min_probability, DrafterCandidates(*candidates), trust)
+            for *candidates, evidence in rows
+        ],
+    )
 
 
 def likeliest(
     evidence: Evidence,
     num_tokens: int,
     top_k: int,
-    least: float = 0.0,
-    drafted: Drafted = NOTHING,
+    min_probability: float = 0.0,
+    candidates: DrafterCandidates = NO_CANDIDATES,
     trust: float = 1.0,
 ) -> Nodes:
-    """The likeliest num_tokens - 1 nodes below a root, of those that are not less likely than `least`.
+    """The likeliest num_tokens - 1 nodes below a root whose probability is at least `min_probability`.
 
-    Below a node a token has probability w / (W + d): w is the weight of the occurrences that go on with it, W that of
-    all, and d that of doubt.  Where children were drafted it is (w + d q) / (W + d), q the drafter's probability and d
-    `trust` times as much.  Equal nodes come by level, then as found, of siblings drafted ones
-    first.
+    A token below a node has probability w / (W + d): w is the weight of the occurrences that continue with it, W the
+    weight of all occurrences, d the doubt.  Where the drafter has candidates it is (w + t d q) / (W + t d), with the
+    drafter's probability q and t = `trust`.  Ties go by level, then by order of creation, drafted siblings first.
     """
-    below = drafted.below()
+    children = candidates.children()
     frontier: list[tuple] = []
     nodes: list[tuple[int, int, int, float]] = []  # level, parent, token, probability
-    reached, level, parent, place, found = 1.0, 0, -1, -1, 0
+    reached, level, parent, candidate, created = 1.0, 0, -1, -1, 0
     occurrences: Sequence[tuple[float, list[int]]] = evidence.occurrences
     while True:
-        shares, behind = _split(occurrences, level)
-        guesses = below.get(place, {})
-        doubt = evidence.doubt / evidence.length_weight**level  # every occurrence here matches `level` tokens more
+        shares, continuations = _split(occurrences, level)
+        guesses = children.get(candidate, {})
+        doubt = evidence.doubt / evidence.length_weight**level  # here every occurrence matches `level` more tokens
         doubt *= trust if guesses else 1.0
         total = sum(shares.values()) + doubt
         best = sorted(shares, key=shares.__getitem__, reverse=True)[:top_k] if len(shares) > 1 else shares
         for token in dict.fromkeys((*guesses, *best)):
-            guess, drawn = guesses.get(token, (0.0, None))
+            guess, child = guesses.get(token, (0.0, None))
             likely = reached * ((shares.get(token, 0.0) + doubt * guess) / total)
-            if likely >= least and likely > 0.0:
-                heappush(frontier, (-likely, level + 1, found, token, parent, drawn, behind.get(token, ())))
-                found += 1
+            if likely >= min_probability and likely > 0.0:
+                heappush(frontier, (-likely, level + 1, created, token, parent, child, continuations.get(token, ())))
+                created += 1
         if not frontier or len(nodes) >= num_tokens - 1:
             break
-        likely, level, _, token, above, place, occurrences = heappop(frontier)
+        likely, level, _, token, above, candidate, occurrences = heappop(frontier)
         reached, parent = -likely, len(nodes)
         nodes.append((level, above, token, reached))
     order = sorted(range(len(nodes)), key=lambda node: nodes[node][0])
@@ -116,23 +123,23 @@ def likeliest(
 
 
 def _split(occurrences: Sequence[tuple[float, list[int]]], level: int) -> tuple[dict[int, float], dict[int, list]]:
-    """Weights of the tokens at this level of what followed, and the occurrences behind each."""
+    """Weight of each token that follows at this level, and the occurrences that continue with it."""
     shares: dict[int, float] = {}
-    behind: dict[int, list] = {}
+    continuations: dict[int, list] = {}
     for occurrence in occurrences:
         weight, ahead = occurrence
         token = ahead[level] if level < len(ahead) else SEPARATOR
         if token in shares:
             shares[token] += weight
-            behind[token].append(occurrence)
+            continuations[token].append(occurrence)
         elif token != SEPARATOR:
             shares[token] = weight
-            behind[token] = [occurrence]
-    return shares, behind
+            continuations[token] = [occurrence]
+    return shares, continuations
 
 
 def as_tree(root: Tensor, rows: Sequence[Nodes]) -> Tree:
-    """Trees below the roots [B], the smaller ones padded."""
+    """Trees below the roots [B], padded to the largest."""
     size = 1 + max(len(row.tokens) for row in rows)
     parts = [
         (
@@ -145,8 +152,8 @@ def as_tree(root: Tensor, rows: Sequence[Nodes]) -> Tree:
     return Tree(*(torch.tensor(part, device=root.device) for part in zip(*parts, strict=True)))
 
 
-def beside(parts: Sequence[tuple[Sequence[int], Tree]], batch: int) -> Tree:
-    """Trees of disjoint rows in one, [batch, T]; the smaller ones padded."""
+def join_trees(parts: Sequence[tuple[Sequence[int], Tree]], batch: int) -> Tree:
+    """Join trees of disjoint rows, [batch, T], padded to the largest."""
     if len(parts) == 1:
         return parts[0][1]
     size = max(tree.tokens.shape[1] for _, tree in parts)

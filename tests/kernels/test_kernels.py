@@ -117,7 +117,7 @@ def test_one_query_without_a_mask_reads_every_key():
 
 def filled(batch: int, slots: int) -> KeyValueCache:
     cache = KeyValueCache(2, batch, 3, 4, torch.float32, "cpu")
-    cache.place(0, slots)
+    cache.set_slots(0, slots)
     for layer in range(2):
         cache.write(layer, torch.randn(batch, slots, 3, 4), torch.randn(batch, slots, 3, 4))
     return cache
@@ -127,7 +127,7 @@ def test_what_is_written_is_read_in_place_also_after_growing():
     cache = KeyValueCache(1, 2, 3, 4, torch.float32, "cpu")
     k, v = torch.randn(2, 2, 2 * BLOCK + 5, 3, 4)
     for start, end in ((0, 7), (7, 8), (8, BLOCK), (BLOCK, BLOCK + 3), (BLOCK + 3, 2 * BLOCK + 5)):
-        cache.place(start, end - start)
+        cache.set_slots(start, end - start)
         keys, values = cache.write(0, k[:, start:end], v[:, start:end])
         assert torch.equal(keys, k[:, :end].transpose(1, 2)) and torch.equal(values, v[:, :end].transpose(1, 2))
     assert cache.data.shape[4] == 3 * BLOCK
@@ -137,7 +137,7 @@ def test_rows_of_different_lengths_are_written_where_they_end():
     cache = filled(3, 6)
     before = cache.data.clone()
     slots = torch.tensor([[2], [6], [4]])
-    cache.place_ragged(slots, 7)
+    cache.set_ragged_slots(slots, 7)
     k, v = torch.randn(2, 3, 1, 3, 4)
     keys, values = cache.write(1, k, v)
     for row, slot in enumerate((2, 6, 4)):

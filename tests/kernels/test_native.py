@@ -25,7 +25,7 @@ from drafterforge.kernels.linear import NATIVE_ROWS, AdaptedLinear, FrozenLinear
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.marginal import MarginalPolicy
 from drafterforge.schedulers.nets import ActorCritic
-from drafterforge.schedulers.observation import FLOOR, best_children, of_children
+from drafterforge.schedulers.observation import FLOOR, best_children, children_vector
 from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.targets import device as device_room
 from drafterforge.targets.load import load_target, wrap_model
@@ -192,7 +192,7 @@ def test_rms_norm_and_gate_equal_those_of_torch(width):
 def cached(batch: int, key_heads: int, slots: int, width: int) -> KeyValueCache:
     """A one-layer cache full of noise, with room left over."""
     cache = KeyValueCache(1, batch, key_heads, width, torch.float32, "cpu")
-    cache.place(0, slots)
+    cache.set_slots(0, slots)
     cache.data.normal_()
     return cache
 
@@ -336,12 +336,12 @@ def test_what_a_scheduler_sees_of_children_is_what_traces_hold_of_them(count, mo
     logp = -torch.exp(torch.randn(300, count) * 5).clamp(max=6e4)
     logp[0], logp[1, 0], logp[2, 0] = -torch.inf, 0.0, -torch.finfo(torch.float16).tiny / 3
 
-    found = of_children(logp)
+    found = children_vector(logp)
     assert found[:, :count].equal(logp.half().float().clamp(min=FLOOR))
-    assert found.equal(of_children(logp.half()))
-    assert torch.cat([of_children(row[None]) for row in logp]).equal(found)
+    assert found.equal(children_vector(logp.half()))
+    assert torch.cat([children_vector(row[None]) for row in logp]).equal(found)
     without(monkeypatch)
-    torch.testing.assert_close(found, of_children(logp), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, children_vector(logp), rtol=1e-5, atol=1e-5)
 
 
 @compiled
@@ -430,14 +430,14 @@ def test_a_target_gives_the_numbers_of_torch_and_single_tokens_the_bits_of_a_tre
         target = tiny_target(family, head_dim=16)
         text, positions = torch.arange(3, 33)[None], torch.arange(30)[None]
         cache = target.new_cache()
-        cache.place(0, 20)
+        cache.set_slots(0, 20)
         target.forward(text[:, :20], positions[:, :20], cache)
         single = []
         for at in range(20, 30):
-            cache.place(at, 1)
+            cache.set_slots(at, 1)
             states, _ = target.forward(text[:, at : at + 1], positions[:, at : at + 1], cache)
             single.append(target.logits(states))
-        cache.place(20, 10)
+        cache.set_slots(20, 10)
         past = torch.ones(10, 20, dtype=torch.bool)
         mask = additive(torch.cat((past, torch.ones(10, 10, dtype=torch.bool).tril()), dim=1), torch.float32)[None]
         states, _ = target.forward(text[:, 20:], positions[:, 20:], cache, mask)

@@ -92,7 +92,7 @@ def test_chunks_through_a_cache_equal_one_pass(family, backbone):
     cache = ours.new_cache(2)
     first = 0
     for count in (11, 1, 6, 12):
-        cache.place(first, count)
+        cache.set_slots(first, count)
         part = tokens[:, first : first + count]
         allowed = torch.arange(first + count)[None] <= torch.arange(first, first + count)[:, None]
         mask = None if first == 0 else additive(allowed, torch.float32)[None]
@@ -114,9 +114,9 @@ def test_every_path_of_a_tree_equals_the_sequence_it_spells(family, backbone):
     for node in range(1, 7):
         ancestors[node] |= ancestors[parents[node]]
     cache = ours.new_cache(1)
-    cache.place(0, 9)
+    cache.set_slots(0, 9)
     ours(text, positions_of(text), cache, None)
-    cache.place(9, 7)
+    cache.set_slots(9, 7)
     allowed = torch.cat((torch.ones(7, 9, dtype=torch.bool), ancestors), dim=1)
     states, found = ours(nodes, 9 + torch.tensor([levels]), cache, additive(allowed, torch.float32)[None])
     for node in range(7):

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drafterforge.tree.evidence import Evidence
-from drafterforge.tree.merge import Drafted, Nodes, Others, as_tree, beside, likeliest, merged_tree
+from drafterforge.tree.merge import (
+    DrafterCandidates,
+    Nodes,
+    RetrievalEvidence,
+    as_tree,
+    join_trees,
+    likeliest,
+    merge_trees,
+)
 
 ROOT = 7
 OCCURRENCES = st.lists(
@@ -18,7 +26,7 @@ OCCURRENCES = st.lists(
 )
 
 
-def draw_drafted(seed: int, size: int) -> Drafted:
+def draw_drafted(seed: int, size: int) -> DrafterCandidates:
     """A random tree of few tokens, so that retrieval proposes some of its paths; likely children, parents first."""
     generator = torch.Generator().manual_seed(seed)
     nodes: list[tuple[int, float, int]] = []
@@ -29,10 +37,12 @@ def draw_drafted(seed: int, size: int) -> Drafted:
             continue
         score = nodes[parent][1] if parent >= 0 else 0.0
         nodes.append((token, score + math.log(0.1 + 0.2 * float(torch.rand((), generator=generator))), parent))
-    return Drafted(*(list(part) for part in zip(*nodes, strict=True)))
+    return DrafterCandidates(*(list(part) for part in zip(*nodes, strict=True)))
 
 
-def slow_probabilities(evidence: Evidence, drafted: Drafted, trust: float, depth: int) -> dict[tuple[int, ...], float]:
+def slow_probabilities(
+    evidence: Evidence, drafted: DrafterCandidates, trust: float, depth: int
+) -> dict[tuple[int, ...], float]:
     """By the tokens from the root on, of every path that either proposes."""
     own: dict[tuple[int, ...], float] = {(): 0.0}
     paths: list[tuple[int, ...]] = []
@@ -74,7 +84,7 @@ def paths_of(nodes: Nodes) -> list[tuple[int, ...]]:
 )
 def test_the_likeliest_paths_of_both_are_kept_once_by_the_formula(occurrences, seed, size, budget, least, trust):
     evidence = Evidence(occurrences, doubt=3.0, length_weight=2.0)
-    drafted = draw_drafted(seed, size) if size else Drafted()
+    drafted = draw_drafted(seed, size) if size else DrafterCandidates()
     nodes = likeliest(evidence, budget, 3, least, drafted, trust)
     wanted = slow_probabilities(evidence, drafted, trust, depth=4 + size)
     paths = paths_of(nodes)
@@ -86,14 +96,14 @@ def test_the_likeliest_paths_of_both_are_kept_once_by_the_formula(occurrences, s
 
 
 def test_where_nothing_was_seen_before_the_drafter_s_law_decides():
-    drafted = Drafted([4, 5, 6], [math.log(0.5), math.log(0.3), math.log(0.1)], [-1, -1, 0])
+    drafted = DrafterCandidates([4, 5, 6], [math.log(0.5), math.log(0.3), math.log(0.1)], [-1, -1, 0])
     nodes = likeliest(Evidence([], 4.0, 2.0), 9, 2, 0.0, drafted, 8.0)
     assert (nodes.tokens, nodes.parents) == ([4, 5, 6], [0, 0, 1])
     assert nodes.probabilities == pytest.approx([0.5, 0.3, 0.1])
 
 
 def test_what_was_seen_often_outweighs_the_drafter():
-    drafted = Drafted([4], [math.log(0.9)], [-1])
+    drafted = DrafterCandidates([4], [math.log(0.9)], [-1])
     seldom, often = (Evidence([(weight, [5])], 4.0, 2.0) for weight in (1.0, 1000.0))
     assert likeliest(seldom, 2, 2, 0.0, drafted, 8.0).tokens == [4]
     assert likeliest(often, 2, 2, 0.0, drafted, 8.0).tokens == [5]
@@ -109,29 +119,29 @@ def test_retrieval_alone_proposes_its_best_tokens_below_each_node():
 
 def test_rows_have_their_own_evidence_and_the_smaller_trees_are_padded():
     tokens, scores, parents = torch.tensor([[1], [1]]), torch.tensor([[-0.1], [-0.1]]), torch.tensor([[-1], [-1]])
-    others = Others([Evidence([], 4.0, 2.0), Evidence([(90.0, [1, 5, 6])], 4.0, 2.0)], 8.0, 0.0, 2)
-    tree = merged_tree(torch.tensor([ROOT, ROOT]), tokens, scores, parents, 9, others)
+    retrieval = RetrievalEvidence([Evidence([], 4.0, 2.0), Evidence([(90.0, [1, 5, 6])], 4.0, 2.0)], 8.0, 0.0, 2)
+    tree = merge_trees(torch.tensor([ROOT, ROOT]), tokens, scores, parents, 9, retrieval)
     assert tree.tokens.tolist() == [[ROOT, 1, 0, 0], [ROOT, 1, 5, 6]]
     assert tree.parents.tolist() == [[0, 0, 2, 3], [0, 0, 1, 2]]  # padding is its own parent
     assert tree.levels.tolist() == [[0, 1, 0, 0], [0, 1, 2, 3]]
-    alone = merged_tree(torch.tensor([ROOT]), tokens[1:], scores[1:], parents[1:], 9, others.of([1]))
+    alone = merge_trees(torch.tensor([ROOT]), tokens[1:], scores[1:], parents[1:], 9, retrieval.of([1]))
     assert alone.tokens.tolist() == [[ROOT, 1, 5, 6]]
 
 
 def test_candidates_of_a_row_that_ended_early_are_not_kept():
     ended = torch.tensor([[1, 2]]), torch.tensor([[-0.1, -math.inf]]), torch.tensor([[-1, 0]])
-    others = Others([Evidence([], 4.0, 2.0)], 8.0, 0.0, 2)
-    assert merged_tree(torch.tensor([ROOT]), *ended, 9, others).tokens.tolist() == [[ROOT, 1]]
+    retrieval = RetrievalEvidence([Evidence([], 4.0, 2.0)], 8.0, 0.0, 2)
+    assert merge_trees(torch.tensor([ROOT]), *ended, 9, retrieval).tokens.tolist() == [[ROOT, 1]]
 
 
 def test_a_budget_of_one_is_the_root_alone():
-    nodes = likeliest(Evidence([(9.0, [1, 2])], 1.0, 2.0), 1, 2, 0.0, Drafted([1], [-0.1], [-1]))
+    nodes = likeliest(Evidence([(9.0, [1, 2])], 1.0, 2.0), 1, 2, 0.0, DrafterCandidates([1], [-0.1], [-1]))
     assert as_tree(torch.tensor([ROOT]), [nodes]).tokens.tolist() == [[ROOT]]
 
 
 def test_trees_of_disjoint_rows_come_back_in_their_rows():
     one, two = (as_tree(torch.tensor([root]), [nodes]) for root, nodes in ((3, Nodes([], [], [], [])), (4, CHAIN)))
-    tree = beside([([1], one), ([0], two)], 2)
+    tree = join_trees([([1], one), ([0], two)], 2)
     assert tree.tokens.tolist() == [[4, 8, 9], [3, 0, 0]]
     assert tree.parents.tolist() == [[0, 0, 1], [0, 1, 2]]
 

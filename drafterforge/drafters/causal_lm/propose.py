@@ -108,9 +108,9 @@ class CausalLMProposer(JudgedProposer):
         used = max(self.stable) + width
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
         if batch == 1:
-            self.cache.place(used - width, width)
+            self.cache.set_slots(used - width, width)
         else:
-            self.cache.place_ragged(slots, used)
+            self.cache.set_ragged_slots(slots, used)
         mask = additive(torch.arange(used, device=device) <= slots[:, :, None], self.model.compute_dtype)
         return self.model.forward(tokens, slots, self.cache, mask)[0]
 
@@ -134,7 +134,7 @@ class CausalLMProposer(JudgedProposer):
 
         def step(level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
             count = tokens.shape[1]
-            self.cache.place(base + reads.shape[2] - count, count)
+            self.cache.set_slots(base + reads.shape[2] - count, count)
             mask = level_mask(reads, lengths[:, 0], base, self.model.compute_dtype)
             positions = (lengths + level - 1).expand(-1, count)
             states, _ = self.model.forward(tokens, positions, self.cache, mask)

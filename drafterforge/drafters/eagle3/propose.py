@@ -19,7 +19,7 @@ from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.masks import level_mask
-from drafterforge.tree.merge import Others
+from drafterforge.tree.merge import RetrievalEvidence
 
 
 class Eagle3Reader(PromptReader):
@@ -72,7 +72,7 @@ class Eagle3Proposer(SoloProposer):
         """See `SoloProposer`; appends stable slots."""
         if tokens.shape[0] == 1:  # no padding, no mask
             start, width = self.stable[0], tokens.shape[1]
-            self.cache.place(start, width)
+            self.cache.set_slots(start, width)
             self.last = self.drafter.layer(
                 self.drafter.embed(tokens[0]),
                 self.drafter.fuse(features[0]),
@@ -124,7 +124,7 @@ def append_slots(
     """
     batch, width = tokens.shape
     slots = stable[:, None] + torch.arange(width, device=tokens.device)
-    cache.place_ragged(slots, used)
+    cache.set_ragged_slots(slots, used)
     rows = torch.arange(batch, device=tokens.device) * width + counts - 1
     allowed = torch.arange(used, device=tokens.device) < (stable + counts)[:, None]
     attend = attend_to(cache, batch, additive(allowed, features.dtype)[:, None])
@@ -142,7 +142,7 @@ def draft_levels(
     shape: TreeShape,
     logits: Tensor | None = None,
     growth: Growth | None = None,
-    retrieval: Others | None = None,
+    retrieval: RetrievalEvidence | None = None,
 ) -> Tree:
     """Trees below the roots [B] from the outputs `last` [B, H]; level slots begin at `base`.
 
@@ -163,7 +163,7 @@ def level_step(drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, stable
         nonlocal hidden
         count = tokens.shape[1]
         hidden = hidden.gather(1, origin[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
-        cache.place(base + reads.shape[2] - count, count)
+        cache.set_slots(base + reads.shape[2] - count, count)
         mask = level_mask(reads, stable, base, hidden.dtype)
         positions = (stable + level - 1)[:, None].expand(-1, count).flatten()
         hidden = drafter.layer(drafter.embed(tokens.flatten()), hidden, positions, attend_to(cache, batch, mask))

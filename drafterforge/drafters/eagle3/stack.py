@@ -23,7 +23,7 @@ from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
-from drafterforge.tree.merge import Others
+from drafterforge.tree.merge import RetrievalEvidence
 
 
 @dataclass
@@ -154,7 +154,7 @@ class StackedGroup(DrafterGroup):
     def _read_single(self, tokens: Tensor, features: Tensor, all_slots: bool) -> tuple[Tensor, Tensor]:
         """As `_read_all` for one drafter and one row, tokens [A] and features [A, 3H]: without padding or stacking."""
         drafter, width, start = self.drafters.members[0], tokens.shape[0], self.stable[0]
-        self.cache.place(start, width)
+        self.cache.set_slots(start, width)
         slots = start + torch.arange(width, device=tokens.device)
         mask = None  # the newest slot reads all slots
         if all_slots and width > 1:
@@ -183,9 +183,9 @@ class StackedGroup(DrafterGroup):
         """Attention of [N, B * A, heads, D] over the cache; it writes the keys and values first."""
         count, (batch, width) = len(self.drafters.members), slots.shape
         if batch == 1:
-            self.cache.place(used - width, width)
+            self.cache.set_slots(used - width, width)
         else:
-            self.cache.place_ragged(slots.repeat(count, 1), used)
+            self.cache.set_ragged_slots(slots.repeat(count, 1), used)
 
         def by_row(x: Tensor) -> Tensor:
             return x.unflatten(1, (batch, -1)).flatten(0, 1)
@@ -238,7 +238,7 @@ class StackedGroup(DrafterGroup):
         root: Tensor,
         shape: TreeShape,
         growth: Growth | None = None,
-        retrieval: Others | None = None,
+        retrieval: RetrievalEvidence | None = None,
     ) -> Tree:
         state = self._newest_state(member)
         base = max(state.stable[row] for row in rows)

@@ -16,7 +16,7 @@ from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.propose import RetrievalProposer
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape
-from drafterforge.tree.merge import Others, as_tree, beside, likeliest
+from drafterforge.tree.merge import RetrievalEvidence, as_tree, join_trees, likeliest
 
 TINY = 1e-9  # probability below which no candidate is proposed
 
@@ -54,8 +54,8 @@ class HybridDrafting(IndexedDrafting):
     def draft(self, evidence: Sequence[Evidence], root: Tensor, shape: TreeShape, draft: DraftRows) -> Tree:
         """Trees below the roots [B]; rows where retrieval alone is expected to yield enough skip the EAGLE-3 pass."""
         drafter = self.drafter
-        retrieval = Others(evidence, drafter.trust, drafter.min_probability, shape.top_k)
-        nodes = [likeliest(row, shape.num_tokens, shape.top_k, retrieval.least) for row in evidence]
+        retrieval = RetrievalEvidence(evidence, drafter.trust, drafter.min_probability, shape.top_k)
+        nodes = [likeliest(row, shape.num_tokens, shape.top_k, retrieval.min_probability) for row in evidence]
         expected = [sum(row.probabilities) for row in nodes]  # tokens that retrieval alone adds
         neural = [row for row, tokens in enumerate(expected) if tokens < drafter.min_retrieval_tokens]
         looked_up = [row for row in range(len(nodes)) if row not in neural]
@@ -67,7 +67,7 @@ class HybridDrafting(IndexedDrafting):
             ignorance = [row.ignorance(drafter.trust) for row in retrieval.evidence]
             growth = ReachGrowth(shape, drafter.min_reach, torch.tensor(ignorance, device=root.device))
             parts.append((neural, draft(neural, growth, retrieval)))
-        return beside(parts, len(nodes))
+        return join_trees(parts, len(nodes))
 
 
 class ReachGrowth:
