@@ -31,7 +31,7 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.actions import ActionGrid, describe
 from drafterforge.schedulers.base import RandomScheduler, StaticScheduler
 from drafterforge.schedulers.latency import FILE, STEPS, Cycles, LatencyProfile, read_profile
-from drafterforge.schedulers.latency_fit import ENOUGH, fit_step, fit_terms, median_error, unpriced
+from drafterforge.schedulers.latency_fit import MIN_CYCLES, fit_step, fit_terms, median_error, unpriced
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target
 
@@ -107,7 +107,7 @@ def calibrate(cfg: CalibrateConfig, target: Target) -> tuple[Path, bool]:
 
 def require_cycles(latency: LatencyConfig, grid: ActionGrid) -> None:
     """Refuse, before any decoding, a number of answers that measures some tree of the grid too rarely."""
-    cycles, needed = latency.num_prompts * latency.max_new_tokens / TOKENS_PER_CYCLE, ENOUGH * len(grid)
+    cycles, needed = latency.num_prompts * latency.max_new_tokens / TOKENS_PER_CYCLE, MIN_CYCLES * len(grid)
     if cycles < needed:
         least = math.ceil(needed * TOKENS_PER_CYCLE / latency.max_new_tokens)
         raise ConfigError(

@@ -217,7 +217,7 @@ class Worker:
         rows = list(proposer.rows) if isinstance(proposer, PoolProposer) else []
         self.batch.cycle(self.engine.shape)
         self.failing.discard("cycle")
-        weights = np.mean([row.selector.played for row in rows], axis=0) if rows else []
+        weights = np.mean([row.selector.played_probs for row in rows], axis=0) if rows else []
         named = dict(zip(proposer.names, map(float, weights), strict=True)) if rows else {}
         self.metrics.cycled([job.row.answer.cycles[-1] for job in jobs], named)
         with self.changed:

@@ -388,7 +388,7 @@ def test_a_refused_newcomer_changes_nothing(target):
     drafters = lora_drafters(target, 3)
     engine = Engine(target, Pool(dict(zip("ab", drafters, strict=False)), "normalhedge", costs=[1.0, 2.0]), SHAPE)
     batch = running(engine)
-    with pytest.raises(ConfigError, match="above 0, got -1"):
+    with pytest.raises(ConfigError, match="must be > 0, got -1"):
         engine.add_drafter("c", drafters[2], cost=-1.0)
     assert engine.drafter.names == ["a", "b"] and engine.drafter.options["costs"] == [1.0, 2.0]
     assert finished(*batch) == engine.generate(PROMPTS[:1], 16)[0].tokens
