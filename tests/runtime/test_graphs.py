@@ -112,7 +112,7 @@ def test_a_tree_larger_than_the_buffers_is_refused():
     batch = engine.open_batch()
     with torch.inference_mode():
         batch.admit(*engine.read(PROMPTS[0], 9))
-        with pytest.raises(DrafterforgeError, match="opened for trees up to"):
+        with pytest.raises(DrafterforgeError, match="decodes with trees up to"):
             batch.cycle(TreeShape(4, 3, 2))
 
 

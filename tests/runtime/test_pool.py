@@ -501,7 +501,7 @@ def test_a_pool_tells_details_when_asked(target):
 def test_what_is_no_drafter_and_what_only_the_trees_say_is_refused():
     with pytest.raises(DrafterforgeError, match="'a' is of type int, not a drafter; wanted one of kind eagle3"):
         Pool({"a": 3})
-    with pytest.raises(ConfigError, match="levels of a selector is what the pool's trees say"):
+    with pytest.raises(ConfigError, match="levels of a selector follows from the pool's trees"):
         Pool({"a": Retrieval()}, "ucb1", levels=[3])
     target = tiny_target()
     engine = Engine(target, Pool({"a": Retrieval()}, "ucb1"))
