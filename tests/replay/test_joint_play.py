@@ -81,7 +81,10 @@ def test_a_learner_over_trees_is_told_what_cycles_from_each_position_emit_per_se
     def recording():
         chooser = make()
         learn = chooser.learner.update
-        chooser.learner.update = lambda losses, **rest: (heard.append(losses), learn(losses, **rest))
+        chooser.learner.update = lambda losses, *rest, **options: (
+            heard.append(losses),
+            learn(losses, *rest, **options),
+        )
         return chooser
 
     answers.play(recording)

@@ -88,7 +88,7 @@ def test_a_router_is_no_scheduler_and_a_scheduler_is_no_router(tmp_path):
     for name in ("router", "policy"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"no tree scheduler; type pool\.router=router, or .*policy=planner"):
+    with pytest.raises(ConfigError, match=r"not a tree scheduler; type pool\.router=router, or .*policy=planner"):
         load_policy(tmp_path / "router")
-    with pytest.raises(ConfigError, match=r"no router; type pool\.scheduler=policy, or .*policy=router"):
+    with pytest.raises(ConfigError, match=r"not a router; type pool\.scheduler=policy, or .*policy=router"):
         Router.load(tmp_path / "policy")
