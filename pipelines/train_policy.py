@@ -11,7 +11,6 @@ from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
-from drafterforge.errors import ConfigError
 from drafterforge.evaluation.calibration import (
     action_grid,
     latency_profile,
@@ -40,11 +39,6 @@ Config = TrainPolicyConfig
 
 
 def run(cfg: Config) -> Path:
-    if Path(cfg.drafter).name != cfg.drafter:
-        raise ConfigError(
-            f"drafter={cfg.drafter} is a path, but traces and profiles are stored by a drafter's name; "
-            "type drafter=NAME runs_dir=FOLDER"
-        )
     if cfg.policy.method != "router":
         require_inputs(cfg)
     target = load_target(cfg.target)

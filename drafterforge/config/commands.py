@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from drafterforge.config.checks import require, require_at_least, require_seed
 from drafterforge.config.data import POOL_DOMAINS, DataConfig, DomainConfig
@@ -131,6 +132,11 @@ class TrainPolicyConfig:
         require(
             self.policy.method == "router" or self.router == RouterConfig(),
             f"router.* keys are read by policy=router only, not by policy={self.policy.method}",
+        )
+        require(
+            Path(self.drafter).name == self.drafter,
+            f"drafter={self.drafter} is a path, but traces and profiles are stored by a drafter's name; type "
+            "drafter=NAME runs_dir=FOLDER",
         )
 
     @property
