@@ -67,7 +67,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(bench, head, typed, line):
 
 def test_a_head_that_is_not_imported_is_told_how_to_be(bench, head):
     done = bench("generate", f"drafter={head}", PROMPT)
-    assert f"type `drafterforge import path={head}`" in done.one_line()
+    assert f"type `drafterforge import path={head} target=hf" in done.one_line()
 
 
 def test_a_head_of_other_layers_needs_them_typed_and_its_bundle_knows_them(bench, head):

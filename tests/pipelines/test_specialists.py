@@ -157,7 +157,7 @@ def test_an_interrupted_run_started_again_gives_the_same_drafter(
     drafter = trained.artifact("drafters", f"sql-{command[-1].partition('=')[2]}")
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupt_again(getattr(owner, name), call))
-        assert "interrupted; finished work is kept" in trained(*command).one_line()
+        assert "interrupted; finished work is kept" in trained(*command).one_line(130)
     assert not drafter.exists()
     assert trained(*command, *BRIEF).code == 0
     whole = specialist_runs / drafter.relative_to(trained.runs)
