@@ -1,4 +1,4 @@
-"""Attention with grouped keys: the queries that share a key head are folded into one row axis.
+"""Grouped-query attention: the queries that share a key head are folded into one row axis.
 
 Axes: B batch, T queries, S keys, Hq query heads, Hk key heads, D head width.
 """
@@ -15,12 +15,12 @@ from torch import Tensor
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.rope import apply_rope, beside_values
 
-# attend(layer's index, its qkv [B * T, heads, D]) -> [B * T, Hq * D]
+# attend(layer index, its qkv [B * T, heads, D]) -> [B * T, Hq * D]
 AttendLayer = Callable[[int, Tensor], Tensor]
 
 
 class Heads(NamedTuple):
-    """Heads of an attention layer."""
+    """Numbers of heads of an attention layer, and their width."""
 
     queries: int
     keys: int
@@ -43,7 +43,7 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exac
 
 
 def fold_mask(mask: Tensor, group: int) -> Tensor:
-    """Additive mask [B, T, S] for queries of which `group` share a key head, [B, 1, G*T, S]; once for all layers."""
+    """Additive mask [B, T, S] for `group` queries per key head, [B, 1, G*T, S]; computed once for all layers."""
     batch, count, slots = mask.shape
     return mask[:, None, None].expand(-1, 1, group, -1, -1).reshape(batch, 1, group * count, slots)
 
@@ -51,8 +51,8 @@ def fold_mask(mask: Tensor, group: int) -> Tensor:
 def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exact: bool = False) -> Tensor:
     """As `grouped_attention`, with a mask from `fold_mask`; None: every query reads every key.
 
-    exact: sum in float64, where products of half-precision numbers lose nothing that a rounded result could show; so
-    neither masked keys, nor the order of the others, nor other queries change it.
+    exact: sum in float64, where products of half-precision numbers are exact up to errors that rounding the result
+    hides, so masked keys, the order of keys and other queries do not change it.
     """
     dtype = q.dtype
     if exact:
@@ -80,13 +80,13 @@ def rotated_attention(
     mask: Tensor | None,
     exact: bool = False,
 ) -> AttendLayer:
-    """Attention of every layer of a pass, which rotates queries and keys, and writes the cache.
+    """Attention of all layers of a pass, which rotates queries and keys, and writes the cache.
 
     cos, sin: of the B * T positions, from `RopeTable`.  shape: B and T.  cache: None: attend within the tokens.
     mask, exact: see `grouped_attention`.
     """
     batch, length = shape
-    # values pass through the rotation unchanged, so that keys and values lie side by side for the cache
+    # the rotation leaves values unchanged, so keys and values stay side by side for the cache
     rotation = beside_values(cos, sin, heads.queries + heads.keys, heads.keys)
     folded = None if mask is None else fold_mask(mask, heads.queries // heads.keys)
 
@@ -108,5 +108,5 @@ def rotated_attention(
 
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """Turn a boolean mask (True: may be read) into an additive one of the same shape."""
+    """The additive mask of a boolean one (True: may be read)."""
     return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))

@@ -53,8 +53,8 @@ class KeyValueCache:
 
     def open_row(self, slots: int) -> None:
         """Append a row with room for a prompt of `slots` slots that is read next, and for an answer."""
-        layers, both, batch, heads, size, width = self.data.shape
-        data = zeros((layers, both, batch + 1, heads, max(size, _in_blocks(slots) + 2 * BLOCK), width), self.data)
+        layers, _, batch, heads, size, width = self.data.shape
+        data = zeros((layers, 2, batch + 1, heads, max(size, _in_blocks(slots) + 2 * BLOCK), width), self.data)
         data[:, :, :batch, :, :size] = self.data
         self.data, self.num_opened = data, self.num_opened + 1
 

@@ -1,6 +1,6 @@
-"""The candidates of trees that are being drafted, level by level, by operations of torch, without stopping a GPU.
+"""The candidate pool of a draft, level by level, with torch operations that never wait for a GPU.
 
-`native_trees.NativeCandidates` is its twin on a CPU; a test holds each to the other.
+`native_trees.NativeCandidates` does the same with native.c; a test compares them.
 Axes: B rows, K beam nodes, P candidates of all levels, W draft vocabulary.
 """
 
@@ -16,10 +16,10 @@ class Candidates:
     """The pool of a draft, and the beam of its newest level."""
 
     def __init__(self, batch: int, most: int, names: Tensor | None) -> None:
-        """most: candidates of a row, of which its twin asks.  names: token of each logit, [W]; None: the same."""
+        """most: candidates of a row (for its native twin).  names: token of each logit, [W]; None: the same."""
         self.batch, self.names, self.size = batch, names, 0
-        self.parts: list[tuple[Tensor, Tensor, Tensor]] = []  # of every level: tokens, scores, parents
-        self.beam: tuple[Tensor, Tensor] | None = None  # scores and places of its nodes, [B, K]
+        self.parts: list[tuple[Tensor, Tensor, Tensor]] = []  # tokens, scores and parents of every level
+        self.beam: tuple[Tensor, Tensor] | None = None  # scores and pool indices of its nodes, [B, K]
 
     @property
     def tokens(self) -> Tensor:
@@ -33,46 +33,46 @@ class Candidates:
 
     @property
     def parents(self) -> Tensor:
-        """Places of the parents, -1 for the root's children, [B, P]."""
+        """Pool indices of the parents, -1 for the root's children, [B, P]."""
         return torch.cat([parents for _, _, parents in self.parts], dim=1)
 
     @property
     def levels(self) -> Tensor:
-        """Of every candidate, [P]."""
+        """The level of every candidate, [P]."""
         sizes = (tokens.new_full(tokens.shape[1:], level) for level, (tokens, _, _) in enumerate(self.parts, start=1))
         return torch.cat(list(sizes))
 
     def level(
-        self, logits: Tensor, count: int, kept: int, growing: Tensor | None = None
+        self, logits: Tensor, count: int, beam_size: int, growing: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Add the best `count` children of each beam node; the best of them are the next beam, `kept` at most.
+        """Add the best `count` children of each beam node; the best `beam_size` of all are the next beam.
 
-        logits: [B, K, W]; K is 1 for the root's.  growing: [B] bool, rows that have this level; the others' candidates
+        logits: [B, K, W]; K is 1 for the root.  growing: [B] bool, rows that have this level; candidates of other rows
         score -inf.  Returns the next beam's tokens and origins in the one before, [B, K'], and the new candidates'
         scores, [B, n].
         """
         logp, ids = top_children(logits.float(), min(count, logits.shape[-1]))
         scores, parents = logp.flatten(1), torch.full_like(ids, -1).flatten(1)
         if self.beam is not None:
-            above, places = self.beam
-            scores = (above[:, :, None] + logp).flatten(1)
-            parents = places.repeat_interleave(count, dim=1)
+            beam_scores, beam_indices = self.beam
+            scores = (beam_scores[:, :, None] + logp).flatten(1)
+            parents = beam_indices.repeat_interleave(count, dim=1)
         if growing is not None:
             scores = scores.masked_fill(~growing[:, None], -torch.inf)
         ids = ids.flatten(1)
         tokens = ids if self.names is None else self.names[ids]
-        beam = ordered(scores)[:, :kept]
+        beam = ordered(scores)[:, :beam_size]
         self.beam = scores.gather(1, beam), self.size + beam
         self.parts.append((tokens, scores, parents))
         self.size += scores.shape[1]
         return tokens.gather(1, beam), beam // count, scores
 
     def reads(self, before: Tensor, origin: Tensor) -> Tensor:
-        """Which level slots a beam reads, [B, K', L + K'] bool: what its origins read of `before` [B, K, L], itself."""
+        """Level slots that a beam reads, [B, K', L + K'] bool: its origins' in `before` [B, K, L], and itself."""
         batch, count = origin.shape
-        own = torch.eye(count, dtype=torch.bool, device=before.device).expand(batch, -1, -1)
-        return torch.cat((before.gather(1, origin[:, :, None].expand(-1, -1, before.shape[2])), own), dim=2)
+        itself = torch.eye(count, dtype=torch.bool, device=before.device).expand(batch, -1, -1)
+        return torch.cat((before.gather(1, origin[:, :, None].expand(-1, -1, before.shape[2])), itself), dim=2)
 
     def cut(self, root: Tensor, nodes: int, counts: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens, parents and levels of the best `nodes` of every row, see `kernels.trees.cut`."""
+        """Tokens, parents and levels of the best `nodes` nodes of every row, see `kernels.trees.cut`."""
         return cut(root, self.tokens, self.scores, self.parents, self.levels, nodes, counts)

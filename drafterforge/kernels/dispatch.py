@@ -1,7 +1,7 @@
-"""Which implementation of the kernels a device and a dtype use: native.c, or the operations of torch.
+"""Chooses the implementation of the kernels for a device and a dtype: native.c, or torch.
 
 The choice is made once for each device and dtype, when the first target or drafter of them is loaded.  A new
-implementation is a `Kernels` and a line in `_choose`; nobody outside this room asks what was chosen.
+implementation is a `Kernels` and a line in `_choose`; code outside this room does not depend on the choice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PackMLP = Callable[[Tensor, Tensor, float, Sequence[tuple[Tensor, Tensor]]], nat
 
 @dataclass(frozen=True)
 class Kernels:
-    """One implementation of every kernel; what they compute is said by the operations of torch, their twins."""
+    """One implementation of every kernel; the torch implementation documents what each computes."""
 
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     swiglu: Callable[[Tensor], Tensor]
@@ -38,8 +38,8 @@ class Kernels:
     reach: Callable[[Tensor, int], Tensor]
     worth: Callable[[Tensor, Tensor, Tensor], Tensor]
     candidates: Callable[[int, int, Tensor | None], Candidates | native_trees.NativeCandidates]
-    pack_linear: PackLinear  # None: weights stay as they are
-    pack_mlp: PackMLP  # None: its modules compute
+    pack_linear: PackLinear  # returns None if weights are not packed
+    pack_mlp: PackMLP  # returns None if torch computes
     prompt_chunk: int  # prompt tokens of one pass: as few as take no longer, each, than those of a longer pass
 
 
@@ -91,7 +91,7 @@ def _choose(device_type: str, dtype: torch.dtype) -> Kernels:
 
 
 class _Choices(dict[tuple[str, torch.dtype], Kernels]):
-    """By type of device and dtype; each is chosen when it is first asked for."""
+    """Kernels by type of device and dtype, chosen at their first use."""
 
     def __missing__(self, key: tuple[str, torch.dtype]) -> Kernels:
         return self.setdefault(key, _choose(*key))
@@ -101,22 +101,22 @@ KERNELS = _Choices()
 
 
 def kernels_of(x: Tensor) -> Kernels:
-    """Those that compute with x."""
+    """The kernels for the device and dtype of x."""
     return KERNELS[x.device.type, x.dtype]
 
 
 def tree_kernels(x: Tensor) -> Kernels:
-    """Those for trees on the device of x, whose scores are float32."""
+    """The kernels for trees on the device of x, whose scores are float32."""
     return KERNELS[x.device.type, torch.float32]
 
 
 def is_compiled() -> bool:
-    """Whether native.c is there for float32 on a CPU."""
+    """Whether native.c was compiled, which serves float32 on a CPU."""
     return native.library() is not None
 
 
 def describe_kernels(device: torch.device) -> str:
-    """Which operations decode on a device, and why, in a few words."""
+    """The implementation that decodes on a device, and why, in a few words."""
     if device.type != "cpu":
         return "those of torch"
     return f"those of torch: {native.why_not()}" if native.why_not() else f"native.c, compiled in {native.cache_dir()}"

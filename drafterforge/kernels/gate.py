@@ -1,4 +1,4 @@
-"""The gated activation of a feed-forward layer, by operations of torch."""
+"""The gated activation of a feed-forward layer, in torch."""
 
 from __future__ import annotations
 

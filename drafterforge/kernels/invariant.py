@@ -1,8 +1,8 @@
-"""Matrix products whose rows do not depend on how many there are.
+"""Batch-invariant matrix products: a row's result does not depend on the number of rows.
 
-In half precision a tree of nodes and a single token give different numbers, because a matrix product adds in an order
-that depends on its number of rows.  On a given machine some row counts share one order.  They are found by trial, and
-any other count is split into, or padded to, those.
+In half precision a token verified in a tree and alone gets different numbers, because the order in which a matrix
+product sums depends on its number of rows.  On a given machine some row counts share one order.  They are found by
+trial; products of other row counts are split or padded to these.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 MAX_ROWS = 32  # largest row count tried
-ENOUGH_ROWS = 8  # a plan up to here is not given up for one that must pad single rows
+ENOUGH_ROWS = 8  # a plan with counts 1 to this is preferred to one that must pad single rows
 
 
 @dataclass(frozen=True)
 class RowPlan:
-    """Row counts, ascending, that give bit-equal rows."""
+    """Row counts, ascending, whose products have bit-equal rows."""
 
     sizes: tuple[int, ...]
 
     def split(self, count: int) -> list[tuple[int, int]]:
-        """(rows taken, rows computed) of the calls that cover `count` rows: few calls rather than few rows."""
+        """(rows used, rows computed) of the calls that cover `count` rows; few calls matter more than few rows."""
         calls = []
         while count:
             size = next((size for size in self.sizes if size >= count), self.sizes[-1])
@@ -34,24 +34,24 @@ class RowPlan:
         return calls
 
     def apply(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """function(x) for x [N, in], computed in these row counts."""
+        """function(x) for x [N, in], computed with these row counts."""
         outs, start = [], 0
-        for taken, size in self.split(x.shape[0]):
-            part = x[start : start + taken]
-            if size > taken:
-                part = torch.cat((part, part.new_zeros(size - taken, part.shape[1])))
-            outs.append(function(part)[:taken])
-            start += taken
+        for used, size in self.split(x.shape[0]):
+            part = x[start : start + used]
+            if size > used:
+                part = torch.cat((part, part.new_zeros(size - used, part.shape[1])))
+            outs.append(function(part)[:used])
+            start += used
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 
 def trial_data(
     rows: int, out: int, width: int, dtype: torch.dtype, device: torch.device
 ) -> list[tuple[Tensor, Tensor]]:
-    """Weights [out, width] and inputs [rows, width] that tell orders of summation apart.
+    """Weights [out, width] and inputs [rows, width] that reveal different orders of summation.
 
-    In the first, products of very different sizes all but cancel: what is left of a sum is then as small as the error
-    of adding it up, so that another order shows even after rounding to half precision.  The second is plain noise.
+    In the first pair, products of very different sizes nearly cancel, so a sum is as small as its rounding errors, and
+    another order shows even after rounding to half precision.  The second pair is plain noise.
     """
     generator = torch.Generator().manual_seed(0)
     half = width // 2
@@ -71,21 +71,21 @@ def trial_data(
 def find_plan(trials: Sequence[tuple[Callable[[Tensor], Tensor], Tensor]]) -> RowPlan:
     """The row counts up to N for which products of inputs [N, width] have bit-equal rows in every trial.
 
-    trials: products, and what to apply them to.  Either the counts from one on that agree with one row at a time or,
-    where those are few, the counts up to N that agree with N rows.
+    trials: products, and their inputs.  The plan has the counts from 1 on that agree with single rows; if these are
+    few, the counts up to N that agree with N rows.
     """
     count = trials[0][1].shape[0]
-    as_one, as_whole, steady = count, count, True  # counts 1 to as_one agree, so do the last as_whole ones
+    num_single, num_full, steady = count, count, True  # counts 1 to num_single agree, and the last num_full ones
     for product, x in trials:
         alone = torch.cat([product(x[row : row + 1]) for row in range(count)])
-        whole = product(x)
-        # a row's place in a call must not matter either
-        steady &= product(x.roll(1, dims=0)).roll(-1, dims=0).equal(whole)
+        together = product(x)
+        # a row's position in a call must not matter either
+        steady &= product(x.roll(1, dims=0)).roll(-1, dims=0).equal(together)
         results = [product(x[:size].contiguous()) for size in range(1, count + 1)]
-        same = [found.equal(alone[: len(found)]) for found in results]
-        as_one = min(as_one, len(list(takewhile(bool, same))))
-        same = [found.equal(whole[: len(found)]) for found in reversed(results)]
-        as_whole = min(as_whole, len(list(takewhile(bool, same))))
-    if as_one < ENOUGH_ROWS and as_whole > as_one and steady:
-        return RowPlan(tuple(range(count - as_whole + 1, count + 1)))
-    return RowPlan(tuple(range(1, as_one + 1)))
+        agrees = [result.equal(alone[: len(result)]) for result in results]
+        num_single = min(num_single, len(list(takewhile(bool, agrees))))
+        agrees = [result.equal(together[: len(result)]) for result in reversed(results)]
+        num_full = min(num_full, len(list(takewhile(bool, agrees))))
+    if num_single < ENOUGH_ROWS and num_full > num_single and steady:
+        return RowPlan(tuple(range(count - num_full + 1, count + 1)))
+    return RowPlan(tuple(range(1, num_single + 1)))

@@ -1,4 +1,4 @@
-"""Linear layers with frozen weights, packed for the kernels of native.c, or prepacked for oneDNN."""
+"""Linear layers with frozen weights, packed for native.c or for oneDNN."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def computes_bfloat16(device_type: str) -> bool:
 def has_matrix_unit(device_type: str) -> bool:
     """Whether many rows of bfloat16 cost little more than one: tensor cores, or AMX on a CPU.
 
-    AVX512-BF16 alone halves what one row reads, but multiplies no faster: on the CPU measured, 16 rows take 2.1 times
-    one, and a product of 2,048 rows takes 1.7 times as long as in float32.
+    AVX512-BF16 without AMX halves the bytes read, but does not multiply faster: on the measured CPU 16 rows take 2.1
+    times as long as one, and a product of 2,048 rows 1.7 times as long as in float32.
     """
     amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     return computes_bfloat16(device_type) if device_type != "cpu" else bool(amx())
@@ -58,7 +58,7 @@ NATIVE_ROWS = 256  # most rows for which native.c is asked: faster than BLAS (AV
 
 
 class FrozenLinear:
-    """x @ weight.T + bias for inference; `__call__` takes x [..., in] and returns [..., out]."""
+    """x @ weight.T + bias for inference, [..., in] to [..., out]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> None:
         self.weight = weight.detach()
@@ -73,7 +73,7 @@ class FrozenLinear:
     def __call__(self, x: Tensor, invariant: bool = False, added: Tensor | None = None) -> Tensor:
         """Apply to [..., in]; flattened first, since a non-contiguous 3-D input would copy the weight per row.
 
-        invariant: a row's result does not depend on how many others there are.  added: [..., out], is added to it.
+        invariant: a row's result does not depend on the number of rows.  added: [..., out], added to the result.
         """
         if self.native is not None and x.numel() <= NATIVE_ROWS * x.shape[-1] and x.is_contiguous():
             if x.dim() == 2:
@@ -90,7 +90,7 @@ class FrozenLinear:
 
     @property
     def plan(self) -> RowPlan:
-        """Row counts that give bit-equal rows, found once for all layers of one shape."""
+        """Row counts with bit-equal rows, found once for all layers of one shape."""
         weight = self.weight
         key = (
             weight.shape,
@@ -102,7 +102,9 @@ class FrozenLinear:
             torch.get_num_threads(),
         )
         if key not in PLANS:
-            bias = None if self.bias is None else torch.zeros_like(self.bias)  # another would hide small sums
+            bias = (
+                None if self.bias is None else torch.zeros_like(self.bias)
+            )  # other values would hide differences of small sums
             trials = trial_data(MAX_ROWS, *weight.shape, weight.dtype, weight.device)
             pack = self.native is not None or self.packing is not None
             PLANS[key] = find_plan([(FrozenLinear(trial, bias, pack=pack)._apply, x) for trial, x in trials])
@@ -119,14 +121,14 @@ class FrozenLinear:
 
 
 class LowRankAddition(Protocol):
-    """up @ down, which is added to a weight."""
+    """A low-rank addition up @ down to a weight."""
 
     down: Tensor  # [r, in]
     up: Tensor  # [out, r]
 
 
 class AdaptedLinear:
-    """A frozen linear layer, shared, and a low-rank addition to it."""
+    """A shared frozen linear layer with a low-rank addition."""
 
     def __init__(self, base: FrozenLinear, low: LowRankAddition) -> None:
         self.base, self.low = base, low

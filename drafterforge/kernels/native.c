@@ -1,9 +1,8 @@
-/* Inference on a CPU, a few rows at a time, in float32: linear layers whose weights are read as bfloat16 where they are
- * bfloat16 numbers, and the small operations between them.
+/* Inference on a CPU in float32 for few rows: linear layers, whose weights are read as bfloat16 if that is exact, and the
+ * small operations between them.
  *
- * Every row of every result is computed in an order that does not depend on how many other rows there are, so that the
- * nodes of a tree get the same bits as single tokens.  Weights are read once per call; each core takes a share of the
- * output columns.
+ * All results are batch-invariant: the order of a row's operations does not depend on the number of rows, so a token gets
+ * the same bits in a tree and alone.  Weights are read once per call; each core takes a share of the output columns.
  */
 
 #include <math.h>
@@ -18,7 +17,7 @@
 #include <arm_neon.h>
 #endif
 
-/* Wider vectors than a processor has, the compiler would keep in memory: a tenth of the speed. */
+/* The compiler keeps vectors wider than the processor's registers in memory, which is ten times slower. */
 #if defined __AVX512F__
 #define LANES 16                   /* floats of a register */
 #define REGISTERS 32
@@ -35,16 +34,16 @@
 #define PANEL (2 * LANES)          /* output columns that are computed together */
 #define STEP (4 * PANEL)           /* bytes of a panel that are read together */
 #if REGISTERS == 32
-#define MOST_ROWS 12               /* rows of one tile: as many sums as registers can hold */
+#define MOST_ROWS 12               /* rows of one tile; their sums fill the registers */
 #define WIDE 4                     /* registers of sums for each of four queries */
 #else
 #define MOST_ROWS 6                /* so that no tile is BUSY */
 #define WIDE 2
 #endif
-#define AHEAD 1024                 /* numbers of 4 bytes between weights read and weights asked for, */
-#define NEAR 256                   /* or so many, where the second-level cache was asked for them before, */
+#define AHEAD 1024                 /* 4-byte numbers between weights read and weights prefetched, */
+#define NEAR 256                   /* or this many, if the second-level cache was asked for them before, */
 #define FAR 8192                   /* which is asked this many bytes ahead; see `ask` */
-#define BUSY 8                     /* rows of a tile from which on reading waits for arithmetic, not the reverse */
+#define BUSY 8                     /* rows of a tile from which arithmetic takes longer than reading */
 #define SMALL 40000                /* multiplications below which a second core does not pay */
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -57,8 +56,8 @@ typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 /* A number in every lane. */
 INLINE vec spread(float number) { return number - (vec){0}; }
 
-/* a b + c, rounded once where the processor can.  A compiler that may choose does so in one loop and not in another, and
- * sums of the same numbers then differ: native.py forbids it (-ffp-contract=off). */
+/* a b + c, rounded once if the processor can.  A compiler would fuse in some loops and not in others, and equal sums
+ * would differ, so native.py forbids it (-ffp-contract=off). */
 INLINE vec fused(vec a, vec b, vec c) {
 #if defined __AVX512F__
     return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -73,11 +72,11 @@ INLINE vec fused(vec a, vec b, vec c) {
 
 /* ---- linear layers ------------------------------------------------------------------------------------------- */
 
-/* Asks memory for weights that are read later: STEP bytes of the panel are read a step.
+/* Prefetches weights that are read later; each step reads STEP bytes of the panel.
  *
- * One tile of few rows is as fast as memory: it asks far ahead for the second-level cache, which takes more requests
- * than the first, and then for the first.  Where several tiles read a panel, only the first of them would ask memory
- * for anything: so each asks for a share of the next panel, `stride` bytes a step. */
+ * A single tile of few rows is limited by memory: it prefetches far ahead into the second-level cache, which takes more
+ * requests than the first, and then into the first.  If several tiles read a panel, only the first would wait for
+ * memory, so each prefetches a share of the next panel, `stride` bytes a step. */
 INLINE void ask(const int rows, const uint32_t *w, const char *fetch, long stride) {
     const int alone = rows >= BUSY && stride == STEP;
     for (long line = 0; line < STEP; line += 64) {
@@ -86,7 +85,7 @@ INLINE void ask(const int rows, const uint32_t *w, const char *fetch, long strid
     }
 }
 
-/* Sums of `rows` inputs with one panel of weights; rows is a constant wherever this is inlined. */
+/* Products of `rows` inputs with one panel of weights; rows is a constant wherever this is inlined. */
 INLINE void tile_half(const int rows, const float *x, long ldx, const uint32_t *w, long depth, const char *fetch,
                       long stride, vec sums[MOST_ROWS][2]) {
     vec acc[MOST_ROWS][2];
@@ -148,13 +147,13 @@ typedef void tile_function(const float *x, long ldx, const void *w, long depth, 
 TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
 #if MOST_ROWS == 12
 TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12)
-#define OTHERS(kind) , kind##_7, kind##_8, kind##_9, kind##_10, kind##_11, kind##_12
+#define WIDE_TILES(kind) , kind##_7, kind##_8, kind##_9, kind##_10, kind##_11, kind##_12
 #else
-#define OTHERS(kind)
+#define WIDE_TILES(kind)
 #endif
 
-static tile_function *const HALF[] = {half_1, half_2, half_3, half_4, half_5, half_6 OTHERS(half)};
-static tile_function *const FULL[] = {full_1, full_2, full_3, full_4, full_5, full_6 OTHERS(full)};
+static tile_function *const HALF[] = {half_1, half_2, half_3, half_4, half_5, half_6 WIDE_TILES(half)};
+static tile_function *const FULL[] = {full_1, full_2, full_3, full_4, full_5, full_6 WIDE_TILES(full)};
 
 /* Output columns that are packed together. */
 int df_panel(void) { return PANEL; }
@@ -179,7 +178,7 @@ void df_pack_full(const float *weight, float *packed, long out, long depth) {
     }
 }
 
-/* Weights as `df_pack_half` or `df_pack_full` leave them. */
+/* Weights packed by `df_pack_half` or `df_pack_full`. */
 typedef struct {
     const void *packed;
     int half;
@@ -336,16 +335,16 @@ static void top_rows(const void *loop, long first, long last) {
             for (long lane = 0; at + lane < width; lane++) total += more[lane];
         }
         const float all = logf(total) + highest;
-        for (long place = 0; place < count; place++) { /* one rounds to a log of +1e-7 at times */
+        for (long place = 0; place < count; place++) { /* 1 may round to a log of +1e-7 */
             const float value = best[place] - all;
             best[place] = value > 0.f ? 0.f : value;
         }
     }
 }
 
-/* Log-probabilities and places of the best `count` of logits [rows, width], each [rows, count], descending.
+/* Log-probabilities and indices of the best `count` of logits [rows, width], each [rows, count], descending.
  *
- * Equal logits stand in the order of their places. */
+ * Equal logits are ordered by index. */
 void df_top(const float *logits, long rows, long width, long count, float *values, int64_t *places, int threads) {
     const top_loop loop = {logits, width, count, values, places};
     share_loop(top_rows, &loop, rows, rows * width > SMALL ? threads : 1);
@@ -374,26 +373,26 @@ static void argmax_rows(const void *loop, long first, long last) {
     }
 }
 
-/* Place of the largest number of each row of [rows, width]; the first of equal ones. */
+/* Index of the largest number of each row of [rows, width]; the first of equal ones. */
 void df_argmax(const float *x, long rows, long width, int64_t *places, int threads) {
     const argmax_loop loop = {x, width, places};
     share_loop(argmax_rows, &loop, rows, rows * width > SMALL ? threads : 1);
 }
 
-/* Walks from the root that a target confirms: path [rows, levels] of nodes, padded with the root, and lengths [rows].
+/* The walks that the target confirms: path [rows, levels] of nodes, padded with the root, and lengths [rows].
  *
- * tokens, parents, chosen: [rows, nodes], parents before children, padding its own parent; chosen is the target's token
- * after each node.  Returns 1 if a parent is no earlier node or a walk has more than `levels` nodes. */
-int df_walk(const int64_t *tokens, const int64_t *parents, const int64_t *chosen, long rows, long nodes, long levels,
+ * tokens, parents, next: [rows, nodes], parents before children; a padding node is its own parent.  next: the target's
+ * token after each node.  Returns 1 if a parent is no earlier node or a walk has more than `levels` nodes. */
+int df_walk(const int64_t *tokens, const int64_t *parents, const int64_t *next, long rows, long nodes, long levels,
             int64_t *path, int64_t *lengths) {
-    for (long row = 0; row < rows; row++, tokens += nodes, parents += nodes, chosen += nodes) {
+    for (long row = 0; row < rows; row++, tokens += nodes, parents += nodes, next += nodes) {
         int64_t *walk = path + row * levels;
         memset(walk, 0, levels * sizeof(int64_t));
         long last = 0, length = 1;
         for (long node = 1; node < nodes; node++) {
             if (parents[node] < 0 || parents[node] > node) return 1;
-            /* siblings differ, so that at most one child of the walk's last node is confirmed */
-            if (parents[node] != last || tokens[node] != chosen[last]) continue;
+            /* siblings differ, so at most one child of the walk's last node is confirmed */
+            if (parents[node] != last || tokens[node] != next[last]) continue;
             if (length == levels) return 1;
             walk[length++] = last = node;
         }
@@ -402,11 +401,11 @@ int df_walk(const int64_t *tokens, const int64_t *parents, const int64_t *chosen
     return 0;
 }
 
-/* One more level of candidates, behind the `size` that the pool [rows, room] has: of each beam node the best `count`
- * children of logits [rows, beam, width], and of those the `kept` best as the next beam; equal ones in their order.
+/* Adds a level of candidates after the `size` ones of the pool [rows, room]: the best `count` children of each beam node
+ * by logits [rows, beam, width]; the `kept` best of these are the next beam, equal ones in their order.
  *
- * scores, pool: [rows, beam] cumulative log-probabilities and pool places of the beam; NULL for the root.  names: token
- * of each logit, or NULL.  growing: rows that have this level, or NULL; the others' candidates score -inf.  next_*,
+ * scores, pool: [rows, beam] cumulative log-probabilities and pool indices of the beam; NULL for the root.  names: token
+ * of each logit, or NULL.  growing: rows that have this level, or NULL; candidates of other rows score -inf.  next_*,
  * origin: [rows, kept].  values, places: [rows * beam, count]. */
 void df_level(const float *logits, long rows, long beam, long width, long count, const float *scores,
               const int64_t *pool, const int64_t *names, const uint8_t *growing, long size, long room,
@@ -443,8 +442,8 @@ void df_level(const float *logits, long rows, long beam, long width, long count,
     }
 }
 
-/* Which level slots the nodes of a beam read, [rows, beam, slots + beam]: what their origins in the beam before read of
- * `before` [rows, earlier, slots], and themselves.  Returns 1 if an origin is no node of that beam. */
+/* Level slots that the nodes of a beam read, [rows, beam, slots + beam]: those of their origins in `before` [rows,
+ * earlier, slots], and themselves.  Returns 1 if an origin is no node of the beam before. */
 int df_reads(const uint8_t *before, const int64_t *origin, long rows, long earlier, long beam, long slots,
              uint8_t *reads) {
     const long width = slots + beam;
@@ -474,8 +473,8 @@ int df_ancestors(const int64_t *parents, long rows, long nodes, uint8_t *mask) {
     return 0;
 }
 
-/* Additive mask [rows, beam, base + slots]: 0 for the first lengths[row] slots and for those that `reads` [rows, beam,
- * slots] names, -inf for the others. */
+/* Additive mask [rows, beam, base + slots]: 0 for the first lengths[row] slots and, after `base`, where `reads` [rows,
+ * beam, slots] is 1; else -inf. */
 void df_mask(const uint8_t *reads, const int64_t *lengths, long rows, long beam, long slots, long base, float *mask) {
     for (long node = 0; node < rows * beam; node++, reads += slots, mask += base + slots) {
         const long own = lengths[node / beam];
@@ -484,11 +483,11 @@ void df_mask(const uint8_t *reads, const int64_t *lengths, long rows, long beam,
     }
 }
 
-/* The root and the best counts[row] - 1 candidates of each row's pool of `size` in [rows, room], equal ones in their
- * order, as trees [rows, nodes] in the pool's order; what is not kept is padding, its own parent.
+/* Trees [rows, nodes] of the root and the best counts[row] - 1 of the `size` candidates of each row of the pool [rows,
+ * room], equal ones in their order; nodes are in pool order, and padding nodes are their own parents.
  *
- * ends: [depth] of each level in the pool.  finite: candidates that score -inf are not kept.  place: [size + 1].
- * Returns 1 if a parent is not kept, or no earlier candidate. */
+ * ends: end of each level in the pool, [depth].  finite: leave out candidates that score -inf.  place: scratch,
+ * [size + 1].  Returns 1 if the parent of a node is not in the tree or no earlier candidate. */
 int df_cut(const int64_t *roots, const int64_t *all_tokens, const float *all_scores, const int64_t *all_parents,
            long rows, long size, long room, const int64_t *ends, const int64_t *counts, int finite, long nodes,
            int64_t *out_tokens, int64_t *out_parents, int64_t *out_levels, int64_t *place) {
@@ -496,7 +495,7 @@ int df_cut(const int64_t *roots, const int64_t *all_tokens, const float *all_sco
         const float *scores = all_scores + row * room;
         int64_t *tokens = out_tokens + row * nodes, *parents = out_parents + row * nodes;
         int64_t *levels = out_levels + row * nodes;
-        int64_t *kept = tokens; /* pool places of the best, by score, until they are tokens */
+        int64_t *kept = tokens; /* pool indices of the best, by score, until tokens replace them */
         const long most = counts[row] - 1 < nodes - 1 ? counts[row] - 1 : nodes - 1;
         long known = 0;
         for (long at = 0; at < size && most > 0; at++) {
@@ -525,7 +524,7 @@ int df_cut(const int64_t *roots, const int64_t *all_tokens, const float *all_sco
     return 0;
 }
 
-/* tanh(weight x + bias) of one row, weight [in, width]; the last layer is without tanh. */
+/* tanh(weight x + bias) of one row, weight [in, width]; the last layer has no tanh. */
 static void dense(const float *x, const float *weight, const float *bias, float *out, long in, long width, int last) {
     memcpy(out, bias, width * sizeof(float));
     for (long at = 0; at < in; at++) {
@@ -572,7 +571,7 @@ static void mlp_rows(const void *loop, long first, long last_row) {
     }
 }
 
-/* Layers with tanh between them of clamp((x - mean) / scale); x [rows, widths[0]], out [rows, widths[layers]].
+/* An MLP with tanh between its layers on clamp((x - mean) / scale); x [rows, widths[0]], out [rows, widths[layers]].
  *
  * weights, biases: one for each layer, [widths[i], widths[i + 1]] and [widths[i + 1]].  scratch: [rows, 2 widest]. */
 void df_mlp(const float *x, const float *mean, const float *scale, float farthest, const float *const *weights,
@@ -582,9 +581,9 @@ void df_mlp(const float *x, const float *mean, const float *scale, float farthes
     share_loop(mlp_rows, &loop, rows, rows > 8 ? threads : 1);
 }
 
-/* x as float16 holds it, for |x| up to 65504. */
+/* x rounded to float16, for |x| up to 65504. */
 INLINE float half_of(float x) {
-    if (fabsf(x) < 6.103515625e-05f) return rintf(x * 16777216.f) / 16777216.f; /* its subnormal numbers */
+    if (fabsf(x) < 6.103515625e-05f) return rintf(x * 16777216.f) / 16777216.f; /* subnormal in float16 */
     word number;
     memcpy(&number, &x, sizeof x);
     number = (number + 0xfff + (number >> 13 & 1)) & ~(word)0x1fff;
@@ -592,8 +591,8 @@ INLINE float half_of(float x) {
     return x;
 }
 
-/* Of each row of log-probabilities [rows, count], as float16 holds them, none below `least`: these, their exponentials
- * and 1 less the sum of the latter; out [rows, 2 count + 1]. */
+/* Log-probabilities [rows, count] rounded to float16 and at least `least`, their exponentials, and 1 less their sum; out
+ * [rows, 2 count + 1]. */
 void df_children(const float *logp, long rows, long count, float least, float *out) {
     for (long row = 0; row < rows; row++, logp += count, out += 2 * count + 1) {
         float sum = 0.f;
@@ -618,11 +617,10 @@ static int falling(const void *one, const void *other) {
     return (a < b) - (a > b);
 }
 
-/* Of each row of log-probabilities [rows, count], as float16 holds them: the summed exponentials of its best, and the
- * largest expected[size] - prices[size], where expected is that sum for the best sizes[size] - 1; the first of equal ones.
+/* For each row of log-probabilities [rows, count], rounded to float16: reach, the sum of the exponentials of its `most`
+ * best, and chosen, the first of sizes with the largest sum of its best size - 1 less its price.
  *
- * most: how many are summed for `reach` [rows].  chosen: [rows] of sizes [num_sizes], rising, 2 or more; either may be
- * NULL.  scratch: [count]. */
+ * reach, chosen: [rows]; either may be NULL.  sizes, prices: [num_sizes], rising, 2 or more.  scratch: [count]. */
 void df_worth(const float *scores, long rows, long count, long most, float *reach, const int64_t *sizes,
               const double *prices, long num_sizes, int64_t *chosen, float *scratch) {
     for (long row = 0; row < rows; row++, scores += count) {
@@ -636,7 +634,7 @@ void df_worth(const float *scores, long rows, long count, long most, float *reac
         if (!chosen) continue;
         double sum = 0., best = -INFINITY;
         long summed = 0;
-        chosen[row] = sizes[0]; /* where no gain is a number */
+        chosen[row] = sizes[0]; /* if every gain is NaN */
         for (long place = 0; place < num_sizes; place++) {
             for (; summed < count && summed < sizes[place] - 1; summed++) sum += expf(scratch[summed]);
             const double gain = sum - prices[place];
@@ -701,7 +699,7 @@ void df_swiglu(const float *in, float *out, long rows, long width, int threads) 
  *
  * cosines, sines: [rows, width / 2].  rows: batch * length.  keys_to, values_to: [batch, keys, slots, width], the
  * batch `batch_stride` numbers apart; row b * length + t goes to slot slots_of[row], or start + t without slots_of.
- * Returns 1, and has done nothing, if a slot lies outside the cache. */
+ * Returns 1, without any change, if a slot lies outside the cache. */
 int df_rotate_and_store(float *qkv, const float *cosines, const float *sines, long rows, long length, long queries,
                          long keys, long width, float *keys_to, float *values_to, long batch_stride, long slots,
                          const int64_t *slots_of, long start) {
@@ -761,7 +759,7 @@ static void weigh_few(const float *weights, const float *values, long width, lon
                 sums[row][column] += weights[at * LANES + row] * values[at * width + column];
 }
 
-/* LANES queries of one key head: scores [used, LANES], weights in their place, then sums of values. */
+/* LANES queries of one key head: computes scores [used, LANES], overwrites them with weights, then sums values. */
 static void attend(const float *queries[LANES], const float *masks[LANES], float *results[LANES], const float *keys,
                    const float *values, long width, long used, float scale, vec *scores, vec *turned) {
     memset(turned, 0, width * sizeof(vec));

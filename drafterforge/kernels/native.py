@@ -1,7 +1,7 @@
-"""The kernels of native.c: few rows in float32 on a CPU, compiled once on the machine that runs them.
+"""The kernels of native.c, for few rows in float32 on a CPU; compiled once on the machine that runs them.
 
 `library()` is None without a C compiler, or with DRAFTERFORGE_NATIVE=off in the environment;
-`dispatch` then chooses the operations of torch, which a test holds these against.
+`dispatch` then chooses torch, whose results tests compare with these.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ SIGNATURES: dict[str, tuple] = {
     ),
 }
 
-# these return a number: whether they failed, but for the first
+# functions that return a number: 1 for failure, except for df_panel
 RETURN = ("df_panel", "df_ancestors", "df_attention", "df_cut", "df_reads", "df_rotate_and_store", "df_walk")
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled kernels, or None; `why_not` says why."""
-    found = _load()
-    return found if isinstance(found, ctypes.CDLL) else None
+    outcome = _load()
+    return outcome if isinstance(outcome, ctypes.CDLL) else None
 
 
 @functools.cache
 def why_not() -> str | None:
     """Why there are no compiled kernels, or None if there are."""
-    found = _load()
-    return found if isinstance(found, str) else None
+    outcome = _load()
+    return outcome if isinstance(outcome, str) else None
 
 
 @functools.cache
@@ -104,7 +104,7 @@ def _load() -> ctypes.CDLL | str:
 
 
 def _compiled(compiler: str) -> Path:
-    """The shared library for this source, compiler and processor; compiled unless it is there."""
+    """The shared library for this source, compiler and processor; compiled if it is not cached."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=COMPILER_SECONDS)
     parts = (SOURCE.read_text(), THREADS.read_text(), version.stdout, " ".join(FLAGS), _processor())
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -121,29 +121,31 @@ def _compiled(compiler: str) -> Path:
 
 
 def cache_dir() -> Path:
-    """Where compiled kernels are kept: XDG_CACHE_HOME or ~/.cache, in drafterforge/native."""
+    """The folder of compiled kernels: drafterforge/native in XDG_CACHE_HOME or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drafterforge" / "native"
 
 
 def _processor() -> str:
-    """What the processor can do, so that a home folder shared by unlike machines holds a library for each."""
+    """Features of the processor, so machines that share a home folder have a library each."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    told = {line for line in lines if line.startswith(("flags", "Features", "model name", "model\t"))}
-    return "\n".join(sorted(told))
+    features = {line for line in lines if line.startswith(("flags", "Features", "model name", "model\t"))}
+    return "\n".join(sorted(features))
 
 
 def require(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
-    """Refuse what a kernel would read past, or as other numbers: it sees an address alone."""
+    """Refuse a tensor that a kernel, which gets only an address, would read past or misread."""
     if x.shape != shape or x.dtype != dtype or x.device.type != "cpu" or not x.is_contiguous():
-        found = f"{x.dtype} {list(x.shape)} on {x.device}, {'' if x.is_contiguous() else 'not '}contiguous"
-        raise ValueError(f"wanted {dtype} {list(shape)} on cpu, contiguous; got {found}")
+        layout = f"{'' if x.is_contiguous() else 'not '}contiguous"
+        raise ValueError(
+            f"wanted {dtype} {list(shape)} on cpu, contiguous; got {x.dtype} {list(x.shape)} on {x.device}, {layout}"
+        )
 
 
 class PackedLinear:
-    """Weights [out, in] in the order in which `df_linear` reads them; bfloat16 where every weight is one."""
+    """Weights [out, in] packed in the order of `df_linear`; as bfloat16 if that is exact for every weight."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out, self.depth = weight.shape
@@ -181,7 +183,7 @@ class PackedLinear:
 
 
 class PackedAddition:
-    """A low-rank addition to packed weights, computed with them in one call."""
+    """Packed weights with a low-rank addition, computed in one call."""
 
     def __init__(self, base: PackedLinear, down: Tensor, up: Tensor) -> None:
         """down: [r, in].  up: [out, r]."""
@@ -216,9 +218,9 @@ class PackedAddition:
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and places of the best `count` of contiguous logits [N, W], each [N, count], descending.
+    """Log-probabilities and ids of the best `count` of contiguous logits [N, W], each [N, count], descending.
 
-    Equal logits stand in the order of their places.
+    Equal logits are ordered by id.
     """
     rows, width = logits.shape
     require(logits, (rows, width))
@@ -231,7 +233,7 @@ def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def argmax(x: Tensor) -> Tensor:
-    """Places of the largest numbers [N] of contiguous x [N, W]; of equal ones the first."""
+    """Indices of the largest numbers [N] of contiguous x [N, W]; the first of equal ones."""
     rows, width = x.shape
     require(x, (rows, width))
     if not width:
@@ -242,21 +244,25 @@ def argmax(x: Tensor) -> Tensor:
 
 
 class PackedMLP:
-    """Layers with tanh between them behind a shift, scale and limit."""
+    """An MLP with tanh between its layers, on normalised and clipped inputs."""
 
     def __init__(self, mean: Tensor, scale: Tensor, farthest: float, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
         """mean, scale: [in].  layers: weights [in, out] and biases [out], float32."""
-        self.given = [mean.contiguous(), scale.contiguous(), *(part.contiguous() for layer in layers for part in layer)]
+        self.tensors = [
+            mean.contiguous(),
+            scale.contiguous(),
+            *(part.contiguous() for layer in layers for part in layer),
+        ]
         self.widths = [len(mean), *(bias.numel() for _, bias in layers)]
         for (weight, bias), before in zip(layers, self.widths[:-1], strict=True):
             require(weight.contiguous(), (before, bias.numel()))
             require(bias.contiguous(), (bias.numel(),))
-        for part in self.given[:2]:
+        for part in self.tensors[:2]:
             require(part, (self.widths[0],))
         count, self.widest = len(layers), max(self.widths)
         self.farthest, self.count = farthest, count
-        self.weights = (c_void_p * count)(*(part.data_ptr() for part in self.given[2::2]))
-        self.biases = (c_void_p * count)(*(part.data_ptr() for part in self.given[3::2]))
+        self.weights = (c_void_p * count)(*(part.data_ptr() for part in self.tensors[2::2]))
+        self.biases = (c_void_p * count)(*(part.data_ptr() for part in self.tensors[3::2]))
         self.sizes = (c_long * (count + 1))(*self.widths)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -266,8 +272,8 @@ class PackedMLP:
         out, scratch = torch.empty(rows, self.widths[-1]), torch.empty(rows, 2 * self.widest)
         library().df_mlp(
             x.data_ptr(),
-            self.given[0].data_ptr(),
-            self.given[1].data_ptr(),
+            self.tensors[0].data_ptr(),
+            self.tensors[1].data_ptr(),
             self.farthest,
             ctypes.addressof(self.weights),
             ctypes.addressof(self.biases),
@@ -311,8 +317,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, used: int) -
     if mask is not None:
         require(mask, (1 if mask.shape[0] == 1 else batch, length, used))
     if k.dtype != torch.float32 or v.dtype != torch.float32 or k.shape[0] != batch or not 0 < used <= k.shape[2]:
-        found = f"{k.dtype}, {k.shape[0]} sequences, {used} slots"
-        raise ValueError(f"wanted torch.float32 keys of {batch} sequences, 1 to {k.shape[2]} slots; got {found}")
+        raise ValueError(
+            f"wanted torch.float32 keys of {batch} sequences, 1 to {k.shape[2]} slots; "
+            f"got {k.dtype}, {k.shape[0]} sequences, {used} slots"
+        )
     out = torch.empty(batch, length, heads, width)
     failed = library().df_attention(
         q.data_ptr(),

@@ -1,6 +1,6 @@
-"""The kernels of native.c by the names and arguments of their twins, the operations of torch.
+"""The kernels of native.c with the names and arguments of their torch twins.
 
-What they cannot compute goes to the twin: gradients, an empty axis, a gain of several axes, many queries.
+The twin computes what native.c cannot: gradients, an empty axis, a gain of several axes, many queries.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from drafterforge.kernels import gate, native, native_trees, norm, trees
 from drafterforge.kernels.attention import AttendLayer, Heads
 from drafterforge.kernels.cache import KeyValueCache
 
-MAX_QUERIES = 64  # of a sequence for which native.c is asked
+MAX_QUERIES = 64  # of a sequence that native.c attends for
 
 
-def _asks_gradients(x: Tensor) -> bool:
+def _needs_gradients(x: Tensor) -> bool:
     return x.requires_grad and torch.is_grad_enabled()
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """See `norm.rms_norm`."""
-    if gain.dim() != 1 or gain.dtype != x.dtype or _asks_gradients(x):
+    if gain.dim() != 1 or gain.dtype != x.dtype or _needs_gradients(x):
         return norm.rms_norm(x, gain, eps)
     if x.dim() == 2 and x.stride(1) == 1:
         return native.rms_norm(x, gain, eps)
@@ -31,14 +31,14 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
 
 def swiglu(gate_up: Tensor) -> Tensor:
     """See `gate.swiglu`."""
-    if not gate_up.is_contiguous() or _asks_gradients(gate_up):
+    if not gate_up.is_contiguous() or _needs_gradients(gate_up):
         return gate.swiglu(gate_up)
     return native.swiglu(gate_up.view(-1, gate_up.shape[-1])).view(*gate_up.shape[:-1], gate_up.shape[-1] // 2)
 
 
 def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exact: bool = False) -> Tensor:
     """See `attention.grouped_attention`."""
-    if _is_short(q.shape[1], q.shape[3], mask) and k.shape[2] and _lies_in_a_cache(k, v) and not _asks_gradients(q):
+    if _is_short(q.shape[1], q.shape[3], mask) and k.shape[2] and _is_cache_layout(k, v) and not _needs_gradients(q):
         return native.attention(q.contiguous(), k, v, mask, k.shape[2])
     return by_torch.grouped_attention(q, k, v, mask, exact)
 
@@ -75,7 +75,7 @@ def _is_short(length: int, width: int, mask: Tensor | None) -> bool:
     return length <= MAX_QUERIES and width % 2 == 0 and mask.is_contiguous() and mask.dtype == torch.float32
 
 
-def _lies_in_a_cache(k: Tensor, v: Tensor) -> bool:
+def _is_cache_layout(k: Tensor, v: Tensor) -> bool:
     """Whether keys and values are the used slots of a preallocated cache, or whole tensors."""
     width = k.shape[3]
     return k.stride() == v.stride() and k.stride()[2:] == (width, 1) and k.stride(1) % width == 0
@@ -90,7 +90,7 @@ def argmax(x: Tensor) -> Tensor:
 
 def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """See `trees.top_children`."""
-    if _asks_gradients(logits):
+    if _needs_gradients(logits):
         return trees.top_children(logits, count)
     best, ids = native.top(logits.reshape(-1, logits.shape[-1]).contiguous(), count)
     return best.view(*logits.shape[:-1], count), ids.view(*logits.shape[:-1], count)
@@ -98,7 +98,7 @@ def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def best_children(logits: Tensor, count: int) -> Tensor:
     """See `trees.best_children`."""
-    return trees.best_children(logits, count) if _asks_gradients(logits) else top_children(logits, count)[0]
+    return trees.best_children(logits, count) if _needs_gradients(logits) else top_children(logits, count)[0]
 
 
 def ancestors(parents: Tensor, depth: int) -> Tensor:
@@ -107,10 +107,10 @@ def ancestors(parents: Tensor, depth: int) -> Tensor:
 
 
 def walk(
-    tokens: Tensor, parents: Tensor, levels: Tensor, chosen: Tensor, ancestors: Tensor, depth: int
+    tokens: Tensor, parents: Tensor, levels: Tensor, next_tokens: Tensor, ancestors: Tensor, depth: int
 ) -> tuple[Tensor, Tensor]:
     """See `trees.walk`."""
-    return native_trees.walk(tokens.contiguous(), parents.contiguous(), chosen.contiguous(), depth + 1)
+    return native_trees.walk(tokens.contiguous(), parents.contiguous(), next_tokens.contiguous(), depth + 1)
 
 
 def tree_mask(reads: Tensor, lengths: Tensor, base: int, dtype: torch.dtype) -> Tensor:
@@ -120,7 +120,7 @@ def tree_mask(reads: Tensor, lengths: Tensor, base: int, dtype: torch.dtype) -> 
 
 def children_state(logp: Tensor, least: float) -> Tensor:
     """See `trees.children_state`."""
-    if _asks_gradients(logp):
+    if _needs_gradients(logp):
         return trees.children_state(logp, least)
     return native_trees.children(logp.contiguous(), least)
 

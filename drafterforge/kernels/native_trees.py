@@ -1,6 +1,6 @@
-"""Trees by the kernels of native.c: drafted levels, cuts, masks, confirmed walks, and what schedulers decide of them.
+"""Trees with the kernels of native.c: drafted levels, cuts, masks, confirmed walks, decisions of schedulers.
 
-As everywhere in native.c a row's bits do not depend on the others; `native` compiles and loads it.
+All results are batch-invariant.
 Axes: B rows, K beam nodes, P candidates of all levels, T tree nodes.
 """
 
@@ -12,19 +12,19 @@ from torch import Tensor
 from drafterforge.kernels import native
 
 
-def walk(tokens: Tensor, parents: Tensor, chosen: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+def walk(tokens: Tensor, parents: Tensor, next_tokens: Tensor, levels: int) -> tuple[Tensor, Tensor]:
     """Nodes of the walks that a target confirms, [B, levels], padded with the root, and their lengths [B].
 
-    tokens, parents, chosen: [B, T] int64, contiguous; see `tree.accept.accepted_path`.
+    tokens, parents, next_tokens: [B, T] int64, contiguous; see `tree.accept.accepted_path`.
     """
     rows, nodes = tokens.shape
-    for part in (tokens, parents, chosen):
+    for part in (tokens, parents, next_tokens):
         native.require(part, (rows, nodes), torch.long)
     path, lengths = torch.empty(rows, levels, dtype=torch.long), torch.empty(rows, dtype=torch.long)
     failed = native.library().df_walk(
         tokens.data_ptr(),
         parents.data_ptr(),
-        chosen.data_ptr(),
+        next_tokens.data_ptr(),
         rows,
         nodes,
         levels,
@@ -37,17 +37,17 @@ def walk(tokens: Tensor, parents: Tensor, chosen: Tensor, levels: int) -> tuple[
 
 
 def reads(before: Tensor, origin: Tensor) -> Tensor:
-    """Which level slots a beam reads, [B, K', L + K'] bool: what their origins read of `before` [B, K, L], themselves.
+    """Level slots that a beam reads, [B, K', L + K'] bool: those of its origins in `before` [B, K, L], and itself.
 
-    origin: [B, K'] int64, places in the beam before.
+    origin: [B, K'] int64, indices in the beam before.
     """
     batch, earlier, slots = before.shape
     beam = origin.shape[1]
     native.require(before, (batch, earlier, slots), torch.bool)
     native.require(origin, (batch, beam), torch.long)
     out = torch.empty(batch, beam, slots + beam, dtype=torch.bool)
-    given = before.data_ptr(), origin.data_ptr(), batch, earlier, beam, slots, out.data_ptr()
-    if native.library().df_reads(*given):
+    arguments = before.data_ptr(), origin.data_ptr(), batch, earlier, beam, slots, out.data_ptr()
+    if native.library().df_reads(*arguments):
         raise IndexError(f"an origin lies outside the {earlier} nodes of the beam before")
     return out
 
@@ -63,7 +63,7 @@ def ancestors(parents: Tensor) -> Tensor:
 
 
 def mask(reads: Tensor, lengths: Tensor, base: int) -> Tensor:
-    """Additive mask [B, K, base + L]: each row's first lengths [B] slots, and behind `base` those of `reads`.
+    """Additive mask [B, K, base + L]: each row's first lengths [B] slots, and after `base` those of `reads`.
 
     reads: [B, K, L] bool, lengths: int64, both contiguous.
     """
@@ -76,7 +76,7 @@ def mask(reads: Tensor, lengths: Tensor, base: int) -> Tensor:
 
 
 def children(logp: Tensor, least: float) -> Tensor:
-    """Contiguous logp [N, C], as float16 holds them but none below `least`, their exponentials and 1 less those' sum.
+    """Contiguous logp [N, C] rounded to float16 and at least `least`, their exponentials, and 1 less their sum.
 
     [N, 2C + 1].
     """
@@ -88,17 +88,17 @@ def children(logp: Tensor, least: float) -> Tensor:
 
 
 def reach(scores: Tensor, most: int) -> Tensor:
-    """Summed exponentials of the best `most` of each row of contiguous scores [N, S], as float16 holds them, [N]."""
+    """Sum of the exponentials of each row's best `most` contiguous scores [N, S], rounded to float16, [N]."""
     rows, count = scores.shape
     native.require(scores, (rows, count))
     out, scratch = torch.empty(rows), torch.empty(count)
-    given = scores.data_ptr(), rows, count, most, out.data_ptr(), 0, 0, 0, 0, scratch.data_ptr()
-    native.library().df_worth(*given)
+    arguments = scores.data_ptr(), rows, count, most, out.data_ptr(), 0, 0, 0, 0, scratch.data_ptr()
+    native.library().df_worth(*arguments)
     return out
 
 
 def worth(scores: Tensor, sizes: Tensor, prices: Tensor) -> Tensor:
-    """For each row of contiguous scores [N, P] the size whose best nodes are expected to add most above its price, [N].
+    """For each row of contiguous scores [N, P] the size with the most expected tokens less its price, [N].
 
     sizes: [V] int64, rising, root included, 2 or more.  prices: [V] float64, in tokens.
     """
@@ -113,7 +113,7 @@ def worth(scores: Tensor, sizes: Tensor, prices: Tensor) -> Tensor:
 
 
 class NativeCandidates:
-    """The candidates of trees that are being drafted, level by level, and the beam of the newest level.
+    """The candidate pool of a draft, level by level, and the beam of its newest level.
 
     Axes: B rows, K beam nodes, P candidates of all levels.
     """
@@ -123,8 +123,8 @@ class NativeCandidates:
         self.batch, self.most, self.names = batch, most, names
         self._tokens, self._parents = (torch.empty(batch, most, dtype=torch.long) for _ in range(2))
         self._scores = torch.empty(batch, most)
-        self.size, self.ends = 0, []  # of every level in the pool
-        self.beam: tuple[Tensor, Tensor] | None = None  # scores and places of its nodes, [B, K]
+        self.size, self.ends = 0, []  # end of every level in the pool
+        self.beam: tuple[Tensor, Tensor] | None = None  # scores and pool indices of its nodes, [B, K]
 
     @property
     def tokens(self) -> Tensor:
@@ -138,16 +138,16 @@ class NativeCandidates:
 
     @property
     def parents(self) -> Tensor:
-        """Places of the parents, -1 for the root's children, [B, P]."""
+        """Pool indices of the parents, -1 for the root's children, [B, P]."""
         return self._parents[:, : self.size]
 
     def level(
-        self, logits: Tensor, count: int, kept: int, growing: Tensor | None = None
+        self, logits: Tensor, count: int, beam_size: int, growing: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Add the best `count` children of each beam node; the best of them are the next beam, `kept` at most.
+        """Add the best `count` children of each beam node; the best `beam_size` of all are the next beam.
 
-        logits: [B, K, W]; K is 1 for the root's.  growing: [B] bool, rows that have this level; the others'
-        candidates score -inf.  Returns the next beam's tokens and origins in the one before, [B, K'], and the new
+        logits: [B, K, W]; K is 1 for the root.  growing: [B] bool, rows that have this level; candidates of
+        other rows score -inf.  Returns the next beam's tokens and origins in the one before, [B, K'], and the new
         candidates' scores, [B, n].
         """
         logits = logits.contiguous()
@@ -158,13 +158,13 @@ class NativeCandidates:
         if growing is not None:
             native.require(growing, (batch,), torch.bool)
         fresh, start = beam * count, self.size
-        kept = min(kept, fresh)
-        if not (0 < count <= width and kept > 0 and start + fresh <= self.most):
+        beam_size = min(beam_size, fresh)
+        if not (0 < count <= width and beam_size > 0 and start + fresh <= self.most):
             raise ValueError(f"wanted 1 to {width} children and room for {fresh}, got {count}, {self.most - start}")
         if beam != (1 if self.beam is None else self.beam[0].shape[1]):
             raise ValueError(f"got logits of {beam} nodes, which are not the beam's")
-        tokens, places, origin = (torch.empty(batch, kept, dtype=torch.long) for _ in range(3))
-        scores = torch.empty(batch, kept)
+        tokens, indices, origin = (torch.empty(batch, beam_size, dtype=torch.long) for _ in range(3))
+        scores = torch.empty(batch, beam_size)
         values, ids = torch.empty(batch * fresh), torch.empty(batch * fresh, dtype=torch.long)
         native.library().df_level(
             logits.data_ptr(),
@@ -181,35 +181,35 @@ class NativeCandidates:
             self._tokens.data_ptr(),
             self._scores.data_ptr(),
             self._parents.data_ptr(),
-            kept,
+            beam_size,
             tokens.data_ptr(),
             scores.data_ptr(),
-            places.data_ptr(),
+            indices.data_ptr(),
             origin.data_ptr(),
             values.data_ptr(),
             ids.data_ptr(),
             torch.get_num_threads(),
         )
-        self.beam, self.size = (scores, places), start + fresh
+        self.beam, self.size = (scores, indices), start + fresh
         self.ends.append(self.size)
         return tokens, origin, self._scores[:, start : self.size]
 
     def reads(self, before: Tensor, origin: Tensor) -> Tensor:
-        """Which level slots a beam reads, see `reads`."""
+        """Level slots that a beam reads, see `reads`."""
         return reads(before, origin)
 
     def cut(self, root: Tensor, nodes: int, counts: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens, parents and levels of the best `nodes` of every row, root included, [B, at most nodes].
 
-        counts: [B], of rows that keep fewer; their trees are padded, and candidates that score -inf are never kept.
+        counts: nodes of each row, [B], if some have fewer; their trees are padded, and scores of -inf are left out.
         """
         nodes, finite = max(1, min(nodes, self.size + 1)), counts is not None
         counts = torch.full((self.batch,), nodes) if counts is None else counts
         root = root.contiguous()
         native.require(root, (self.batch,), torch.long)
         native.require(counts, (self.batch,), torch.long)
-        found = [torch.empty(self.batch, nodes, dtype=torch.long) for _ in range(3)]
-        ends, place = torch.tensor(self.ends), torch.empty(self.size + 1, dtype=torch.long)
+        parts = [torch.empty(self.batch, nodes, dtype=torch.long) for _ in range(3)]
+        ends, scratch = torch.tensor(self.ends), torch.empty(self.size + 1, dtype=torch.long)
         failed = native.library().df_cut(
             root.data_ptr(),
             self._tokens.data_ptr(),
@@ -222,9 +222,9 @@ class NativeCandidates:
             counts.data_ptr(),
             finite,
             nodes,
-            *(part.data_ptr() for part in found),
-            place.data_ptr(),
+            *(part.data_ptr() for part in parts),
+            scratch.data_ptr(),
         )
         if failed:
             raise ValueError("a candidate is kept whose parent is not")
-        return found[0], found[1], found[2]
+        return parts[0], parts[1], parts[2]

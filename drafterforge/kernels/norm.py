@@ -1,4 +1,4 @@
-"""RMS norm for inference, by operations of torch, in the fewest that a device needs."""
+"""RMS norm for inference, with as few torch operations as possible."""
 
 from __future__ import annotations
 

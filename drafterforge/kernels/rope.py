@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class RopeTable:
-    """Rotations of positions; on a CPU from a table that grows on demand.
+    """Rotations of positions; on a CPU they come from a table that grows on demand.
 
     inv_freq: [D/2], fp32, as `transformers` computes it from the rope parameters; scaling: its attention factor.
     """
@@ -19,7 +19,7 @@ class RopeTable:
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos [..., 1, 1, D/2] and (-sin, sin) [..., 1, 2, D/2] of positions [...], as `apply_rope` takes them."""
-        if positions.device.type != "cpu":  # looking up the largest position would stop the device
+        if positions.device.type != "cpu":  # looking up the largest position would wait for the device
             return self._rotations(positions, dtype)
         cos, sin = self._table(int(positions.max()) + 1 if positions.numel() else 0, dtype)
         return cos[positions], sin[positions]
@@ -39,15 +39,15 @@ class RopeTable:
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x [..., heads, D] by what `RopeTable` gives: halves (a, b) become (a cos - b sin, b cos + a sin)."""
+    """Rotate x [..., heads, D] by rotations of `RopeTable`: halves (a, b) become (a cos - b sin, b cos + a sin)."""
     halves = x.view(*x.shape[:-1], 2, x.shape[-1] // 2) if x.is_contiguous() else x.unflatten(-1, (2, -1))
     return torch.addcmul(halves * cos, halves.flip(-2), sin).flatten(-2)
 
 
 def beside_values(cos: Tensor, sin: Tensor, rotated: int, plain: int) -> tuple[Tensor, Tensor]:
-    """Rotations [..., heads, 1 or 2, D/2] that leave the last `plain` heads as they are, after `rotated` others."""
+    """Rotations [..., heads, 1 or 2, D/2] of `rotated` heads, and of `plain` heads after them that stay as they are."""
     heads = [-1] * (cos.dim() - 3)
     cos, sin = cos.expand(*heads, rotated, -1, -1), sin.expand(*heads, rotated, -1, -1)
-    one = torch.ones_like(cos[..., :1, :, :]).expand(*heads, plain, -1, -1)
-    zero = torch.zeros_like(sin[..., :1, :, :]).expand(*heads, plain, -1, -1)
-    return torch.cat((cos, one), dim=-3), torch.cat((sin, zero), dim=-3)
+    ones = torch.ones_like(cos[..., :1, :, :]).expand(*heads, plain, -1, -1)
+    zeros = torch.zeros_like(sin[..., :1, :, :]).expand(*heads, plain, -1, -1)
+    return torch.cat((cos, ones), dim=-3), torch.cat((sin, zeros), dim=-3)

@@ -1,7 +1,7 @@
 /* Threads that share the loops of native.c, made for a machine on which other programs run too.
  *
- * OpenMP gives every thread a fixed share of a loop and spins for milliseconds until all have finished.  A thread that
- * the system has suspended then stops all others.  Here each thread takes a part of the loop when it is ready for one:
+ * OpenMP gives every thread a fixed share of a loop and spins for milliseconds until all have finished.  If the
+ * system suspends one thread, all others wait for it.  Here each thread takes a part of the loop when it is ready for one:
  * - The caller takes parts as well and never waits for a thread that has taken none.
  * - Waiting threads spin for SPIN_NS, counted by the clock, and then sleep.
  * - If the caller waits long for a suspended thread, it computes alone for a while: see `judge_wait`.
@@ -17,7 +17,7 @@
 #define MOST_WORKERS 255
 #define MOST_PARTS 65535L          /* what 16 bits of a ticket count */
 #define SPIN_NS 500000             /* longer than what lies between two loops of a cycle: waking a thread takes longer */
-#define STALL_NS 500000            /* no wait in a machine with idle cores */
+#define STALL_NS 500000            /* longer than any wait on a machine with idle cores */
 #define SHORTEST_REST_NS 5000000
 #define LONGEST_REST_NS 320000000
 
@@ -25,17 +25,17 @@
 typedef void loop_body(const void *loop, long first, long last);
 
 static struct {
-    pthread_mutex_t caller;        /* held by the thread whose loop is shared; another one computes alone */
+    pthread_mutex_t caller;        /* held by the thread whose loop is shared; others compute alone */
     pthread_mutex_t mutex;         /* for the two conditions */
     pthread_cond_t opened, finished;
     _Atomic uint64_t ticket;       /* loop's number, 32 bits | its parts, 16 bits | the next part to take, 16 bits */
     _Atomic(loop_body *) body;
     _Atomic(const void *) loop;
     atomic_long steps, part_steps; /* of the loop, and of one part */
-    atomic_long done;              /* parts */
+    atomic_long done;              /* parts that are computed */
     atomic_int team;               /* threads that may take parts, caller included */
     atomic_int sleepers, caller_sleeps;
-    int workers;                   /* threads that were started */
+    int workers;                   /* threads started */
     uint64_t number;
     int64_t rest_until, rest;
 } pool = {.caller = PTHREAD_MUTEX_INITIALIZER,
@@ -106,7 +106,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* A forked process has the caller's thread alone. */
+/* After a fork the new process has only the caller's thread. */
 static void forget_workers(void) {
     pthread_mutex_init(&pool.caller, NULL);
     pthread_mutex_init(&pool.mutex, NULL);
@@ -120,14 +120,14 @@ static void forget_workers(void) {
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_workers); }
 
-/* Starts what is missing of so many workers; signals stay with the threads that the program has. */
-static void start_workers(int wanted) {
+/* Starts workers until there are `count`; they block all signals, which the program's own threads receive. */
+static void start_workers(int count) {
     static pthread_once_t watched = PTHREAD_ONCE_INIT;
     pthread_once(&watched, watch_forks);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (; pool.workers < wanted; pool.workers++) {
+    for (; pool.workers < count; pool.workers++) {
         pthread_t started;
         if (pthread_create(&started, NULL, work, (void *)(intptr_t)(pool.workers + 1))) break;
         pthread_detach(started);
@@ -148,7 +148,7 @@ static void wait_for_others(long parts) {
     pthread_mutex_unlock(&pool.mutex);
 }
 
-/* After a long wait the caller computes alone for a while; for twice as long if the last rest has hardly helped. */
+/* After a long wait the caller computes alone for a while: twice as long if the last wait was shortly before. */
 static void judge_wait(int64_t began, int64_t waited_from, int64_t ended) {
     const int64_t waited = ended - waited_from;
     if (waited < STALL_NS || waited < waited_from - began) return;
