@@ -29,7 +29,7 @@ class DrafterGroup(ABC):
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
 
-    def reader(self) -> PromptReader:
+    def prompt_reader(self) -> PromptReader:
         """Reads the prompt of a row that is to join."""
         return PromptReader()
 
@@ -90,12 +90,12 @@ class SoloGroup(DrafterGroup):
         self.guesses_read: list[list] = []  # of each row, for tokens read since the last judgement
 
     def admit(self, text: Tensor, features: Tensor) -> None:
-        reader = self.reader()
+        reader = self.prompt_reader()
         reader.read(text, features)
         self.join_row(reader, text, features)
 
-    def reader(self) -> PromptReader:
-        return self.proposer.reader()
+    def prompt_reader(self) -> PromptReader:
+        return self.proposer.prompt_reader()
 
     def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
         self.proposer.join_row(reader, text, features)

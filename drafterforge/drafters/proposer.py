@@ -34,7 +34,7 @@ class Proposer(ABC):
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row whose text [P + 1] ends with its root; features: [P, 3H] of the tokens before the root."""
 
-    def reader(self) -> PromptReader:
+    def prompt_reader(self) -> PromptReader:
         """A reader for the prompt of a new row."""
         return PromptReader()
 

@@ -207,7 +207,7 @@ class Batch:
 
     def _reader(self) -> PromptReader | None:
         """Reads a prompt for the drafters."""
-        return None if self.proposer is None else self.proposer.reader()
+        return None if self.proposer is None else self.proposer.prompt_reader()
 
     def _join(self, joining: Joining, text: Tensor) -> None:
         """Add the keys and drafter state of a new row's prompt.  text: [P + 1], root included."""

@@ -53,9 +53,9 @@ class PoolMembers:
         """The indices, each once; drafters with equal keys share an index."""
         return list(dict.fromkeys(self.index_of.values()))
 
-    def reader(self) -> PoolReader:
+    def prompt_reader(self) -> PoolReader:
         """See `Proposer`."""
-        return PoolReader([state.reader() for state in self._states()])
+        return PoolReader([state.prompt_reader() for state in self._states()])
 
     def join_row(self, reader: PoolReader, text: Tensor, features: Tensor) -> None:
         """See `Proposer`."""

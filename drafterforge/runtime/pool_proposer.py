@@ -41,13 +41,13 @@ class PoolProposer(Proposer):
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
-        reader = self.reader()
+        reader = self.prompt_reader()
         reader.read(text, features)
         self.join_row(reader, text, features)
 
-    def reader(self) -> PromptReader:
+    def prompt_reader(self) -> PromptReader:
         """See `Proposer`."""
-        return self.members.reader()
+        return self.members.prompt_reader()
 
     def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
         """See `Proposer`; starts the row's selector."""

@@ -49,11 +49,11 @@ class CausalLMProposer(JudgedProposer):
         )  # after the roots
 
     def admit(self, text: Tensor, features: Tensor) -> None:
-        reader = self.reader()
+        reader = self.prompt_reader()
         reader.read(text, features)
         self.join_row(reader, text, features)
 
-    def reader(self) -> CausalLMReader:
+    def prompt_reader(self) -> CausalLMReader:
         return CausalLMReader(self.drafter)
 
     def join_row(self, reader: CausalLMReader, text: Tensor, features: Tensor) -> None:

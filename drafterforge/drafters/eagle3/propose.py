@@ -47,11 +47,11 @@ class Eagle3Proposer(SoloProposer):
         self.last = drafter.embedding.new_empty(0, drafter.embedding.shape[1])  # output of the newest of them, [B, H]
 
     def admit(self, text: Tensor, features: Tensor) -> None:
-        reader = self.reader()
+        reader = self.prompt_reader()
         reader.read(text, features)
         self.join_row(reader, text, features)
 
-    def reader(self) -> Eagle3Reader:
+    def prompt_reader(self) -> Eagle3Reader:
         return Eagle3Reader(self.drafter)
 
     def join_row(self, reader: Eagle3Reader, text: Tensor, features: Tensor) -> None:

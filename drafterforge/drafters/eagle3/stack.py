@@ -71,11 +71,11 @@ class StackedGroup(DrafterGroup):
         self.draft_ids = draft_id_table(drafters.token_ids, drafters.embedding.shape[0])
 
     def admit(self, text: Tensor, features: Tensor) -> None:
-        reader = self.reader()
+        reader = self.prompt_reader()
         reader.read(text, features)
         self.join_row(reader, text, features)
 
-    def reader(self) -> StackReader:
+    def prompt_reader(self) -> StackReader:
         return StackReader(self.drafters)
 
     def join_row(self, reader: StackReader, text: Tensor, features: Tensor) -> None:
