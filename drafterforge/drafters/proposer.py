@@ -51,6 +51,10 @@ class Proposer(ABC):
         shape = record.shape
         record.plan_uniform(TreeShape(shape.num_tokens, min(shape.depth, max(record.limits)), shape.top_k))
 
+    def selection_probs(self) -> dict[str, float]:
+        """Probability of each drafter in the last cycle, mean over its rows; empty for a single drafter."""
+        return {}
+
     @abstractmethod
     def draft(self, record: CycleRecord) -> Tree:
         """Draft the planned trees below the roots."""

@@ -367,6 +367,10 @@ class Batch:
         for joining in self.joining:
             joining.prefill.replace_reader(self._reader())
 
+    def selection_probs(self) -> dict[str, float]:
+        """Probability of each drafter of a pool in the last cycle, mean over its rows; empty without a pool."""
+        return {} if self.proposer is None else self.proposer.selection_probs()
+
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""
         index = torch.tensor(rows, dtype=torch.long, device=self.root.device)

@@ -9,6 +9,7 @@ import copy
 import time
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,6 +38,7 @@ class PoolProposer(Proposer):
         self.scheduling = TreeScheduling(pool, self.members)
         self.unread = UnreadCycles()
         self.rows: list[PoolRow] = []
+        self.planned: list[PoolRow] = []  # rows of the last cycle, also those that have ended since
         self.judgement: Judgement | None = None  # of the last evaluation, in the order of `members.names`
 
     def admit(self, text: Tensor, features: Tensor) -> None:
@@ -82,6 +84,12 @@ class PoolProposer(Proposer):
             row.shape = TreeShape(tree.num_tokens, min(tree.depth, row.limit), tree.top_k)
         record.drafters, record.shapes = [row.choice for row in self.rows], [row.shape for row in self.rows]
         record.bounds = bounds(record.shapes)
+        self.planned = list(self.rows)
+
+    def selection_probs(self) -> dict[str, float]:
+        """Probability of each drafter in the last cycle, mean over its rows."""
+        probs = np.mean([row.selector.played_probs for row in self.planned], axis=0)
+        return dict(zip(self.names, map(float, probs), strict=True))
 
     def draft(self, record: CycleRecord) -> Tree:
         """Trees below the roots, each by its row's drafter."""

@@ -1,1 +1,1 @@
-"""The engine behind HTTP, as OpenAI's clients speak it; needs the extra `serve`."""
+"""An OpenAI-compatible HTTP server of an engine; needs the extra `serve`."""

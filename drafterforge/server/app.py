@@ -1,4 +1,4 @@
-"""The routes of OpenAI's API that a drafter is good for, health and metrics; mistakes in the shape clients expect."""
+"""The routes of the server: chat and text completions, models, health and metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
 def build_app(engine: Engine, model: str, cfg: ServeConfig) -> FastAPI:
-    """An app around the engine, which is known to clients as `model`; `app.state.service` is what answers."""
+    """The app that serves the engine under the name `model`; `app.state.service` is its `Service`."""
     service = Service(engine, model, cfg)
 
     @asynccontextmanager

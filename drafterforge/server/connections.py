@@ -1,4 +1,4 @@
-"""Open connections: their number is limited, silent clients are closed, and failing accepts do not flood the log."""
+"""Limit open connections, close silent ones, and keep failing accepts from flooding the log."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 log = logging.getLogger(__name__)
 
-RESERVED_FILES = 64  # descriptors for everything but connections, and for those that are just being accepted
-ACCEPT_BURST = 16  # connections that are accepted together, before the limit is checked
-BACKLOG = 2048  # connections that the kernel keeps until they are accepted
-RETRY_S = 0.5  # from a failed accept to the next one
-LOG_INTERVAL_S = 10.0  # between two warnings of a kind
+RESERVED_FILES = 64  # file descriptors for other purposes than open connections
+ACCEPT_BURST = 16  # connections accepted before the limit is checked
+BACKLOG = 2048  # connections that the kernel queues
+RETRY_S = 0.5  # between a failed accept and the next one
+LOG_INTERVAL_S = 10.0  # between two warnings of the same kind
 
 
 def connection_limit(max_connections: int) -> int:
-    """How many connections may be open: `max_connections`, or fewer where the limit of open files is low."""
+    """The largest number of open connections: `max_connections`, or less if the limit of open files is low."""
     max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if max_files == resource.RLIM_INFINITY:
         return max_connections
@@ -37,7 +37,6 @@ class RareWarning:
         self.silent_until = 0.0
 
     def __call__(self, text: str, *values: object) -> None:
-        """Log the warning, unless the last one is too recent."""
         now = time.monotonic()
         if now >= self.silent_until:
             self.silent_until = now + LOG_INTERVAL_S
@@ -45,30 +44,31 @@ class RareWarning:
 
 
 class Connections:
-    """The open connections of a server; at the limit a new one takes the place of the one that is silent longest."""
+    """The open connections of a server; at the limit, a new one replaces the one that is silent the longest."""
 
     def __init__(self, max_connections: int, read_timeout_s: float) -> None:
-        """read_timeout_s: from a request's first byte, or its connection's start, to the end of its header."""
+        """read_timeout_s: from the start of a connection or the first byte of a request to the end of its header."""
         self.limit, self.read_timeout_s = connection_limit(max_connections), read_timeout_s
         self.open: set[Connection] = set()
         self.warn = RareWarning()
 
     def add(self, connection: Connection) -> None:
         """Register a new connection; at the limit, close one whose client has not sent a complete request."""
-        waiting = [other for other in self.open if other.waits_for_client] if len(self.open) >= self.limit else []
-        if waiting:
-            min(waiting, key=attrgetter("waiting_since")).drop()
-            self.warn("%d connections are open, which is the limit; silent clients are closed", self.limit)
+        at_limit = len(self.open) >= self.limit
+        silent = [candidate for candidate in self.open if candidate.waits_for_client] if at_limit else []
+        if silent:
+            min(silent, key=attrgetter("waiting_since")).drop()
+            self.warn("the limit of %d open connections is reached; silent connections are closed", self.limit)
         self.open.add(connection)
 
     @property
     def overloaded(self) -> bool:
-        """Whether there are more requests than connections may be open."""
+        """Whether more requests are being answered than connections may be open."""
         return sum(connection.has_header for connection in self.open) > self.limit
 
 
 class Connection(H11Protocol):
-    """Uvicorn's HTTP/1.1, which by itself waits for a request's header without a limit."""
+    """Uvicorn's HTTP/1.1 protocol with a timeout for the header of a request, which uvicorn does not have."""
 
     def __init__(self, registry: Connections, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
@@ -78,38 +78,34 @@ class Connection(H11Protocol):
 
     @property
     def has_header(self) -> bool:
-        """Whether the header of a request has arrived, and its response is not complete."""
+        """Whether a request is being answered: its header has arrived, and its response is not complete."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether nothing is to be done before the client sends more, or has read its last answer."""
+        """Whether the server waits for the client to send more, or to read the end of an answer."""
         return not self.has_header or self.cycle.more_body or self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request."""
         super().connection_made(transport)
         self.registry.add(self)
         self._time_header()
 
     def data_received(self, data: bytes) -> None:
-        """Read; bytes that do not complete a header do not prolong its time."""
         super().data_received(data)
-        self._time_header()
+        self._time_header()  # does not restart a running timer, so slowly sent bytes gain no time
 
     def on_response_complete(self) -> None:
-        """Wait for another request, for which uvicorn has a timeout of its own until its first byte."""
-        self.waiting_since = self.loop.time()
+        self.waiting_since = self.loop.time()  # uvicorn itself limits the time until the next request's first byte
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
         self.registry.open.discard(self)
         self._stop_timer()
         super().connection_lost(exc)
 
     def drop(self) -> None:
-        """Close now, whatever the client has not read."""
+        """Close the connection at once, without sending what is still in its buffers."""
         self.registry.open.discard(self)
         self.transport.abort()
 
@@ -126,13 +122,13 @@ class Connection(H11Protocol):
 
 
 class Listener:
-    """Accepts connections, a few at a time; uvicorn closes it as it would close asyncio's server.
+    """Accepts connections, a few at a time, in place of asyncio's server; uvicorn closes it in the same way.
 
-    Asyncio's server accepts all that wait, and logs thousands of tracebacks when descriptors run out.
+    Asyncio's server accepts all queued connections, and logs thousands of tracebacks if file descriptors run out.
     """
 
     def __init__(self, sock: socket.socket, connect: Callable[[], Connection]) -> None:
-        """connect: makes the protocol of a new connection."""
+        """connect: creates the protocol of a new connection."""
         sock.setblocking(False)
         sock.listen(BACKLOG)
         self.sock, self.connect, self.warn = sock, connect, RareWarning()
@@ -144,7 +140,7 @@ class Listener:
         while True:
             try:
                 accepted, _ = await loop.sock_accept(self.sock)
-            except ConnectionAbortedError:  # the client is gone already
+            except ConnectionAbortedError:  # the client has closed it already
                 continue
             except OSError as error:
                 self.warn("a connection cannot be accepted: %s", error.strerror)
@@ -157,9 +153,7 @@ class Listener:
                 await asyncio.wait(opening)
 
     def close(self) -> None:
-        """Accept no more connections."""
         self.task.cancel()
 
     async def wait_closed(self) -> None:
-        """Return once nothing is accepted any more."""
         await asyncio.wait([self.task])

@@ -1,4 +1,4 @@
-"""One HTTP request: its body read within bounds, its answers brought from the worker's thread, its client watched."""
+"""One HTTP request: read its body within limits, and pass answers from the worker's thread to the event loop."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from drafterforge.server.failures import ApiError, HungUpError, engine_failed, q
 from drafterforge.server.wire import Choice
 from drafterforge.server.worker import FAILED, ClosedError, Job, QueueFullError, Update, Worker
 
-DRAINED = 16  # times the limit of a body: so much of a larger one is read, as clients listen once they have spoken
-Wanted = tuple[list[int], StopRule, Sampling]  # prompt, where the answer ends, how it is sampled
+DRAIN_FACTOR = 16  # a body above the limit is read up to this multiple, as many clients read errors only after sending
+AnswerSpec = tuple[list[int], StopRule, Sampling]  # prompt, where the answer ends, how it is sampled
 Result = TypeVar("Result")
 
 
 class Exchange:
-    """The answers of a request, as they grow."""
+    """A request and its growing answers."""
 
     def __init__(self, worker: Worker, timeout_s: float) -> None:
-        """timeout_s: from now, for everything."""
+        """timeout_s: from now to the end of the last answer."""
         self.worker, self.timeout_s = worker, timeout_s
         self.loop = asyncio.get_running_loop()
         self.deadline = self.loop.time() + timeout_s
@@ -34,48 +34,48 @@ class Exchange:
         self.jobs: list[Job] = []
         self.choices: list[Choice] = []
 
-    async def read_body(self, request: Request, most: int, pause_s: float) -> bytes:
-        """The body, of at most `most` bytes whatever its headers say, with at most `pause_s` between its parts."""
+    async def read_body(self, request: Request, max_bytes: int, pause_s: float) -> bytes:
+        """The body of the request; ApiError if it is too large, or if `pause_s` pass between two of its parts."""
         parts, size = [], 0
         try:
             async with asyncio.timeout_at(self._next_limit(pause_s)) as limit:
                 async for part in request.stream():
                     limit.reschedule(self._next_limit(pause_s))
                     size += len(part)
-                    if size <= most:
+                    if size <= max_bytes:
                         parts.append(part)
-                    elif size > DRAINED * most:
+                    elif size > DRAIN_FACTOR * max_bytes:
                         break
         except TimeoutError:
-            wanted = f"more of it within {pause_s:g} s, all of it within {self.timeout_s:g} s"
-            raise ApiError(408, f"the body came too slowly; wanted {wanted}", code="timeout") from None
+            limits = f"{pause_s:g} s between two parts of it, {self.timeout_s:g} s in total"
+            raise ApiError(408, f"the body arrived too slowly; the limits are {limits}", code="timeout") from None
         except ClientDisconnect:
             raise HungUpError from None
-        if size > most:
-            raise ApiError(413, f"the body has more than {most} bytes, the most this server reads", code="too_large")
+        if size > max_bytes:
+            raise ApiError(413, f"the body is larger than this server's limit of {max_bytes} bytes", code="too_large")
         return b"".join(parts)
 
     def _next_limit(self, pause_s: float) -> float:
         return min(self.deadline, self.loop.time() + pause_s)
 
-    def submit(self, wanted: Sequence[Wanted]) -> None:
-        """Ask the worker for answers."""
-        jobs = [Job(*one, deliver=partial(self._hand_over, index)) for index, one in enumerate(wanted)]
+    def submit(self, specs: Sequence[AnswerSpec]) -> None:
+        """Queue the answers at the worker."""
+        jobs = [Job(*spec, deliver=partial(self._deliver, index)) for index, spec in enumerate(specs)]
         try:
             self.worker.submit(jobs)
         except QueueFullError:
-            raise queue_full(self.worker.under_way) from None
+            raise queue_full(self.worker.num_jobs) from None
         except ClosedError:
             raise shutting_down() from None
         self.jobs, self.choices = jobs, [Choice() for _ in jobs]
 
-    def _hand_over(self, index: int, update: Update) -> None:
-        """In the worker's thread."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    def _deliver(self, index: int, update: Update) -> None:
+        """Pass an update to the event loop; called in the worker's thread."""
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits for the answer
             self.loop.call_soon_threadsafe(self.updates.put_nowait, (index, update))
 
     async def next(self) -> tuple[int, Update] | None:
-        """The next news of any answer, or None when all have ended."""
+        """The next update of any answer, with the answer's index; None when all answers have ended."""
         if all(choice.stop_reason for choice in self.choices):
             return None
         try:
@@ -91,29 +91,29 @@ class Exchange:
         return index, update
 
     async def finish(self) -> list[Choice]:
-        """The whole answers."""
+        """The complete answers."""
         while await self.next() is not None:
             pass
         return self.choices
 
     def close(self) -> None:
-        """Nobody waits for what is still to come."""
+        """Cancel the answers that have not ended."""
         self.worker.drop(self.jobs)
 
 
 async def while_connected(request: Request, work: Awaitable[Result]) -> Result:
-    """The result of some work, unless the client hangs up first."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(request))
+    """The result of `work`; HungUpError if the client closes the connection first."""
+    task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise HungUpError
         return task.result()
     finally:
         task.cancel()
-        gone.cancel()
+        disconnect.cancel()
 
 
-async def _hung_up(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""Who may ask: clients with the key, if there is one, and no web page of another host."""
+"""Access control: requires the API key if there is one, and refuses web pages of other hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drafterforge.server.service import Service
 
 
 def build_guard(service: Service) -> Callable[[Request], Awaitable[None]]:
-    """A check that raises an `ApiError` for requests that are refused before their body is read."""
+    """A check that runs before a request's body is read, and raises an `ApiError` if the request is refused."""
     api_key = service.cfg.api_key
 
     async def guard(request: Request) -> None:
@@ -23,15 +23,18 @@ def build_guard(service: Service) -> Callable[[Request], Awaitable[None]]:
         host, origin = request.headers.get("host"), request.headers.get("origin")
         if origin is not None and not _same_host(origin, host):
             raise ApiError(403, "this server does not answer web pages of other hosts", code="forbidden_origin")
-        # A web page can point its own host name at this machine (DNS rebinding), but cannot hide the name.
+        # DNS rebinding: a web page can point its own host name at this machine, but the request still names that host.
         if not api_key and host is not None and _on_loopback(request) and not _is_local(host, service.cfg.host):
-            wanted = "without a key this server answers to localhost and to IP addresses; start it with a key"
-            raise ApiError(403, f"{wanted} to use another host name", code="forbidden_host")
+            message = (
+                "without an API key this server accepts only localhost and IP addresses as host; start it with a key "
+                "to use another host name"
+            )
+            raise ApiError(403, message, code="forbidden_host")
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         same_key = hmac.compare_digest(key.strip().encode("latin-1"), api_key.encode())
         if api_key and (scheme.lower() != "bearer" or not same_key):
-            wanted = "wanted the header `Authorization: Bearer KEY` with this server's key"
-            raise ApiError(401, wanted, code="invalid_api_key")
+            message = "expected the header `Authorization: Bearer KEY` with the API key of this server"
+            raise ApiError(401, message, code="invalid_api_key")
 
     return guard
 
@@ -44,17 +47,17 @@ def _same_host(origin: str, host: str | None) -> bool:
 
 
 def _on_loopback(request: Request) -> bool:
-    """Whether the request came to an address that only this machine reaches."""
+    """Whether the request arrived at an address that only this machine can reach."""
     return _is_address(address := request.scope["server"][0]) and ipaddress.ip_address(address).is_loopback
 
 
-def _is_local(host: str, listened: str) -> bool:
-    """Whether a `Host` header is one that no stranger's DNS answers for; listened: `host=` of the server."""
+def _is_local(host: str, server_host: str) -> bool:
+    """Whether a `Host` header names this machine, without a foreign DNS server.  server_host: `host=` of the server."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return False
-    return name in ("localhost", listened.lower()) or name.endswith(".localhost") or _is_address(name)
+    return name in ("localhost", server_host.lower()) or name.endswith(".localhost") or _is_address(name)
 
 
 def _is_address(name: str) -> bool:

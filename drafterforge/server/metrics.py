@@ -1,4 +1,4 @@
-"""What Prometheus is told: tokens, cycles, what drafters were worth, and where the time went."""
+"""Prometheus metrics: requests, tokens, cycles and accept lengths by drafter, and times."""
 
 from __future__ import annotations
 
@@ -15,49 +15,55 @@ CYCLE_STEPS = ("draft", "verify", "select", "schedule", "host")
 
 
 class Metrics:
-    """The figures of one server, in a registry of its own."""
+    """The metrics of one server, in their own registry."""
 
     def __init__(self, drafter: str) -> None:
-        """drafter: what cycles are filed under where there is no pool."""
+        """drafter: label of cycles without a pool."""
         self.registry, self.drafter = CollectorRegistry(), drafter
-        self.requests = self._new(Counter, "requests", "Requests by HTTP status; 499: the client hung up", "status")
-        self.answers = self._new(Counter, "answers", "Answers by how they ended", "reason")
-        self.prompt_tokens = self._new(Counter, "prompt_tokens", "Tokens of the prompts that were read")
-        self.generated_tokens = self._new(Counter, "generated_tokens", "Tokens of answers, end tokens included")
-        self.cycles = self._new(Counter, "cycles", "Cycles of answers by the drafter that drafted", "drafter")
-        self.accepted = self._new(Counter, "accepted_tokens", "Drafted tokens that were accepted", "drafter")
-        self.accept_length = self._new(
-            Histogram, "accept_length", "Tokens that a cycle emitted, bonus included", "drafter", buckets=LENGTHS
+        self.requests = self._new(
+            Counter, "requests", "Requests by HTTP status; 499: the client closed the connection", "status"
         )
-        self.step_seconds = self._new(Summary, "step_seconds", "Seconds of a step of the whole batch", "step")
+        self.answers = self._new(Counter, "answers", "Answers by the reason for which they ended", "reason")
+        self.prompt_tokens = self._new(Counter, "prompt_tokens", "Tokens of prompts")
+        self.generated_tokens = self._new(Counter, "generated_tokens", "Tokens of answers, end tokens included")
+        self.cycles = self._new(Counter, "cycles", "Draft-verify cycles of answers by drafter", "drafter")
+        self.accepted = self._new(Counter, "accepted_tokens", "Accepted drafted tokens by drafter", "drafter")
+        self.accept_length = self._new(
+            Histogram, "accept_length", "Tokens emitted by a cycle, bonus token included", "drafter", buckets=LENGTHS
+        )
+        self.step_seconds = self._new(
+            Summary, "step_seconds", "Seconds of a step of a cycle for the whole batch", "step"
+        )
         self.weight = self._new(
             Gauge,
             "selector_weight",
-            "Law that the last cycle's drafters were picked by, mean of its answers",
+            "Probability with which the selector picks each drafter, mean over the answers of the last cycle",
             "drafter",
         )
         self.first_token = self._new(
-            Histogram, "first_token_seconds", "From arrival to an answer's first token", buckets=SECONDS
+            Histogram, "first_token_seconds", "Seconds from arrival to the first token of an answer", buckets=SECONDS
         )
-        self.answer_seconds = self._new(Histogram, "answer_seconds", "From arrival to an answer's end", buckets=SECONDS)
-        self.running = self._new(Gauge, "answers_running", "Answers that are being decoded")
-        self.waiting = self._new(Gauge, "answers_waiting", "Answers that wait for a place in the batch")
+        self.answer_seconds = self._new(
+            Histogram, "answer_seconds", "Seconds from arrival to the end of an answer", buckets=SECONDS
+        )
+        self.running = self._new(Gauge, "answers_running", "Answers being decoded")
+        self.waiting = self._new(Gauge, "answers_waiting", "Answers waiting for a free row of the batch")
 
     def _new(self, kind: Callable[..., Any], name: str, text: str, *labels: str, **more: Any) -> Any:
         return kind(f"drafterforge_{name}", text, labels, registry=self.registry, **more)
 
     def text(self) -> bytes:
-        """All of it, in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def read(self, answer: Generation) -> None:
-        """A prompt was read, and its first token chosen."""
+    def record_prefill(self, answer: Generation) -> None:
+        """Record the prefill of an answer's prompt."""
         self.prompt_tokens.inc(len(answer.prompt))
         for step in ("prefill", "draft"):
             self.step_seconds.labels(step).observe(answer.time_s[step])
 
-    def cycled(self, cycles: Sequence[Cycle], weights: Mapping[str, float]) -> None:
-        """A cycle of the batch: what it was to each answer, and the law that drafters were picked by."""
+    def record_cycle(self, cycles: Sequence[Cycle], weights: Mapping[str, float]) -> None:
+        """Record a cycle of the batch.  cycles: one per answer.  weights: probability of each drafter in a pool."""
         for step in CYCLE_STEPS:
             self.step_seconds.labels(step).observe(getattr(cycles[0], f"{step}_s"))
         for cycle in cycles:

@@ -1,8 +1,7 @@
-"""Requests as OpenAI's clients write them, checked; what cannot be done is refused by name.
+"""Requests of OpenAI's API as checked pydantic models.
 
-Other fields that are not known are ignored: they ask for nothing that would change an answer.
-
-`top_k`, `min_p` and `repetition_penalty` come as `extra_body`, as with vLLM.
+Fields that are not supported are refused by name if they would change the answer; other unknown fields are ignored.
+`top_k`, `min_p` and `repetition_penalty` are extensions, as in vLLM; OpenAI's client sends them in `extra_body`.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from drafterforge.server.failures import ApiError
 
 MAX_STOPS, MAX_STOP_LENGTH = 4, 256
 SEEDS = 2**64
-SHOWN = 60  # characters of a wrong value that are repeated
-IDLE: dict[str, tuple] = {  # fields that are not supported, with the values that ask for nothing
+MAX_QUOTED_CHARS = 60  # of a wrong value in an error
+NEUTRAL_VALUES: dict[str, tuple] = {  # fields that are not supported, with the values that have no effect
     "logprobs": (False,),
     "top_logprobs": (0,),
     "prompt_logprobs": (),
@@ -43,7 +42,7 @@ IDLE: dict[str, tuple] = {  # fields that are not supported, with the values tha
     "reasoning_effort": (),
     "verbosity": ("medium",),
     "web_search_options": (),
-    # of vLLM and other servers that speak this API
+    # extensions of vLLM and other servers
     "add_generation_prompt": (True,),
     "allowed_token_ids": ([],),
     "bad_words": ([],),
@@ -66,61 +65,62 @@ IDLE: dict[str, tuple] = {  # fields that are not supported, with the values tha
     "typical_p": (1, 1.0),
     "use_beam_search": (False,),
 }
-Asked = TypeVar("Asked", bound="AnswerRequest")
+RequestT = TypeVar("RequestT", bound="AnswerRequest")
 
 
-def _wrong(message: str) -> PydanticCustomError:
-    return PydanticCustomError("wrong", "{words}", {"words": message})
+def _invalid(message: str) -> PydanticCustomError:
+    return PydanticCustomError("invalid", "{words}", {"words": message})
 
 
 def _stops(value: Any) -> Any:
-    """One stop string or several."""
-    found = [value] if isinstance(value, str) else value
-    if not isinstance(found, list) or not all(isinstance(stop, str) for stop in found):
-        raise _wrong("wanted text or a list of texts")
-    if len(found) > MAX_STOPS or any(not 0 < len(stop) <= MAX_STOP_LENGTH for stop in found):
-        raise _wrong(f"wanted at most {MAX_STOPS} texts of 1 to {MAX_STOP_LENGTH} characters")
-    return found
+    """A list of stop strings, which may be given as a single string."""
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise _invalid("expected a string or a list of strings")
+    if len(stops) > MAX_STOPS or any(not 0 < len(stop) <= MAX_STOP_LENGTH for stop in stops):
+        raise _invalid(f"expected at most {MAX_STOPS} strings of 1 to {MAX_STOP_LENGTH} characters")
+    return stops
+
+
+def _is_token_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(token) is int for token in value)
 
 
 def _prompts(value: Any) -> list[str | list[int]]:
-    """One prompt or several, each text or token ids."""
-    if isinstance(value, str) or (isinstance(value, list) and value and all(type(part) is int for part in value)):
-        value = [value]
-    if not isinstance(value, list) or not value:
-        raise _wrong("wanted text, a list of texts, token ids, or a list of lists of token ids")
-    texts = all(isinstance(one, str) for one in value)
-    if not texts and not all(isinstance(one, list) and all(type(part) is int for part in one) for one in value):
-        raise _wrong("wanted text, a list of texts, token ids, or a list of lists of token ids")
-    return value
+    """A list of prompts, each text or token ids; a single prompt may be given without a list."""
+    prompts = [value] if isinstance(value, str) or (value and _is_token_ids(value)) else value
+    is_list = isinstance(prompts, list) and len(prompts) > 0
+    if not is_list or not (all(isinstance(prompt, str) for prompt in prompts) or all(map(_is_token_ids, prompts))):
+        raise _invalid("expected text, a list of texts, token ids, or a list of lists of token ids")
+    return prompts
 
 
 def _parts(value: Any) -> Any:
-    """Text is a content of one part."""
+    """The parts of a message's content, which may be given as text."""
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
 def _nothing(value: Any) -> None:
-    """A field of a message that must be empty: leaving it out would change what the target reads."""
+    """Validates a field of a message that is not supported: ignoring it would change what the target reads."""
     if value not in (None, []):
-        raise _wrong("not supported; leave it out")
+        raise _invalid("not supported; leave it out")
 
 
 class Fields(BaseModel):
-    """No conversions: a number in quotes is a mistake."""
+    """Strict fields, without conversions: a number in quotes is a mistake."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
 class TextPart(Fields):
-    """A part of a message; nothing but text is read."""
+    """A part of a message's content; only text is supported."""
 
     type: Literal["text"]
     text: str
 
 
 class Message(Fields):
-    """A turn of a chat."""
+    """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[list[TextPart], BeforeValidator(_parts)]
@@ -129,20 +129,20 @@ class Message(Fields):
     audio: Annotated[None, BeforeValidator(_nothing)] = None
 
     @property
-    def plain(self) -> dict[str, str]:
-        """As chat templates know it."""
+    def for_template(self) -> dict[str, str]:
+        """The message as chat templates expect it."""
         role = "system" if self.role == "developer" else self.role
         return {"role": role, "content": "".join(part.text for part in self.content)}
 
 
 class StreamOptions(Fields):
-    """What a stream says besides the text."""
+    """Options of a stream."""
 
     include_usage: bool = False
 
 
 class AnswerRequest(Fields, ABC):
-    """What both kinds of requests have in common."""
+    """The fields that both kinds of requests have."""
 
     model: str
     n: int = Field(1, ge=1)
@@ -161,16 +161,17 @@ class AnswerRequest(Fields, ABC):
     @property
     @abstractmethod
     def prompts(self) -> list[Prompt]:
-        """What is to be answered, each `n` times."""
+        """The prompts, each of which is answered `n` times."""
 
     @property
     def limit(self) -> tuple[str, int | None]:
-        """Most tokens of an answer, and the field that says so; None: the server's own limit."""
-        newer = self.max_completion_tokens
-        return ("max_tokens", self.max_tokens) if newer is None else ("max_completion_tokens", newer)
+        """The field that limits the length of an answer, and its value in tokens; None: the server's limit."""
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return "max_tokens", self.max_tokens
 
     def sampling(self, choice: int) -> Sampling:
-        """Of a prompt's answer number `choice`, whose seed is that many above the one asked for."""
+        """Sampling of the answer number `choice` to a prompt, whose seed is `seed + choice`."""
         return Sampling(
             repetition_penalty=self.repetition_penalty,
             temperature=self.temperature,
@@ -188,8 +189,7 @@ class ChatRequest(AnswerRequest):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """One conversation."""
-        return [[message.plain for message in self.messages]]
+        return [[message.for_template for message in self.messages]]
 
 
 class CompletionRequest(AnswerRequest):
@@ -199,37 +199,36 @@ class CompletionRequest(AnswerRequest):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """Texts or token ids."""
         return list(self.prompt)
 
 
-def read_request(kind: type[Asked], body: bytes) -> Asked:
-    """The request in a body, or what is wrong with it."""
+def read_request(kind: type[RequestT], body: bytes) -> RequestT:
+    """The request in a body; ApiError if it is malformed or not supported."""
     try:
-        fields = json.loads(body, parse_constant=_no_constant)
+        fields = json.loads(body, parse_constant=_refuse_constant)
         json.dumps(fields, ensure_ascii=False).encode()  # fails on half of a surrogate pair, as tokenizers would
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is no JSON: {error}", code="malformed_json") from error
+        raise ApiError(400, f"the body is not JSON: {error}", code="malformed_json") from error
     if not isinstance(fields, dict):
-        raise ApiError(400, f"the body must be a JSON object, got {_shown(fields)}")
+        raise ApiError(400, f"the body must be a JSON object, got {_quote(fields)}")
     fields = {name: value for name, value in fields.items() if value is not None}
-    for name, idle in IDLE.items():
-        if name in fields and not any(type(fields[name]) is type(value) and fields[name] == value for value in idle):
+    for name, neutral in NEUTRAL_VALUES.items():
+        if name in fields and not any(type(fields[name]) is type(value) and fields[name] == value for value in neutral):
             raise ApiError(400, f"{name} is not supported; leave it out", param=name, code="unsupported_parameter")
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         param = ".".join(str(part) for part in first["loc"])
-        found = "" if first["type"] == "missing" else f", got {_shown(first['input'])}"
-        raise ApiError(400, f"{param}: {first['msg'][0].lower()}{first['msg'][1:]}{found}", param=param) from error
+        received = "" if first["type"] == "missing" else f", got {_quote(first['input'])}"
+        raise ApiError(400, f"{param}: {first['msg'][0].lower()}{first['msg'][1:]}{received}", param=param) from error
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
 
 
-def _shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     """A value as JSON, shortened."""
     text = json.dumps(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}..."

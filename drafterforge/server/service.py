@@ -1,4 +1,4 @@
-"""From a request's bytes to its response: read, hand to the worker, wait or stream."""
+"""Answer a request: read its body, queue its answers at the worker, and return or stream them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
 from drafterforge.runtime.engine import Engine, kind_name
 from drafterforge.server.connections import Connections
-from drafterforge.server.exchange import Exchange, Wanted, while_connected
+from drafterforge.server.exchange import AnswerSpec, Exchange, while_connected
 from drafterforge.server.failures import ApiError, shutting_down
 from drafterforge.server.metrics import Metrics
 from drafterforge.server.protocol import AnswerRequest, ChatRequest, read_request
@@ -25,84 +25,87 @@ class Service:
     """An engine that answers HTTP requests."""
 
     def __init__(self, engine: Engine, model: str, cfg: ServeConfig) -> None:
-        """model: the name that clients ask for."""
+        """model: the name under which clients request it."""
         self.engine, self.model, self.cfg = engine, model, cfg
         self.metrics = Metrics("none" if engine.drafter is None else kind_name(engine.drafter))
         self.connections = Connections(cfg.max_connections, cfg.read_timeout_s)
         self.worker = Worker(engine, self.metrics, cfg.max_waiting)
-        self.reader = ThreadPoolExecutor(1, "drafterforge-reader")  # long prompts should not hold up the streams
+        self.reader = ThreadPoolExecutor(1, "drafterforge-reader")  # so that tokenizing does not delay the streams
         target = engine.target
         dtype = str(target.dtype).removeprefix("torch.")
         self.fingerprint = f"{target.fingerprint[:16]}-{dtype}-{engine.numerics}"
 
     def start(self) -> None:
-        """Begin to decode."""
         self.worker.thread.start()
 
     def close(self) -> None:
-        """End, whatever is under way."""
+        """Stop at once; running answers fail."""
         self.worker.close(0)
         self.reader.shutdown(wait=False)
 
     async def respond(self, request: Request, kind: type[AnswerRequest]) -> Response:
-        """The answers to a request, whole or as a stream."""
+        """The response to a request, complete or as a stream."""
         try:
             return await self._answer(request, kind)
-        except asyncio.CancelledError:  # only a server that ends at once cancels a request
+        except asyncio.CancelledError:  # requests are cancelled only when the server stops at once
             raise shutting_down() from None
 
     async def _answer(self, request: Request, kind: type[AnswerRequest]) -> Response:
         exchange = Exchange(self.worker, self.cfg.timeout_s)
         body = await exchange.read_body(request, self.cfg.max_body_bytes, self.cfg.read_timeout_s)
         loop = asyncio.get_running_loop()
-        asked, wanted = await loop.run_in_executor(self.reader, self._read, kind, body)
-        num_prompt_tokens = sum(len(tokens) for tokens, _, _ in wanted[:: asked.n])
+        fields, specs = await loop.run_in_executor(self.reader, self._read, kind, body)
+        num_prompt_tokens = sum(len(tokens) for tokens, _, _ in specs[:: fields.n])
         wire = (ChatWire if kind is ChatRequest else CompletionWire)(self.model, self.fingerprint)
-        exchange.submit(wanted)
+        exchange.submit(specs)
         try:
-            if asked.stream:
+            if fields.stream:
                 first = await while_connected(request, exchange.next())
-                with_usage = asked.stream_options.include_usage
+                with_usage = fields.stream_options.include_usage
                 return AnswerStream(exchange, wire, first, num_prompt_tokens, with_usage, self.count)
             choices = await while_connected(request, exchange.finish())
         except BaseException:
             exchange.close()
             raise
         self.count(200)
-        return JSONResponse(wire.whole(choices, usage(num_prompt_tokens, choices)))
+        return JSONResponse(wire.response(choices, usage(num_prompt_tokens, choices)))
 
     def count(self, status: int) -> None:
-        """A request has ended."""
+        """Count an ended request in the metrics."""
         self.metrics.requests.labels(str(status)).inc()
 
-    def _read(self, kind: type[AnswerRequest], body: bytes) -> tuple[AnswerRequest, list[Wanted]]:
-        """The request, and the answers it wants, those to one prompt side by side."""
-        asked = read_request(kind, body)
-        self.require_model(asked.model)
-        (field, limit), most = asked.limit, self.cfg.max_new_tokens
-        limit = most if limit is None else limit
-        if limit > most:
-            raise ApiError(400, f"{field}={limit} is more than this server's {most}", param=field)
-        prompts = asked.prompts
-        if len(prompts) * asked.n > self.cfg.max_choices:
-            wanted = f"{len(prompts)} prompts with n={asked.n} make {len(prompts) * asked.n} answers"
-            raise ApiError(400, f"{wanted}; a request may ask for {self.cfg.max_choices}", param="n")
+    def _read(self, kind: type[AnswerRequest], body: bytes) -> tuple[AnswerRequest, list[AnswerSpec]]:
+        """The checked request, and the specifications of its answers, `n` per prompt in the order of the prompts."""
+        fields = read_request(kind, body)
+        self.require_model(fields.model)
+        (field, limit), max_tokens = fields.limit, self.cfg.max_new_tokens
+        limit = max_tokens if limit is None else limit
+        if limit > max_tokens:
+            raise ApiError(400, f"{field}={limit} is larger than this server's limit of {max_tokens}", param=field)
+        prompts = fields.prompts
+        num_answers = len(prompts) * fields.n
+        if num_answers > self.cfg.max_choices:
+            message = (
+                f"{len(prompts)} prompts with n={fields.n} are {num_answers} answers; this server allows "
+                f"{self.cfg.max_choices} answers per request"
+            )
+            raise ApiError(400, message, param="n")
         param = "messages" if kind is ChatRequest else "prompt"
         try:
-            found = []
+            specs = []
             for prompt in prompts:
                 tokens = prompt
-                for choice in range(asked.n):
-                    tokens, rule = self.engine.read(tokens, limit, asked.stop, stream=True)
-                    found.append((tokens, rule, asked.sampling(choice)))
+                for choice in range(fields.n):
+                    tokens, rule = self.engine.read(tokens, limit, fields.stop, stream=True)
+                    specs.append((tokens, rule, fields.sampling(choice)))
         except PromptTooLongError as error:
             raise ApiError(400, str(error), param=param, code="context_length_exceeded") from error
         except DrafterforgeError as error:
             raise ApiError(400, str(error), param=param) from error
-        return asked, found
+        return fields, specs
 
     def require_model(self, name: str) -> None:
-        """Refuse the name of another model."""
+        """ApiError if `name` is not the served model."""
         if name != self.model:
-            message = f"no model {name!r}; this server has {self.model!r}"
+            message = f"there is no model {name!r}; this server has {self.model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")

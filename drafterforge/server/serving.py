@@ -1,4 +1,4 @@
-"""A socket, and uvicorn on it until a signal comes; then answers under way may finish for a while."""
+"""Run uvicorn on a socket until a signal arrives; then running answers have some time to finish."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from fastapi import FastAPI
 from drafterforge.errors import ConfigError
 from drafterforge.server.connections import Connection, Listener
 
-CLOSING_S = 5  # for connections whose answers have ended
-REFUSAL_S = 1  # for the refusal of what is under way when a second signal comes
-IDLE_S = 30  # that a connection is kept for another request
+CLOSING_S = 5  # for connections to close after their answers have ended
+REFUSAL_S = 1  # to refuse running requests after a second signal
+IDLE_S = 30  # for which an idle connection stays open
 TICK_S = 0.05
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to the address, before anything slow begins."""
+    """A socket bound to the address; called before the target is loaded, to report a wrong address early."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, protocol)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
     except OSError as error:
         raise _unusable(f"host={host} port={port}", error) from error
-    return found
+    return sock
 
 
 def _unusable(address: str, error: OSError) -> ConfigError:
@@ -38,22 +38,22 @@ def _unusable(address: str, error: OSError) -> ConfigError:
 
 
 def address_of(sock: socket.socket) -> str:
-    """Where clients find it."""
+    """The URL of the server."""
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def is_loopback(sock: socket.socket) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach the socket."""
     return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
 
 class Server(uvicorn.Server):
-    """Uvicorn that ends without a signal's exit code, once the worker has ended."""
+    """A uvicorn server that lets running answers finish after a signal, and exits with code 0."""
 
     def __init__(self, app: FastAPI, grace_s: float, ready: Callable[[], None] = lambda: None) -> None:
-        """grace_s: that answers may go on after a signal.  ready: called when requests are answered."""
-        # Malformed requests are warnings of uvicorn: strangers could fill the log with them.
+        """grace_s: time for running answers after a signal.  ready: called when the server accepts requests."""
+        # Uvicorn warns about malformed requests, with which anybody could fill the log.
         quiet = {"log_level": "error", "access_log": False, "server_header": False}
         times = {"timeout_graceful_shutdown": CLOSING_S, "timeout_keep_alive": IDLE_S}
         super().__init__(uvicorn.Config(app, lifespan="on", http="h11", ws="none", **quiet, **times))
@@ -61,11 +61,10 @@ class Server(uvicorn.Server):
         self.grace_s, self.ready = grace_s, ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
         await super().startup([])
         try:
             self.servers = [Listener(sock, self._connect) for sock in sockets or []]
-        except OSError as error:  # somebody else took the address while the target was loading
+        except OSError as error:  # another program took the address while the target was loading
             raise _unusable(" ".join(map(address_of, sockets or [])), error) from error
         self.ready()
 
@@ -74,11 +73,11 @@ class Server(uvicorn.Server):
         return Connection(self.connections, **shared)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Ask for the end; the second time, at once."""
+        """Stop after the first signal when running answers have ended, after the second at once."""
         self.force_exit, self.should_exit = self.should_exit, True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer what is under way and refuse the rest, then close."""
+        """Finish running answers, refuse new ones, then close."""
         self.worker.close(self.grace_s)
         limit = time.monotonic() + self.grace_s + CLOSING_S
         while self.worker.alive and not self.force_exit and time.monotonic() < limit:
@@ -87,10 +86,10 @@ class Server(uvicorn.Server):
             await self._refuse()
         await super().shutdown(sockets)
         if self.force_exit:
-            await self.lifespan.shutdown()  # else uvicorn complains about a task that was cut off
+            await self.lifespan.shutdown()  # otherwise uvicorn logs an error about a cancelled task
 
     async def _refuse(self) -> None:
-        """Tell clients whose requests are under way that they will not be answered."""
+        """End running requests with an error."""
         tasks = list(self.server_state.tasks)
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""A response that sends answers while they grow, as server-sent events."""
+"""Streaming responses: answers as server-sent events."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from drafterforge.server.worker import Update
 
 log = logging.getLogger(__name__)
 
-LINGER_S = 10.0  # that a client may take to read what is there, after its request's time
+LINGER_S = 10.0  # for a client to read the rest of the stream after the request's deadline
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class AnswerStream(StreamingResponse):
-    """The events of a request whose first news is there."""
+    """The stream of a request whose first update has arrived."""
 
     def __init__(
         self,
@@ -33,20 +33,20 @@ class AnswerStream(StreamingResponse):
         with_usage: bool,
         count: Callable[[int], None],
     ) -> None:
-        """with_usage: end with the tokens used.  count: told the status with which the stream ended."""
+        """with_usage: end with the number of tokens.  count: called with the status when the stream ends."""
         super().__init__(self._events(first), media_type="text/event-stream", headers=HEADERS)
         self.exchange, self.wire, self.count = exchange, wire, count
         self.num_prompt_tokens, self.with_usage = num_prompt_tokens, with_usage
         self.ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send; whatever happens, the worker is told when nobody listens any more."""
+        """Send the stream; unfinished answers are cancelled at its end."""
         try:
             async with asyncio.timeout_at(self.exchange.deadline + LINGER_S):
                 await super().__call__(scope, receive, send)
         except TimeoutError:
             log.warning("a client did not read its answer within %g s", self.exchange.timeout_s + LINGER_S)
-        except asyncio.CancelledError:  # the server ends at once
+        except asyncio.CancelledError:  # the server stops at once
             if self.ended:
                 raise
             self._end(shutting_down().status)
@@ -57,11 +57,11 @@ class AnswerStream(StreamingResponse):
             if not self.ended:
                 self.count(HungUpError().status)
 
-    async def _events(self, news: tuple[int, Update] | None) -> AsyncIterator[str]:
+    async def _events(self, indexed_update: tuple[int, Update] | None) -> AsyncIterator[str]:
         opened, status = set(), 200
         try:
-            while news is not None:
-                index, update = news
+            while indexed_update is not None:
+                index, update = indexed_update
                 if index not in opened and (opening := self.wire.opening(index)):
                     yield self._event(opening)
                 opened.add(index)
@@ -69,10 +69,10 @@ class AnswerStream(StreamingResponse):
                     yield self._event(self.wire.chunk(index, update.text))
                 if update.stop_reason:
                     yield self._event(self.wire.end(index, update.stop_reason))
-                news = await self.exchange.next()
+                indexed_update = await self.exchange.next()
             if self.with_usage:
                 yield event(self.wire.usage_chunk(usage(self.num_prompt_tokens, self.exchange.choices)))
-        except ApiError as error:  # the status line is out already
+        except ApiError as error:  # status 200 was sent already, so the error becomes an event
             status = error.status
             yield event(error.body)
         self._end(status)

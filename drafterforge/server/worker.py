@@ -1,6 +1,6 @@
-"""One thread that owns the engine's open batch: answers join it between cycles, and leave when they end or are dropped.
+"""Continuous batching: one thread owns the engine's batch, which answers join and leave between cycles.
 
-An answer is a function of its prompt and seed alone, whoever shares the batch.
+Batching never changes an answer, which depends on its prompt and seed only.
 """
 
 from __future__ import annotations
@@ -12,112 +12,109 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from drafterforge.runtime.batch import Joining, Row
 from drafterforge.runtime.engine import Engine
-from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-FAILED, CLOSED = "failed", "closed"  # why an answer ends without a stop reason
+FAILED, CLOSED = "failed", "closed"  # reasons of answers that end without a stop reason
 
 
 class QueueFullError(Exception):
-    """More answers than may wait."""
+    """The queue has no room for the jobs."""
 
 
 class ClosedError(Exception):
-    """The worker takes no more answers."""
+    """The worker accepts no more jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What is new of an answer."""
+    """New text of an answer, or its end."""
 
     text: str = ""
     num_tokens: int = 0  # of the answer so far
-    stop_reason: str = ""  # eos | stop | length | context with the last text
-    failure: str = ""  # failed | closed: nothing more will come
+    stop_reason: str = ""  # eos | stop | length | context, in the last update
+    failure: str = ""  # failed | closed, in the last update
 
 
 @dataclass(eq=False)
 class Job:
-    """An answer that somebody waits for."""
+    """An answer to be decoded."""
 
     prompt: list[int]
     rule: StopRule
     sampling: Sampling
     deliver: Callable[[Update], None]  # called in the worker's thread
     arrived: float = field(default_factory=time.perf_counter)
-    joining: Joining | None = None  # while its prompt is being read
-    row: Row | None = None  # once its prompt is read
-    dropped: bool = False  # nobody waits any more
-    num_chars: int = 0  # delivered
-    num_tokens: int = 0
+    joining: Joining | None = None  # during the prefill
+    row: Row | None = None  # after the prefill
+    dropped: bool = False  # the client does not wait any more
+    num_chars: int = 0  # delivered so far
+    num_tokens: int = 0  # delivered so far
 
 
 class Worker:
-    """Decodes jobs together, as many at once as the engine's batch takes."""
+    """Decodes jobs in batches of up to `engine.max_batch`."""
 
     def __init__(self, engine: Engine, metrics: Metrics, max_waiting: int) -> None:
-        """max_waiting: jobs that may wait for a place in the batch."""
+        """max_waiting: jobs that may wait for a free row of the batch."""
         self.engine, self.metrics = engine, metrics
         self.capacity = engine.max_batch + max_waiting
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []  # in the order of the batch's rows
         self.changed = threading.Condition()
         self.closes_at: float | None = None
-        self.failing: set[str] = set()  # prompt | cycle | thread: failed the last time
+        self.failing: set[str] = set()  # steps whose last run failed: prompt | cycle | thread
         self.thread = threading.Thread(target=self._run, name="drafterforge-worker", daemon=True)
         metrics.running.set_function(lambda: len(self.running))
         metrics.waiting.set_function(lambda: len(self.waiting))
 
     @property
-    def under_way(self) -> int:
-        """Jobs that run or wait."""
+    def num_jobs(self) -> int:
+        """Number of running and waiting jobs."""
         return len(self.running) + len(self.waiting)
 
     @property
     def open(self) -> bool:
-        """Whether jobs are taken."""
+        """Whether jobs are accepted."""
         return self.closes_at is None and self.alive
 
     @property
     def state(self) -> str:
-        """ok | failing, until what failed succeeds | shutting down."""
+        """ok | failing, until the failed step succeeds | shutting down."""
         if self.failing:
             return "failing"
         return "ok" if self.open else "shutting down"
 
     @property
     def alive(self) -> bool:
-        """Whether anything is still decoded."""
         return self.thread.is_alive()
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Take all of the jobs, or none of them."""
+        """Queue all of the jobs; raises ClosedError or QueueFullError if they cannot all be queued."""
         with self.changed:
             if not self.open:
                 raise ClosedError
-            if self.under_way + len(jobs) > self.capacity:
+            if self.num_jobs + len(jobs) > self.capacity:
                 raise QueueFullError
             self.waiting.extend(jobs)
             self.changed.notify()
 
     def drop(self, jobs: Sequence[Job]) -> None:
-        """Forget jobs, before the next cycle; those that have ended stay as they are."""
+        """Cancel jobs before the next cycle; jobs that have ended are not affected."""
         with self.changed:
             for job in jobs:
                 job.dropped = True
             self.changed.notify()
 
     def close(self, grace_s: float) -> None:
-        """Take no more jobs; those under way have `grace_s` seconds before they fail, then the thread ends."""
+        """Accept no more jobs; the queued ones fail after `grace_s` seconds, then the thread ends."""
         with self.changed:
             limit = time.monotonic() + grace_s
             self.closes_at = limit if self.closes_at is None else min(self.closes_at, limit)
@@ -134,47 +131,47 @@ class Worker:
             raise
         finally:
             with self.changed:
-                left = [*self.running, *self.waiting]
+                jobs = [*self.running, *self.waiting]
                 self.closes_at, self.running, self.waiting = 0.0, [], deque()
-            self._give_up(left, CLOSED)
+            self._fail(jobs, CLOSED)
 
     def _wait(self) -> bool:
-        """Sleep until there is something to do; False when it is time to end."""
+        """Sleep until there is a job; False when the thread has to end."""
         with self.changed:
-            while not self.under_way and self.closes_at is None:
+            while not self.num_jobs and self.closes_at is None:
                 self.changed.wait()
-            return self.under_way > 0 and (self.closes_at is None or time.monotonic() < self.closes_at)
+            return self.num_jobs > 0 and (self.closes_at is None or time.monotonic() < self.closes_at)
 
     def _step(self) -> None:
         try:
-            self._leave()
+            self._remove_dropped()
             self._admit()
             if self.running:
                 self._cycle()
         except Exception:
-            log.exception("a cycle failed; its %d answers are given up", len(self.running))
+            log.exception("a cycle failed, and its %d answers with it", len(self.running))
             self.failing.add("cycle")
-            self._start_over()
+            self._replace_batch()
 
-    def _leave(self) -> None:
-        """Let dropped jobs go."""
-        kept = [place for place, job in enumerate(self.running) if not job.dropped]
-        gone = len(self.running) - len(kept)
-        if gone:
-            self.batch.keep(kept)
+    def _remove_dropped(self) -> None:
+        """Remove dropped jobs from the batch and the queue."""
+        rows = [row for row, job in enumerate(self.running) if not job.dropped]
+        num_dropped = len(self.running) - len(rows)
+        if num_dropped:
+            self.batch.keep(rows)
         with self.changed:
-            self.running = [self.running[place] for place in kept]
+            self.running = [self.running[row] for row in rows]
             for job in self.waiting:
                 if job.dropped and job.joining is not None:
                     self.batch.abandon(job.joining)
             waiting = deque(job for job in self.waiting if not job.dropped)
-            gone += len(self.waiting) - len(waiting)
+            num_dropped += len(self.waiting) - len(waiting)
             self.waiting = waiting
-        self.metrics.answers.labels("dropped").inc(gone)
+        self.metrics.answers.labels("dropped").inc(num_dropped)
 
     def _admit(self) -> None:
-        """Read some of the prompts that wait."""
-        room = self.batch.prefill_chunk  # tokens that are read while the running answers wait for their next cycle
+        """Read a chunk of the waiting prompts."""
+        room = self.batch.prefill_chunk  # in tokens; bounds the delay of the running answers
         while room > 0 and self.waiting and len(self.running) < self.engine.max_batch:
             job = self.waiting[0]
             try:
@@ -197,29 +194,26 @@ class Worker:
                 self.waiting.popleft()
                 if not job.row.answer.stop_reason:
                     self.running.append(job)
-            self.metrics.read(job.row.answer)
+            self.metrics.record_prefill(job.row.answer)
             self.metrics.first_token.observe(time.perf_counter() - job.arrived)
             self._deliver(job)
 
     def _fail_prompt(self, job: Job) -> None:
-        """Give up an answer whose prompt could not be read."""
+        """Fail a job whose prompt could not be read."""
         with self.changed:
             self.waiting.popleft()
         if job.joining in self.batch.joining:
             self.batch.abandon(job.joining)
-        self._give_up([job], FAILED)
+        self._fail([job], FAILED)
         if len(self.batch.rows) > len(self.running):
-            self._start_over()  # it failed half way in
+            self._replace_batch()  # the failed prefill has left a row in it
 
     def _cycle(self) -> None:
-        """One cycle of the batch; its text goes out."""
-        proposer, jobs = self.batch.proposer, self.running
-        rows = list(proposer.rows) if isinstance(proposer, PoolProposer) else []
+        """Run a cycle of the batch and deliver its text."""
+        jobs = self.running
         self.batch.cycle(self.engine.shape)
         self.failing.discard("cycle")
-        weights = np.mean([row.selector.played_probs for row in rows], axis=0) if rows else []
-        named = dict(zip(proposer.names, map(float, weights), strict=True)) if rows else {}
-        self.metrics.cycled([job.row.answer.cycles[-1] for job in jobs], named)
+        self.metrics.record_cycle([job.row.answer.cycles[-1] for job in jobs], self.batch.selection_probs())
         with self.changed:
             self.running = [job for job in jobs if not job.row.answer.stop_reason]
         for job in jobs:
@@ -235,17 +229,17 @@ class Worker:
         job.num_chars, job.num_tokens = len(answer.text), update.num_tokens
         job.deliver(update)
 
-    def _start_over(self) -> None:
-        """Give up what was running, and go on with a batch that nothing has happened to."""
+    def _replace_batch(self) -> None:
+        """Fail the running jobs and open a new batch."""
         jobs = self.running
         with self.changed:
             self.running = []
             for job in self.waiting:
-                job.joining = None  # its prompt is read anew
+                job.joining = None  # its prompt is read again
         self.batch = self.engine.open_batch()
-        self._give_up(jobs, FAILED)
+        self._fail(jobs, FAILED)
 
-    def _give_up(self, jobs: Sequence[Job], why: str) -> None:
+    def _fail(self, jobs: Sequence[Job], reason: str) -> None:
         for job in jobs:
-            self.metrics.answers.labels(why).inc()
-            job.deliver(Update(num_tokens=job.num_tokens, failure=why))
+            self.metrics.answers.labels(reason).inc()
+            job.deliver(Update(num_tokens=job.num_tokens, failure=reason))

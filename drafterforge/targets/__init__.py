@@ -1,1 +1,1 @@
-"""The big model: fetching, loading, feature taps, batched answering."""
+"""The target model: download, loading, feature taps and batched answering."""

@@ -1,4 +1,4 @@
-"""The target answers many prompts: continuous batching over a fixed number of rows, prompts sorted by length.
+"""Decode the target's answers to many prompts by continuous batching, longest prompts first.
 
 Axes: B rows, T tokens, S cache slots.
 """
@@ -19,27 +19,27 @@ from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.targets.capture import Capture
 from drafterforge.targets.load import Target
 
-PREFILL_TOKENS = 4096  # padded tokens in one prefill pass
+PREFILL_TOKENS = 4096  # padded tokens of a prefill pass
 
 
 @dataclass
 class _Row:
-    """One prompt being answered."""
+    """A row of the batch: a prompt being answered."""
 
-    index: int
+    index: int  # of the prompt
     length: int  # tokens whose keys are stored
     last: int  # token to be fed next
     answer: list[int] = field(default_factory=list)
-    done: bool = False  # a place that waits for the next prompt
-    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # features and states, if they are kept
-    best: list[int] = field(default_factory=list)  # the target's most probable id before each answer token
+    done: bool = False  # the row is free for the next prompt
+    captured: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # features and states, if captures are kept
+    best: list[int] = field(default_factory=list)  # the target's most probable id at the position of each answer token
 
 
 Keep = Callable[[list[int], int, Capture], None]
 
 
 class BatchAnswerer:
-    """Decodes answers of a target, `batch_size` rows at a time; a finished row's place goes to the next prompt."""
+    """Decodes answers of a target, `batch_size` rows at a time; free rows take the next prompts."""
 
     def __init__(
         self,
@@ -49,19 +49,21 @@ class BatchAnswerer:
         progress: Callable[[int, int], None] | None = None,
         keep: Keep | None = None,
     ) -> None:
-        """progress(new tokens, new answers) after every pass; keep(ids, prompt tokens, capture) for every answer.
+        """progress: called with the numbers of new tokens and answers after every pass.
 
-        A kept capture is what a teacher-forced pass would give, as far as training reads it: the last position, whose
-        token was never fed, and the argmax inside the prompt are zero.
+        keep: called with the ids, the number of prompt tokens and the capture of every answer.  A capture equals that
+        of a teacher-forced pass where training reads it: it is zero at the last position, whose token was never fed,
+        and its argmax is zero inside the prompt.
         """
         self.target, self.batch_size, self.temperature, self.keep = target, batch_size, temperature, keep
-        self.progress = progress or (lambda tokens, answers: None)  # called with what is new
+        self.progress = progress or (lambda tokens, answers: None)
 
     @torch.inference_mode()
     def __call__(self, prompts: list[list[int]], max_new_tokens: int, seed: int) -> list[list[int]]:
-        """Answers, in the order of `prompts`; each ends with its end token unless it reached the limit.
+        """Answers in the order of `prompts`; each ends with its end token unless it reached the limit.
 
-        With temperature > 0, prompt i draws from a stream keyed by (seed, i): the batch size changes nothing.
+        At temperature > 0, prompt i draws from a random stream keyed by (seed, i), so the batch size does not change
+        the answers.
         """
         self.noise = [np.random.Generator(np.random.Philox(key=[seed, i])) for i in range(len(prompts))]
         waiting = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
@@ -83,41 +85,41 @@ class BatchAnswerer:
                 row.done = True
                 answers[row.index] = row.answer
                 if self.keep is not None:
-                    self._hand_over(prompts[row.index], row)
+                    self._keep_capture(prompts[row.index], row)
             self.progress(len(fresh), len(finished))
         return answers
 
-    def _hand_over(self, prompt: list[int], row: _Row) -> None:
-        """Give the capture of a finished row away."""
-        features, states = (F.pad(torch.cat(parts), (0, 0, 0, 1)) for parts in zip(*row.seen, strict=True))
+    def _keep_capture(self, prompt: list[int], row: _Row) -> None:
+        """Pass the capture of a finished row to `keep`."""
+        features, states = (F.pad(torch.cat(parts), (0, 0, 0, 1)) for parts in zip(*row.captured, strict=True))
         argmax = torch.tensor([0] * (len(prompt) - 1) + row.best + [0])
         self.keep(prompt + row.answer, len(prompt), Capture(features, states, argmax))
-        row.seen = []
+        row.captured = []
 
-    def _see(self, rows: list[_Row], states: Tensor, features: Tensor) -> None:
-        """Remember features [B, T, 3H] and states [B, T, H] of the tokens just read, in half precision."""
+    def _capture(self, rows: list[_Row], states: Tensor, features: Tensor) -> None:
+        """Store features [B, T, 3H] and states [B, T, H] of the tokens of this pass, in half precision."""
         if self.keep is None:
             return
         half = torch.bfloat16 if features.dtype in (torch.float32, torch.float64) else features.dtype
         features, states = features.to(half), states.to(half)
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if not row.done:
-                count = row.length if not row.seen else 1
-                row.seen.append((features[place, :count].clone(), states[place, :count].clone()))
+                count = row.length if not row.captured else 1
+                row.captured.append((features[index, :count].clone(), states[index, :count].clone()))
 
     def _drop(self, cache: KeyValueCache, rows: list[_Row]) -> list[_Row]:
-        """Shrink the batch to the rows that are still being answered."""
-        kept = [i for i, row in enumerate(rows) if not row.done]
-        cache.keep_rows(torch.tensor(kept, dtype=torch.long, device=self.target.device))
-        return [rows[i] for i in kept]
+        """Shrink the batch to the rows that are not done."""
+        active = [i for i, row in enumerate(rows) if not row.done]
+        cache.keep_rows(torch.tensor(active, dtype=torch.long, device=self.target.device))
+        return [rows[i] for i in active]
 
     def _admit(self, waiting: list[int], prompts: list[list[int]], room: int) -> list[int]:
-        """Take prompts of similar length off the queue, at most PREFILL_TOKENS of them when padded."""
+        """Remove prompts of similar length from the queue, at most PREFILL_TOKENS tokens with padding."""
         longest = len(prompts[waiting[0]])
         count = max(1, min(room, PREFILL_TOKENS // longest))
-        taken = waiting[:count]
+        admitted = waiting[:count]
         del waiting[:count]
-        return taken
+        return admitted
 
     def _sample(self, logits: Tensor, rows: list[_Row]) -> Tensor:
         """Next token of each row, [B], from logits [B, V] by inverse CDF."""
@@ -127,17 +129,17 @@ class BatchAnswerer:
             dtype=torch.float64,
             device=logits.device,
         )
-        picked = torch.searchsorted(cdf, noise[:, None] * cdf[:, -1:], right=True)[:, 0]
-        return picked.clamp_(max=logits.shape[-1] - 1)
+        tokens = torch.searchsorted(cdf, noise[:, None] * cdf[:, -1:], right=True)[:, 0]
+        return tokens.clamp_(max=logits.shape[-1] - 1)
 
-    def _take(self, logits: Tensor, rows: list[_Row]) -> None:
+    def _append_tokens(self, logits: Tensor, rows: list[_Row]) -> None:
         best = kernels_of(logits).argmax(logits)
-        picked = best if self.temperature == 0.0 else self._sample(logits, rows)
-        for row, token, likely in zip(rows, picked.tolist(), best.tolist(), strict=True):
+        tokens = best if self.temperature == 0.0 else self._sample(logits, rows)
+        for row, token, best_token in zip(rows, tokens.tolist(), best.tolist(), strict=True):
             if not row.done:
                 row.last = token
                 row.answer.append(token)
-                row.best.append(likely)
+                row.best.append(best_token)
 
     def _prefill(
         self,
@@ -147,7 +149,7 @@ class BatchAnswerer:
         admitted: list[int],
         prompts: list[list[int]],
     ) -> list[_Row]:
-        """Read the admitted prompts into idle places and new rows; returns their rows."""
+        """Read the admitted prompts into idle and new rows, which are returned."""
         device = self.target.device
         lengths = [len(prompts[i]) for i in admitted]
         longest = max(lengths)
@@ -160,11 +162,11 @@ class BatchAnswerer:
         states, features = self.target.forward(padded.to(device), positions, fresh)
         last = states[torch.arange(len(admitted)), torch.tensor(lengths) - 1]
         new = [_Row(index=i, length=length, last=-1) for i, length in zip(admitted, lengths, strict=True)]
-        self._take(self.target.logits(last), new)
-        self._see(new, states, features)
+        self._append_tokens(self.target.logits(last), new)
+        self._capture(new, states, features)
         idle = idle[: len(new)]
-        for place, row in zip(idle, new, strict=False):
-            rows[place] = row
+        for index, row in zip(idle, new, strict=False):
+            rows[index] = row
         rows.extend(new[len(idle) :])
         cache.put_rows(fresh, idle)
         return new
@@ -178,7 +180,7 @@ class BatchAnswerer:
         cache.set_ragged_slots(lengths, used)
         allowed = torch.arange(used, device=device)[None, None] <= lengths[:, :, None]
         states, features = self.target.forward(tokens, lengths, cache, additive(allowed, self.target.compute_dtype))
-        self._see(rows, states, features)
+        self._capture(rows, states, features)
         for row in rows:
             row.length += not row.done
-        self._take(self.target.logits(states[:, 0]), rows)
+        self._append_tokens(self.target.logits(states[:, 0]), rows)

@@ -1,4 +1,4 @@
-"""Choice of device and number format."""
+"""Choose the device and the dtype."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ DTYPES = {
     "float64": torch.float64,
 }
 
-KERNELS = ", compiled kernels"  # end of a CPU's description that has them
+KERNELS = ", compiled kernels"  # ends the description of a CPU on which they are compiled
 
 
 def choose_device(device: str) -> torch.device:
-    """The named device, or CUDA where there is one, else the CPU."""
+    """The named device; for `auto`, CUDA if there is a GPU, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        chosen = torch.device(device)
+        named_device = torch.device(device)
     except RuntimeError:
-        raise ConfigError(f"target.device={device!r} is no device; type auto, cpu, cuda or cuda:0") from None
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"target.device={device} was asked for, but torch {torch.__version__} sees no GPU; type cpu")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"target.device={device} was asked for, but there are {torch.cuda.device_count()} GPUs")
-    return chosen
+        raise ConfigError(f"target.device={device!r} is not a device; type auto, cpu, cuda or cuda:0") from None
+    if named_device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"target.device={device}, but torch {torch.__version__} finds no GPU; type target.device=cpu")
+    if named_device.type == "cuda" and (named_device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"target.device={device}, but this machine has {torch.cuda.device_count()} GPUs")
+    return named_device
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The named dtype, or bfloat16 where the device multiplies or `widens` it, else float32."""
+    """The named dtype; for `auto`, bfloat16 if the device multiplies or `widens` it, else float32."""
     if dtype == "auto":
         half = computes_bfloat16(device.type) or widens(torch.bfloat16, device)
         return torch.bfloat16 if half else torch.float32
@@ -42,16 +42,16 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 
 def widens(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether weights of this dtype are read as they are, but multiplied in float32: the lean path's kernels do that.
+    """Whether the lean path's kernels read weights of this dtype from memory but multiply them in float32.
 
-    Wherever a CPU has no matrix unit for them, this takes less time than multiplying as bfloat16, and rounds less.
+    On CPUs without a matrix unit this is faster than multiplying in bfloat16, and rounds less.
     """
     half = dtype in (torch.bfloat16, torch.float16)
     return half and device.type == "cpu" and not has_matrix_unit("cpu") and is_compiled()
 
 
 def describe_device(device: torch.device) -> str:
-    """A line for reports: kind, number of threads or model name."""
+    """The device in one line of text: the model of a GPU; threads and number formats of a CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     bf16 = "bfloat16 in hardware" if computes_bfloat16("cpu") else "no bfloat16 in hardware"

@@ -1,4 +1,4 @@
-"""What makes two targets the same: the bytes of config, tokenizer and weights."""
+"""The fingerprint of a target: a hash of its config, tokenizer and weights."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _IDENTITY_KEYS = ("_name_or_path", "transformers_version", "dtype", "torch_dtype
 def fingerprint(folder: Path) -> str:
     """32 hex digits that identify the model in `folder`.
 
-    Weight files are sampled (their header and 256 evenly spaced blocks of 64 KiB), so that a 60 GB target costs
-    milliseconds; a change of weights changes nearly every block.  It tells targets apart, and proves no integrity.
+    Weight files are sampled (the header and 256 evenly spaced blocks of 64 KiB), so a target of 60 GB takes
+    milliseconds.  Training changes nearly every block, so the fingerprint tells targets apart; it does not detect
+    damaged files.
     """
     digest = hashlib.sha256()
     config = json.loads((folder / "config.json").read_text())

@@ -1,6 +1,6 @@
-"""A lean forward pass for the Llama, Mistral, Qwen2 and Qwen3 families: fused projections, preallocated cache.
+"""A fused forward pass for the Llama, Mistral, Qwen2 and Qwen3 families, with a preallocated cache.
 
-The same numbers as `transformers` in float32 (a test compares them), with a third of its operations.
+Its results equal those of `transformers` in float32 (a test compares them), with a third of the operations.
 Axes: B batch, T tokens, H hidden, V vocabulary.
 """
 
@@ -25,7 +25,7 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def lean_obstacle(config: object) -> str | None:
-    """Why this model must run through its own modules, or None if the lean path covers it."""
+    """Why the lean path does not support this model; None if it does."""
     if config.model_type not in FAMILIES:
         return f"no lean path for model type {config.model_type!r}"
     if config.hidden_act != "silu":
@@ -63,7 +63,7 @@ class LeanBackbone:
     """Decoder of a causal LM, from token ids to features, final states and logits."""
 
     def __init__(self, model: PreTrainedModel, tapped: bool = True, taps: Sequence[int] = ()) -> None:
-        """tapped: whether features are asked for; without, they are 0 wide.  taps: layers; empty: the usual ones."""
+        """tapped: whether features are needed; if not, their width is 0.  taps: layers; empty: the default ones."""
         config, decoder = model.config, model.model
         self.num_layers = config.num_hidden_layers
         self.taps = taps_of(self.num_layers, tapped, taps)
@@ -96,7 +96,7 @@ class LeanBackbone:
 
     @property
     def head_weight(self) -> Tensor:
-        """Rows of the output head, [V, H]."""
+        """Weight of the output head, [V, H]."""
         return self.head.weight
 
     def new_cache(self, batch: int) -> KeyValueCache:
@@ -113,11 +113,11 @@ class LeanBackbone:
         mask: Tensor | None,
         invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Final normed states [B, T, H] and features low|mid|high [B, T, 3H] of tokens [B, T].
+        """Final states after the norm [B, T, H], and features low|mid|high [B, T, 3H], of tokens [B, T].
 
-        positions: [B, T].  cache: where keys go and come from (None: attend within `tokens` only).
-        mask: additive [B or 1, T, S], or None for causal attention of a sequence that starts at slot 0.
-        invariant: a token's numbers do not depend on what else is in the pass, bit for bit.
+        positions: [B, T].  cache: read and extended by this pass; None: attend within `tokens` only.
+        mask: additive [B or 1, T, S]; None: causal attention of a sequence that starts at slot 0.
+        invariant: make results batch-invariant: a token's values are bit-identical whatever else is in the pass.
         """
         rms_norm, swiglu = self.kernels.rms_norm, self.kernels.swiglu
         batch, length = tokens.shape
@@ -144,11 +144,11 @@ class LeanBackbone:
     def _attention(
         self, x: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Tensor | None, invariant: bool
     ) -> AttendLayer:
-        """attend(layer's index, its qkv [B*T, heads, D]) -> [B*T, Hq*D], which also writes the cache of that layer."""
+        """attend(index of a layer, its qkv [B*T, heads, D]) -> [B*T, Hq*D]; also writes the layer's cache."""
         cos, sin = self.rope(positions.reshape(-1), x.dtype)
         return self.kernels.rotated_attention(cos, sin, positions.shape, self.heads, cache, mask, invariant)
 
     def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
-        """Vocabulary logits [..., V] of final normed states [..., H]."""
+        """Logits [..., V] of final states [..., H]."""
         with torch.inference_mode():
             return self.head(states, invariant)

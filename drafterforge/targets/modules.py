@@ -1,4 +1,4 @@
-"""Any causal LM of `transformers` through its own modules, behind the interface of the lean path."""
+"""A backbone for any causal LM, which runs the modules of `transformers`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drafterforge.targets.taps import taps_of
 
 
 class _SlotLayer(CacheLayerMixin):
-    """One layer of a `KeyValueCache`, as transformers' attention modules expect it."""
+    """A layer of a `KeyValueCache` with the interface that transformers' attention modules expect."""
 
     is_sliding = False
 
@@ -25,46 +25,43 @@ class _SlotLayer(CacheLayerMixin):
         self.cache, self.index, self.is_initialized = cache, index, True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: the storage exists."""
+        """Does nothing, as the storage exists."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Store [B, H, T, D] and return everything used so far."""
+        """Store keys and values [B, H, T, D]; returns those of all used slots."""
         return self.cache.write(self.index, key_states.transpose(1, 2), value_states.transpose(1, 2))
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Used slots and offset; not consulted, since masks come ready-made."""
-        return self.cache.used, 0
+        return self.cache.used, 0  # never used: the masks are passed in
 
     def get_seq_length(self) -> int:
-        """Slots before the tokens of this pass."""
         return self.cache.start
 
     def get_max_length(self) -> int:
-        """No maximum."""
-        return -1
+        return -1  # unlimited
 
 
 class ModulesBackbone:
     """Decoder of any causal LM, from token ids to features, final states and logits."""
 
     def __init__(self, model: PreTrainedModel, tapped: bool = True, taps: Sequence[int] = ()) -> None:
-        """tapped: whether features are asked for; without, they are 0 wide.  taps: layers; empty: the usual ones."""
+        """tapped: whether features are needed; if not, their width is 0.  taps: layers; empty: the default ones."""
         self.model = model
         self.decoder = model.get_decoder()
         config = model.config.get_text_config()
         layers = getattr(self.decoder, "layers", None)
         if not isinstance(layers, nn.ModuleList):
             raise ConfigError(
-                f"cannot find the decoder layers of a {config.model_type!r} model; wanted a list `layers`"
+                f"cannot find the decoder layers of a {config.model_type!r} model; expected a module list `layers`"
             )
         if set(getattr(config, "layer_types", None) or ["full_attention"]) - {
             "full_attention",
             "sliding_attention",
         }:
             raise ConfigError(
-                f"a {config.model_type!r} model has layers that are not attention; they cannot verify a tree"
+                f"a {config.model_type!r} model has layers without attention, which cannot verify a draft tree"
             )
         self.num_layers = len(layers)
         self.taps = taps_of(self.num_layers, tapped, taps)
@@ -83,7 +80,7 @@ class ModulesBackbone:
 
     @property
     def head_weight(self) -> Tensor:
-        """Rows of the output head, [V, H]."""
+        """Weight of the output head, [V, H]."""
         return self.model.get_output_embeddings().weight.detach()
 
     def new_cache(self, batch: int) -> KeyValueCache:
@@ -100,7 +97,7 @@ class ModulesBackbone:
         mask: Tensor | None,
         invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """As `LeanBackbone.__call__`, but never invariant: the model's own operations are what they are."""
+        """As `LeanBackbone.__call__`, but ignores `invariant`: the model's operations are not batch-invariant."""
         length = tokens.shape[1]
         if mask is None:
             causal = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
@@ -118,6 +115,6 @@ class ModulesBackbone:
         return states, features
 
     def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
-        """Vocabulary logits [..., V] of final normed states [..., H]."""
+        """Logits [..., V] of final states [..., H]."""
         with torch.inference_mode():
             return self.model.get_output_embeddings()(states)

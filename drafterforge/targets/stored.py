@@ -1,7 +1,7 @@
-"""A stranger's model folder: its config as far as it is plain, and held against the weights before a model is built.
+"""Check the config of a model folder of unknown origin against its stored tensors before a model is built.
 
-What a config claims costs time and memory as soon as transformers reads it, so the stored tensors, whose bytes are
-there, bound every count and width.
+Building a model from a config costs whatever time and memory the config claims, so every count and width in it must
+match the tensors in the folder.
 """
 
 from __future__ import annotations
@@ -21,59 +21,63 @@ from drafterforge.artifacts.json_input import read_json
 from drafterforge.errors import ArtifactError, quote, shorten
 
 CONFIG = "config.json"
-ADAPTER_CONFIG = "adapter_config.json"  # with one, transformers loads what it names
+ADAPTER_CONFIG = "adapter_config.json"  # transformers also loads the model that it names
 ALIASES = ("torch_dtype", "rope_scaling", "rope_theta")  # older spellings that transformers still reads
 UNSUPPORTED = {"quantization_config": "quantised weights", "per_layer_config": "layers of unlike sizes"}
 _LAYERS = re.compile(r"(?!max_).*(layers?|depth)")  # keys that count layers
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")  # in the name of a tensor
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")  # the layer's index in the name of a tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def read_config(folder: Path) -> PretrainedConfig:
-    """The config of the model in `folder`, without what could name code, kernels or other files.
+    """The config of the model in `folder`, without keys that could name code, kernels or other files.
 
-    The fields of the model's own config class are kept, and of what else there is plain numbers alone.  Attention is
-    the implementation that transformers chooses by itself, never a kernel that the config names.
-    Raises ArtifactError on counts of layers that the stored tensors cannot fill.
+    It keeps the fields of the model's config class; of undeclared keys, only numbers.  Transformers chooses the
+    implementation of attention itself, never a kernel that the config names.
+    Raises ArtifactError if the config counts more layers than are stored.
     """
     path = folder / CONFIG
     content = read_json(path)
     if not isinstance(content, dict):
-        raise ArtifactError(f"{path} is no JSON object; wanted the config of a model")
+        raise ArtifactError(f"{path} is not a JSON object; expected the config of a model")
     if (folder / ADAPTER_CONFIG).exists():
-        raise ArtifactError(f"{folder} holds {ADAPTER_CONFIG}, which names another model; wanted whole weights alone")
-    for key, what in UNSUPPORTED.items():
+        raise ArtifactError(
+            f"{folder} holds {ADAPTER_CONFIG}, which names another model; expected a folder with the full weights only"
+        )
+    for key, feature in UNSUPPORTED.items():
         if content.get(key):
-            raise ArtifactError(f"{path} has {key}: {what}, which drafterforge does not run")
+            raise ArtifactError(f"{path} has {key}: {feature} are not supported")
     shapes = stored_shapes(folder)
     _check_counts(content, shapes, path)
     kind = content.get("model_type")
     if kind == "mistral" and "layer_types" in content:
-        kind = "ministral"  # as transformers' AutoConfig has it
+        kind = "ministral"  # the same rule as in transformers' AutoConfig
     return _class_of(kind, path).from_dict(_plain(content, _class_of(kind, path), path))
 
 
 def check_sizes(config: PretrainedConfig, folder: Path) -> None:
-    """Refuse a config that describes other sizes than those of the tensors in `folder`; nothing is allocated."""
+    """ArtifactError if a config describes other sizes than those of the tensors in `folder`; allocates nothing."""
     shapes, path = stored_shapes(folder), folder / CONFIG
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     for name, tensor in model.state_dict().items():
         if name in shapes and shapes[name] != tuple(tensor.shape):
-            raise ArtifactError(f"{path} describes {name} as {list(tensor.shape)}, but it is {list(shapes[name])}")
+            raise ArtifactError(
+                f"{path} describes {name} with shape {list(tensor.shape)}, but its stored shape is {list(shapes[name])}"
+            )
     described, stored = (
         sum(map(math.prod, sizes)) for sizes in ((p.shape for p in model.parameters()), shapes.values())
     )
-    if described > 2 * stored:  # single tensors that are missing are named when the weights are read
+    if described > 2 * stored:  # a few missing tensors are reported by name when the weights are loaded
         raise ArtifactError(
             f"{path} describes a model of {described:,} parameters, but the safetensors files beside it hold "
-            f"{stored:,}; wanted the whole weights of the model"
+            f"{stored:,}; expected the complete weights of the model"
         )
 
 
 def stored_shapes(folder: Path) -> Shapes:
-    """Shapes of all tensors in the safetensors files of a folder, by name; from their headers."""
+    """Shapes of all tensors in the safetensors files of a folder, by name, read from the headers."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
@@ -82,8 +86,8 @@ def stored_shapes(folder: Path) -> Shapes:
 
 
 def _check_counts(content: Mapping[str, Any], shapes: Shapes, path: Path) -> None:
-    """Refuse more layers than are stored: config classes make lists, and models modules, as many as these counts."""
-    stored = {int(found[1]) for name in shapes if (found := _LAYER.search(name))}
+    """ArtifactError for more layers than are stored; config classes and models allocate according to these counts."""
+    stored = {int(match[1]) for name in shapes if (match := _LAYER.search(name))}
     for key, value in content.items():
         if isinstance(value, dict):
             _check_counts(value, shapes, path)
@@ -92,28 +96,27 @@ def _check_counts(content: Mapping[str, Any], shapes: Shapes, path: Path) -> Non
             if not least <= value <= most:
                 raise ArtifactError(
                     f"{path} has {shorten(key)}={shorten(value)}, but the safetensors files beside it hold "
-                    f"{len(stored)} layers in {len(shapes)} tensors; wanted a config of these weights"
+                    f"{len(stored)} layers in {len(shapes)} tensors; expected the config of these weights"
                 )
 
 
 def _plain(content: Mapping[str, Any], kind: type[PretrainedConfig], path: Path) -> dict[str, Any]:
-    """The keys of a config that its class declares, and undeclared numbers; configs inside it alike."""
+    """The keys of a config that its class declares, and undeclared numbers; the same for nested configs."""
     declared = {field.name for field in fields(kind)} | {*kind.attribute_map, *ALIASES}
-    kept = {}
+    safe = {}
     for key, value in content.items():
         inner = kind.sub_configs_defaults.get(key)
         if inner is not None and isinstance(value, dict):
-            own = inner.config_class
-            if not issubclass(own, PretrainedConfig):
-                own = _class_of(value.get("model_type", inner.model_type), path)
-            kept[key] = _plain(value, own, path) | {"model_type": own.model_type}
+            inner_kind = inner.config_class
+            if not issubclass(inner_kind, PretrainedConfig):
+                inner_kind = _class_of(value.get("model_type", inner.model_type), path)
+            safe[key] = _plain(value, inner_kind, path) | {"model_type": inner_kind.model_type}
         elif key in declared or (isinstance(value, int | float) and not key.startswith("_") and not hasattr(kind, key)):
-            kept[key] = value
-    return kept
+            safe[key] = value
+    return safe
 
 
 def _class_of(kind: object, path: Path) -> type[PretrainedConfig]:
-    """The config class of a `model_type`."""
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise ArtifactError(f"{path} has model_type {quote(kind)}, which transformers does not know")
     return CONFIG_MAPPING[kind]

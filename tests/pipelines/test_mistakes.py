@@ -37,7 +37,7 @@ BRIEF = (*TRAIN, "eval.num_prompts=1", "eval.max_new_tokens=2")  # trains as TRA
         ((*PREPARE, "data.num_trian=3"), "did you mean data.num_train?"),
         ((*PREPARE, "data.num_train=many"), "data.num_train must be a whole number"),
         ((*PREPARE, "target.dtype=int4"), "target.dtype must be one of"),
-        ((*PREPARE, "target.device=abacus"), "target.device='abacus' is no device"),
+        ((*PREPARE, "target.device=abacus"), "target.device='abacus' is not a device"),
         ((*PREPARE, "domain=medical", "domain.grammar=false"), "domain=medical has no prompt grammar"),
         ((*PREPARE, "name=a/b"), "name must be a plain folder name"),
         ((*PREPARE, "data.answers=given"), "a grammar has no answers"),

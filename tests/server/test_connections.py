@@ -79,7 +79,7 @@ def test_clients_with_half_a_request_do_not_take_the_place_of_later_ones(speakin
 def test_more_requests_than_connections_are_a_503_in_the_usual_shape(speaking, gate):
     with serving(Engine(speaking, max_batch=4), max_connections=2) as up, ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(up.ask) for _ in range(2)]
-        eventually(lambda: up.service.worker.under_way == 2)
+        eventually(lambda: up.service.worker.num_jobs == 2)
         for _ in range(3):
             refused = up.ask()
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")

@@ -31,18 +31,18 @@ def refused(response: httpx.Response, status: int, **wanted: str | None) -> str:
     ("fields", "param", "message"),
     [
         ({"prompt": None}, "prompt", "field required"),
-        ({"prompt": []}, "prompt", "wanted text, a list of texts, token ids"),
-        ({"prompt": {"text": "x"}}, "prompt", "wanted text"),
-        ({"prompt": ["x", 3]}, "prompt", "wanted text"),
-        ({"prompt": [1.5]}, "prompt", "wanted text"),
-        ({"prompt": [True]}, "prompt", "wanted text"),
+        ({"prompt": []}, "prompt", "expected text, a list of texts, token ids"),
+        ({"prompt": {"text": "x"}}, "prompt", "expected text"),
+        ({"prompt": ["x", 3]}, "prompt", "expected text"),
+        ({"prompt": [1.5]}, "prompt", "expected text"),
+        ({"prompt": [True]}, "prompt", "expected text"),
         ({"prompt": ""}, "prompt", "the prompt has 0 tokens; this target reads 1 to 511"),
         ({"prompt": [10**30]}, "prompt", "is not one of this target's"),
         ({"prompt": [-1]}, "prompt", "token id -1 is not one of"),
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1, got 0"),
         ({"max_tokens": "8"}, "max_tokens", 'valid integer, got "8"'),
-        ({"max_tokens": 61}, "max_tokens", "more than this server's 60"),
-        ({"max_completion_tokens": 61}, "max_completion_tokens", "more than this server's 60"),
+        ({"max_tokens": 61}, "max_tokens", "limit of 60"),
+        ({"max_completion_tokens": 61}, "max_completion_tokens", "limit of 60"),
         ({"reasoning_effort": "high"}, "reasoning_effort", "reasoning_effort is not supported"),
         ({"guided_json": {}}, "guided_json", "guided_json is not supported"),
         ({"stop_token_ids": [3]}, "stop_token_ids", "stop_token_ids is not supported"),
@@ -55,11 +55,11 @@ def refused(response: httpx.Response, status: int, **wanted: str | None) -> str:
         ({"repetition_penalty": 0}, "repetition_penalty", "greater than or equal to 0.01"),
         ({"seed": 2**64}, "seed", "less than"),
         ({"n": 0}, "n", "greater than or equal to 1"),
-        ({"n": 9}, "n", "a request may ask for 8"),
-        ({"prompt": ["x"] * 3, "n": 3}, "n", "3 prompts with n=3 make 9 answers"),
-        ({"stop": ["a"] * 5}, "stop", "at most 4 texts"),
+        ({"n": 9}, "n", "this server allows 8"),
+        ({"prompt": ["x"] * 3, "n": 3}, "n", "3 prompts with n=3 are 9 answers"),
+        ({"stop": ["a"] * 5}, "stop", "at most 4 strings"),
         ({"stop": ["a", ""]}, "stop", "1 to 256 characters"),
-        ({"stop": 3}, "stop", "text or a list of texts"),
+        ({"stop": 3}, "stop", "a string or a list of strings"),
         ({"stream": "yes"}, "stream", "valid boolean"),
         ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage", "valid boolean"),
         ({"logprobs": 3}, "logprobs", "logprobs is not supported; leave it out"),
@@ -167,7 +167,7 @@ def test_a_body_over_the_limit_is_refused_whatever_its_headers_say(shared, chunk
     body = json.dumps(PLAIN | {"user": "x" * size}).encode()
     parts = (body[at : at + 10_000] for at in range(0, len(body), 10_000))
     found = refused(shared.post(content=parts if chunked else body), 413, code="too_large")
-    assert "more than 20000 bytes" in found
+    assert "limit of 20000 bytes" in found
     assert shared.ask().status_code == 200
 
 

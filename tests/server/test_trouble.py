@@ -291,7 +291,7 @@ def test_a_second_signal_does_not_wait(speaking, gate):
 def test_a_second_signal_refuses_the_requests_that_wait(speaking, gate, stream, caplog):
     with serving(Engine(speaking, max_batch=1), grace_s=60) as up, ThreadPoolExecutor(2) as pool, open_stream(up):
         waiting = pool.submit(up.ask, stream=stream)
-        eventually(lambda: up.service.worker.under_way == 2)
+        eventually(lambda: up.service.worker.num_jobs == 2)
         with socket.create_connection(up.address) as half:
             half.sendall(HEAD.format(100).encode() + b"{")
             eventually(lambda: len(up.server.server_state.tasks) == 3)

@@ -130,7 +130,7 @@ def test_a_hub_id_is_fetched_at_its_revision_without_pickles(monkeypatch, saved)
 @pytest.mark.parametrize(("name", "wanted"), [("config.json", "config.json"), ("model.safetensors", "*.safetensors")])
 def test_a_missing_file(folder, name, wanted):
     (folder / name).unlink()
-    assert f"{folder} holds no {wanted}" in refused(config_of(folder))
+    assert f"{folder} has no {wanted}" in refused(config_of(folder))
 
 
 @pytest.mark.parametrize("kept", [0, 7, 200, 0.5, -1])
@@ -153,7 +153,7 @@ def test_a_tensor_of_another_shape(folder):
     tensors = load_file(folder / "model.safetensors")
     tensors["model.norm.weight"] = torch.zeros(7)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    assert "describes model.norm.weight as [32], but it is [7]" in refused(config_of(folder))
+    assert "describes model.norm.weight with shape [32], but its stored shape is [7]" in refused(config_of(folder))
 
 
 @pytest.mark.parametrize(
@@ -185,11 +185,20 @@ def test_a_config_names_no_code_no_kernels_and_no_files(saved, folder, changes):
     [
         ({"num_hidden_layers": 10**9}, "has num_hidden_layers=1000000000, but the safetensors files beside it hold 7"),
         ({"num_hidden_layers": 8}, "has num_hidden_layers=8, but the safetensors files beside it hold 7 layers"),
-        ({"hidden_size": 64}, "describes model.embed_tokens.weight as [259, 64], but it is [259, 32]"),
-        ({"num_key_value_heads": 3, "head_dim": 8}, "describes model.layers.0.self_attn.k_proj.weight as [24, 32]"),
+        (
+            {"hidden_size": 64},
+            "describes model.embed_tokens.weight with shape [259, 64], but its stored shape is [259, 32]",
+        ),
+        (
+            {"num_key_value_heads": 3, "head_dim": 8},
+            "describes model.layers.0.self_attn.k_proj.weight with shape [24, 32]",
+        ),
         ({"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 2}, ""),
-        ({"num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 1}, "wanted a multiple, an even width"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantised weights, which drafterforge does not run"),
+        (
+            {"num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 1},
+            "expected a multiple of the key-value heads, an even width",
+        ),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantised weights are not supported"),
         ({"model_type": "x" * 100_000}, "which transformers does not know"),
     ],
     ids=str,
@@ -289,10 +298,10 @@ def test_automatic_dtype_follows_the_hardware_and_the_kernels(monkeypatch, has, 
 
 
 def test_a_device_that_is_none_or_not_here(monkeypatch):
-    with pytest.raises(ConfigError, match=r"target\.device='abacus' is no device"):
+    with pytest.raises(ConfigError, match=r"target\.device='abacus' is not a device"):
         choose_device("abacus")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="sees no GPU; type cpu"):
+    with pytest.raises(ConfigError, match="finds no GPU; type target"):
         choose_device("cuda:1")
 
 

