@@ -83,10 +83,10 @@ def test_a_missing_target_folder(bench):
 @pytest.mark.parametrize(
     ("name", "content", "wanted"),
     [
-        ("config.json", None, "holds no config.json"),
+        ("config.json", None, "has no config.json"),
         ("config.json", b"{", "config.json is damaged (not JSON"),
         ("config.json", b'{"model_type": "abacus"}', "has model_type 'abacus', which transformers does not know"),
-        ("model.safetensors", None, "holds no *.safetensors"),
+        ("model.safetensors", None, "has no *.safetensors"),
         ("model.safetensors", b"", "cannot be loaded"),
         ("model.safetensors", b"x" * 999, "cannot be loaded"),
         ("tokenizer.json", None, "cannot be loaded"),
