@@ -35,4 +35,4 @@ def test_one_rate_without_the_other_is_refused(folder, capsys):
 
 def test_a_folder_without_a_config_is_refused(tmp_path, capsys):
     assert main(["plan", "target=hf", f"target.model={tmp_path}", "bandwidth_gb_s=1", "tflops=1"]) == 2
-    assert "has no config.json" in capsys.readouterr().err
+    assert "holds no config.json" in capsys.readouterr().err
