@@ -11,6 +11,7 @@ from drafterforge.config.commands import PlanConfig
 from drafterforge.config.progress import table_console
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.planning import (
     LIMITS,
     DeviceRates,
@@ -36,6 +37,7 @@ def run(cfg: Config) -> None:
         device_rates = DeviceRates(cfg.bandwidth_gb_s * 1e9, cfg.tflops * 1e12 / 2, device_name)
         measured_rates = RecordedRates()
     else:
+        warn_if_busy()
         device_name = describe_device(device)
         device_rates = measure_device(device, dtype if has_matrix_unit(device.type) else torch.float32)
         measured_rates = recorded_rates(cfg.runs_dir, cfg.target.folder_name, device_name)

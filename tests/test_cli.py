@@ -290,8 +290,12 @@ def test_a_signal_ends_every_command_with_the_exit_code_of_shells(command, numbe
     words |= {name: ["domain=sql"] for name in ("train-drafter", "prepare-data")}
     handler = signal.getsignal(signal.SIGTERM)
     pipeline.act = lambda: os.kill(os.getpid(), number)
-    assert _one_line(capsys, command, *words.get(command, []), code=code).startswith(f"drafterforge: {verb}")
-    assert signal.getsignal(signal.SIGTERM) is handler
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in background
+    try:
+        assert _one_line(capsys, command, *words.get(command, []), code=code).startswith(f"drafterforge: {verb}")
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
 
 
 @pytest.mark.parametrize(

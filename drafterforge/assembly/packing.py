@@ -79,8 +79,8 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
         )
     size = sum(file.bytes for file in record.files.values())
     say(
-        f"{folder}: {len(record.drafters)} drafters, {len(record.parts)} parts, {size / 1e6:.1f} MB, digest "
-        f"{record.digest[:12]}; type drafterforge serve bundle={folder}, or drafterforge inspect {folder}"
+        f"{folder}: {len(record.drafters)} drafters, {size / 1e6:.1f} MB, digest {record.digest[:12]}; "
+        f"type drafterforge serve bundle={folder}, or drafterforge inspect {folder}"
     )
     return record
 

@@ -20,7 +20,7 @@ def load_warning(other_cores: float, threads: int, cores: int) -> str | None:
         return None
     return (
         f"warning: other programs use {min(other_cores, cores):.1f} of {cores} cores; "
-        "times measured now are too high and vary"
+        "timings are slower than on an idle machine, and vary"
     )
 
 

@@ -53,7 +53,7 @@ def describe_training(cfg: QuickstartConfig, about: Mapping[str, int]) -> str:
     """One sentence on the training."""
     words = f"{cfg.name} continued {cfg.drafter.init} for {about['training_steps']} steps"
     if about["best_step"] == 0:
-        words += f", without an improvement on validation: it has the weights of {cfg.drafter.init}"
+        words += f"; validation did not improve, so {cfg.name} is a copy of {cfg.drafter.init}"
     return words
 
 

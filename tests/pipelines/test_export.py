@@ -93,7 +93,7 @@ def test_mistakes_get_one_line_and_leave_the_earlier_bundle(exported):
         "format must be one of": ("export", "format=zip"),
         "push= uploads a bundle": ("export", "format=tar", "push=me/mine"),
         "is not a repository id": ("export", "bundle=house", "overwrite=true", "push=nowhere"),
-        "(there is: house); type drafterforge export bundle=nothing": (*ASK, "bundle=nothing"),
+        "(available: house); type drafterforge export bundle=nothing": (*ASK, "bundle=nothing"),
         "no bundle at nothing; expected a folder": (*ASK, "bundle=./nothing"),
         "the bundle has no drafter 'sq'": (*ASK, "bundle=house", "drafter=sq"),
     }
@@ -158,7 +158,8 @@ def test_a_bundle_that_is_there_is_pushed_as_it_is_and_never_over_something_else
     before = everything(exported.runs)
     done = exported("export", "bundle=house", "push=me/house@v2")
     assert done.code == 0, done.err
-    assert "is used as it is; to rebuild it, type drafterforge export bundle=house overwrite=true" in done.err
+    assert "is used as it is; to rebuild it, type drafterforge export bundle=house" in done.err
+    assert "overwrite=true" in done.err
     assert stand_in.made[1] == ("me/house", "v2", True) and everything(exported.runs) == before
     theirs = tmp_path / "hub/me/thesis/model.safetensors"
     theirs.parent.mkdir(parents=True)
@@ -206,7 +207,7 @@ def test_a_target_is_named_by_where_it_is_and_another_place_can_be_typed(exporte
     capsys.readouterr()
     assert main(["generate", "bundle=other", f"runs_dir={exported.runs}", "prompt=a"]) == 2  # of another target
     line = capsys.readouterr().err
-    assert f"no bundle named 'other' for target 'smollm2-135m' in {exported.runs} (there is: none)" in line
+    assert f"no bundle named 'other' for target 'smollm2-135m' in {exported.runs} (available: none)" in line
     assert f"type bundle={exported.artifact('bundles', 'other')}" in line
 
 

@@ -136,7 +136,7 @@ MISTAKES = {
     "too few to price": ("calibrate", *OWN, "latency.num_prompts=1", "overwrite=true"),
     "latency.path=nowhere.json: there is no such file": ("train-policy", *OWN, "latency.path=nowhere.json"),
     "policy.parts must be one of": ("train-policy", *OWN, "policy=planner", "policy.parts=[colour]"),
-    "grid.depths must be rising numbers": ("train-policy", *OWN, "grid.depths=[2,1]"),
+    "grid.depths must be ascending": ("train-policy", *OWN, "grid.depths=[2,1]"),
     "no policy named 'planer'; did you mean": ("train-policy", *OWN, "policy=planer"),
     "but traces and profiles are stored by a drafter's name": ("train-policy", "drafter=runs/tiny/drafters/sql"),
     "type `drafterforge train-policy target=hf": ("generate", "prompt=a", "drafter=sql", "pool.scheduler=nothing"),

@@ -176,7 +176,7 @@ MISTAKES = {
 
 TOO_LATE = {  # what can be told without a target, and so before one is loaded
     "no selector 'hedgspec'; did you mean 'hedgespec'": ("eval", "suite=mixed", "suite.selectors=[hedgspec]"),
-    "there is none; type pool.router=NAME": ("eval", "suite=mixed", "suite.selectors=[router]"),
+    "the pool has none; type pool.router=NAME": ("eval", "suite=mixed", "suite.selectors=[router]"),
     "best in hindsight": ("eval", "suite=mixed", "suite.selectors=[oracle]"),
     "no selector 'normalhege'": ("generate", "prompt=x", "drafter=pool", "pool.selector=normalhege"),
     "levels follows from the depth of the pool's trees": (

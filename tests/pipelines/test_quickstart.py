@@ -80,7 +80,7 @@ def test_a_datastore_of_all_domains_takes_retrieval_s_place(pool):
         assert pool(*train, f"domain={domain}", f"name={name}").code == 0
     done = pool(*QUICK)
     assert (
-        done.code == 0 and "opened general, math, sql, a-math-store, a-store, retrieval" in done.err
+        done.code == 0 and "opened the pool general, math, sql, a-math-store, a-store, retrieval" in done.err
     )  # datastores after drafters
     assert report_of(pool)["curves"]["quickstart"]["first"][-1]["method"] == "sql+a-store"
     folder = pool.artifact("bundles", "quickstart")
@@ -114,7 +114,7 @@ def test_given_drafters_go_into_the_bundle_as_they_are_named(pool):
 def test_tuning_that_gains_nothing_is_told_and_what_is_said_to_type_next_works(pool):
     with ever_better(by=-1):
         done = pool(*QUICK)
-    told = "quickstart continued sql for 4 steps, without an improvement on validation: it has the weights of sql; "
+    told = "quickstart continued sql for 4 steps; validation did not improve, so quickstart is a copy of sql; "
     assert f"{told}8 answers to learn from" in done.err and report_of(pool)["curves"]["quickstart"]["best_step"] == 0
     typed = done.out.splitlines()[-1].partition("next: drafterforge ")[2]
     assert typed.startswith("generate bundle=quickstart") and pool(*typed.split(), "max_new_tokens=3").code == 0
