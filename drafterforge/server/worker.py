@@ -177,10 +177,9 @@ class Worker:
             try:
                 if job.joining is None:
                     job.joining = self.batch.begin(job.prompt, job.rule, job.sampling)
-                prefill = job.joining.prefill
-                room += prefill.num_read
+                num_read = job.joining.prefill.num_read
                 is_read = self.batch.advance(job.joining)
-                room -= prefill.num_read
+                room -= job.joining.prefill.num_read - num_read
                 self.failing.discard("prompt")
             except Exception:
                 self.failing.add("prompt")

@@ -87,3 +87,16 @@ def test_a_prompt_that_fails_in_its_second_chunk_fails_alone(worker, monkeypatch
     submitted(worker, [5], 2)
     worker._step()
     assert worker.state != "failing"
+
+
+def test_a_prompt_that_fails_late_leaves_its_turn_no_longer_than_others(worker, monkeypatch):
+    _, updates = submitted(worker, LONG, 4)
+    for _ in range(4):
+        worker._step()
+    second, _ = submitted(worker, LONG, 4)
+    advance = worker.batch.advance
+    monkeypatch.setattr(worker.batch, "advance", lambda joining: 1 / 0 if joining.row is failing else advance(joining))
+    failing = worker.waiting[0].joining.row
+    worker._step()
+    assert [update.failure for update in updates] == [FAILED]
+    assert second.joining.prefill.num_read == CHUNK
