@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,17 @@ def limit_spinning(environ: MutableMapping[str, str], openmp_is_loaded: bool) ->
         return WaitPolicy("", too_late=True)
     environ[NAME] = SPIN_COUNT
     return WaitPolicy(f"{NAME}={SPIN_COUNT}")
+
+
+def warn_if_too_late() -> None:
+    """Warn once if torch was imported first, so that decoding on a CPU loses up to a quarter of its speed."""
+    if WAIT_POLICY.too_late:
+        warnings.warn(
+            f"torch was imported before drafterforge, which makes decoding on a CPU up to a quarter slower; import "
+            f"drafterforge first, or set {NAME}={SPIN_COUNT} in the environment",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def user_settings(environ: Mapping[str, str]) -> str:

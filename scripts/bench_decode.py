@@ -15,6 +15,10 @@ setting decodes in its own process.
 
 from __future__ import annotations
 
+import drafterforge  # noqa: F401  limits OpenMP's spinning, which is possible only before torch is loaded
+
+# isort: split
+
 import argparse
 import statistics
 import sys

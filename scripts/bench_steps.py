@@ -10,6 +10,10 @@ decoding of the same run.
 
 from __future__ import annotations
 
+import drafterforge  # noqa: F401  limits OpenMP's spinning, which is possible only before torch is loaded
+
+# isort: split
+
 import argparse
 import statistics
 import sys

@@ -9,6 +9,10 @@ waits, the seconds until the long prompt's first token, and the seconds that the
 
 from __future__ import annotations
 
+import drafterforge
+
+# isort: split
+
 import argparse
 import statistics
 import sys
@@ -23,7 +27,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import drafterforge
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.prefill import Prefill

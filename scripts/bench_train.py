@@ -12,6 +12,10 @@ never prefers a token outside the draft vocabulary, because the two programs tre
 
 from __future__ import annotations
 
+import drafterforge  # noqa: F401  limits OpenMP's spinning, which is possible only before torch is loaded
+
+# isort: split
+
 import argparse
 import statistics
 import time

@@ -9,6 +9,10 @@ every difference counts.  The exit code is 1 if any difference counts.
 
 from __future__ import annotations
 
+import drafterforge  # noqa: F401  limits OpenMP's spinning, which is possible only before torch is loaded
+
+# isort: split
+
 import argparse
 import sys
 import time

@@ -35,9 +35,10 @@ def test_a_library_that_is_loaded_is_too_late_and_doctor_says_so():
 
 @pytest.mark.parametrize(("first", "too_late"), [("drafterforge", False), ("torch", True)])
 def test_the_package_decides_only_if_it_comes_before_torch(first, too_late):
-    code = f"import {first}, os; from drafterforge.openmp import WAIT_POLICY, NAME; "
-    code += "print(WAIT_POLICY.too_late, os.environ.get(NAME))"
+    code = f"import {first}, os; from drafterforge.openmp import WAIT_POLICY, NAME, warn_if_too_late; "
+    code += "print(WAIT_POLICY.too_late, os.environ.get(NAME)); warn_if_too_late()"
     environ = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     printed = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     if sys.platform == "linux":
         assert printed.stdout.split() == [str(too_late), "None" if too_late else SPIN_COUNT]
+        assert ("torch was imported before drafterforge" in printed.stderr) == too_late

@@ -16,6 +16,7 @@ from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError
+from drafterforge.openmp import warn_if_too_late
 from drafterforge.targets.load import Target, load_target, target_name
 
 
@@ -48,6 +49,7 @@ def load(
     Raises:
         DrafterforgeError: with a one-line message, if something is missing or does not fit.
     """
+    warn_if_too_late()
     pool, runtime, drafter = pool or PoolConfig(), runtime or RuntimeConfig(), str(drafter or "")
     check_engine(drafter, pool, runtime)
     if not isinstance(target, Target):
@@ -88,6 +90,7 @@ def open(
     Raises:
         DrafterforgeError: with a one-line message, if the bundle is damaged or was made for another target.
     """
+    warn_if_too_late()
     target = str(target) if isinstance(target, Path) else target
     drafter = "" if drafter in (None, AUTO, POOL) else drafter
     folder = locate(bundle if isinstance(bundle, Path) else bundle_path(bundle, target, runs_dir))
