@@ -22,19 +22,14 @@ from drafterforge.config.names import parts_of
 from drafterforge.evaluation.live_check import compare_live_with_replay
 from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.machine_load import load_by_session
-from drafterforge.evaluation.method_factory import (
-    STATIC,
-    MethodFactory,
-    check_methods,
-    check_suite,
-    report_missing_experts,
-)
+from drafterforge.evaluation.method_factory import STATIC, MethodFactory
 from drafterforge.evaluation.methods import commands_of
 from drafterforge.evaluation.mismatches import settle_mismatches
 from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.rows import per_request, timed_rows
 from drafterforge.evaluation.scaling import scaling_curves, time_along_axes
 from drafterforge.evaluation.selector_replay import SelectorReplay
+from drafterforge.evaluation.suite_checks import check_methods, check_suite, report_missing_experts
 from drafterforge.evaluation.suites import STREAMS, Suite, with_limit
 from drafterforge.evaluation.timing import TimingRun, time_methods
 from drafterforge.reporting.artifact import PAGE, compare_saved, require_lossless, write_report

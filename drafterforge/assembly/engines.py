@@ -41,14 +41,20 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
     check_names(cfg.drafter, cfg.pool, cfg.runs_dir, target_name(cfg.target), flags)
     target = load_target(cfg.target)
     runs = RunsFolder(cfg.runs_dir, target)
-    drafter = cfg.drafter
-    if drafter == AUTO:
-        drafter = default_drafter(runs)
+    if cfg.drafter == AUTO:
+        engine, drafter = auto_engine(runs, cfg.runtime, max_batch)
         choice = f"uses {drafter}" if drafter else "decodes without a drafter"
         say(f"drafter=auto {choice} for {target.name} on this {target.device.type}")
-    if drafter == POOL:
+        return engine, target.name
+    if cfg.drafter == POOL:
         suggest_faster_pool(cfg.pool, target)
-    return build_engine(runs, drafter, cfg.pool, cfg.runtime, max_batch), target.name
+    return build_engine(runs, cfg.drafter, cfg.pool, cfg.runtime, max_batch), target.name
+
+
+def auto_engine(runs: RunsFolder, runtime: RuntimeConfig, max_batch: int = 8) -> tuple[Engine, str]:
+    """The engine that `drafter=auto` stands for, and the name of its drafter; the name is empty for plain decoding."""
+    drafter = default_drafter(runs)
+    return build_engine(runs, drafter, PoolConfig(), runtime, max_batch), drafter
 
 
 def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig, flags: str = "") -> None:

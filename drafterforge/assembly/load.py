@@ -6,8 +6,8 @@ import glob
 from pathlib import Path
 
 from drafterforge.assembly.bundles import find_bundle, is_name, locate, open_bundle
-from drafterforge.assembly.defaults import AUTO, default_drafter
-from drafterforge.assembly.engines import POOL, build_engine, check_engine
+from drafterforge.assembly.defaults import AUTO
+from drafterforge.assembly.engines import POOL, auto_engine, build_engine, check_engine
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.assembly.text import TextEngine
 from drafterforge.bundle.record import BUNDLE, read_record
@@ -55,8 +55,9 @@ def load(
     if not isinstance(target, Target):
         target = load_target(target if isinstance(target, TargetConfig) else named_target(str(target), device, dtype))
     runs = RunsFolder(runs_dir, target, quiet=True)
-    name = default_drafter(runs) if drafter == AUTO else drafter
-    return TextEngine(build_engine(runs, name, pool, runtime, max_batch), name)
+    if drafter == AUTO:
+        return TextEngine(*auto_engine(runs, runtime, max_batch))
+    return TextEngine(build_engine(runs, drafter, pool, runtime, max_batch), drafter)
 
 
 def open(

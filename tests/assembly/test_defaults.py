@@ -9,6 +9,7 @@ import torch
 
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.defaults import default_drafter
+from drafterforge.assembly.engines import auto_engine
 from drafterforge.assembly.pools import build_pool
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.pool import PoolConfig
@@ -42,6 +43,11 @@ def test_a_datastore_decodes_alone_on_a_cpu_and_nothing_where_there_is_nothing(e
     empty.store("store")
     assert default_drafter(folder(empty)) == "store"
     assert default_drafter(folder(empty, GPU)) == ""
+
+
+def test_the_default_engine_has_the_default_drafter(runs):
+    engine, name = auto_engine(folder(runs), RuntimeConfig(), max_batch=3)
+    assert name == "general+store" and engine.drafter.kind == "hybrid" and engine.max_batch == 3
 
 
 def test_a_pool_takes_experts_that_bettered_their_generalist_and_says_whom_it_leaves_out(runs, capsys):

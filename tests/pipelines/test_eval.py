@@ -181,17 +181,18 @@ def test_drafters_that_read_seldom_are_timed_and_not_replayed(pool):
 
 
 def test_limit_makes_a_suite_shorter(pool):
-    done = pool(*DOMAINS, *FEW, "limit=1", "suite.methods=[default,sql,ucb1]", "name=short")
+    done = pool(*DOMAINS, *FEW, "limit=1", "suite.methods=[default,sql,ucb1,auto]", "name=short")
     assert done.code == 0, done.err
     report = report_of(pool, "short")
     live = [row for row in report["rows"] if row["domain"] == "all" and row["source"] == "live"]
     assert [row["method"] for row in live] == [
-        "autoregressive", "hedgespec over the pool", "sql alone", "ucb1 over the pool",
+        "autoregressive", "hedgespec over the pool", "sql alone", "ucb1 over the pool", "auto",
     ]  # fmt: skip
     assert all(row["num_prompts"] == 3 for row in live)
     commands, machine = report["curves"]["commands"], report["curves"]["machine"]
     assert commands["sql alone"].startswith("drafterforge generate drafter=sql ")
     assert commands["hedgespec over the pool"].startswith("drafterforge generate drafter=pool ")
+    assert commands["auto"].startswith("drafterforge generate drafter=auto ")
     assert "autoregressive" not in commands and [one["requests"] for one in machine["sessions"]] == [3]
     assert "report.html and report.json" in done.out and summarize(report).sentences[0] in done.out
 

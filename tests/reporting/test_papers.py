@@ -13,7 +13,7 @@ import pytest
 from drafterforge.config.commands import EvaluateConfig, TrainPolicyConfig
 from drafterforge.config.compose import load_config
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.method_factory import check_suite
+from drafterforge.evaluation.suite_checks import check_suite
 from drafterforge.reporting.paper_evidence import gather
 from drafterforge.reporting.paper_forms import FIGURES, FORMS
 from drafterforge.reporting.paper_tables import PaperTable, paper_tables, render_papers

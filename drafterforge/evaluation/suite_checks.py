@@ -1,0 +1,75 @@
+"""Refuses methods and settings of a suite that cannot work, before anything is decoded."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from drafterforge.assembly.defaults import AUTO
+from drafterforge.assembly.engines import POOL, check_names
+from drafterforge.assembly.pools import RETRIEVAL, check_selector
+from drafterforge.config.commands import EvaluateConfig
+from drafterforge.config.hints import target_flags
+from drafterforge.config.names import domain_of, parse_hybrid
+from drafterforge.config.progress import say
+from drafterforge.errors import ConfigError
+from drafterforge.evaluation.method_factory import DEFAULT, EXPERT, EXTERNAL, GENERALIST, OPENVINO
+from drafterforge.evaluation.methods import AUTOREGRESSIVE
+from drafterforge.evaluation.other_engines import require_openvino
+from drafterforge.evaluation.requests import Request
+from drafterforge.runtime.pool import Pool
+from drafterforge.selectors import check_options
+from drafterforge.selectors import names as selector_names
+
+
+def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -> None:
+    """Refuse unknown method names.  drafters: of the pool; None: not loaded yet, so that names are not checked."""
+    selectors = [name for name in selector_names() if name not in ("static", "oracle")]
+    candidates = [
+        AUTOREGRESSIVE,
+        AUTO,
+        GENERALIST,
+        EXPERT,
+        DEFAULT,
+        RETRIEVAL,
+        *EXTERNAL,
+        *selectors,
+        *(drafters or ()),
+    ]
+    for name in names:
+        base, slash, policy = name.partition("/")
+        bare = base in (AUTOREGRESSIVE, AUTO, *EXTERNAL) or parse_hybrid(base)
+        if slash and (bare or not policy):
+            raise ConfigError(f"suite.methods has {name!r}; a policy follows a drafter or selector, as general/planner")
+        if drafters is None or base in candidates or parse_hybrid(base):
+            continue
+        close = difflib.get_close_matches(base, candidates, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"suite.methods has {base!r}, which is no drafter of the pool, selector or method{hint}")
+
+
+def check_suite(cfg: EvaluateConfig) -> None:
+    """Refuse unknown names and options before anything is loaded."""
+    if cfg.suite.name == "papers" and not cfg.suite.questions:
+        raise ConfigError("suite=papers needs question files; type suite.questions=FOLDER, with *.jsonl in it")
+    check_selector(cfg.pool, target_flags(cfg))
+    check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name, target_flags(cfg))
+    check_methods(cfg.suite.methods)
+    if OPENVINO in cfg.suite.methods:
+        require_openvino(cfg.suite.openvino)
+    for name in cfg.suite.selectors:
+        check_options(name, ())
+    if "router" in cfg.suite.selectors and not cfg.pool.router:
+        raise ConfigError("suite.selectors names router, but the pool has none; type pool.router=NAME")
+    if "oracle" in cfg.suite.selectors:
+        raise ConfigError(
+            "suite.selectors names oracle, which is the row `best in hindsight` of every report; leave it out"
+        )
+
+
+def report_missing_experts(cfg: EvaluateConfig, pool: Pool, requests: Sequence[Request]) -> None:
+    """Print the domains without a drafter, for which `expert` is the generalist."""
+    if EXPERT in [domain_of(name.partition("/")[0]) for name in cfg.suite.methods]:
+        experts = dict.fromkeys(request.expert_name for request in requests)
+        if missing := [name for name in experts if name not in map(domain_of, pool.names)]:
+            say(f"the pool has no drafter for {', '.join(missing)}: there `expert` is {pool.names[0]}")
