@@ -19,6 +19,7 @@ from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import target_flags
 from drafterforge.config.names import parts_of
+from drafterforge.evaluation.auto_comparison import compare_auto
 from drafterforge.evaluation.live_check import compare_live_with_replay
 from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.machine_load import load_by_session
@@ -27,7 +28,7 @@ from drafterforge.evaluation.methods import commands_of
 from drafterforge.evaluation.mismatches import settle_mismatches
 from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.rows import per_request, timed_rows
-from drafterforge.evaluation.scaling import scaling_curves, time_along_axes
+from drafterforge.evaluation.scaling import scaling_curves, time_along_axes, time_cells
 from drafterforge.evaluation.selector_replay import SelectorReplay
 from drafterforge.evaluation.suite_checks import check_methods, check_suite, report_missing_experts
 from drafterforge.evaluation.suites import STREAMS, Suite, with_limit
@@ -50,14 +51,14 @@ def run(cfg: Config) -> Path:
     warn_if_busy()
     target = load_target(cfg.target)
     pool, shape = build_pool(cfg.pool, cfg.runtime, RunsFolder(cfg.runs_dir, target), cfg.seed)
-    check_methods(cfg.suite.methods, pool.names)
+    check_methods(cfg.suite.all_methods, pool.names)
     parents = drafter_manifests(cfg, target, pool)
     path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name or cfg.suite.name)
     suite = Suite(cfg, target, open_cache(cfg, target, path, parents))
     factory = MethodFactory(cfg, target, pool, shape)
 
     requests = suite.requests()
-    answers = suite.answers(requests, "answering", "answers")
+    answers = suite.answers(requests, "answering", "answers") if cfg.suite.replay else []
     replay = SelectorReplay(suite, factory, requests, answers) if cfg.suite.replay else None
     replayed_rows, curves = (replay.rows(), replay.curves()) if replay else ([], {})
     if replay and cfg.suite.check_live:
@@ -71,6 +72,10 @@ def run(cfg: Config) -> Path:
     if cfg.suite.name == "scaling":
         scaled_timings, requests = time_along_axes(suite, factory, requests, indices)
         timings += scaled_timings
+    if cfg.suite.name == "auto":
+        cell_timings, requests = time_cells(suite, factory, requests)
+        timings += cell_timings
+        curves["auto"] = compare_auto(timings, cfg.suite.warm_up_prompts)
     curves["mismatches"] = settle_mismatches(cfg, factory, requests, timings)
     curves["per_request"] = per_request(timings)
     curves["machine"] = load_by_session(timings, torch.get_num_threads())
@@ -81,7 +86,7 @@ def run(cfg: Config) -> Path:
     best_cycles = replay.best_cycles() if replay else {}
     rows = timed_rows(timings, curves["mismatches"], best_cycles, by_domain=cfg.suite.name not in STREAMS)
     rows += replayed_rows
-    curves["scaling"] = scaling_curves(rows, curves.get("scaling", {}))
+    curves["scaling"] = scaling_curves([] if "auto" in curves else rows, curves.get("scaling", {}))
 
     report, file = write_report(
         cfg.runs_dir,
@@ -120,7 +125,7 @@ def drafter_manifests(cfg: Config, target: Target, pool: Pool) -> list[Manifest]
 
 def policy_manifests(cfg: Config, target: Target) -> list[Manifest]:
     """Manifests of the policies and the router that the methods use."""
-    in_methods = [name.partition("/")[2] for name in cfg.suite.methods]
+    in_methods = [name.partition("/")[2] for name in cfg.suite.all_methods]
     names = dict.fromkeys([cfg.pool.scheduler, cfg.pool.router, *cfg.suite.schedulers, *in_methods])
     folders = [find_artifact(cfg.runs_dir, target.name, "policies", name) for name in names if name not in ("", STATIC)]
     return [open_artifact(folder, "policies", target_fingerprint=target.fingerprint) for folder in folders]

@@ -13,7 +13,7 @@ from study_plan import Plan, Study
 from drafterforge.errors import ConfigError
 from drafterforge.reporting.charts import lines
 from drafterforge.reporting.markdown import markdown_table, plain
-from drafterforge.reporting.tables import ReportTable
+from drafterforge.reporting.report_table import ReportTable
 
 # Readable on white and on dark pages.
 COLOURS = {

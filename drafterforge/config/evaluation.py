@@ -8,7 +8,7 @@ from drafterforge.config.checks import require, require_at_least, require_choice
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.fields import setting
 
-SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling")
+SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling", "auto")
 METHODS = ("generalist", "expert", "retrieval", "default", "generalist+datastore", "hf_generate", "hf_prompt_lookup")
 
 
@@ -31,10 +31,11 @@ class SuiteConfig:
     """The prompts and methods of `eval`."""
 
     name: str = setting(
-        "mixed", "quick | domains | papers | mixed: a stream of all domains | ood: rephrased prompts | scaling"
+        "mixed",
+        "quick | domains | papers | mixed: a stream of all domains | ood: rephrased prompts | scaling | auto",
     )
     domains: list[str] = setting([*POOL_DOMAINS], "domains of the prompts; each needs a prompt grammar")
-    questions: str = setting("", "papers: folder, file or hub id of the question files")
+    questions: str = setting("", "papers, auto: folder, file or hub id of the question files")
     benchmarks: list[str] = setting([], "papers: names of question files; empty: all")
     num_prompts: int = setting(64, "number of requests; papers: per benchmark, turns not counted")
     conversations: float = setting(0.25, "mixed: share of requests that continue an answer of another domain")
@@ -53,18 +54,28 @@ class SuiteConfig:
     )
     max_new_tokens: int = setting(128, "length limit of an answer, in tokens")
     batch_size: int = setting(8, "requests decoded together if they are not timed")
-    temperatures: list[float] = setting([0.0, 0.5, 1.0], "scaling: temperatures to time")
-    batch_sizes: list[int] = setting([1, 2, 4, 8], "scaling: batch sizes to time")
-    context_lengths: list[int] = setting([256, 512, 1024], "scaling: context lengths to time, in tokens")
+    cell_methods: list[str] = setting(
+        ["auto", "generalist", "generalist+datastore"], "auto: methods timed in every cell, besides plain decoding"
+    )
+    cell_prompts: int = setting(24, "auto: requests timed in every cell, in groups of the batch size")
+    warm_up_prompts: int = setting(8, "auto: other requests that every method answers before a cell is timed")
+    temperatures: list[float] = setting([0.0, 0.5, 1.0], "scaling, auto: temperatures to time")
+    batch_sizes: list[int] = setting([1, 2, 4, 8], "scaling, auto: batch sizes to time")
+    context_lengths: list[int] = setting([256, 512, 1024], "scaling, auto: context lengths to time, in tokens")
     pool_sizes: list[int] = setting([1, 2, 4, 8, 16], "scaling: numbers of drafters to time, as far as available")
 
     def __post_init__(self) -> None:
         require_choice("suite.name", self.name, SUITES)
-        require_counts(self, "suite", "num_prompts max_new_tokens batch_size pool_orders")
+        require_counts(self, "suite", "num_prompts max_new_tokens batch_size pool_orders cell_prompts")
         require_at_least("suite.tuning_prompts", self.tuning_prompts, 0)
         require_at_least("suite.timed_prompts", self.timed_prompts, 0)
+        require_at_least("suite.warm_up_prompts", self.warm_up_prompts, 0)
         require_share("suite.conversations", self.conversations)
         require(bool(self.domains), "suite.domains must name a domain, such as [sql]")
+        require(
+            self.name != "auto" or ("auto" in self.methods and "auto" in self.cell_methods),
+            "suite=auto compares the method auto with others; add it to suite.methods and suite.cell_methods",
+        )
         for key, least in (("temperatures", 0), ("batch_sizes", 1), ("context_lengths", 1), ("pool_sizes", 1)):
             for value in getattr(self, key):
                 require_at_least(f"suite.{key}", value, least)
@@ -72,3 +83,8 @@ class SuiteConfig:
             self.replay or self.timed_prompts > 0,
             "suite.replay=false with suite.timed_prompts=0 measures nothing; leave one of them out",
         )
+
+    @property
+    def all_methods(self) -> list[str]:
+        """Timed methods, those of the cells of suite=auto included."""
+        return list(dict.fromkeys([*self.methods, *(self.cell_methods if self.name == "auto" else [])]))

@@ -114,7 +114,7 @@ def load_measurements(path: Path) -> list[Measurement]:
         if line["kind"] == "cycle":
             measurements[-1].answers[-1].cycles.append(Cycle(**{name: line[name] for name in CYCLE_COLUMNS}))
             continue
-        group = tuple(line[name] for name in ("source", "method", "axis", "at", "temperature", "group"))
+        group = tuple(line[name] for name in ("source", "method", "axis", "at", "temperature", "batch_size", "group"))
         if group != key or line["batch_size"] == 1:
             measurements.append(_measurement(line))
             key = group

@@ -39,7 +39,7 @@ from drafterforge.tree.grow import TreeShape
 
 INVARIANT = f"{AUTOREGRESSIVE}, invariant"
 GENERALIST, EXPERT, DEFAULT, BUNDLE = "generalist", "expert", "default", "the bundle"
-DATASTORE = "datastore"  # after a +: the datastore of the pool, or retrieval in the text if it has none
+DATASTORE = "datastore"  # the datastore of the pool, or retrieval in the text if it has none
 GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"
 EXTERNAL = {GENERATE: "HF generate", LOOKUP: f"HF prompt lookup ({LOOKUP_TOKENS})", OPENVINO: "OpenVINO GenAI"}
 STATIC = "static"
@@ -105,6 +105,8 @@ class MethodFactory:
         base, _, policy = name.partition("/")
         if base == GENERALIST:
             return self.single(self.pool.names[0], policy)
+        if base == DATASTORE:
+            return self.single(self.datastore, policy)
         if base == EXPERT:
             return self.expert(policy)
         if base in (*self.pool.names, RETRIEVAL):

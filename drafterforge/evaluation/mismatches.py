@@ -68,6 +68,7 @@ def settle_mismatches(
             pair = [Generation(request.tokens, generation.tokens) for generation in (answer, expected)]
             (mismatch,) = find_mismatches(measurement.method, target, pair[:1], pair[1:], exact)
             section = {key: getattr(measurement, key) for key in ("temperature", "axis", "at")}
+            section |= {"batch_size": len(measurement.answers)}
             mismatches.append(mismatch.as_dict() | {"prompt": info.request, **section})
     return mismatches
 
@@ -75,7 +76,7 @@ def settle_mismatches(
 def _methods_by_name(factory: MethodFactory, pool_size: int) -> dict[str, Method]:
     """pool_size: 0 for all drafters of the pool."""
     factory = factory.with_pool_size(pool_size) if pool_size else factory
-    return {method.name: method for method in factory.build([*factory.cfg.suite.methods, "default"])}
+    return {method.name: method for method in factory.build([*factory.cfg.suite.all_methods, "default"])}
 
 
 def _pool_size(measurement: Measurement) -> int:
@@ -84,4 +85,11 @@ def _pool_size(measurement: Measurement) -> int:
 
 
 def _key(measurement: Measurement, method: str) -> tuple:
-    return method, measurement.axis, measurement.at, measurement.temperature, measurement.group
+    return (
+        method,
+        measurement.axis,
+        measurement.at,
+        measurement.temperature,
+        len(measurement.answers),
+        measurement.group,
+    )

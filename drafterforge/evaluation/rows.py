@@ -101,13 +101,13 @@ def timed_rows(
     """Rows of live measurements.
 
     mismatches: the curve of the report.  best_cycles: of each request with its best static drafter, where replayed.
-    by_domain: also a row for every domain.
+    by_domain: also a row for every domain, but not on an axis.
     """
     rows: list[dict[str, Any]] = []
     for section in sections(m for m in measurements if m.source == "live"):
         domains = sorted({measurement.domain for measurement in section})
         rows += _rows(section, mismatches, best_cycles, ALL if len(domains) > 1 else domains[0], section)
-        for domain in domains if by_domain and len(domains) > 1 else ():
+        for domain in domains if by_domain and not section[0].axis and len(domains) > 1 else ():
             part = [measurement for measurement in section if measurement.domain == domain]
             rows += _rows(part, mismatches, best_cycles, domain, section)
     corrected = holm([row["wilcoxon_p"] for row in rows])
@@ -186,8 +186,9 @@ def macro_speedup(generations: Sequence[Generation], baseline: Sequence[Generati
 
 
 def is_of_section(mismatch: Mapping[str, Any], measurement: Measurement) -> bool:
-    section = measurement.axis, measurement.at, measurement.temperature
-    return (mismatch.get("axis", ""), mismatch.get("at", 0.0), mismatch.get("temperature", 0.0)) == section
+    section = measurement.axis, measurement.at, measurement.temperature, len(measurement.answers)
+    keys = {"axis": "", "at": 0.0, "temperature": 0.0, "batch_size": section[-1]}
+    return tuple(mismatch.get(key, default) for key, default in keys.items()) == section
 
 
 def as_one_answer(measurement: Measurement) -> Generation:

@@ -1,7 +1,8 @@
-"""The suite `scaling`: times requests along axes: temperature, batch size, context length and pool size."""
+"""Times requests along axes, temperature, batch size, context length and pool size, or in cells of the first three."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from drafterforge.config.progress import say
 from drafterforge.data.chat import Message, prompt_ids
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.method_factory import MethodFactory
+from drafterforge.evaluation.methods import Method
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.suites import Suite
 from drafterforge.evaluation.timing import TimingRun, time_methods
@@ -38,9 +40,7 @@ def time_along_axes(
         if count > len(requests):
             say(f"batch size {size} skipped: the suite has {len(requests)} requests; type suite.num_prompts={size}")
             continue
-        for method in methods:
-            for engine in (method.engine, *method.experts.values()):
-                engine.max_batch = max(engine.max_batch, size)
+        allow_batch(methods, size)
         measure(BATCH_SIZE, size, filled[:count], batch_size=size)
     for length in cfg.suite.context_lengths:
         longer = lengthen(suite, [requests[index] for index in indices], length)
@@ -51,6 +51,40 @@ def time_along_axes(
         if size <= len(factory.pool.names):
             measure(POOL_SIZE, size, indices, factory.with_pool_size(size).build(["default"]))
     return measurements, all_requests
+
+
+def time_cells(
+    suite: Suite, factory: MethodFactory, requests: Sequence[Request]
+) -> tuple[list[Measurement], list[Request]]:
+    """Measurements at every temperature, batch size and context length, and the requests followed by longer ones.
+
+    A method has a new engine in every cell, which keeps what it learns there; the requests of a cell do not repeat.
+    """
+    cfg, all_requests, measurements = suite.cfg, list(requests), []
+    needed = cfg.suite.warm_up_prompts + cfg.suite.cell_prompts
+    for length in cfg.suite.context_lengths:
+        start = len(all_requests)
+        all_requests += lengthen(suite, requests[:needed], length)
+        timed = range(start + cfg.suite.warm_up_prompts, len(all_requests))
+        for temperature, size in itertools.product(cfg.suite.temperatures, cfg.suite.batch_sizes):
+            if not (count := len(timed) // size * size):
+                if len(all_requests) > start:  # the context fits
+                    say(f"batch size {size} skipped: a cell has {len(timed)} requests to time; see suite.cell_prompts")
+                continue
+            methods = factory.build(cfg.suite.cell_methods)
+            allow_batch(methods, size)
+            run = TimingRun(
+                cfg.suite.max_new_tokens, cfg.seed, size, temperature, CONTEXT, length, tuple(range(start, timed.start))
+            )
+            measurements += time_methods(run, methods, all_requests, timed[:count], suite.cache)
+    return measurements, all_requests
+
+
+def allow_batch(methods: Sequence[Method], size: int) -> None:
+    """Let every engine decode `size` requests together."""
+    for method in methods:
+        for engine in (method.engine, *method.experts.values()):
+            engine.max_batch = max(engine.max_batch, size)
 
 
 def lengthen(suite: Suite, requests: Sequence[Request], length: int) -> list[Request]:

@@ -13,7 +13,7 @@ from drafterforge.config.hints import target_flags
 from drafterforge.config.names import domain_of, parse_hybrid
 from drafterforge.config.progress import say
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation.method_factory import DEFAULT, EXPERT, EXTERNAL, GENERALIST, OPENVINO
+from drafterforge.evaluation.method_factory import DATASTORE, DEFAULT, EXPERT, EXTERNAL, GENERALIST, OPENVINO
 from drafterforge.evaluation.methods import AUTOREGRESSIVE
 from drafterforge.evaluation.other_engines import require_openvino
 from drafterforge.evaluation.requests import Request
@@ -25,17 +25,8 @@ from drafterforge.selectors import names as selector_names
 def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -> None:
     """Refuse unknown method names.  drafters: of the pool; None: not loaded yet, so that names are not checked."""
     selectors = [name for name in selector_names() if name not in ("static", "oracle")]
-    candidates = [
-        AUTOREGRESSIVE,
-        AUTO,
-        GENERALIST,
-        EXPERT,
-        DEFAULT,
-        RETRIEVAL,
-        *EXTERNAL,
-        *selectors,
-        *(drafters or ()),
-    ]
+    ours = [AUTOREGRESSIVE, AUTO, GENERALIST, EXPERT, DEFAULT, RETRIEVAL, DATASTORE]
+    candidates = [*ours, *EXTERNAL, *selectors, *(drafters or ())]
     for name in names:
         base, slash, policy = name.partition("/")
         bare = base in (AUTOREGRESSIVE, AUTO, *EXTERNAL) or parse_hybrid(base)
@@ -54,7 +45,7 @@ def check_suite(cfg: EvaluateConfig) -> None:
         raise ConfigError("suite=papers needs question files; type suite.questions=FOLDER, with *.jsonl in it")
     check_selector(cfg.pool, target_flags(cfg))
     check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name, target_flags(cfg))
-    check_methods(cfg.suite.methods)
+    check_methods(cfg.suite.all_methods)
     if OPENVINO in cfg.suite.methods:
         require_openvino(cfg.suite.openvino)
     for name in cfg.suite.selectors:

@@ -32,6 +32,8 @@ class Suite:
     cache: ResumeCache
 
     def requests(self) -> list[Request]:
+        if self.cfg.suite.name == "auto":
+            return self._alternating()
         if self.cfg.suite.name in STREAMS:
             return self._stream(self.cfg.suite.num_prompts, self.cfg.seed)
         return self._turns() if self.cfg.suite.name == "papers" else self._by_domain()
@@ -68,6 +70,13 @@ class Suite:
                 progress.advance(len(prompts))
         return answers
 
+    def _alternating(self) -> list[Request]:
+        """The questions, or rephrased held-out prompts if there are none, with domains in random order."""
+        suite = self.cfg.suite
+        requests = self._turns() if suite.questions else self._stream(suite.num_prompts, self.cfg.seed)
+        random.Random(self.cfg.seed).shuffle(requests)
+        return requests
+
     def _by_domain(self) -> list[Request]:
         """As many prompts of each domain, interleaved."""
         count = self.cfg.suite.num_prompts
@@ -101,14 +110,16 @@ class Suite:
 
     def _turn(self, question: Question, replies: Sequence[str]) -> Request | None:
         """The question's next turn; None, with a printed line, if it exceeds the target's context."""
-        tokens = prompt_ids(self.target.tokenizer, turn_messages(question, replies))
+        messages = turn_messages(question, replies)
+        tokens = prompt_ids(self.target.tokenizer, messages)
         if len(tokens) >= self.target.max_positions:
             say(
                 f"turn {len(replies) + 1} of {question.id} skipped: its prompt has {len(tokens)} tokens, this target "
                 f"reads at most {self.target.max_positions - 1}"
             )
             return None
-        return Request(tokens, question.column, question=question.id, turn=len(replies), expert=question.domain)
+        source = {"question": question.id, "turn": len(replies), "expert": question.domain}
+        return Request(tokens, question.column, **source, messages=messages)
 
     def _stream(self, count: int, seed: int) -> list[Request]:
         """Held-out prompts of all domains in seeded random order; some continue a conversation of another domain."""
@@ -123,29 +134,30 @@ class Suite:
         opening_requests = [Request(prompt_ids(tokenizer, messages), name) for name, messages in openings]
         replies = self.answers(opening_requests, "answering the openings of conversations", f"openings-{seed}")
         single = conversations[num_conversations:count]
-        requests = [Request(prompt_ids(tokenizer, messages), name) for name, messages in single]
+        requests = [Request(prompt_ids(tokenizer, messages), name, messages=messages) for name, messages in single]
         for (before, messages), reply in zip(openings, replies, strict=True):
             candidates = conversations[count + num_conversations :] + conversations
             name, following = next((n, m) for n, m in candidates if n != before)
             conversations.remove((name, following))
             turns = [*messages, {"role": "assistant", "content": reply.text}, *following]
-            requests.append(Request(prompt_ids(tokenizer, turns), name, before))
+            requests.append(Request(prompt_ids(tokenizer, turns), name, before, messages=turns))
         rng.shuffle(requests)
         return requests
 
     def _rephrased(self, prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
-        """The prompts; for suite=ood rephrased, each in the next kind of rephrasing."""
-        if self.cfg.suite.name != "ood":
+        """The prompts; for suite=ood and suite=auto rephrased, each in the next kind of rephrasing."""
+        if self.cfg.suite.name not in ("ood", "auto"):
             return list(prompts)
         by_kind = [rephrase_prompts(prompts, kind, "test", seed) for kind in kinds()]
         return [by_kind[index % len(by_kind)][index] for index in range(len(prompts))]
 
 
 def with_limit(cfg: EvaluateConfig) -> EvaluateConfig:
-    """The configuration with at most `limit` prompts of each domain or benchmark."""
+    """The configuration with at most `limit` prompts of each domain or benchmark, and as many to warm up a cell."""
     if not cfg.limit:
         return cfg
-    if cfg.suite.name == "papers":
+    cfg = replace(cfg, suite=replace(cfg.suite, warm_up_prompts=min(cfg.suite.warm_up_prompts, cfg.limit)))
+    if cfg.suite.name == "papers" or (cfg.suite.name == "auto" and cfg.suite.questions):
         return replace(cfg, suite=replace(cfg.suite, num_prompts=min(cfg.suite.num_prompts, cfg.limit)))
     suite, maximum = cfg.suite, cfg.limit * len(cfg.suite.domains)
     counts = {name: min(getattr(suite, name), maximum) for name in ("num_prompts", "timed_prompts", "tuning_prompts")}

@@ -39,15 +39,18 @@ class TimingRun:
     temperature: float = 0.0
     axis: str = ""  # the quantity that is varied
     at: float = 0.0  # its value
+    warm_up: tuple[int, ...] = ()  # indices of requests that every method answers first
 
     @property
     def part(self) -> str:
         """Name of its parts in the resume cache."""
-        return f"timed-{self.axis.replace(' ', '-')}-{self.at:g}" if self.axis else "timed"
+        axis = self.axis.replace(" ", "-")
+        return f"timed-{axis}-{self.at:g}-{self.temperature:g}-{self.batch_size}" if axis else "timed"
 
     @property
     def title(self) -> str:
-        return f"timing, {self.axis} {self.at:g}" if self.axis else "timing"
+        more = f", temperature {self.temperature:g}, batch {self.batch_size}" if self.warm_up else ""
+        return f"timing, {self.axis} {self.at:g}{more}" if self.axis else "timing"
 
 
 def generate_in_turns(
@@ -82,6 +85,11 @@ def time_methods(
         nonlocal is_warm
         batch = [requests[index] for index in group]
         if not is_warm:
+            for start in range(0, len(run.warm_up), run.batch_size):
+                indices = run.warm_up[start : start + run.batch_size]
+                draws = [samplings(run.temperature, run.seed + index, 1)[0] for index in indices]
+                for method in methods:
+                    decode(method, [requests[index] for index in indices], run.max_new_tokens, draws)
             warm_up(methods, batch, samplings(run.temperature, run.seed, len(batch)))
             is_warm = True
         draws = [samplings(run.temperature, run.seed + index, 1)[0] for index in group]

@@ -26,7 +26,8 @@ from drafterforge.reporting.reader import (
     rows_of,
     text,
 )
-from drafterforge.reporting.tables import format_interval, format_number
+from drafterforge.reporting.report_table import format_number
+from drafterforge.reporting.tables import format_interval
 from drafterforge.reporting.verdict import lossless_faults
 
 MAT_TOLERANCE = 0.01  # relative decrease of MAT that near ties may cause

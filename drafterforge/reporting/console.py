@@ -11,8 +11,10 @@ from rich.table import Table
 
 from drafterforge.config.progress import say, table_console
 from drafterforge.evaluation.rows import ALL
+from drafterforge.reporting.auto_tables import auto_sentences, auto_tables
 from drafterforge.reporting.noise import noise_of
 from drafterforge.reporting.reader import overall_rows
+from drafterforge.reporting.report_table import ReportTable
 from drafterforge.reporting.tables import names_trees
 from drafterforge.reporting.verdict import summarize
 from drafterforge.schedulers.actions import TREE_LEGEND
@@ -34,12 +36,15 @@ def print_report(report: dict[str, Any], pool_selector: str) -> None:
     _matrix(report, console)
     _selectors(report, pool_selector, console)
     _live(report, console)
+    for part in auto_tables(report):
+        if part.cells:
+            console.print(_printed(part))
     _live_against_replay(report)
 
 
 def print_verdict(report: Mapping[str, Any]) -> None:
     """Print what to run, and signs that the times are noisy."""
-    for line in summarize(report).sentences[:1]:
+    for line in summarize(report).sentences[: 1 + len(auto_sentences(report))]:
         print(line)
     print_noise(report)
 
@@ -98,9 +103,18 @@ def _live(report: dict[str, Any], console: Console) -> None:
     if single:
         console.print(_timed(single, "live, one request at a time, methods alternating"))
     _by_domain(report, console)
-    for axis in dict.fromkeys(row["axis"] for row in scaled):
+    for axis in dict.fromkeys(row["axis"] for row in scaled if "auto" not in report["curves"]):
         points = [row | {"domain": f"{row['at']:g}"} for row in scaled if row["axis"] == axis]
         console.print(_timed(points, f"live, by {axis}", axis))
+
+
+def _printed(part: ReportTable) -> Table:
+    table = titled(part.title, part.note)
+    for index, heading in enumerate(part.headings):
+        table.add_column(heading, justify="left" if index < part.name_columns else "right")
+    for cells in part.cells:
+        table.add_row(*cells)
+    return table
 
 
 def _timed(rows: list[dict[str, Any]], title: str, axis: str = "") -> Table:

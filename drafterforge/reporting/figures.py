@@ -22,7 +22,7 @@ from drafterforge.reporting.reader import (
     rows_of,
     text,
 )
-from drafterforge.reporting.tables import ReportTable
+from drafterforge.reporting.report_table import ReportTable
 
 Report = Mapping[str, Any]
 MAX_ROWS = 40  # of a figure

@@ -8,7 +8,8 @@ from html import escape
 from typing import Any
 
 from drafterforge.reporting.figures import figures_of
-from drafterforge.reporting.tables import ReportTable, tables_of
+from drafterforge.reporting.report_table import ReportTable
+from drafterforge.reporting.tables import tables_of
 from drafterforge.reporting.verdict import byline_of, conditions_of, heading_of, summarize
 
 MARKS = {"lossless": "✅", "lossy": "❌", "differs": "⚠️", "unsettled": "⚠️", "unchecked": "⚠️"}

@@ -7,7 +7,8 @@ from html import escape
 from typing import Any
 
 from drafterforge.reporting.figures import Figure, figures_of
-from drafterforge.reporting.tables import ReportTable, tables_of
+from drafterforge.reporting.report_table import ReportTable
+from drafterforge.reporting.tables import tables_of
 from drafterforge.reporting.verdict import Summary, byline_of, conditions_of, heading_of, summarize
 
 # A mistake in escaping could neither load nor run anything.

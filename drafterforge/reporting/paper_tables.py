@@ -16,7 +16,7 @@ from drafterforge.reporting.markdown import markdown_table, plain
 from drafterforge.reporting.paper_evidence import GENERALIST, STATIC, Evidence, MeasuredRow, Report, gather
 from drafterforge.reporting.paper_forms import BEST_ALONE, FIGURES, FORMS, GENERALIST_ALONE, RESPS_COLUMNS, Form, Line
 from drafterforge.reporting.published import PublishedTable, published
-from drafterforge.reporting.tables import ReportTable, format_number
+from drafterforge.reporting.report_table import ReportTable, format_number
 
 MEAN = "mean"
 SIZES = (1, 2, 4, 8)  # pool sizes, if no report has any

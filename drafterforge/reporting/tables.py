@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from drafterforge.reporting.auto_tables import auto_tables
 from drafterforge.reporting.noise import WIDE, is_wide
 from drafterforge.reporting.reader import (
     count,
@@ -20,39 +20,10 @@ from drafterforge.reporting.reader import (
     rows_of,
     text,
 )
+from drafterforge.reporting.report_table import ReportTable, format_number
 from drafterforge.schedulers.actions import TREE_LEGEND
 
-MAX_ROWS = 200  # of a table; report.json has all rows
 TREE_NAME = re.compile(r"\b\d+/\d+/\d+\b")  # see `schedulers.actions.describe`
-
-
-@dataclass(frozen=True)
-class ReportTable:
-    """Headings and cells; columns of names come first, then columns of numbers."""
-
-    title: str
-    headings: list[str]
-    cells: list[list[str]]
-    name_columns: int = 1
-    note: str = ""
-    flagged: list[int] = field(default_factory=list)  # indices of rows with mismatches
-
-    @staticmethod
-    def trimmed(
-        title: str,
-        headings: Sequence[str],
-        cells: Sequence[list[str]],
-        name_columns: int = 1,
-        note: str = "",
-        flagged: Sequence[int] = (),
-    ) -> ReportTable:
-        """A table of at most `MAX_ROWS` rows without empty columns."""
-        filled = [column for column in range(len(headings)) if not column or any(row[column] for row in cells)]
-        num_names = sum(column < name_columns for column in filled)
-        if len(cells) > MAX_ROWS:
-            note += f" The first {MAX_ROWS} of {len(cells):,} rows; report.json has all of them."
-        rows = [[row[column] for column in filled] for row in cells[:MAX_ROWS]]
-        return ReportTable(title, [headings[column] for column in filled], rows, num_names, note.strip(), list(flagged))
 
 
 def names_trees(names: Iterable[str]) -> bool:
@@ -63,6 +34,7 @@ def names_trees(names: Iterable[str]) -> bool:
 def tables_of(report: Mapping[str, Any]) -> list[ReportTable]:
     """All tables for which the report has rows."""
     tables = (
+        *auto_tables(report),
         _timed(report),
         _selectors(report),
         _schedules(report),
@@ -73,12 +45,6 @@ def tables_of(report: Mapping[str, Any]) -> list[ReportTable]:
     return [table for table in tables if table.cells]
 
 
-def format_number(value: Any, form: str = ".2f", unit: str = "") -> str:
-    """A number with its unit; empty if the value is no number."""
-    figure = number(value)
-    return "" if figure is None else f"{figure:{form}}{unit}"
-
-
 def format_interval(row: Mapping[str, Any]) -> str:
     """The 95 % interval of the speed-up; empty if there is none."""
     bounds = interval(row)
@@ -86,7 +52,9 @@ def format_interval(row: Mapping[str, Any]) -> str:
 
 
 def _timed(report: Mapping[str, Any]) -> ReportTable:
-    return _timed_rows("Timed", [row for row in overall_rows(report) if is_live(row)])
+    in_cells = bool(mapping(curves_of(report).get("auto")))  # a table of its own shows rows on an axis
+    rows = [row for row in overall_rows(report) if is_live(row) and not (in_cells and row.get("axis"))]
+    return _timed_rows("Timed", rows)
 
 
 def _timed_parts(report: Mapping[str, Any]) -> ReportTable:

@@ -11,6 +11,7 @@ from scipy.stats import wilcoxon
 from drafterforge.evaluation.lossless import NEAR_TIE
 from drafterforge.evaluation.rows import MIN_PAIRS
 from drafterforge.evaluation.statistics import holm
+from drafterforge.reporting.auto_tables import auto_sentences
 from drafterforge.reporting.noise import join_names, noise_of
 from drafterforge.reporting.reader import (
     count,
@@ -38,6 +39,7 @@ TITLES = {
     "ood": "Evaluation on rephrased prompts of",
     "papers": "Evaluation on the papers' benchmarks of",
     "scaling": "Scaling of",
+    "auto": "Evaluation of the default on",
 }
 
 
@@ -82,7 +84,7 @@ def _stands(report: Mapping[str, Any], mismatch: Mapping[str, Any]) -> bool:
 
 def summarize(report: Mapping[str, Any]) -> Summary:
     state, headline, details = _lossless(report)
-    sentences = [*_fastest(report), *_replayed(report), *_schedules(report)]
+    sentences = [*auto_sentences(report), *_fastest(report), *_replayed(report), *_schedules(report)]
     return Summary(state, headline, details, sentences, noise_of(report))
 
 

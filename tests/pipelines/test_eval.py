@@ -305,3 +305,53 @@ MISTAKES = {
 def test_mistakes_are_one_line(pool, wanted):
     assert wanted in pool(*DOMAINS, *FEW, *MISTAKES[wanted].split()).one_line()
     assert "tiny/reports/domains" not in pool.finished()
+
+
+AUTO = (
+    "eval", "suite=auto", "experiment=smoke", "suite.domains=[sql,math]", "suite.num_prompts=8",
+    "suite.timed_prompts=4",
+)  # fmt: skip
+CELLS = (
+    "suite.temperatures=[0.0,1.0]", "suite.batch_sizes=[1,2,64]", "suite.context_lengths=[300,5000]",
+    "suite.cell_prompts=4", "suite.warm_up_prompts=2",
+)  # fmt: skip
+
+
+def test_the_default_is_compared_by_domain_and_in_every_cell(pool):
+    done = pool(*AUTO, *CELLS)
+    assert done.code == 0, done.err
+    assert "batch size 64 skipped" in done.err and "context length 5000 skipped" in done.err
+    assert "Worst domain of the default" in done.out and "Worst cell of the default" in done.out
+    report = report_of(pool, "auto")
+    domains, cells = report["curves"]["auto"]["domains"], report["curves"]["auto"]["cells"]
+    assert [(row["domain"], row["num_prompts"]) for row in domains] == [("all", 4), ("math", 2), ("sql", 2)]
+    places = [(row["temperature"], row["batch_size"], row["context"]) for row in cells]
+    assert places == [(0.0, 1, 300), (0.0, 2, 300), (1.0, 1, 300), (1.0, 2, 300)]
+    live = [row for row in report["rows"] if row["source"] == "live"]
+    assert all(row["mismatches"] == 0 for row in live)
+    for row in [*domains, *cells]:
+        assert row["best"] != "auto" and row["over_best"] <= row["over_plain"]
+    for cell in cells:
+        assert cell["num_prompts"] == 4 and cell["warm_up_prompts"] == 2
+        keys = {"method": "auto", "temperature": cell["temperature"], "batch_size": cell["batch_size"], "at": 300}
+        (row,) = [row for row in live if keys.items() <= row.items()]
+        assert row["speedup"] == cell["over_plain"]
+    entries = load_measurements(pool.artifact("reports", "auto") / FILE)
+    asked = {info.request for entry in entries if entry.axis for info in entry.requests}
+    assert len(asked) == 4 and min(asked) == 8 + 2  # those that warmed the engines are not timed
+    assert len({info.prompt_tokens for entry in entries if entry.axis for info in entry.requests}) > 1
+    page = (pool.artifact("reports", "auto") / "report.html").read_text()
+    assert "Default on a stream, by domain" in page and "Default in every cell" in page
+
+
+def test_the_default_is_compared_on_questions_in_mixed_order(pool):
+    folder = pool.folder / "bench"
+    folder.mkdir()
+    for name in ("gsm8k", "mt_bench"):
+        lines = [json.dumps({"question_id": n, "category": "c", "turns": [f"{n} and {n}?"]}) for n in range(4)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    none = ("suite.temperatures=[]", "limit=3")
+    done = pool(*AUTO, f"suite.questions={folder}", *none)
+    assert done.code == 0, done.err
+    curve = report_of(pool, "auto")["curves"]["auto"]
+    assert [row["domain"] for row in curve["domains"]] == ["all", "gsm8k", "mt_bench"] and curve["cells"] == []

@@ -1,0 +1,55 @@
+"""Compares `auto`, what decodes if no drafter is named, with the best fixed method and with plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from drafterforge.assembly.defaults import AUTO
+from drafterforge.evaluation.measurements import Measurement
+from drafterforge.evaluation.method_factory import INVARIANT
+from drafterforge.evaluation.methods import AUTOREGRESSIVE
+from drafterforge.evaluation.rows import ALL, as_one_answer, sections, timed_pairs, tokens_per_s
+from drafterforge.evaluation.statistics import bootstrap_ratio, totals_ratio
+from drafterforge.runtime.batch import Generation
+
+
+def compare_auto(measurements: Sequence[Measurement], warm_up_prompts: int) -> dict[str, list[dict[str, Any]]]:
+    """The curve `auto`: ratios on the stream, over all domains and by domain, and in every cell.
+
+    warm_up_prompts: answered by each method before a cell was timed.
+    """
+    domains, cells = [], []
+    for section in sections(measurements):
+        first, by_domain = section[0], {ALL: section}
+        if first.axis:
+            cell = {"temperature": first.temperature, "batch_size": len(first.answers), "context": first.at}
+            cells.append(cell | {"warm_up_prompts": warm_up_prompts} | ratios(section))
+            continue
+        for measurement in section:
+            by_domain.setdefault(measurement.domain, []).append(measurement)
+        parts = by_domain if len(by_domain) > 2 else {first.domain: section}
+        domains += [
+            {"domain": name} | ratios(parts[name]) for name in sorted(parts, key=lambda name: (name != ALL, name))
+        ]
+    return {"domains": domains, "cells": cells}
+
+
+def ratios(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """Tokens/s of `auto` over those of the best other method, chosen in hindsight, and over plain decoding.
+
+    Plain decoding can be the best other method; in invariant numerics it counts in the numerics that are faster.
+    """
+    by_method: dict[str, list[Generation]] = {}
+    for measurement in sorted(measurements, key=lambda measurement: measurement.group):
+        if measurement.method != INVARIANT and not measurement.external:
+            by_method.setdefault(measurement.method, []).append(as_one_answer(measurement))
+    answers = by_method.pop(AUTO)
+    best = max(by_method, key=lambda name: tokens_per_s(by_method[name]))
+    num_prompts = sum(len(measurement.answers) for measurement in measurements if measurement.method == AUTO)
+    figures: dict[str, Any] = {"num_prompts": num_prompts, "best": best}
+    for key, name in (("over_best", best), ("over_plain", AUTOREGRESSIVE)):
+        pairs = timed_pairs(answers, by_method[name])
+        figures[key] = round(totals_ratio(pairs), 4)
+        figures[f"{key}_ci95"] = [round(bound, 4) for bound in bootstrap_ratio(pairs)] if len(pairs) > 1 else None
+    return figures

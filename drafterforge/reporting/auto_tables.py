@@ -1,0 +1,74 @@
+"""Tables and sentences of `suite=auto`: `auto` against the best fixed method and plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from drafterforge.reporting.reader import count, curves_of, mapping, number, numbers, records, text
+from drafterforge.reporting.report_table import ReportTable, format_number
+
+NOTE = (
+    "auto: what generate and serve use if no drafter is named. The best fixed method is the fastest other method of "
+    "the row, plain decoding included; because it is chosen in hindsight, a ratio slightly under 1 can be chance."
+)
+
+
+def auto_tables(report: Mapping[str, Any]) -> list[ReportTable]:
+    """`auto` by domain of the stream, and in every cell."""
+    curve = mapping(curves_of(report).get("auto"))
+    domains, cells = records(curve.get("domains")), records(curve.get("cells"))
+    ratios = ["prompts", "best fixed method", "auto over best", "95 %", "auto over plain", "95 %"]
+    warm_up = max((count(cell.get("warm_up_prompts")) for cell in cells), default=0)
+    return [
+        ReportTable.trimmed(
+            "Default on a stream, by domain",
+            ["domain", *ratios],
+            [[text(row.get("domain")), *_ratios(row)] for row in domains],
+            note=f"{NOTE} Greedy, one prompt at a time; the prompts of the domains alternate.",
+        ),
+        ReportTable.trimmed(
+            "Default in every cell",
+            ["temperature", "batch", "context", *ratios],
+            [[format_number(row.get(key), "g") for key in AXES] + _ratios(row) for row in cells],
+            note=f"{NOTE} Each method keeps its engine within a cell, which answers {warm_up} other prompts first.",
+        ),
+    ]
+
+
+AXES = ("temperature", "batch_size", "context")
+
+
+def auto_sentences(report: Mapping[str, Any]) -> list[str]:
+    """The worst domain and the worst cell, one sentence each."""
+    curve = mapping(curves_of(report).get("auto"))
+    sentences = []
+    for title, rows in (("domain", records(curve.get("domains"))), ("cell", records(curve.get("cells")))):
+        rows = [row for row in rows if number(row.get("over_best")) and row.get("domain") != "all"]
+        if not rows:
+            continue
+        worst = min(rows, key=lambda row: number(row["over_best"]) or 0)
+        where = text(worst.get("domain")) or "temperature {}, batch {}, context {}".format(
+            *(format_number(worst.get(key), "g") for key in AXES)
+        )
+        _, best, over_best, best_interval, over_plain, plain_interval = _ratios(worst)
+        sentences.append(
+            f"Worst {title} of the default: {where}, {over_best} the speed of “{best}”{_bounds(best_interval)}, "
+            f"{over_plain} that of plain decoding{_bounds(plain_interval)}."
+        )
+    return sentences
+
+
+def _ratios(row: Mapping[str, Any]) -> list[str]:
+    cells = [format_number(row.get("num_prompts"), ".0f"), text(row.get("best"))]
+    for key in ("over_best", "over_plain"):
+        bounds = numbers(row.get(f"{key}_ci95"))
+        cells += [
+            format_number(row.get(key), ".2f", "x"),
+            f"{bounds[0]:.2f}-{bounds[1]:.2f}" if len(bounds) == 2 else "",
+        ]
+    return cells
+
+
+def _bounds(interval: str) -> str:
+    return f" (95 % interval {interval})" if interval else ""
