@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from drafterforge.assembly.bundles import is_name, named_bundle_dir
+from drafterforge.artifacts.bundles import is_name, named_bundle_dir
 from drafterforge.assembly.packing import make_bundle
 from drafterforge.bundle.archive import pack
 from drafterforge.bundle.hub import is_hub_id, push

@@ -7,12 +7,16 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from drafterforge.artifacts.bundles import find_bundle
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.config.catalogue import SHORTHANDS
 from drafterforge.config.drafter import NO_PARENT
 from drafterforge.config.hints import command_for, command_for_answers, target_flags
+from drafterforge.config.names import parts_of
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError
+
+NO_FILES = ("auto", "pool", "retrieval")  # values of `drafter=` of generate and serve that name no artifact
 
 
 def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
@@ -26,6 +30,13 @@ def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
             if not Path(value).expanduser().exists():
                 short = next((word for word, long in SHORTHANDS.items() if long == key), key)
                 raise ArtifactError(f"{short}={value}: there is no such file or folder")
+        elif kind == "bundles":
+            find_bundle(value, cfg.target.folder_name, cfg.runs_dir, target_flags(cfg))
+        elif kind == "decoders":
+            for name in [] if value in NO_FILES or Path(value).expanduser().exists() else parts_of([value]):
+                if name not in NO_FILES:
+                    hint = command_for(name) + target_flags(cfg)
+                    find_artifact(cfg.runs_dir, cfg.target.folder_name, "drafters", name, hint=hint)
         elif value not in NO_PARENT:
             hint = command_for_answers(cfg, value, key) if kind == "answers" else command_for(value)
             hint += target_flags(cfg)

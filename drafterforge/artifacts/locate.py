@@ -7,6 +7,7 @@ from pathlib import Path
 
 from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.artifacts.manifest import MANIFEST
+from drafterforge.config.catalogue import did_you_mean
 from drafterforge.errors import ArtifactError
 
 
@@ -50,6 +51,8 @@ def find_artifact(runs_dir: Path | str, target: str, kind: str, name_or_path: st
     names = list_artifacts(runs_dir, target, kind)
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     available = f"available: {', '.join(names[:MAX_NAMES])}{more}" if names else "there are none yet"
-    suggestion = f"; type `{hint}`" if hint else ("; type one of these names, or a path" if names else "")
+    close = did_you_mean(text, names)
+    command = f"{' If not, ' if close else '; '}type `{hint}`"
+    suggestion = command if hint else ("; type one of these names, or a path" if names and not close else "")
     missing = f"{kind} named {text!r}" if is_name else f"{kind} at {text!r}"
-    raise ArtifactError(f"no {missing} for target {target!r} in {runs_dir} ({available}){suggestion}")
+    raise ArtifactError(f"no {missing} for target {target!r} in {runs_dir} ({available}){close}{suggestion}")

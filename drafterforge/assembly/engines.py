@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from drafterforge.artifacts.bundles import find_bundle
 from drafterforge.artifacts.locate import find_artifact
-from drafterforge.assembly.bundles import find_bundle, locate, open_bundle
+from drafterforge.assembly.bundles import locate, open_bundle
 from drafterforge.assembly.defaults import AUTO, default_drafter
 from drafterforge.assembly.pools import (
     build_pool,

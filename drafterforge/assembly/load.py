@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 from pathlib import Path
 
-from drafterforge.assembly.bundles import find_bundle, is_name, locate, open_bundle
+from drafterforge.artifacts.bundles import find_bundle, is_name
+from drafterforge.assembly.bundles import locate, open_bundle
 from drafterforge.assembly.defaults import AUTO
 from drafterforge.assembly.engines import POOL, auto_engine, build_engine, check_engine
 from drafterforge.assembly.runs import RunsFolder

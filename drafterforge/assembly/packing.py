@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from drafterforge.artifacts.bundles import is_name
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.assembly.bundles import is_name, open_bundle, tokenizer_sha256
+from drafterforge.assembly.bundles import open_bundle, tokenizer_sha256
 from drafterforge.assembly.engines import POOL, check_names
 from drafterforge.assembly.pools import build_pool, check_selector, pool_names, suggest_faster_pool
 from drafterforge.assembly.runs import RunsFolder

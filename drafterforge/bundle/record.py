@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge import __version__
+from drafterforge.artifacts.bundles import BUNDLE
 from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.artifacts.manifest import canonical_json, plain_json
 from drafterforge.config.names import parts_of
@@ -20,7 +21,6 @@ from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.schedulers.actions import MOST_CANDIDATES
 from drafterforge.tree.grow import TreeShape
 
-BUNDLE = "bundle.json"
 SCHEMA_VERSION = 1  # incremented when older code would misread a record
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # version -> content of the next version
 WEIGHTS = ".safetensors"

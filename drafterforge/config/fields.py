@@ -13,7 +13,8 @@ Value = TypeVar("Value")
 def setting(default: Value, help_text: str, *, input: str = "", repr: bool = True) -> Value:
     """A key with its default value, which is copied if it is a list or dict, and its help text.
 
-    input: "path" for a file or folder that must exist, or a kind of artifact for the name or folder of one.
+    input: "path" for a file or folder that must exist, or a kind of artifact for the name or folder of one;
+    "decoders" for a drafter to decode with, which may be a hybrid, `retrieval` or the folder of a small language model.
     """
     metadata = {"help": help_text, "input": input}
     if isinstance(default, list | dict):

@@ -20,10 +20,14 @@ class GenerateConfig:
     pool: PoolConfig = section(PoolConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
     drafter: str = setting(
-        "auto", "name or folder of a drafter | pool | retrieval | folder of a small LM | auto: the fastest; empty: none"
+        "auto",
+        "name or folder of a drafter | pool | retrieval | folder of a small LM | auto: the fastest; empty: none",
+        input="decoders",
     )
     bundle: str = setting(
-        "", "name, folder, .tar or hub id of a bundle; drafter= then names one of its drafters, auto: its pool"
+        "",
+        "name, folder, .tar or hub id of a bundle; drafter= then names one of its drafters, auto: its pool",
+        input="bundles",
     )
     prompt: str = setting("", "prompt, used verbatim; empty: read from standard input")
     max_new_tokens: int = setting(256, "length limit of the answer, in tokens")
@@ -42,6 +46,11 @@ class GenerateConfig:
         require_sampling(self)
         require_choice("colour", self.colour, ("auto", "always", "never"))
 
+    @property
+    def unread_inputs(self) -> tuple[str, ...]:
+        """Inputs that need not be there: a bundle has drafters of its own."""
+        return ("drafter",) if self.bundle else ()
+
 
 @dataclass(frozen=True)
 class ServeConfig:
@@ -50,9 +59,13 @@ class ServeConfig:
     target: TargetConfig = section(TargetConfig)
     pool: PoolConfig = section(PoolConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
-    bundle: str = setting("", "name, folder, .tar or hub id of a bundle; empty: use target= and drafter=")
+    bundle: str = setting(
+        "", "name, folder, .tar or hub id of a bundle; empty: use target= and drafter=", input="bundles"
+    )
     drafter: str = setting(
-        "auto", "name or folder of a drafter | pool | retrieval | folder of a small LM | auto: the fastest; empty: none"
+        "auto",
+        "name or folder of a drafter | pool | retrieval | folder of a small LM | auto: the fastest; empty: none",
+        input="decoders",
     )
     host: str = setting("127.0.0.1", "address to listen at; 0.0.0.0: all addresses of this machine")
     port: int = setting(8000, "port to listen at; 0: any free port")
@@ -84,3 +97,8 @@ class ServeConfig:
             f"max_choices must be <= max_batch + max_waiting = {self.max_batch} + {self.max_waiting}, got "
             f"{self.max_choices}; type max_choices={capacity}",
         )
+
+    @property
+    def unread_inputs(self) -> tuple[str, ...]:
+        """Inputs that need not be there: a bundle has drafters of its own."""
+        return ("drafter",) if self.bundle else ()

@@ -8,17 +8,11 @@ from pathlib import Path
 
 import torch
 
+from drafterforge.artifacts.bundles import find_bundle, named_bundle_dir
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.assembly.bundles import (
-    check_bundle,
-    drafter_source,
-    find_bundle,
-    locate,
-    named_bundle_dir,
-    target_hint,
-)
+from drafterforge.assembly.bundles import check_bundle, drafter_source, locate, target_hint
 from drafterforge.assembly.runs import kind_of
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.config.bundle import ExportConfig

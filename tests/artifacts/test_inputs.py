@@ -28,6 +28,9 @@ MISTAKES = {
     "type `val_answers=[a,b] for several artifacts`": [*TRAIN, "val_answers='a,b'"],
     "no drafters named 'none'": ["train-policy", "drafter=none"],
     "no drafters named 'no'": ["calibrate", "drafter=no"],
+    "did you mean sql? If not, type": ["generate", "prompt=x", "drafter=sqll+store"],
+    "no drafters named 'nobody'": ["serve", "drafter=nobody"],
+    "no bundle named 'nobody' for target": ["serve", "bundle=nobody"],
     "no drafters at './nowhere'": [*TRAIN, "drafter.init=./nowhere"],
     "temperature must be >= 0, got -1": ["generate", "prompt=x", "temperature=-1"],
     "top_p must be in (0, 1], got 0": ["generate", "prompt=x", "top_p=0"],
@@ -59,5 +62,8 @@ def test_what_is_there_passes(tmp_path):
     row = COMMANDS["train-drafter"]
     typed = ["domain=sql", "data=jsonl", f"path={tmp_path}", "drafter=lora"]  # of the shipped generalist
     check_inputs(load_config(row.name, row.config, typed))
+    generate = COMMANDS["generate"]
+    for drafter in ("auto", "pool", "", "retrieval", "general+retrieval", "general+store", str(tmp_path)):
+        check_inputs(load_config(generate.name, generate.config, ["prompt=x", f"drafter={drafter}"]))
     router = COMMANDS["train-policy"]  # which reads no drafter
     check_inputs(load_config(router.name, router.config, ["policy=router", "drafter=none"]))
