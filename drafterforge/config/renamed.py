@@ -7,6 +7,7 @@ from typing import Any
 
 RENAMED = {
     "pool.every": "pool.read_interval",
+    "traces.told_top_k": "traces.score_top_k",
     "policy.every": "policy.hold_cycles",
     "policy.train_every": "policy.train_hold_cycles",
 }

@@ -35,12 +35,12 @@ class TracesConfig:
     num_train: int = setting(200, "answers to train policies on, from tasks that no drafter was trained on")
     num_test: int = setting(80, "answers to measure policies on, from further tasks")
     max_new_tokens: int = setting(128, "length limit of an answer, in tokens")
-    told_top_k: int = setting(4, "top_k of the trees whose candidate scores are recorded, for policy=ltd")
+    score_top_k: int = setting(4, "top_k of the trees whose candidate scores are recorded, for policy=ltd")
     batch_size: int = setting(8, "answers decoded together")
     shard_size: int = setting(16, "answers per resumable shard")
 
     def __post_init__(self) -> None:
-        require_counts(self, "traces", "num_train num_test max_new_tokens told_top_k batch_size shard_size")
+        require_counts(self, "traces", "num_train num_test max_new_tokens score_top_k batch_size shard_size")
         require_at_least("traces.max_new_tokens", self.max_new_tokens, 2)
         require(bool(self.domains), "traces.domains must name a domain, such as [sql]")
 

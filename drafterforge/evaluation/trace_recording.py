@@ -40,11 +40,11 @@ class SplitPrompt(NamedTuple):
 def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]:
     """The configured traces artifact, recorded if there is none."""
     names = cfg.traces.drafters or [cfg.drafter]
-    top_ks = tuple(sorted({*cfg.grid.top_ks, cfg.traces.told_top_k}))
+    top_ks = tuple(sorted({*cfg.grid.top_ks, cfg.traces.score_top_k}))
     folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in names]
     parents = [drafter_manifest(folder, target) for folder in folders]
     path = artifact_dir(cfg.runs_dir, target.name, "traces", cfg.traces.name or cfg.drafter)
-    spec = reusable_spec(path, TraceSpec(tuple(names), top_ks, max(cfg.grid.depths), cfg.traces.told_top_k))
+    spec = reusable_spec(path, TraceSpec(tuple(names), top_ks, max(cfg.grid.depths), cfg.traces.score_top_k))
     settings = {
         "traces": to_dict(cfg.traces),
         "recorded": spec.as_dict(),
