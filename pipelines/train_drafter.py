@@ -19,11 +19,11 @@ from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafters.base import TrainingJob
 from drafterforge.drafters.registry import trained_kind
-from drafterforge.evaluation.drafter_comparison import compare_with_references, fastest_setting, split_sizes
+from drafterforge.evaluation.drafter_comparison import compare_with_references, split_sizes
 from drafterforge.evaluation.held_out import decode_held_out
 from drafterforge.reporting.artifact import write_report
 from drafterforge.reporting.console import print_table
-from drafterforge.reporting.drafter_verdict import drafter_verdict
+from drafterforge.reporting.drafter_verdict import drafter_verdict, fastest_drafter
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.best_checkpoint import BestCheckpoint
 from drafterforge.training.initialisation import choose_init
@@ -59,12 +59,14 @@ def run(cfg: Config) -> Path:
     )
     print_table(report, table_console())
     print(split_sizes(cfg, answers, rows[0]["num_prompts"]))
+    fastest = path.name
     if references:
         comparison = report | {"suite": f"{path.name} and what it could replace"}
         comparison |= {"rows": references.rows, "curves": references.curves}
         print_table(comparison, table_console())
         print(drafter_verdict(comparison, path.name))
-    typed = f"drafter={fastest_setting(references, path.name)}{target_flags(cfg)}"
+        fastest = fastest_drafter(comparison)
+    typed = f"drafter={fastest}{target_flags(cfg)}"
     print(f'wrote {path}; next: drafterforge generate {typed} prompt="..."')
     return path
 

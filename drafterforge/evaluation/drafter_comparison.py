@@ -14,7 +14,7 @@ from drafterforge.assembly.pools import GENERAL, build_pool, retrieval_for
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.commands import EvaluateConfig, QuickstartConfig, TrainDrafterConfig
 from drafterforge.config.evaluation import SuiteConfig
-from drafterforge.config.names import JOINT, domain_of
+from drafterforge.config.names import JOINT
 from drafterforge.config.pool import PoolConfig
 from drafterforge.data.answering import user_turns
 from drafterforge.data.chat import prompt_ids
@@ -126,14 +126,6 @@ def compare_with_references(
     config = comparison_config(cfg, pool, [*references, name, *hybrids], cfg.eval.max_new_tokens)
     with TemporaryDirectory() as folder:
         return compare_methods(config, target, requests, Path(folder))
-
-
-def fastest_setting(comparison: DrafterComparison | None, name: str) -> str:
-    """The fastest value of `drafter=` that uses the trained drafter: its name, or its hybrid's."""
-    rows = [] if comparison is None else comparison.rows
-    speeds = {row["method"].removesuffix(" alone"): row["tokens_per_s"] for row in rows}
-    settings = [setting for setting in speeds if domain_of(setting) == name]
-    return max(settings, key=speeds.__getitem__, default=name)
 
 
 def references_of(runs: RunsFolder, name: str) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drafterforge.config.names import parse_hybrid
 from drafterforge.evaluation.statistics import bootstrap_ratio
 from drafterforge.reporting.reader import curves_of, mapping, number, numbers, rows_of, text
 
 Report = Mapping[str, Any]
+PLAIN = "autoregressive"  # method of plain decoding
 MIN_PROMPTS = 4  # of a verdict; an interval over fewer says nothing
 
 
@@ -34,15 +36,26 @@ def drafter_verdict(report: Report, trained: str) -> str:
     if len(pairs) < MIN_PROMPTS:
         few = f"{len(pairs)} prompt{'s are' if len(pairs) > 1 else ' is'} too few for a verdict"
         return f"`{trained}` is not shown to draft better than `{name}`: {figures}, but {few}; test more prompts"
+    fastest = fastest_drafter(report)
+    advice = f"the fastest row is {'' if fastest else 'plain decoding: '}drafter={fastest}"
     low, high = bootstrap_ratio(pairs)
     figures += f" (95 % interval {low:.2f}-{high:.2f}, {len(pairs)} prompts)"
     if low > 1:
-        return f"`{trained}` drafts better than `{name}`: {figures}; use it: drafter={trained}"
+        return f"`{trained}` drafts better than `{name}`: {figures}; {advice}"
     if high < 1:
-        return f"`{trained}` drafts worse than `{name}`: {figures}; keep drafter={name}"
-    return (
-        f"`{trained}` is not shown to draft better than `{name}`: {figures}; keep drafter={name}, or test more prompts"
-    )
+        return f"`{trained}` drafts worse than `{name}`: {figures}; {advice}"
+    return f"`{trained}` is not shown to draft better than `{name}`: {figures}; {advice}; test more prompts to be sure"
+
+
+def fastest_drafter(report: Report) -> str:
+    """The value of `drafter=` of the report's fastest row; empty for plain decoding."""
+    speeds = {}
+    for row in rows_of(report):
+        method = text(row.get("method"))
+        name = method.removesuffix(" alone")
+        if name != method or parse_hybrid(name) or method == PLAIN:
+            speeds[name if method != PLAIN else ""] = number(row.get("tokens_per_s")) or 0.0
+    return max(speeds, key=speeds.__getitem__, default="")
 
 
 def cycles_of(report: Report, method: str) -> Sequence[tuple[float, float]]:

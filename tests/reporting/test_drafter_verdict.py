@@ -23,17 +23,20 @@ def test_a_better_drafter_is_recommended_with_its_interval():
     assert said.startswith(
         "`mine` drafts better than `general`: 2.73 tokens per cycle against 2.00, 1.36x (95 % interval "
     )
-    assert said.endswith("6 prompts); use it: drafter=mine")
+    assert said.endswith("6 prompts); the fastest row is drafter=mine")
 
 
 def test_a_worse_drafter_is_not():
     said = drafter_verdict(report_of([40] * 6, [30] * 6), "mine")
-    assert said.startswith("`mine` drafts worse than `general`: 1.50") and said.endswith("keep drafter=general")
+    assert said.startswith("`mine` drafts worse than `general`: 1.50") and said.endswith(
+        "the fastest row is drafter=mine"
+    )
 
 
 def test_what_is_not_shown_to_be_better_is_said_so():
     said = drafter_verdict(report_of([20, 45, 20, 45], [30] * 4), "mine")
-    assert said.startswith("`mine` is not shown to draft better than `general`: ") and "keep drafter=general" in said
+    assert said.startswith("`mine` is not shown to draft better than `general`: ")
+    assert said.endswith("the fastest row is drafter=mine; test more prompts to be sure")
     assert "95 % interval" in said
 
 
@@ -41,6 +44,14 @@ def test_what_is_not_shown_to_be_better_is_said_so():
 def test_few_prompts_give_figures_but_no_verdict(cycles, count):
     said = drafter_verdict(report_of(cycles, [30] * len(cycles)), "mine")
     assert f"x, but {count} too few for a verdict; test more prompts" in said and "interval" not in said
+
+
+def test_the_fastest_row_is_recommended():
+    report = report_of([20, 24, 20, 24, 20, 24], [30] * 6)
+    report["rows"].append(live_row("general+store", 3.0, [2.0, 4.0], mat=2.0))
+    assert drafter_verdict(report, "mine").endswith("the fastest row is drafter=general+store")
+    report["rows"][0]["tokens_per_s"] = 1e6
+    assert drafter_verdict(report, "mine").endswith("the fastest row is plain decoding: drafter=")
 
 
 def test_the_verdict_has_the_figures_of_the_table():
