@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import glob
-import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -14,7 +15,9 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import check_bundle, locate
 from drafterforge.bundle.card import summary
 from drafterforge.bundle.record import BUNDLE, BundleRecord
+from drafterforge.config.catalogue import flat
 from drafterforge.config.commands import InspectConfig
+from drafterforge.config.hints import plain_value
 from drafterforge.config.progress import say, table_console
 from drafterforge.errors import ConfigError
 
@@ -36,6 +39,8 @@ def run(cfg: Config) -> Manifest | BundleRecord:
         title_justify="left",
         show_header=False,
     )
+    table.add_column()
+    table.add_column(overflow="fold")  # cut no value
     table.add_row("target", f"{manifest.target} ({manifest.target_fingerprint})")
     table.add_row("created", f"{manifest.created} by drafterforge {manifest.drafterforge_version}")
     for parent in manifest.parents:
@@ -44,10 +49,15 @@ def run(cfg: Config) -> Manifest | BundleRecord:
         table.add_row("trained further from", f"{origin['kind']} {origin['name']} ({origin['sha256'][:12]})")
     for name, file in manifest.files.items():
         table.add_row(name, f"{file['bytes']:,} bytes")
-    table.add_row("figures", json.dumps(manifest.metrics, indent=1))
-    table.add_row("settings", json.dumps(manifest.config, indent=1))
+    table.add_row("figures", _lines(manifest.metrics))
+    table.add_row("settings", _lines(manifest.config))
     table_console().print(table)
     return manifest
+
+
+def _lines(values: Mapping[str, Any]) -> str:
+    """Nested values as `key=value`, one a line."""
+    return "\n".join(f"{key}={plain_value(value)}" for key, value in flat(values, "", {}).items())
 
 
 def find_by_name(cfg: Config) -> Path | None:
