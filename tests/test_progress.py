@@ -94,6 +94,7 @@ def test_a_bar_inside_a_bar_is_drawn_below_it(terminal):
 
 def test_a_log_gets_dated_lines_even_while_a_step_hangs(log_file, monkeypatch):
     monkeypatch.setattr(progress, "LINE_S", 0.05)
+    monkeypatch.setattr(progress, "FIRST_LINE_S", 0.05)
     with progress.bar("training", 10, completed=4) as bar:
         bar.advance(1, status="loss 2.5")
         deadline = time.perf_counter() + 5

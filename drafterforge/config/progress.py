@@ -1,4 +1,4 @@
-"""Progress of long steps: a bar with rate and time left on a terminal, otherwise a dated line per minute."""
+"""Progress of long steps: a bar with rate and time left on a terminal, otherwise dated lines."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 TABLE_WIDTH = 120  # columns of tables in a file or pipe, where rich assumes 80 and truncates
 LINE_S = 60.0  # between two lines of a log
+FIRST_LINE_S = 10.0  # from the beginning of a step to its first line
 WINDOW_S, WINDOW_UPDATES = 60.0, 4  # the rate is measured over this time or number of updates, whichever is longer
 console = Console(stderr=True, highlight=False)
 _open: list[Progress] = []  # the display being drawn, if any
@@ -113,19 +114,21 @@ def bar(title: str, total: int, completed: int = 0) -> Iterator[Bar]:
             stack.callback(_open.clear)
         line = Bar(_open[0], title, total, completed)
         if not console.is_terminal:
-            stack.enter_context(call_periodically(LINE_S, lambda: log(line.line())))
+            stack.enter_context(call_periodically(LINE_S, lambda: log(line.line()), FIRST_LINE_S))
         yield line
         line.finish()
 
 
 @contextmanager
-def call_periodically(seconds: float, act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` at this interval from another thread until the block ends."""
+def call_periodically(seconds: float, act: Callable[[], None], first_s: float) -> Iterator[None]:
+    """Call `act` after `first_s` and then at this interval, from another thread, until the block ends."""
     ended = threading.Event()
 
     def repeat() -> None:
-        while not ended.wait(seconds):
+        wait_s = first_s
+        while not ended.wait(wait_s):
             act()
+            wait_s = seconds
 
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()

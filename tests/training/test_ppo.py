@@ -383,7 +383,8 @@ def test_ctrl_c_is_raised_and_still_works_afterwards(tmp_path):
 
 @pytest.mark.slow
 def test_progress_is_all_that_is_printed(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("drafterforge.config.progress.LINE_S", 0.005)
+    for name in ("LINE_S", "FIRST_LINE_S"):
+        monkeypatch.setattr(f"drafterforge.config.progress.{name}", 0.005)
     module = module_of(Bandit(), replace(QUICK, total_cycles=1_000))
     fit_ppo(module, tmp_path / "quiet", 0, progress=False)
     assert capfd.readouterr() == ("", "")
