@@ -225,7 +225,7 @@ MISTAKES = {
     ),
     "missing value": ([*TRAIN, "seed=???"], "seed needs a value"),
     "missing file": ([*TRAIN, "data=jsonl"], "data=jsonl needs a file: type path=FILE.jsonl"),
-    "file without jsonl": ([*TRAIN, "path=x.jsonl"], "for a file of prompts type data=jsonl path=FILE.jsonl"),
+    "file without jsonl": ([*TRAIN, "path=x.jsonl"], "if it holds prompts, add data=jsonl"),
     "syntax": ([*TRAIN, "trainer.betas=[0.9"], "trainer.betas=[0.9 cannot be read"),
     "sweep": ([*TRAIN, "trainer.lr=1,2"], "trainer.lr takes one value"),
     "interpolation": ([*TRAIN, "trainer.lr=${nothing}"], "trainer.lr: Interpolation key"),

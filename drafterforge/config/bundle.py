@@ -18,7 +18,10 @@ class ExportConfig:
     target: TargetConfig = section(TargetConfig)
     pool: PoolConfig = section(PoolConfig, "contents of the bundle, and how its engine decodes")
     runtime: RuntimeConfig = section(RuntimeConfig, "of the bundle's engine; null: the default of each device")
-    bundle: str = setting("main", "name or folder of the bundle; format=sglang|vllm also reads a .tar or a hub id")
+    bundle: str = setting(
+        "main",
+        "name or folder of the bundle; without it, `main`; format=sglang|vllm also reads a .tar or a hub id",
+    )
     format: str = setting(
         "bundle", "bundle: a folder | tar: one reproducible file | sglang | vllm: drafters for these servers"
     )

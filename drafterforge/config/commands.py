@@ -27,7 +27,7 @@ class PrepareDataConfig:
     target: TargetConfig = section(TargetConfig)
     domain: DomainConfig = section(DomainConfig)
     data: DataConfig = section(DataConfig)
-    name: str = setting("", "name of the answers; empty: the domain's")
+    name: str = setting("", "name of what the command writes; empty: the domain's")
     runs_dir: str = setting("runs", "folder where artifacts are looked up and written")
     seed: int = setting(0, "random seed of prompts, sampling and training")
     overwrite: bool = setting(False, "replace an artifact that was made with other settings")

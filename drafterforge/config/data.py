@@ -67,7 +67,7 @@ class DataConfig:
             require(not self.path or self.source == "grammar", f"path= is not read by data={self.source}")
             require(
                 not self.path or self.path.endswith((".yaml", ".yml")),
-                "path= of data=grammar is a grammar, FILE.yaml; for a file of prompts type data=jsonl path=FILE.jsonl",
+                f"path={self.path} is read as a grammar (FILE.yaml); if it holds prompts, add data=jsonl",
             )
             for key in ("licences", "domain_names"):
                 require(

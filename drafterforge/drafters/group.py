@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafters.judging import Judgement, Truth
 from drafterforge.drafters.proposer import JudgedProposer, PromptReader
+from drafterforge.errors import ConfigError
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence
@@ -72,11 +73,11 @@ class DrafterGroup(ABC):
 
     def guesses(self, member: int, rows: list[int]) -> Tensor:
         """Logits of one drafter for the token after the roots of some rows, [B', W]; only of scheduled kinds."""
-        raise NotImplementedError(f"{type(self).__name__} does not support schedulers")
+        raise ConfigError("this kind of drafter drafts without a scheduler; leave pool.scheduler= out")
 
     def remove(self, member: int) -> None:
         """Drop one of several drafters and its state."""
-        raise NotImplementedError(f"{type(self).__name__} has one drafter only")
+        raise ConfigError("a group of one drafter is removed as a whole")
 
 
 class SoloGroup(DrafterGroup):

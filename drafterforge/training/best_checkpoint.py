@@ -104,9 +104,9 @@ class BestCheckpoint(Callback):
         trainer.save_checkpoint(self.last_path)
         self.saved_step = trainer.global_step
 
-    def summary(self, chain: int) -> str:
-        """What training reached.  chain: how many tokens a validation drafts."""
-        where = f"on validation (chain of {chain})"
+    def summary(self, chain: int, num_prompts: int) -> str:
+        """What training reached.  chain: how many tokens a validation drafts, for each of `num_prompts` prompts."""
+        where = f"on validation ({num_prompts} prompts, chain of {chain})"
         first, *later = self.curve
         if first["step"] > 0:
             return f"accept length {self.best_score:.2f} {where}"

@@ -334,9 +334,9 @@ def test_training_that_betters_nothing_ends_with_the_weights_it_started_from(tmp
     assert [point["step"] for point in checkpoint.curve] == [0, 2, 4, 6]  # the start again is no better
     assert (checkpoint.best_step, checkpoint.best_score) == (0, 2.0)
     assert equal(run.weights(), run.start)
-    assert checkpoint.summary(7) == (
+    assert checkpoint.summary(7, 12) == (
         "training did not improve on the weights it started from, which were kept: accept length 2.00 at best against "
-        "2.00 at the start, on validation (chain of 7)"
+        "2.00 at the start, on validation (12 prompts, chain of 7)"
     )
     again = run()  # had stopped already
     assert (again.curve, again.best_step, accept_lengths) == (checkpoint.curve, 0, [9.0])
@@ -349,14 +349,14 @@ def test_training_that_betters_the_start_is_kept(tmp_path, accept_lengths):
     checkpoint = run()
     assert (checkpoint.best_step, checkpoint.best_score) == (2, 2.5)
     assert not equal(run.weights(), run.start)
-    assert checkpoint.summary(7) == "accept length 2.50 on validation (chain of 7), 2.00 at the start"
+    assert checkpoint.summary(7, 12) == "accept length 2.50 on validation (12 prompts, chain of 7), 2.00 at the start"
 
 
 def test_a_new_drafter_is_not_compared_with_its_start(tmp_path, accept_lengths):
     accept_lengths[:] = [1.5, 1.25]
     checkpoint = Run(tmp_path, replace(SHORT, max_steps=4, val_every=2))()
     assert [point["step"] for point in checkpoint.curve] == [2, 4] and checkpoint.best_step == 2
-    assert checkpoint.summary(7) == "accept length 1.50 on validation (chain of 7)"
+    assert checkpoint.summary(7, 12) == "accept length 1.50 on validation (12 prompts, chain of 7)"
 
 
 @pytest.mark.slow

@@ -70,7 +70,8 @@ def train(job: TrainingJob) -> TrainedDrafter:
     def save(folder: Path) -> None:
         drafter.save(folder, job.target.tokenizer)
 
-    return TrainedDrafter(save, distilled.summary(job.trainer.validated_steps), metrics, distilled.curve)
+    num_val = len(job.answers.rows("val", job.answers_domain))
+    return TrainedDrafter(save, distilled.summary(job.trainer.validated_steps, num_val), metrics, distilled.curve)
 
 
 def start_drafter(job: TrainingJob) -> CausalLMDrafter:

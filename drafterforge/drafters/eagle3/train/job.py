@@ -70,7 +70,8 @@ def train(job: TrainingJob) -> TrainedDrafter:
         "draft_vocab_coverage": round(coverage(emitted, drafter.token_ids.cpu()), 4),
     }
     depth = sum(key.startswith("val/accuracy_") for key in distilled.curve[-1])
-    return TrainedDrafter(save, distilled.summary(depth), metrics, distilled.curve)
+    num_val = len(job.answers.rows("val", job.answers_domain))
+    return TrainedDrafter(save, distilled.summary(depth, num_val), metrics, distilled.curve)
 
 
 def start_drafter(job: TrainingJob) -> Eagle3Drafter:
