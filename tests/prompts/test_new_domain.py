@@ -89,7 +89,7 @@ def test_the_path_of_a_grammar_can_be_typed(grammar_file):
 
 
 def test_a_path_that_is_no_grammar_is_refused(grammar_file):
-    with pytest.raises(ConfigError, match=r"type data=jsonl path=FILE\.jsonl"):
+    with pytest.raises(ConfigError, match="if it holds prompts, add data=jsonl"):
         DataConfig(path="prompts.jsonl")
     with pytest.raises(ConfigError, match="mixes several"):
         load_prompts(DataConfig(path=str(grammar_file)), DomainConfig(name="general", weights={"sql": 1.0}), 0)
