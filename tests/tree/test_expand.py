@@ -40,8 +40,8 @@ class Whims:
     least=st.sampled_from([None, -1.0, -3.0, -9.0]),
 )
 def test_native_and_torch_draft_the_same_trees(seed, batch, width, shape, ties, named, least):
-    if ties:  # sums of more levels tie but for their rounding, which differs
-        shape = (shape[0], min(shape[1], 2), shape[2])
+    if ties:  # sums over levels tie but for their rounding, which differs between parents (seed 7039)
+        shape = (shape[0], 1, shape[2])
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*size: int) -> torch.Tensor:
