@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.assembly.engines import engine_by_worth
 from drafterforge.assembly.runs import open_for_decoding
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
@@ -40,6 +41,7 @@ from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 
+BY_WORTH = "as drafter=auto"  # drafts where it pays
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
@@ -74,12 +76,15 @@ def main(arguments: list[str] | None = None) -> int:
             return alone
         drafter = open_for_decoding(folder, target)
         hybrids = {f"eagle3+{name}": (HybridDrafter(drafter, r), "hybrid") for name, r in retrievals.items()}
-        return {"eagle3": (drafter, "eagle3"), **hybrids, **alone}
+        best = list(hybrids)[-1]
+        return {"eagle3": (drafter, "eagle3"), **hybrids, **alone, f"{best}, {BY_WORTH}": hybrids[best]}
 
     def engine(target: Target, name: str | None) -> Engine:
         if name is None:
             return Engine(target, numerics=numerics, max_batch=args.max_batch)
         drafter, kind = drafters(target)[name]
+        if name.endswith(BY_WORTH):
+            return engine_by_worth(target, "hybrid", drafter, numerics, args.max_batch)
         shape = default_shape(target.device, target.dtype, kind)
         return Engine(target, drafter, shape, numerics=numerics, max_batch=args.max_batch)
 

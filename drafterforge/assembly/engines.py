@@ -19,16 +19,21 @@ from drafterforge.assembly.pools import (
 from drafterforge.assembly.runs import POLICY_COMMAND, ROUTER_COMMAND, RunsFolder, locate_drafter
 from drafterforge.bundle.record import read_record
 from drafterforge.config.hints import target_flags
-from drafterforge.config.names import parts_of
+from drafterforge.config.names import parse_hybrid, parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.serving import GenerateConfig, ServeConfig
+from drafterforge.drafters.base import Drafter
 from drafterforge.errors import ConfigError
 from drafterforge.runtime.engine import Engine, kind_name
-from drafterforge.runtime.shapes import choose_shape
+from drafterforge.runtime.numerics import choose_numerics
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.shapes import choose_shape, default_shape
+from drafterforge.runtime.verify_costs import verify_costs
+from drafterforge.runtime.worth import Worth
 from drafterforge.selectors import check_options
-from drafterforge.targets.load import load_target, target_name
+from drafterforge.targets.load import Target, load_target, target_name
 
 POOL = "pool"  # value of `drafter=` for a pool of the target's drafters
 
@@ -53,9 +58,22 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
 
 
 def auto_engine(runs: RunsFolder, runtime: RuntimeConfig, max_batch: int = 8) -> tuple[Engine, str]:
-    """The engine that `drafter=auto` stands for, and the name of its drafter; the name is empty for plain decoding."""
-    drafter = default_drafter(runs)
-    return build_engine(runs, drafter, PoolConfig(), runtime, max_batch), drafter
+    """The engine that `drafter=auto` stands for, and the name of its drafter; the name is empty for plain decoding.
+
+    A hybrid drafts only when and as much as `runtime.worth` finds faster, unless `runtime` fixes the shape of trees.
+    """
+    name, target = default_drafter(runs), runs.target
+    if parse_hybrid(name) is None or (runtime.num_tokens, runtime.depth, runtime.top_k) != (None, None, None):
+        return build_engine(runs, name, PoolConfig(), runtime, max_batch), name
+    return engine_by_worth(target, name, open_single_drafter(name, runs), runtime.numerics, max_batch), name
+
+
+def engine_by_worth(target: Target, name: str, drafter: Drafter, numerics: str, max_batch: int) -> Engine:
+    """An engine that decides in every cycle whether and how much a hybrid drafts."""
+    shape = default_shape(target.device, target.dtype, drafter.kind)
+    worth = Worth(verify_costs(target, choose_numerics(numerics, target) == "invariant"))
+    pool = Pool({name: drafter}, "static", shapes={name: shape}, worth=worth)
+    return Engine(target, pool, shape, max_batch, numerics)
 
 
 def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig, flags: str = "") -> None:

@@ -20,6 +20,7 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.config.drafter import DrafterConfig
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.group import DrafterGroup, SoloGroup
+from drafterforge.drafters.limits import DraftLimits
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.kernels.linear import has_matrix_unit
@@ -226,5 +227,15 @@ class IndexedDrafting(ABC):
         """A new index without rows."""
 
     @abstractmethod
-    def draft(self, evidence: Sequence[Evidence], root: Tensor, shape: TreeShape, draft: DraftRows) -> Tree:
-        """Trees below the roots [B].  evidence: of each row, from the index.  draft: drafts without the index."""
+    def draft(
+        self,
+        evidence: Sequence[Evidence],
+        root: Tensor,
+        shape: TreeShape,
+        draft: DraftRows,
+        limits: DraftLimits | None = None,
+    ) -> Tree:
+        """Trees below the roots [B].
+
+        evidence: of each row, from the index.  draft: drafts without the index.  limits: None: the drafter's own.
+        """

@@ -23,6 +23,7 @@ class CycleRecord:
     root: Tensor  # last committed token of each row, [B]
     limits: Sequence[int]  # largest useful depth of each row
     shape: TreeShape  # that the caller asks for
+    temperatures: Sequence[float] = ()  # of each row
 
     bounds: TreeShape | None = None  # plan: elementwise maximum of the rows' shapes
     shapes: Sequence[TreeShape] = ()  # plan: of each row's tree; draft: the final one if a scheduler stopped early

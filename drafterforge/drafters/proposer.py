@@ -63,6 +63,9 @@ class Proposer(ABC):
     def refresh(self, record: CycleRecord) -> None:
         """Update the state with the committed tokens."""
 
+    def observe(self, record: CycleRecord) -> None:  # noqa: B027  most proposers do not learn
+        """Learn from a finished cycle and the seconds of its steps."""
+
 
 class SoloProposer(Proposer):
     """A proposer with one drafter."""

@@ -234,11 +234,14 @@ class Batch:
     def cycle(self, shape: TreeShape) -> list[Row]:
         """Draft, verify and commit for every row; removes and returns the rows that ended."""
         limits = [row.rule.room - 1 for row in self.rows]  # tokens of deeper levels would be cut off
-        record, marks = CycleRecord(self.root, limits, shape), [self.mark()]
+        temperatures = [row.sampling.temperature for row in self.rows]
+        record, marks = CycleRecord(self.root, limits, shape, temperatures), [self.mark()]
         for step in (self.plan, self.draft, self.verify, self.commit, self.refresh):
             step(record)
             marks.append(self.mark())
         self.charge(record, marks)
+        if self.proposer is not None:
+            self.proposer.observe(record)
         self._add_statistics(record)
         return self._leave()
 

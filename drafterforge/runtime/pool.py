@@ -10,6 +10,7 @@ from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.registry import kind_of
 from drafterforge.errors import ConfigError
 from drafterforge.router.router import Router
+from drafterforge.runtime.worth import Worth
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.selectors import advised
 from drafterforge.selectors import selector as build_selector
@@ -31,6 +32,7 @@ class Pool:
         shapes: Mapping[str, TreeShape] | None = None,
         scheduler: Scheduler | None = None,
         router: Router | None = None,
+        worth: Worth | None = None,
         **options: object,
     ) -> None:
         """selector: a name, with its options, or a function (names, levels of each drafter) -> selector.
@@ -39,14 +41,15 @@ class Pool:
         reads only when it drafts.  details: also evaluate log-probabilities and total variation, which no selector
         needs.  shapes: trees of drafters that do not draft the engine's.  scheduler: chooses the trees of EAGLE-3
         drafters without a shape of their own, cycle by cycle.  router: advises the selector when a request starts;
-        learners then begin with rounds of its advice.
+        learners then begin with rounds of its advice.  worth: decides when hybrids draft and how large their trees
+        become; None: every cycle, with the drafters' own limits.
         """
         if not drafters:
             raise ConfigError("a pool needs at least one drafter, got none")
         if read_interval < 1:
             raise ConfigError(f"read_interval must be >= 1 cycles, got {read_interval}")
         self.drafters, self.read_interval, self.details = dict(drafters), read_interval, details
-        self.shapes, self.scheduler, self.router = dict(shapes or {}), scheduler, router
+        self.shapes, self.scheduler, self.router, self.worth = dict(shapes or {}), scheduler, router, worth
         if unknown := sorted(self.shapes.keys() - self.drafters.keys()):
             raise ConfigError(f"shapes names {', '.join(unknown)}; the pool has {', '.join(self.drafters)}")
         if unknown := sorted(options.keys() & {"levels", "depth"}):

@@ -8,6 +8,7 @@ Axes: B rows (sequences), P pool candidates (level order), T tree nodes (root fi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +45,7 @@ class Tree:
     tokens: Tensor  # [B, T] target ids; the root first
     parents: Tensor  # [B, T] index of the parent; the root's is itself
     levels: Tensor  # [B, T] 0 for the root and for padding
+    expected: Sequence[float] | None = None  # tokens that each row is expected to accept beyond its root, if known
 
 
 def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -71,7 +73,7 @@ def cut_tree(
 def root_only(root: Tensor) -> Tree:
     """Trees of the roots [B] alone."""
     zero = torch.zeros(root.numel(), 1, dtype=torch.long, device=root.device)
-    return Tree(root[:, None], zero, zero)
+    return Tree(root[:, None], zero, zero, [0.0] * root.numel())
 
 
 def ancestor_mask(parents: Tensor, depth: int) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ class RetrievalEvidence(NamedTuple):
     trust: float  # weight of the drafter's distribution, in units of `Evidence.doubt`
     min_probability: float  # of a node, all its ancestors accepted too; less likely nodes are left out
     top_k: int  # most tokens that retrieval proposes below one node
+    prices: Sequence[float] = ()  # see `likeliest`
 
     def of(self, rows: Sequence[int]) -> RetrievalEvidence:
         """The evidence of some rows."""
@@ -69,11 +71,11 @@ def merge_trees(
     root: [B].  tokens, scores, parents: [B, P], see `cut_tree`.  Trees of fewer nodes are padded.
     """
     rows = zip(tokens.tolist(), scores.tolist(), parents.tolist(), retrieval.evidence, strict=True)
-    _, trust, min_probability, top_k = retrieval
+    _, trust, min_probability, top_k, prices = retrieval
     return as_tree(
         root,
         [
-            likeliest(evidence, num_tokens, top_k, min_probability, DrafterCandidates(*candidates), trust)
+            likeliest(evidence, num_tokens, top_k, min_probability, DrafterCandidates(*candidates), trust, prices)
             for *candidates, evidence in rows
         ],
     )
@@ -86,8 +88,12 @@ def likeliest(
     min_probability: float = 0.0,
     candidates: DrafterCandidates = NO_CANDIDATES,
     trust: float = 1.0,
+    prices: Sequence[float] = (),
 ) -> Nodes:
     """The likeliest num_tokens - 1 nodes below a root whose probability is at least `min_probability`.
+
+    prices: of trees of k nodes, by k, in accepted tokens; of the likeliest k nodes those are kept whose probabilities
+    exceed their price the most.  Empty: nodes cost nothing.
 
     A token below a node has probability w / (W + d): w is the weight of the occurrences that continue with it, W the
     weight of all occurrences, d the doubt.  Where the drafter has candidates it is (w + t d q) / (W + t d), with the
@@ -116,10 +122,18 @@ def likeliest(
         likely, level, _, token, above, candidate, occurrences = heappop(frontier)
         reached, parent = -likely, len(nodes)
         nodes.append((level, above, token, reached))
+    if prices:
+        worth = [probability - price for probability, price in zip(_sums(nodes), prices, strict=False)]
+        nodes = nodes[: max(range(len(worth)), key=worth.__getitem__)]
     order = sorted(range(len(nodes)), key=lambda node: nodes[node][0])
     index = {-1: 0} | {node: number for number, node in enumerate(order, start=1)}
     levels, parents, tokens, likely = zip(*(nodes[node] for node in order), strict=True) if nodes else ((),) * 4
     return Nodes(list(tokens), [index[node] for node in parents], list(levels), list(likely))
+
+
+def _sums(nodes: Sequence[tuple[int, int, int, float]]) -> list[float]:
+    """Summed probability of the first k nodes, by k."""
+    return list(accumulate((node[3] for node in nodes), initial=0.0))
 
 
 def _split(occurrences: Sequence[tuple[float, list[int]]], level: int) -> tuple[dict[int, float], dict[int, list]]:
@@ -149,7 +163,8 @@ def as_tree(root: Tensor, rows: Sequence[Nodes]) -> Tree:
         )
         for token, row in zip(root.tolist(), rows, strict=True)
     ]
-    return Tree(*(torch.tensor(part, device=root.device) for part in zip(*parts, strict=True)))
+    tensors = (torch.tensor(part, device=root.device) for part in zip(*parts, strict=True))
+    return Tree(*tensors, expected=[sum(row.probabilities) for row in rows])
 
 
 def join_trees(parts: Sequence[tuple[Sequence[int], Tree]], batch: int) -> Tree:
@@ -160,7 +175,13 @@ def join_trees(parts: Sequence[tuple[Sequence[int], Tree]], batch: int) -> Tree:
     device = parts[0][1].tokens.device
     tokens, levels = (torch.zeros(batch, size, dtype=torch.long, device=device) for _ in range(2))
     parents = torch.arange(size, device=device).repeat(batch, 1)
+    expected: list[float] | None = [0.0] * batch
     for rows, tree in parts:
         count = tree.tokens.shape[1]
+        if tree.expected is None:
+            expected = None
+        elif expected is not None:
+            for row, tokens_expected in zip(rows, tree.expected, strict=True):
+                expected[row] = tokens_expected
         tokens[rows, :count], parents[rows, :count], levels[rows, :count] = tree.tokens, tree.parents, tree.levels
-    return Tree(tokens, parents, levels)
+    return Tree(tokens, parents, levels, expected)

@@ -47,7 +47,8 @@ def test_a_datastore_decodes_alone_on_a_cpu_and_nothing_where_there_is_nothing(e
 
 def test_the_default_engine_has_the_default_drafter(runs):
     engine, name = auto_engine(folder(runs), RuntimeConfig(), max_batch=3)
-    assert name == "general+store" and engine.drafter.kind == "hybrid" and engine.max_batch == 3
+    assert name == "general+store" and engine.drafter.names == [name] and engine.max_batch == 3
+    assert engine.drafter.worth is not None
 
 
 def test_a_pool_takes_experts_that_bettered_their_generalist_and_says_whom_it_leaves_out(runs, capsys):

@@ -14,7 +14,8 @@ from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.stack import StackedGroup
 from drafterforge.drafters.hybrid.model import HybridDrafter
-from drafterforge.drafters.hybrid.propose import HybridDrafting, ReachGrowth
+from drafterforge.drafters.hybrid.propose import HybridDrafting, LimitedGrowth
+from drafterforge.drafters.limits import FixedLimits
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.batch import Batch
@@ -75,7 +76,7 @@ def test_unlikely_nodes_are_not_verified(target, eagle):
 
 
 def test_a_level_is_drafted_while_its_parents_are_likely():
-    reading = ReachGrowth(TreeShape(9, 5, 2), 0.3, torch.tensor([1.0, 1.0, 0.3]))
+    reading = LimitedGrowth(TreeShape(9, 5, 2), FixedLimits(0.0, 0.3, 1.0), torch.tensor([1.0, 1.0, 0.3]))
     scores = torch.tensor([[0.2, 0.15, 0.6], [0.1, 0.1, 0.1], [0.2, 0.15, 0.6]]).log()
     assert reading.go_on(1, scores).tolist() == [True, False, False]  # the last may be known to retrieval
     assert reading.nodes(torch.tensor([2, 3, 4]), scores).tolist() == [9, 9, 9]

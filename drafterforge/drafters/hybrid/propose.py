@@ -13,6 +13,7 @@ from torch import Tensor
 
 from drafterforge.drafters.base import CandidateIndex, DraftRows, IndexedDrafting
 from drafterforge.drafters.hybrid.model import HybridDrafter
+from drafterforge.drafters.limits import DraftLimits, FixedLimits
 from drafterforge.drafters.retrieval.propose import RetrievalProposer
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape
@@ -51,36 +52,48 @@ class HybridDrafting(IndexedDrafting):
     def index(self) -> RetrievalIndex:
         return RetrievalIndex(self.drafter)
 
-    def draft(self, evidence: Sequence[Evidence], root: Tensor, shape: TreeShape, draft: DraftRows) -> Tree:
-        """Trees below the roots [B]; rows where retrieval alone is expected to yield enough skip the EAGLE-3 pass."""
+    def draft(
+        self,
+        evidence: Sequence[Evidence],
+        root: Tensor,
+        shape: TreeShape,
+        draft: DraftRows,
+        limits: DraftLimits | None = None,
+    ) -> Tree:
+        """Trees below the roots [B]; rows where retrieval alone is worth more skip the EAGLE-3 pass."""
         drafter = self.drafter
-        retrieval = RetrievalEvidence(evidence, drafter.trust, drafter.min_probability, shape.top_k)
-        nodes = [likeliest(row, shape.num_tokens, shape.top_k, retrieval.min_probability) for row in evidence]
-        expected = [sum(row.probabilities) for row in nodes]  # tokens that retrieval alone adds
-        neural = [row for row, tokens in enumerate(expected) if tokens < drafter.min_retrieval_tokens]
+        if limits is None:
+            limits = FixedLimits(drafter.min_probability, drafter.min_reach, drafter.min_retrieval_tokens)
+        retrieval = RetrievalEvidence(evidence, drafter.trust, limits.min_probability, shape.top_k, limits.prices)
+        nodes = [
+            likeliest(row, shape.num_tokens, shape.top_k, limits.min_probability, prices=limits.prices)
+            for row in evidence
+        ]
+        ignorance = [row.ignorance(drafter.trust) for row in evidence]
+        neural = [
+            row for row in range(len(nodes)) if limits.uses_neural(row, sum(nodes[row].probabilities), ignorance[row])
+        ]
         looked_up = [row for row in range(len(nodes)) if row not in neural]
         parts = []
         if looked_up:
             parts.append((looked_up, as_tree(root[looked_up], [nodes[row] for row in looked_up])))
         if neural:
-            retrieval = retrieval.of(neural)
-            ignorance = [row.ignorance(drafter.trust) for row in retrieval.evidence]
-            growth = ReachGrowth(shape, drafter.min_reach, torch.tensor(ignorance, device=root.device))
-            parts.append((neural, draft(neural, growth, retrieval)))
+            weights = torch.tensor([ignorance[row] for row in neural], device=root.device)
+            parts.append((neural, draft(neural, LimitedGrowth(shape, limits, weights), retrieval.of(neural))))
         return join_trees(parts, len(nodes))
 
 
-class ReachGrowth:
-    """Drafts another level while its parents are likely to be accepted and retrieval does not decide alone."""
+class LimitedGrowth:
+    """Drafts another level while `DraftLimits` finds its parents likely enough."""
 
-    def __init__(self, shape: TreeShape, min_reach: float, ignorance: Tensor) -> None:
+    def __init__(self, shape: TreeShape, limits: DraftLimits, ignorance: Tensor) -> None:
         """ignorance: weight of the drafter's distribution against retrieval's evidence, in [0, 1], [B]."""
-        self.shape, self.min_reach, self.ignorance = shape, min_reach, ignorance
+        self.shape, self.limits, self.ignorance = shape, limits, ignorance
 
     def go_on(self, level: int, scores: Tensor) -> Tensor:
         """See `Growth`; scores: [B, S]."""
         best = scores.topk(min(self.shape.top_k, scores.shape[1]), dim=1).values
-        return best.exp().sum(dim=1) * self.ignorance >= self.min_reach
+        return self.limits.go_on(level, best.exp().sum(dim=1) * self.ignorance)
 
     def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
         return torch.full_like(depths, self.shape.num_tokens)

@@ -1,0 +1,50 @@
+"""What ends a tree: which nodes are verified, which levels are drafted, whether a neural drafter runs at all.
+
+Axes: B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+
+class DraftLimits(Protocol):
+    """Decisions on the trees of one cycle, for drafters whose trees have no fixed shape."""
+
+    min_probability: float  # of a node, all its ancestors accepted too; less likely nodes are left out
+    prices: Sequence[float]  # accepted tokens that a tree of k nodes below the root must add, by k; empty: 0
+
+    def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
+        """Whether the neural drafter joins retrieval in a row.
+
+        row: number among the rows drafted together.  expected: tokens that retrieval alone adds.  ignorance: weight of
+        the drafter's distribution against retrieval's evidence, in [0, 1].
+        """
+
+    def go_on(self, level: int, reach: Tensor) -> Tensor:
+        """Whether each row drafts another level, [B] bool.
+
+        reach: probability that a node of `level` is accepted, [B].
+        """
+
+
+class FixedLimits:
+    """Thresholds that do not depend on the device."""
+
+    prices: ClassVar[Sequence[float]] = ()
+
+    def __init__(self, min_probability: float, min_reach: float, min_retrieval_tokens: float) -> None:
+        """min_retrieval_tokens: retrieval alone suffices if it is expected to add as many."""
+        self.min_probability, self.min_reach = min_probability, min_reach
+        self.min_retrieval_tokens = min_retrieval_tokens
+
+    def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
+        """See `DraftLimits`."""
+        return expected < self.min_retrieval_tokens
+
+    def go_on(self, level: int, reach: Tensor) -> Tensor:
+        """See `DraftLimits`."""
+        return reach >= self.min_reach

@@ -1,0 +1,116 @@
+"""Seconds of one target pass by its number of nodes: measured once per device, then corrected by every cycle."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.json_input import parse_as, read_json
+from drafterforge.config.progress import say
+from drafterforge.errors import ArtifactError
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target
+from drafterforge.targets.smollm2 import cache_dir
+
+NODES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128)
+CONTEXT = 128  # tokens before the measured nodes
+REPEATS = 4  # passes of each number of nodes, in turn
+MOST_SECONDS = 8.0  # after which no further turn begins
+HORIZON = 24  # cycles over which the correction averages
+MOST_CORRECTION = 8.0  # a single cycle that took longer than this multiple counts as this multiple
+
+
+class VerifyCosts:
+    """Seconds of a pass: those measured at first, times the recent cycles' ratio of measured to expected seconds."""
+
+    def __init__(self, nodes: tuple[int, ...], seconds: tuple[float, ...]) -> None:
+        self.nodes, self.seconds = nodes, np.maximum.accumulate(seconds)
+        self.correction: dict[int, float] = {}  # by number of rows
+        self.weight: dict[int, int] = {}  # cycles that each correction averages
+
+    def of(self, num_nodes: int | np.ndarray, rows: int) -> np.ndarray:
+        """Seconds of passes with `num_nodes` nodes in all, of a batch of `rows`."""
+        slope = (self.seconds[-1] - self.seconds[-2]) / (self.nodes[-1] - self.nodes[-2])
+        beyond = np.maximum(np.asarray(num_nodes) - self.nodes[-1], 0) * slope
+        return (np.interp(num_nodes, self.nodes, self.seconds) + beyond) * self._factor(rows)
+
+    def learn(self, num_nodes: int, rows: int, seconds: float) -> None:
+        """Correct the costs by a cycle."""
+        factor = self._factor(rows)
+        ratio = seconds / (float(self.of(num_nodes, rows)) / factor)
+        self.weight[rows] = min(self.weight.get(rows, 0) + 1, HORIZON)
+        self.correction[rows] = factor + (min(ratio, MOST_CORRECTION * factor) - factor) / self.weight[rows]
+
+    def _factor(self, rows: int) -> float:
+        """Correction of a batch size; of a new one, that of the nearest."""
+        if not self.correction:
+            return 1.0
+        return self.correction.get(rows) or self.correction[min(self.correction, key=lambda count: abs(count - rows))]
+
+
+def verify_costs(target: Target, invariant: bool = False) -> VerifyCosts:
+    """Costs of a target on this device: read from the cache folder, or measured, which takes a few seconds."""
+    path = _path(target, invariant)
+    try:
+        content = parse_as(dict[str, float], read_json(path), str(path))
+        seconds = dict(sorted((int(count), value) for count, value in content.items()))
+        if min(seconds) != 1 or len(seconds) < 2 or min(seconds.values()) <= 0:
+            raise ArtifactError(f"{path} holds no costs")
+    except (ArtifactError, OSError, ValueError):
+        say("measures once how long this device takes for trees of 1 to 128 nodes")
+        seconds = measure(target, invariant)
+    with contextlib.suppress(OSError):  # in a read-only home folder it is measured again next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_json_atomic(path, seconds)
+    return VerifyCosts(tuple(seconds), tuple(seconds.values()))
+
+
+@torch.inference_mode()
+def measure(target: Target, invariant: bool = False) -> dict[int, float]:
+    """Median seconds of a pass for every number of nodes of `NODES` that half of the target's context holds."""
+    context = min(CONTEXT, target.max_positions // 2)
+    sizes = [count for count in NODES if count <= max(target.max_positions // 2, 2)]
+    cache = target.new_cache(1)
+    cache.set_slots(0, context)
+    tokens = torch.zeros(1, context, dtype=torch.long, device=target.device)
+    positions = torch.arange(context, device=target.device)[None]
+    target.forward(tokens, positions, cache, None, invariant)
+    seconds: dict[int, list[float]] = {count: [] for count in sizes}
+    began = time.perf_counter()
+    for turn in range(REPEATS):
+        for count in sizes:
+            if time.perf_counter() - began > MOST_SECONDS and turn:
+                break
+            seconds[count].append(_time_pass(target, cache, context, count, invariant))
+    return {count: float(np.median(times)) for count, times in seconds.items()}
+
+
+def _time_pass(target: Target, cache: object, context: int, count: int, invariant: bool) -> float:
+    tokens = torch.zeros(1, count, dtype=torch.long, device=target.device)
+    positions = context + torch.arange(count, device=target.device)[None]
+    mask = torch.zeros(1, count, context + count, dtype=target.compute_dtype, device=target.device)
+    _wait(target.device)
+    began = time.perf_counter()
+    cache.set_slots(context, count)
+    states, _ = target.forward(tokens, positions, cache, mask if count > 1 else None, invariant)
+    target.logits(states, invariant)
+    _wait(target.device)
+    return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _path(target: Target, invariant: bool) -> Path:
+    parts = target.fingerprint, describe_device(target.device), str(target.dtype), invariant, torch.__version__, NODES
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    return cache_dir() / "latency" / f"{digest}.json"

@@ -1,0 +1,204 @@
+"""Decides by expected tokens per second: whether rows draft, with which drafters, and how large their trees become.
+
+All decisions compare accepted tokens with seconds, at the rate of tokens per second that decoding reaches anyway.  What
+a decision brings and costs is learned from the cycles themselves, so that it follows the text, the temperature and the
+load of the machine.  Choices that look worse are tried again after pauses that double as long as they stay worse.
+Axes: B rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drafterforge.drafters.cycle import CycleRecord
+from drafterforge.drafters.limits import DraftLimits
+from drafterforge.runtime.verify_costs import VerifyCosts
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256  # cycles without drafting before it is tried again
+NEURAL_PAUSE = 32  # drafting cycles without the neural drafter before it is tried again
+ROW_HORIZON, TRAFFIC_HORIZON, COST_HORIZON, RATE_HORIZON = 64.0, 400.0, 50.0, 100.0  # cycles that averages reach back
+PRIOR = 24.0  # cycles that what is known of other requests counts for in a new one
+LEAST_PROBABILITY = 0.02  # of a node that is looked at
+LEAST_IGNORANCE = 0.2  # below it a cycle says little about the neural drafter
+
+
+class Mean:
+    """A mean that forgets: of all values at first, then of about the last `horizon`."""
+
+    def __init__(self, value: float, weight: float, horizon: float) -> None:
+        """value, weight: what is assumed before the first value, and how many values that counts for."""
+        self.value, self.weight, self.horizon = value, weight, horizon
+
+    def add(self, value: float) -> None:
+        """Add a value."""
+        self.weight = min(self.weight + 1.0, self.horizon)
+        self.value += (value - self.value) / self.weight
+
+
+class Traffic:
+    """What is known of all requests of one temperature and batch size."""
+
+    def __init__(self) -> None:
+        self.net = Mean(0.3, 16.0, TRAFFIC_HORIZON)  # tokens that a drafting cycle adds beyond its seconds
+        self.neural_gain = Mean(1.0, 16.0, TRAFFIC_HORIZON)  # tokens that the neural drafter adds, over ignorance
+        self.accepted = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens of a drafted tree
+        self.expected = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens that its probabilities promise
+        self.pause = SHORTEST_PAUSE
+
+    @property
+    def calibration(self) -> float:
+        """Accepted tokens for each token that the probabilities of a tree promise."""
+        return min(max(self.accepted.value / max(self.expected.value, 1e-6), 0.05), 2.0)
+
+
+@dataclass
+class RowWorth:
+    """What is known of one request at one batch size."""
+
+    traffic: Traffic
+    net: Mean
+    neural_gain: Mean
+    skipped: int = 0  # cycles since it drafted last
+    pause: int = SHORTEST_PAUSE
+    neural_skipped: int = 0  # drafting cycles since its neural drafter ran last
+    drafts: bool = True  # in this cycle
+    probes: bool = False  # drafts although it does not seem to pay
+    uses_neural: bool = False  # in this cycle
+    expected: float = 0.0  # tokens that retrieval alone would add, calibrated
+    ignorance: float = 1.0
+
+
+@dataclass
+class CycleLimits(DraftLimits):
+    """Limits of the trees of one cycle."""
+
+    worth: Worth
+    rows: Sequence[RowWorth]  # that draft together
+    rate: float  # tokens per second that seconds are charged at
+    min_probability: float
+    prices: Sequence[float]
+    clock: list[float] = field(default_factory=list)  # when the neural drafter began, and after each level
+    reach: Tensor | None = None  # of the newest level
+
+    def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
+        """See `DraftLimits`."""
+        state = self.rows[row]
+        state.expected, state.ignorance = expected * state.traffic.calibration, ignorance
+        gain = state.neural_gain.value * ignorance
+        state.uses_neural = (
+            gain > self.rate * self.worth.neural_s.value or state.neural_skipped >= NEURAL_PAUSE or state.probes
+        )
+        self.clock[:] = [time.perf_counter()]
+        return state.uses_neural
+
+    def go_on(self, level: int, reach: Tensor) -> Tensor:
+        """See `DraftLimits`."""
+        self.clock.append(time.perf_counter())
+        neural = [state for state in self.rows if state.uses_neural]
+        worth = self.worth
+        if level > 1 and self.reach is not None:
+            worth.level_share.add(float((reach / self.reach.clamp(min=1e-6)).clamp(max=1.0).mean()))
+        self.reach = reach
+        calibration = torch.tensor([state.traffic.calibration for state in neural], device=reach.device)
+        gain = reach * calibration * worth.level_share.value
+        return gain > self.rate * worth.level_s.value / len(neural)
+
+
+class Worth:
+    """The state of an engine; its requests share it."""
+
+    def __init__(self, costs: VerifyCosts) -> None:
+        self.costs, first = costs, float(costs.of(1, 1))
+        self.traffic: dict[tuple[float, int], Traffic] = {}  # by temperature, in quarters, and number of rows
+        self.neural_s = Mean(0.4 * first, 1.0, COST_HORIZON)  # of a row: reading, drafting, and its nodes' verification
+        self.level_s = Mean(0.06 * first, 1.0, COST_HORIZON)  # of one more level, all rows
+        self.level_share = Mean(0.6, 4.0, TRAFFIC_HORIZON)  # reach of a level over that of the one before
+        self.rates: dict[int, tuple[float, float]] = {}  # rows -> tokens and seconds of recent cycles
+
+    def row(self, temperature: float, rows: int) -> RowWorth:
+        """The state of a request among `rows`; it begins with what is known of other requests."""
+        traffic = self.traffic.setdefault((round(temperature * 4) / 4, rows), Traffic())
+        net, gain = traffic.net.value, traffic.neural_gain.value
+        return RowWorth(traffic, Mean(net, PRIOR, ROW_HORIZON), Mean(gain, PRIOR, ROW_HORIZON), pause=traffic.pause)
+
+    def rate(self, rows: int) -> float:
+        """Tokens per second of a batch of `rows`: what recent cycles reached, at least that of plain decoding."""
+        plain = rows / float(self.costs.of(rows, rows))
+        tokens, seconds = self.rates.get(rows, (0.0, 0.0))
+        return max(plain, tokens / seconds) if seconds else plain
+
+    def plan(self, rows: Sequence[RowWorth]) -> None:
+        """Decide which rows draft in the next cycle."""
+        for row in rows:
+            row.uses_neural = False
+            row.probes = row.net.value <= 0.0 and row.skipped >= row.pause
+            row.drafts = row.net.value > 0.0 or row.probes
+
+    def limits(self, drafting: Sequence[RowWorth], num_rows: int, num_tokens: int) -> CycleLimits:
+        """Limits of the trees of the rows that draft.  num_rows: all rows.  num_tokens: of the largest tree."""
+        rate = self.rate(num_rows)
+        seconds = self.costs.of(num_rows * np.arange(1, num_tokens + 1), num_rows)
+        calibration = min(row.traffic.calibration for row in drafting)
+        prices = rate * (seconds - seconds[0]) / (num_rows * calibration)
+        least = float((prices[1:] / np.arange(1, num_tokens)).min()) if num_tokens > 1 else 1.0
+        return CycleLimits(self, drafting, rate, min(max(least, LEAST_PROBABILITY), 0.5), prices.tolist())
+
+    def learn(self, rows: Sequence[RowWorth], record: CycleRecord, limits: CycleLimits | None, ended: float) -> None:
+        """Learn from a finished cycle.  ended: when its drafting ended."""
+        batch, count = record.tree.tokens.shape
+        passing = record.seconds["verify"] + record.seconds["host"]
+        self.costs.learn(batch * count, batch, passing)
+        tokens, seconds = (
+            sum(map(len, record.emitted)),
+            sum(record.seconds[step] for step in ("draft", "verify", "select", "schedule", "host")),
+        )
+        decay = 1.0 - 1.0 / RATE_HORIZON
+        old_tokens, old_seconds = self.rates.get(batch, (0.0, 0.0))
+        self.rates[batch] = (decay * old_tokens + tokens, decay * old_seconds + seconds)
+        drafting = [index for index, row in enumerate(rows) if row.drafts]
+        rate = self.rate(batch)
+        plain_s = passing * float(self.costs.of(batch, batch) / self.costs.of(batch * count, batch))
+        extra_s = max(seconds - plain_s, 0.0)
+        for index, row in enumerate(rows):
+            if row.drafts:
+                added = record.counts[index] - 1.0
+                self._learn_row(row, added, added - rate * extra_s / len(drafting))
+                row.traffic.accepted.add(added)
+                row.traffic.expected.add(record.tree.expected[index])
+            else:
+                row.skipped += 1
+        neural = [row for row in rows if row.drafts and row.uses_neural]
+        if neural and limits is not None:
+            self._learn_neural_costs(neural, record, limits, ended)
+
+    def _learn_row(self, row: RowWorth, added: float, net: float) -> None:
+        """Learn from the tree of a row.  added: tokens accepted.  net: of them, those that exceed their seconds."""
+        for mean in (row.net, row.traffic.net):
+            mean.add(net)
+        if row.net.value > 0.0:
+            row.pause = SHORTEST_PAUSE
+        elif row.probes or row.skipped:
+            row.pause = min(2 * row.pause, LONGEST_PAUSE)
+        row.traffic.pause = row.pause
+        row.skipped = 0
+        row.neural_skipped = 0 if row.uses_neural else row.neural_skipped + 1
+        if row.uses_neural and row.ignorance >= LEAST_IGNORANCE:
+            gain = (added - row.expected) / row.ignorance
+            for mean in (row.neural_gain, row.traffic.neural_gain):
+                mean.add(gain)
+
+    def _learn_neural_costs(
+        self, neural: Sequence[RowWorth], record: CycleRecord, limits: CycleLimits, ended: float
+    ) -> None:
+        """Learn the seconds of the neural drafter and of a level."""
+        batch, count = record.tree.tokens.shape
+        verifying = float(self.costs.of(batch * count, batch) - self.costs.of(batch, batch)) / batch
+        self.neural_s.add((ended - limits.clock[0]) / len(neural) + verifying)
+        if len(limits.clock) > 2:
+            self.level_s.add((limits.clock[-1] - limits.clock[1]) / (len(limits.clock) - 2))

@@ -1,0 +1,128 @@
+"""Drafting where it pays: decisions by tokens per second change the speed, never the text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from drafterforge.drafters.cycle import CycleRecord
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.hybrid.model import HybridDrafter
+from drafterforge.drafters.retrieval.model import Retrieval
+from drafterforge.runtime import verify_costs as room
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.sampling import GREEDY, Sampling
+from drafterforge.runtime.verify_costs import VerifyCosts, verify_costs
+from drafterforge.runtime.worth import LONGEST_PAUSE, SHORTEST_PAUSE, Worth
+from drafterforge.tree.evidence import Evidence
+from drafterforge.tree.grow import Tree, TreeShape
+from drafterforge.tree.merge import likeliest
+from tests.models import tiny_drafter, tiny_target
+
+PROMPTS = [[3, 14, 15, 9, 26, 5] * 3, [7], [4] * 17, [9, 8, 7, 9, 8]]
+SHAPE = TreeShape(12, 6, 2)
+FLAT = VerifyCosts((1, 4, 16), (0.010, 0.010, 0.010))  # nodes cost nothing
+STEEP = VerifyCosts((1, 2, 16), (0.010, 0.020, 0.160))  # every node costs a pass of its own
+
+
+@pytest.fixture(scope="module")
+def target():
+    return tiny_target()
+
+
+@pytest.fixture(scope="module")
+def hybrid(target) -> HybridDrafter:
+    return HybridDrafter(FusedDrafter(tiny_drafter(target), target.backbone.embedding), Retrieval())
+
+
+def fresh(costs: VerifyCosts) -> VerifyCosts:
+    return VerifyCosts(costs.nodes, tuple(costs.seconds))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)])
+@pytest.mark.parametrize("costs", [FLAT, STEEP])
+@pytest.mark.parametrize("max_batch", [1, 3])
+def test_the_text_is_the_target_s(target, hybrid, max_batch, costs, sampling):
+    wanted = [Engine(target).generate([prompt], 40, sampling)[0].tokens for prompt in PROMPTS]
+    pool = Pool({"both": hybrid}, "static", shapes={"both": SHAPE}, worth=Worth(fresh(costs)))
+    engine = Engine(target, pool, SHAPE, max_batch)
+    for _ in range(2):  # the second time with what was learned
+        answers = engine.generate(PROMPTS, 40, sampling)
+        assert [answer.tokens for answer in answers] == wanted
+
+
+def finished_cycle(nodes: int, accepted: int, verify_s: float, draft_s: float = 0.0) -> CycleRecord:
+    """A cycle of one row."""
+    zeros = torch.zeros(1, nodes, dtype=torch.long)
+    record = CycleRecord(zeros[:, 0], [9], SHAPE, [0.0])
+    record.tree = Tree(zeros, zeros, zeros, [float(nodes - 1)])
+    record.counts, record.emitted = [accepted + 1], [[0] * (accepted + 1)]
+    record.seconds |= {"verify": verify_s, "draft": draft_s}
+    return record
+
+
+def play(worth: Worth, cycles: int, accepted: int, seconds: float) -> list[bool]:
+    """Whether each cycle of a row drafts, if drafted trees of 5 nodes take `seconds` and add `accepted` tokens."""
+    row, drafted = worth.row(0.0, 1), []
+    for _ in range(cycles):
+        worth.plan([row])
+        drafted.append(row.drafts)
+        record = finished_cycle(5, accepted, seconds) if row.drafts else finished_cycle(1, 0, 0.010)
+        worth.learn([row], record, None, 0.0)
+    return drafted
+
+
+def test_a_row_that_gains_nothing_decodes_plainly_and_tries_again_ever_more_rarely():
+    drafted = play(Worth(VerifyCosts((1, 5, 16), (0.010, 0.020, 0.040))), 1500, 0, 0.020)
+    tries = np.flatnonzero(drafted)
+    pauses = np.diff(tries[tries > 100])
+    assert sum(drafted[-1000:]) < 20 and not all(drafted[:100])
+    assert SHORTEST_PAUSE < pauses.max() <= LONGEST_PAUSE + 1 and (np.diff(pauses) >= 0).all()
+
+
+def test_a_row_that_gains_always_drafts():
+    assert all(play(Worth(VerifyCosts((1, 5, 16), (0.010, 0.012, 0.040))), 300, 2, 0.012))
+
+
+def test_a_new_request_begins_with_what_is_known_of_others():
+    worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.020, 0.040)))
+    play(worth, 600, 0, 0.020)
+    worth.plan([known := worth.row(0.0, 1)])
+    worth.plan([other := worth.row(1.0, 1)])
+    assert not known.drafts and other.drafts
+
+
+def test_nodes_are_verified_while_they_exceed_their_price():
+    evidence = Evidence([(9.0, [1, 2, 3, 4])], 1.0, 1.0)  # probabilities 0.9, 0.81, 0.729, 0.656
+    assert likeliest(evidence, 9, 2).tokens == [1, 2, 3, 4]
+    assert likeliest(evidence, 9, 2, prices=[0.0, 0.1, 0.2, 1.2, 2.2, 3.2]).tokens == [1, 2]
+    assert likeliest(evidence, 9, 2, prices=[0.0, 2.0, 2.1, 2.2, 2.3, 3.2]).tokens == [1, 2, 3, 4]  # pays as a whole
+    assert likeliest(evidence, 9, 2, prices=[0.0, 9.0, 9.0, 9.0, 9.0]).tokens == []
+
+
+def test_costs_follow_the_machine():
+    costs = fresh(STEEP)
+    for _ in range(60):
+        costs.learn(2, 1, 0.060)
+    assert costs.of(2, 1) == pytest.approx(0.060, rel=0.05) and costs.of(1, 1) == pytest.approx(0.030, rel=0.05)
+    assert costs.of(4, 4) == pytest.approx(3 * (0.020 + 0.020), rel=0.05)  # the nearest batch size is the best guess
+    assert costs.of(32, 1) == pytest.approx(3 * 0.32, rel=0.05)
+
+
+def test_costs_are_measured_once(target, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path))
+    measured = verify_costs(target)
+    monkeypatch.setattr(room, "measure", lambda *_: pytest.fail("measured again"))
+    read = verify_costs(target)
+    assert read.nodes == measured.nodes and read.seconds.tolist() == measured.seconds.tolist()
+    assert all(np.diff(read.seconds) >= 0) and read.seconds[0] > 0
+
+
+def test_a_damaged_file_of_costs_is_measured_again(target, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path))
+    verify_costs(target)
+    (path,) = (tmp_path / "latency").iterdir()
+    path.write_text("{")
+    assert verify_costs(target).seconds[0] > 0 and path.read_text() != "{"
