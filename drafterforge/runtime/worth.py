@@ -169,8 +169,9 @@ class Worth:
             if row.drafts:
                 added = record.counts[index] - 1.0
                 self._learn_row(row, added, added - rate * extra_s / len(drafting))
-                row.traffic.accepted.add(added)
-                row.traffic.expected.add(record.tree.expected[index])
+                if record.tree.expected is not None:
+                    row.traffic.accepted.add(added)
+                    row.traffic.expected.add(record.tree.expected[index])
             else:
                 row.skipped += 1
         neural = [row for row in rows if row.drafts and row.uses_neural]

@@ -53,6 +53,13 @@ def test_the_text_is_the_target_s(target, hybrid, max_batch, costs, sampling):
         assert [answer.tokens for answer in answers] == wanted
 
 
+def test_drafters_of_fixed_shape_are_left_out_where_they_do_not_pay(target, hybrid):
+    wanted = Engine(target).generate(PROMPTS, 40)
+    pool = Pool({"eagle": hybrid.neural}, "static", worth=Worth(fresh(STEEP)))
+    answers = Engine(target, pool, SHAPE).generate(PROMPTS, 40)
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in wanted]
+
+
 def finished_cycle(nodes: int, accepted: int, verify_s: float, draft_s: float = 0.0) -> CycleRecord:
     """A cycle of one row."""
     zeros = torch.zeros(1, nodes, dtype=torch.long)
