@@ -23,6 +23,8 @@ from drafterforge.runtime.verify_costs import VerifyCosts
 SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256  # cycles without drafting before it is tried again
 NEURAL_PAUSE = 32  # drafting cycles without the neural drafter before it is tried again
 ROW_HORIZON, TRAFFIC_HORIZON, COST_HORIZON, RATE_HORIZON = 64.0, 400.0, 50.0, 100.0  # cycles that averages reach back
+ASSUMED_TOKENS = (0.5, 0.75, 0.9)  # that chains of 1, 2 and 3 nodes add, until cycles are known
+ASSUMED_DRAFTING = 0.25  # seconds of drafting, in those of a pass of one node
 PRIOR = 24.0  # cycles that what is known of other requests counts for in a new one
 LEAST_PROBABILITY = 0.02  # of a node that is looked at
 LEAST_IGNORANCE = 0.2  # below it a cycle says little about the neural drafter
@@ -44,8 +46,9 @@ class Mean:
 class Traffic:
     """What is known of all requests of one temperature and batch size."""
 
-    def __init__(self) -> None:
-        self.net = Mean(0.3, 16.0, TRAFFIC_HORIZON)  # tokens that a drafting cycle adds beyond its seconds
+    def __init__(self, net: float) -> None:
+        """net: assumed at first."""
+        self.net = Mean(net, 16.0, TRAFFIC_HORIZON)  # tokens that a drafting cycle adds beyond its seconds
         self.neural_gain = Mean(1.0, 16.0, TRAFFIC_HORIZON)  # tokens that the neural drafter adds, over ignorance
         self.accepted = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens of a drafted tree
         self.expected = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens that its probabilities promise
@@ -123,9 +126,19 @@ class Worth:
 
     def row(self, temperature: float, rows: int) -> RowWorth:
         """The state of a request among `rows`; it begins with what is known of other requests."""
-        traffic = self.traffic.setdefault((round(temperature * 4) / 4, rows), Traffic())
+        key = (round(temperature * 4) / 4, rows)
+        if key not in self.traffic:
+            self.traffic[key] = Traffic(self._assumed_net(rows))
+        traffic = self.traffic[key]
         net, gain = traffic.net.value, traffic.neural_gain.value
         return RowWorth(traffic, Mean(net, PRIOR, ROW_HORIZON), Mean(gain, PRIOR, ROW_HORIZON), pause=traffic.pause)
+
+    def _assumed_net(self, rows: int) -> float:
+        """Tokens that drafting adds beyond its seconds, before any cycle is known: of chains, by their length."""
+        lengths = np.arange(1, len(ASSUMED_TOKENS) + 1)
+        verifying = self.costs.of(rows * (lengths + 1), rows) - self.costs.of(rows, rows)
+        drafting = ASSUMED_DRAFTING * float(self.costs.of(1, 1))
+        return float((np.array(ASSUMED_TOKENS) - self.rate(rows) / rows * (verifying + drafting)).max())
 
     def rate(self, rows: int) -> float:
         """Tokens per second of a batch of `rows`: what recent cycles reached, at least that of plain decoding."""
