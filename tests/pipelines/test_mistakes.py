@@ -47,7 +47,7 @@ BRIEF = (*TRAIN, "eval.num_prompts=1", "eval.max_new_tokens=2")  # trains as TRA
         ((*TRAIN, "eval.num_prompts=0"), "eval.num_prompts must be >= 1"),
         (("generate", "drafter=nowhere", "prompt=x"), "no drafters named 'nowhere'"),
         (("generate", "prompt= "), "generate needs a prompt"),
-        (("generate", "prompt=x", "bundle=b", "drafter=sql", "pool.scheduler=planner"), "leave one of them out"),
+        (("generate", "prompt=x", "bundle=./b", "drafter=sql", "pool.scheduler=planner"), "leave one of them out"),
         (("generate", "drafter=", f"prompt={'x' * 3000}"), "this target reads 1 to 2047"),
     ],
 )
