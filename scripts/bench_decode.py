@@ -15,10 +15,6 @@ setting decodes in its own process.
 
 from __future__ import annotations
 
-import drafterforge  # noqa: F401  limits OpenMP's spinning, which is possible only before torch is loaded
-
-# isort: split
-
 import argparse
 import statistics
 import sys
@@ -29,13 +25,6 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import torch
-from bench_decode_busy import measure_busy, show_busy
-from bench_decode_steps import time_forward_passes, time_verification
-from rich.console import Console
-from rich.table import Table
-from transformers import AutoModelForCausalLM
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.assembly.runs import open_for_decoding
@@ -61,6 +50,13 @@ from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
+
+import torch
+from bench_decode_busy import measure_busy, show_busy
+from bench_decode_steps import time_forward_passes, time_verification
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM
 
 AUTOREGRESSIVE, HF, HF_LOOKUP = "autoregressive", "HF generate", "HF prompt lookup (10)"
 FLASHSPEC = f"FlashSpec, prompt lookup ({FLASHSPEC_TOKENS})"

@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.assembly.runs import open_for_decoding
 from drafterforge.config.data import POOL_DOMAINS
@@ -27,6 +24,9 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import load_target
+
+from rich.console import Console
+from rich.table import Table
 
 OUR_SETTING = "drafterforge"  # the environment that the package sets by itself
 PLAIN, TREE = "plain", "tree"

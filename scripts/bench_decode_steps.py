@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.kernels.attention import additive
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
+
+import torch
 
 NODE_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 

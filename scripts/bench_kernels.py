@@ -10,10 +10,6 @@ rounds.
 
 from __future__ import annotations
 
-import drafterforge  # noqa: F401  limits OpenMP's spinning, which is possible only before torch is loaded
-
-# isort: split
-
 import argparse
 import statistics
 import sys
@@ -23,15 +19,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.kernels import native
+from drafterforge.targets.device import describe_device
+
 import torch
 import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-
-from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.kernels import native
-from drafterforge.targets.device import describe_device
 
 SHAPES = {"qkv": (960, 576), "out": (576, 576), "gate and up": (3072, 576), "down": (576, 1536), "head": (49152, 576)}
 LAYERS = {"qkv": 30, "out": 30, "gate and up": 30, "down": 30, "head": 1}  # in one pass of the target

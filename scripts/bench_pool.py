@@ -9,10 +9,6 @@ in live decoding.
 
 from __future__ import annotations
 
-import drafterforge  # noqa: F401  limits OpenMP's spinning, which is possible only before torch is loaded
-
-# isort: split
-
 import argparse
 import statistics
 import sys
@@ -20,11 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-
-import numpy as np
-import torch
-from rich.console import Console
-from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.assembly.pools import open_pool
@@ -47,6 +38,11 @@ from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.selectors import learner
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
 
 CHUNK, CONTEXT, TOP_K = 3, 128, 4  # committed tokens read at once, tokens before them, scored proposals
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)

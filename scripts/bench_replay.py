@@ -16,10 +16,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
-from rich.console import Console
-from rich.table import Table
-
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.assembly.pools import open_pool
 from drafterforge.config.commands import TrainPolicyConfig
@@ -39,6 +35,10 @@ from drafterforge.schedulers.base import PlannedScheduler
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.policies import PolicyInputs, train_shapes
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 ACTIONS, PROMPTS = 50, 32  # of the grid, and held-out answers decoded live with them
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)

@@ -10,10 +10,6 @@ decoding of the same run.
 
 from __future__ import annotations
 
-import drafterforge  # noqa: F401  limits OpenMP's spinning, which is possible only before torch is loaded
-
-# isort: split
-
 import argparse
 import statistics
 import sys
@@ -22,11 +18,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-import torch
-from rich.console import Console
-from rich.table import Table
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.config.drafter import LORA_TARGETS
@@ -41,6 +32,11 @@ from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.device import DTYPES, choose_device, choose_dtype, describe_device, widens
 from drafterforge.targets.load import Target, wrap_model
 from drafterforge.tree.grow import TreeShape
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import LlamaConfig, LlamaForCausalLM
 
 SIZES = {
     "llama3.1-8b": {

@@ -9,10 +9,6 @@ waits, the seconds until the long prompt's first token, and the seconds that the
 
 from __future__ import annotations
 
-import drafterforge
-
-# isort: split
-
 import argparse
 import statistics
 import sys
@@ -23,10 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
-from rich.console import Console
-from rich.table import Table
-
+import drafterforge
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.prefill import Prefill
@@ -35,6 +28,10 @@ from drafterforge.runtime.stopping import StopRule
 from drafterforge.server.metrics import Metrics
 from drafterforge.server.worker import Job, Worker
 from drafterforge.targets.device import describe_device
+
+import torch
+from rich.console import Console
+from rich.table import Table
 
 STREAM = "Write a long story about a river that forgets its name."
 BEFORE = 30  # cycles of the stream before the prompt comes

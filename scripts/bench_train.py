@@ -12,10 +12,6 @@ never prefers a token outside the draft vocabulary, because the two programs tre
 
 from __future__ import annotations
 
-import drafterforge  # noqa: F401  limits OpenMP's spinning, which is possible only before torch is loaded
-
-# isort: split
-
 import argparse
 import statistics
 import time
@@ -26,12 +22,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from rich.console import Console
-from rich.table import Table
-from torch import Tensor
-
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.eagle3.init import scratch_init
@@ -41,6 +31,12 @@ from drafterforge.drafters.eagle3.train.loss import StepCounts
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out
 from drafterforge.targets.device import choose_device, describe_device
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
 
 SPECULATORS = "speculators"
 INSTALL = "scripts/bench_train_env && .venv-speculators/bin/python scripts/bench_train.py"

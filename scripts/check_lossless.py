@@ -9,10 +9,6 @@ every difference counts.  The exit code is 1 if any difference counts.
 
 from __future__ import annotations
 
-import drafterforge  # noqa: F401  limits OpenMP's spinning, which is possible only before torch is loaded
-
-# isort: split
-
 import argparse
 import sys
 import time
@@ -20,10 +16,6 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import torch
-from rich.console import Console
-from rich.table import Table
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.assembly.engines import engine_by_worth
@@ -40,6 +32,10 @@ from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
+
+import torch
+from rich.console import Console
+from rich.table import Table
 
 BY_WORTH = "as drafter=auto"  # drafts where it pays
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)

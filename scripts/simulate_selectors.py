@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from drafterforge.selectors.estimators import geometric_length
+
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -33,8 +35,6 @@ from simulated_selectors import (
     Uniform,
     normalhedge,
 )
-
-from drafterforge.selectors.estimators import geometric_length
 
 Maker = Callable[[], SimulatedSelector]
 BEST, REST, NEAR = 0.75, 0.60, 0.72  # mean acceptance of the best drafter, of the rest, of the rest in a near tie

@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from drafterforge.selectors.estimators import expected_length, length_loss
 from drafterforge.selectors.exp3 import exp3_probs
 from drafterforge.selectors.learners.adanormalhedge import adanormalhedge_probs
@@ -18,6 +16,8 @@ from drafterforge.selectors.learners.hedge import hedge_probs, hedge_rate
 from drafterforge.selectors.learners.normalhedge import TOLERANCE
 from drafterforge.selectors.learners.squint import squint_probs
 from drafterforge.selectors.ucb import ucb1_scores, ucbspec_scores
+
+import numpy as np
 
 DEPTH, CYCLES = 5, 400  # of a simulation
 DELAY = 2  # cycles until a learner sees the losses of a cycle

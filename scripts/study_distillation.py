@@ -15,12 +15,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from study_comparison import runs_of, verdict
-from study_plan import PLAN, read_plan
-
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.json_input import read_json
 from drafterforge.errors import DrafterforgeError
+
+from study_comparison import runs_of, verdict
+from study_plan import PLAN, read_plan
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

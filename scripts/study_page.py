@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from study_comparison import Report, Run, compare, runs_of, setup_of, verdict
-from study_plan import Plan, Study
-
 from drafterforge.errors import ConfigError
 from drafterforge.reporting.charts import lines
 from drafterforge.reporting.markdown import markdown_table, plain
 from drafterforge.reporting.report_table import ReportTable
+
+from study_comparison import Report, Run, compare, runs_of, setup_of, verdict
+from study_plan import Plan, Study
 
 # Readable on white and on dark pages.
 COLOURS = {

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from drafterforge.artifacts.json_input import parse_as
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import load_config, to_dict
 from drafterforge.errors import ConfigError
+
+import yaml
 
 PLAN = Path(__file__).with_name("study_distillation.yaml")
 NEW = "drafter=eagle3"  # a variant that names no start gets new weights

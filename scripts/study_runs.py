@@ -9,10 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from study_comparison import SETUP
-from study_plan import Plan, compose
-
 import drafterforge
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.json_input import read_json
@@ -28,6 +24,10 @@ from drafterforge.targets.device import KERNELS, describe_device
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.inputs import find_answers
 from drafterforge.training.training_clock import TrainingClock
+
+import torch
+from study_comparison import SETUP
+from study_plan import Plan, compose
 
 Configs = dict[str, dict[str, TrainDrafterConfig]]  # study -> label -> command
 
