@@ -9,6 +9,7 @@
  */
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -17,6 +18,7 @@
 #define MOST_WORKERS 255
 #define MOST_PARTS 65535L          /* what 16 bits of a ticket count */
 #define SPIN_NS 500000             /* longer than what lies between two loops of a cycle: waking a thread takes longer */
+#define YIELD_NS 20000             /* after this, a waiting worker lets torch's threads have the core */
 #define STALL_NS 500000            /* longer than any wait on a machine with idle cores */
 #define SHORTEST_REST_NS 5000000
 #define LONGEST_REST_NS 320000000
@@ -93,9 +95,11 @@ static void *work(void *argument) {
     const int thread = (int)(intptr_t)argument;
     for (;;) {
         while (compute_parts(thread)) {}
-        const int64_t end = now_ns() + SPIN_NS;
-        while (!is_open(thread) && now_ns() < end)
+        const int64_t began = now_ns();
+        for (int64_t now = began; !is_open(thread) && now - began < SPIN_NS; now = now_ns()) {
+            if (now - began > YIELD_NS) sched_yield();
             for (int turn = 0; turn < 16 && !is_open(thread); turn++) relax();
+        }
         if (is_open(thread)) continue;
         pthread_mutex_lock(&pool.mutex);
         atomic_fetch_add(&pool.sleepers, 1);
