@@ -15,7 +15,7 @@ from drafterforge.assembly.runs import drafter_manifest
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
-from drafterforge.config.progress import bar, say
+from drafterforge.config.progress import Bar, bar, say
 from drafterforge.config.replay import TracesConfig
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import interleave, load_prompts
@@ -23,6 +23,7 @@ from drafterforge.replay.record import record_answer
 from drafterforge.replay.trace import Traces, TraceSpec, join, load_shards, save_shard
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.shapes import choose_shape
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target
 
@@ -40,11 +41,13 @@ class SplitPrompt(NamedTuple):
 def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]:
     """The configured traces artifact, recorded if there is none."""
     names = cfg.traces.drafters or [cfg.drafter]
-    top_ks = tuple(sorted({*cfg.grid.top_ks, cfg.traces.score_top_k}))
+    default = choose_shape(cfg.runtime, target.device, target.dtype)  # which policies are compared with
+    top_ks = tuple(sorted({*cfg.grid.top_ks, cfg.traces.score_top_k, default.top_k}))
+    depth = max(*cfg.grid.depths, default.depth)
     folders = [find_artifact(cfg.runs_dir, target.name, "drafters", name) for name in names]
     parents = [drafter_manifest(folder, target) for folder in folders]
     path = artifact_dir(cfg.runs_dir, target.name, "traces", cfg.traces.name or cfg.drafter)
-    spec = reusable_spec(path, TraceSpec(tuple(names), top_ks, max(cfg.grid.depths), cfg.traces.score_top_k))
+    spec = reusable_spec(path, TraceSpec(tuple(names), top_ks, depth, cfg.traces.score_top_k))
     settings = {
         "traces": to_dict(cfg.traces),
         "recorded": spec.as_dict(),
@@ -91,10 +94,10 @@ def _record_shards(
             part, file = prompts[start : start + size], staging / f"shard-{start // size:05d}.safetensors"
             if not file.exists() or not file.with_suffix(".json").exists():
                 began = time.perf_counter()
-                shard = record_shard(cfg.traces, target, pool, spec, part)
+                shard = record_shard(cfg.traces, target, pool, spec, part, progress)
                 save_shard(file, shard)
                 seconds, roots = seconds + time.perf_counter() - began, roots + shard.num_roots
-            progress.advance(len(part), f"{roots / max(seconds, 1e-9):.0f} positions/s")
+            progress.reach(start + len(part), f"{roots / max(seconds, 1e-9):.0f} positions/s")
     return roots, seconds
 
 
@@ -130,11 +133,14 @@ def policy_prompts(
 
 
 def record_shard(
-    cfg: TracesConfig, target: Target, pool: Pool, spec: TraceSpec, prompts: Sequence[SplitPrompt]
+    cfg: TracesConfig, target: Target, pool: Pool, spec: TraceSpec, prompts: Sequence[SplitPrompt], progress: Bar
 ) -> Traces:
     """Answer and record prompts; answers of one token have no cycle and are left out."""
     engine = Engine(target, max_batch=cfg.batch_size)
     answers = engine.generate([prompt.tokens for prompt in prompts], cfg.max_new_tokens)
     pairs = [(answer, prompt) for answer, prompt in zip(answers, prompts, strict=True) if len(answer.tokens) > 1]
-    traces = [record_answer(target, pool, answer, spec, max_new_tokens=cfg.max_new_tokens) for answer, _ in pairs]
+    traces = []
+    for answer, _ in pairs:
+        traces.append(record_answer(target, pool, answer, spec, max_new_tokens=cfg.max_new_tokens))
+        progress.advance()
     return join(spec, traces, [prompt.domain for _, prompt in pairs], [prompt.split for _, prompt in pairs])

@@ -101,6 +101,13 @@ def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
     assert {file.name: file.read_bytes() for file in whole.glob("shard-*.safetensors")} == before
 
 
+def test_a_grid_without_the_default_tree_is_compared_with_it(policies):
+    typed = ("policy=marginal", "grid.top_ks=[1]", "grid.depths=[1]", "traces.score_top_k=1", "traces.name=thin")
+    done = policies("train-policy", *OWN, *typed, "name=thin")
+    assert done.code == 0, done.err
+    assert "default tree 6/2/2" in done.out
+
+
 def test_drafters_and_trees_are_selected_together(policies):
     shutil.copytree(policies.artifact("drafters", "sql"), policies.artifact("drafters", "more"))
     wanted = ("policy=joint", "traces.drafters=[sql,more]", "traces.name=both", "policy.arms=3")
