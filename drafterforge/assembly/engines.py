@@ -13,7 +13,6 @@ from drafterforge.assembly.pools import (
     check_selector,
     check_single_drafter,
     open_single_drafter,
-    suggest_faster_pool,
     with_scheduler,
 )
 from drafterforge.assembly.runs import POLICY_COMMAND, ROUTER_COMMAND, RunsFolder, locate_drafter
@@ -52,8 +51,6 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
         choice = f"uses {drafter}" if drafter else "decodes without a drafter"
         say(f"drafter=auto {choice} for {target.name} on this {target.device.type}")
         return engine, target.name
-    if cfg.drafter == POOL:
-        suggest_faster_pool(cfg.pool, target)
     return build_engine(runs, cfg.drafter, cfg.pool, cfg.runtime, max_batch), target.name
 
 

@@ -15,7 +15,7 @@ from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import open_bundle, tokenizer_sha256
 from drafterforge.assembly.engines import POOL, check_names
-from drafterforge.assembly.pools import build_pool, check_selector, pool_names, suggest_faster_pool
+from drafterforge.assembly.pools import build_pool, check_selector, pool_names
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
@@ -40,7 +40,6 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
     check_selector(cfg.pool, target_flags(cfg))
     check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name, target_flags(cfg))
     target = load_target(cfg.target)
-    suggest_faster_pool(cfg.pool, target)
     runs = RunsFolder(cfg.runs_dir, target)
     build_pool(cfg.pool, cfg.runtime, runs)  # fails now if the pool cannot decode
     contents, names = BundleContents(), []

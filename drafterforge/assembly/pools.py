@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.assembly.drafters import RETRIEVAL, open_named
 from drafterforge.assembly.runs import GENERAL, RunsFolder
 from drafterforge.assembly.sources import PoolSource
@@ -17,7 +16,6 @@ from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.registry import kind_named, kind_of
 from drafterforge.drafters.retrieval.kind import LAST as DATASTORE_RANK
 from drafterforge.errors import ConfigError
-from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.router.router import Router
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
@@ -65,16 +63,6 @@ def check_selector(cfg: PoolConfig, flags: str = "") -> None:
     elif cfg.selector == "router":
         raise ConfigError(
             f"selector=router needs pool.router=NAME; type drafterforge train-policy policy=router{flags}"
-        )
-
-
-def suggest_faster_pool(cfg: PoolConfig, target: Target) -> None:
-    """Print one line if the default pool is used on a device where the shipped routed pool is faster."""
-    routed = (SHIPPED / target.name / "policies" / "router").is_dir()
-    if cfg == PoolConfig() and routed and target.device.type == "cpu" and not has_matrix_unit("cpu"):
-        say(
-            f"{cfg.selector} lets every drafter read every committed token, which costs more than it gains on a CPU "
-            "without AMX; type pool=routed for a faster pool"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from safetensors.torch import load_file
 from drafterforge.artifacts import locate
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.assembly import engines
-from drafterforge.assembly import pools as pool_module
 from drafterforge.assembly.pools import build_pool, open_pool
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.cli import main
@@ -416,21 +414,3 @@ def test_what_is_shipped_is_found_by_name_and_yields_to_runs(pool, monkeypatch):
     assert locate.find_artifact(pool.runs, "tiny", "drafters", "general") == pool.artifact("drafters", "general")
     assert pool("generate", "prompt=x", "max_new_tokens=4", "drafter=own").code == 0  # still of the shipped one
     assert pool("generate", "prompt=x", "max_new_tokens=4", "drafter=further").code == 0
-
-
-@pytest.mark.parametrize(
-    ("unit", "cfg", "there", "told"),
-    [
-        (False, PoolConfig(), True, True),
-        (True, PoolConfig(), True, False),  # reading costs little
-        (False, PoolConfig(selector="static"), True, False),  # somebody chose
-        (False, PoolConfig(), False, False),  # of another target there is none
-    ],
-)
-def test_the_pool_by_default_says_where_a_faster_one_is_shipped(tmp_path, monkeypatch, capsys, unit, cfg, there, told):
-    (tmp_path / ("tiny" if there else "other") / "policies" / "router").mkdir(parents=True)
-    monkeypatch.setattr(pool_module, "SHIPPED", tmp_path)
-    monkeypatch.setattr(pool_module, "has_matrix_unit", lambda device: unit)
-    pool_module.suggest_faster_pool(cfg, SimpleNamespace(name="tiny", device=torch.device("cpu")))
-    said = capsys.readouterr().err
-    assert ("type pool=routed" in said) == told and said.count("\n") == int(told)

@@ -56,7 +56,9 @@ def test_the_shipped_datastore_holds_answers_behind_the_end_of_their_prompts():
 
 
 def test_the_shipped_router_serves_the_shipped_pool(tmp_path):
-    pool = load_config("generate", GenerateConfig, ["pool=routed"]).pool
+    names = ",".join(f"{name}+store" for name in ["general", *sorted(EXPERTS)])
+    typed = [f"pool.drafters=[{names}]", "pool.selector=router", "pool.router=router"]
+    pool = load_config("generate", GenerateConfig, typed).pool
     assert parts_of(pool.drafters) == ["general", "store", *sorted(EXPERTS)]
     assert list_artifacts(tmp_path, "smollm2-135m", "policies") == [pool.router]
     folder = SHIPPED / "smollm2-135m" / "policies" / pool.router
