@@ -14,15 +14,12 @@ AUTO = "auto"  # value of `drafter=`
 def default_drafter(runs: RunsFolder) -> str:
     """The name of the drafter that `drafter=auto` stands for; empty for plain decoding.
 
-    On a CPU it is the generalist with retrieval in its trees (`general+store` if that datastore is shipped). This is
-    among the fastest of all methods timed on a CPU: 1.84x to 1.91x on prompts of the grammars (docs/reports:
-    domains.json, routed.json) and 1.90x on natural prompts (natural.json). The generalist alone reaches 1.48x to 1.58x
-    there, a pool 1.40x to 1.47x. The routed pool (1.86x) is as fast within the variation between prompts, but needs ten
-    drafters. On other devices, where nothing is measured yet, it is the generalist alone, which runs as CUDA graphs.
+    On a CPU it is the generalist with retrieval in its trees, `general+store` if that datastore is shipped, or the
+    first EAGLE-3 drafter if there is no generalist. `auto_engine` decides in every cycle how much of both drafts.
+    Elsewhere the costs of such trees are not measured; it is the generalist alone, which runs as CUDA graphs.
 
-    If there is no generalist, the first EAGLE-3 drafter takes its place; if there is no EAGLE-3 drafter, a CPU uses a
-    datastore (1.77x and 1.79x in the same reports). Otherwise the target decodes plainly: retrieval from the text alone
-    and small language models were not timed on targets without our drafters.
+    Without an EAGLE-3 drafter, a CPU uses a datastore; otherwise the target decodes plainly: retrieval from the text
+    alone and small language models were not timed on targets without our drafters.
     """
     manifests = {name: Manifest.read(runs.find(name)) for name in runs.names()}
     kinds = {name: kind_named(kind_of(manifest)) for name, manifest in manifests.items()}

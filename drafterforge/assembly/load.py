@@ -38,8 +38,7 @@ def load(
         target: a name such as `smollm2-135m` (the choices of `target=` on the command line), a hub id, the folder of a
             model, a `TargetConfig`, or a loaded target.
         drafter: the name or folder of a drafter, a hybrid of two such as `general+retrieval`, or `pool` for a pool of
-            the target's drafters. `auto` is the fastest setting measured so far, see `default_drafter`. None decodes
-            without a drafter.
+            the target's drafters. `auto` drafts as much as pays, see `auto_engine`. None decodes without a drafter.
         pool: for `drafter="pool"`: the drafters, and the selector that picks one for every cycle.
         runtime: tree shape and numerics.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one.

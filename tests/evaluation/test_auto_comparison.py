@@ -1,0 +1,56 @@
+"""Ratios of `auto` to the best fixed method and to plain decoding, from measurements made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from drafterforge.assembly.defaults import AUTO
+from drafterforge.evaluation.auto_comparison import compare_auto
+from drafterforge.evaluation.measurements import Measurement, RequestInfo
+from drafterforge.evaluation.methods import AUTOREGRESSIVE
+from drafterforge.reporting.auto_tables import auto_sentences, auto_tables
+from drafterforge.runtime.batch import Generation
+
+SECONDS = {  # of 10 tokens
+    "sql": {AUTOREGRESSIVE: 2.0, "general": 1.0, "store": 1.5, AUTO: 1.25},
+    "chat": {AUTOREGRESSIVE: 1.0, "general": 2.0, "store": 1.5, AUTO: 1.0},
+}
+
+
+def measure(method: str, domain: str, group: int, seconds: float, rows: int = 1, **axis: float | str) -> Measurement:
+    answers = [Generation([1], list(range(10)), time_s={"total": seconds}) for _ in range(rows)]
+    requests = [RequestInfo(group, domain) for _ in answers]
+    return Measurement(method, requests, answers, seconds=seconds, group=group, **axis)
+
+
+def stream() -> list[Measurement]:
+    return [
+        measure(method, domain, group, seconds)
+        for group, (domain, methods) in enumerate(SECONDS.items())
+        for method, seconds in methods.items()
+    ]
+
+
+def test_each_domain_has_its_own_best_method_and_all_domains_have_one():
+    rows = {row["domain"]: row for row in compare_auto(stream(), 4)["domains"]}
+    assert (rows["sql"]["best"], rows["chat"]["best"]) == ("general", AUTOREGRESSIVE)
+    assert rows["sql"]["over_best"] == pytest.approx(1.0 / 1.25) and rows["sql"]["over_plain"] == pytest.approx(1.6)
+    assert rows["chat"]["over_best"] == rows["chat"]["over_plain"] == 1.0
+    assert rows["all"]["best"] in (AUTOREGRESSIVE, "general", "store")  # 3 s each
+    assert rows["all"]["over_best"] == pytest.approx(3.0 / 2.25, abs=1e-4)
+
+
+def test_a_batch_counts_its_seconds_once():
+    seconds = {AUTOREGRESSIVE: 2.0, "general": 4.0, AUTO: 2.5}
+    cells = compare_auto(
+        [measure(method, "sql", 0, total, rows=4, axis="cell", at=256.0) for method, total in seconds.items()], 4
+    )["cells"]
+    assert [(cell["batch_size"], cell["context"], cell["best"]) for cell in cells] == [(4, 256.0, AUTOREGRESSIVE)]
+    assert cells[0]["over_best"] == pytest.approx(0.8) and cells[0]["num_prompts"] == 4
+
+
+def test_the_report_names_the_worst_domain():
+    curves = {"auto": compare_auto(stream(), 4)}
+    domains, _ = auto_tables({"curves": curves})
+    assert [row[0] for row in domains.cells] == ["all", "chat", "sql"]
+    assert "sql" in auto_sentences({"curves": curves})[0] and "general" in auto_sentences({"curves": curves})[0]
