@@ -66,9 +66,9 @@ def verify_costs(target: Target, invariant: bool = False) -> VerifyCosts:
     except (ArtifactError, OSError, ValueError):
         say("measures once how long this device takes for trees of 1 to 128 nodes")
         seconds = measure(target, invariant)
-    with contextlib.suppress(OSError):  # in a read-only home folder it is measured again next time
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_json_atomic(path, seconds)
+        with contextlib.suppress(OSError):  # in a read-only home folder it is measured again next time
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_json_atomic(path, seconds)
     return VerifyCosts(tuple(seconds), tuple(seconds.values()))
 
 

@@ -54,11 +54,6 @@ class Traffic:
         self.expected = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens that its probabilities promise
         self.pause = SHORTEST_PAUSE
 
-    @property
-    def calibration(self) -> float:
-        """Accepted tokens for each token that the probabilities of a tree promise."""
-        return min(max(self.accepted.value / max(self.expected.value, 1e-6), 0.05), 2.0)
-
 
 @dataclass
 class RowWorth:
@@ -67,14 +62,21 @@ class RowWorth:
     traffic: Traffic
     net: Mean
     neural_gain: Mean
+    accepted: Mean
+    expected: Mean
     skipped: int = 0  # cycles since it drafted last
     pause: int = SHORTEST_PAUSE
     neural_skipped: int = 0  # drafting cycles since its neural drafter ran last
     drafts: bool = True  # in this cycle
     probes: bool = False  # drafts although it does not seem to pay
     uses_neural: bool = False  # in this cycle
-    expected: float = 0.0  # tokens that retrieval alone would add, calibrated
+    retrieved: float = 0.0  # tokens that retrieval alone would add, calibrated
     ignorance: float = 1.0
+
+    @property
+    def calibration(self) -> float:
+        """Accepted tokens for each token that the probabilities of a tree promise."""
+        return min(max(self.accepted.value / max(self.expected.value, 1e-6), 0.05), 2.0)
 
 
 @dataclass
@@ -92,7 +94,7 @@ class CycleLimits(DraftLimits):
     def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
         """See `DraftLimits`."""
         state = self.rows[row]
-        state.expected, state.ignorance = expected * state.traffic.calibration, ignorance
+        state.retrieved, state.ignorance = expected * state.calibration, ignorance
         gain = state.neural_gain.value * ignorance
         state.uses_neural = (
             gain > self.rate * self.worth.neural_s.value or state.neural_skipped >= NEURAL_PAUSE or state.probes
@@ -108,7 +110,7 @@ class CycleLimits(DraftLimits):
         if level > 1 and self.reach is not None:
             worth.level_share.add(float((reach / self.reach.clamp(min=1e-6)).clamp(max=1.0).mean()))
         self.reach = reach
-        calibration = torch.tensor([state.traffic.calibration for state in neural], device=reach.device)
+        calibration = torch.tensor([state.calibration for state in neural], device=reach.device)
         gain = reach * calibration * worth.level_share.value
         return gain > self.rate * worth.level_s.value / len(neural)
 
@@ -130,8 +132,8 @@ class Worth:
         if key not in self.traffic:
             self.traffic[key] = Traffic(self._assumed_net(rows))
         traffic = self.traffic[key]
-        net, gain = traffic.net.value, traffic.neural_gain.value
-        return RowWorth(traffic, Mean(net, PRIOR, ROW_HORIZON), Mean(gain, PRIOR, ROW_HORIZON), pause=traffic.pause)
+        means = traffic.net, traffic.neural_gain, traffic.accepted, traffic.expected
+        return RowWorth(traffic, *(Mean(mean.value, PRIOR, ROW_HORIZON) for mean in means), pause=traffic.pause)
 
     def _assumed_net(self, rows: int) -> float:
         """Tokens that drafting adds beyond its seconds, before any cycle is known: of chains, by their length."""
@@ -157,7 +159,7 @@ class Worth:
         """Limits of the trees of the rows that draft.  num_rows: all rows.  num_tokens: of the largest tree."""
         rate = self.rate(num_rows)
         seconds = self.costs.of(num_rows * np.arange(1, num_tokens + 1), num_rows)
-        calibration = min(row.traffic.calibration for row in drafting)
+        calibration = min(row.calibration for row in drafting)
         prices = rate * (seconds - seconds[0]) / (num_rows * calibration)
         least = float((prices[1:] / np.arange(1, num_tokens)).min()) if num_tokens > 1 else 1.0
         return CycleLimits(self, drafting, rate, min(max(least, LEAST_PROBABILITY), 0.5), prices.tolist())
@@ -183,8 +185,9 @@ class Worth:
                 added = record.counts[index] - 1.0
                 self._learn_row(row, added, added - rate * extra_s / len(drafting))
                 if record.tree.expected is not None:
-                    row.traffic.accepted.add(added)
-                    row.traffic.expected.add(record.tree.expected[index])
+                    for known in (row, row.traffic):
+                        known.accepted.add(added)
+                        known.expected.add(record.tree.expected[index])
             else:
                 row.skipped += 1
         neural = [row for row in rows if row.drafts and row.uses_neural]
@@ -203,7 +206,7 @@ class Worth:
         row.skipped = 0
         row.neural_skipped = 0 if row.uses_neural else row.neural_skipped + 1
         if row.uses_neural and row.ignorance >= LEAST_IGNORANCE:
-            gain = (added - row.expected) / row.ignorance
+            gain = (added - row.retrieved) / row.ignorance
             for mean in (row.neural_gain, row.traffic.neural_gain):
                 mean.add(gain)
 

@@ -102,6 +102,17 @@ def test_a_new_request_begins_with_what_is_known_of_others():
     assert unknown.drafts and not known.drafts and other.drafts
 
 
+def test_each_request_learns_how_far_its_probabilities_hold():
+    worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.012, 0.040)))
+    rows = {accepted: worth.row(0.0, 1) for accepted in (4, 1)}  # of 4 tokens promised
+    for _ in range(30):
+        for accepted, row in rows.items():
+            worth.plan([row])
+            worth.learn([row], finished_cycle(5, accepted, 0.012), None, 0.0)
+    good, bad = (worth.limits([row], 1, 16).prices for row in rows.values())
+    assert good[8] < 0.6 * bad[8]
+
+
 def test_costs_alone_decide_before_anything_is_known():
     worth = Worth(VerifyCosts((1, 4, 16), (0.010, 0.010, 0.030)))
     worth.plan([single := worth.row(0.0, 1)])
