@@ -185,9 +185,9 @@ class Worth:
                 added = record.counts[index] - 1.0
                 self._learn_row(row, added, added - rate * extra_s / len(drafting))
                 if record.tree.expected is not None:
-                    for known in (row, row.traffic):
-                        known.accepted.add(added)
-                        known.expected.add(record.tree.expected[index])
+                    for state in (row, row.traffic):
+                        state.accepted.add(added)
+                        state.expected.add(record.tree.expected[index])
             else:
                 row.skipped += 1
         neural = [row for row in rows if row.drafts and row.uses_neural]
