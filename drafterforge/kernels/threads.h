@@ -3,7 +3,8 @@
  * OpenMP gives every thread a fixed share of a loop and spins for milliseconds until all have finished.  If the
  * system suspends one thread, all others wait for it.  Here each thread takes a part of the loop when it is ready for one:
  * - The caller takes parts as well and never waits for a thread that has taken none.
- * - Waiting threads spin for SPIN_NS, counted by the clock, and then sleep.
+ * - Waiting threads spin for SPIN_NS, counted by the clock, and then sleep.  Workers offer their core to other threads,
+ *   such as torch's, after YIELD_NS.
  * - If the caller waits long for a suspended thread, it computes alone for a while: see `judge_wait`.
  * A part's results do not depend on who computes it, so the number of threads never changes a bit.
  */
