@@ -26,9 +26,8 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.init import scratch_init
 from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
-from drafterforge.drafters.eagle3.propose import Eagle3Proposer
 from drafterforge.drafters.eagle3.spec import DrafterSpec
-from drafterforge.drafters.eagle3.stack import StackedGroup
+from drafterforge.drafters.eagle3.stack import Eagle3Proposer, StackedGroup
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.judging import Truth
 from drafterforge.evaluation.held_out import held_out_prompts

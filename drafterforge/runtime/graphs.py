@@ -21,7 +21,9 @@ from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.propose import Eagle3Reader, append_slots, draft_levels, new_draft_cache
+from drafterforge.drafters.eagle3.propose import append_slots, draft_levels, new_draft_cache
+from drafterforge.drafters.eagle3.stack import StackReader
+from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.acceptance import accept
@@ -195,6 +197,7 @@ class StaticBatch(Batch):
         """pool: buffers of earlier batches, reused with their graphs.  shape: the largest tree of any cycle."""
         super().__init__(target, None, invariant)
         self.drafter, self.pool, self.largest = drafter, pool, shape
+        self.stack = None if drafter is None else StackedDrafters([drafter])
         self.static: StaticRows | None = None
         self.samplings: tuple[Sampling, ...] = ()  # of the rows, without their seeds
         self.fresh_seen: Tensor | None = None
@@ -203,9 +206,9 @@ class StaticBatch(Batch):
         """Remember the tokens of the row that joins next."""
         self.fresh_seen = None if seen is None else seen.scatter(1, root[:, None], True)
 
-    def _reader(self) -> Eagle3Reader | None:
+    def _reader(self) -> StackReader | None:
         """See `Batch`."""
-        return None if self.drafter is None else Eagle3Reader(self.drafter)
+        return None if self.stack is None else StackReader(self.stack)
 
     def _open_row(self, length: int) -> KeyValueCache:
         """See `Batch`; the buffers take the row over once its prompt is read."""
@@ -223,7 +226,7 @@ class StaticBatch(Batch):
             row = joining.prefill.reader.row
             copy_keys(fresh.draft_cache, 0, row.cache.data[:, :, 0])
             fresh.stable.fill_(row.stable[0])
-            fresh.last.copy_(row.last)
+            fresh.last.copy_(row.last[0])
         present = [] if self.static is None else [(self.static, row) for row in range(self.static.batch)]
         self._gather([*present, (fresh, 0)])
 

@@ -177,13 +177,13 @@ def test_drafter_state_equals_one_teacher_forced_pass(norms):
             for place, row in enumerate(batch.rows):
                 text = torch.tensor(row.answer.prompt + row.answer.tokens)
                 before = text.numel() - 1
-                assert row.length == batch.proposer.stable[place] == before and batch.root[place] == text[-1]
+                assert row.length == batch.proposer.group.stable[place] == before and batch.root[place] == text[-1]
                 _, features = target.forward(text[None, :-1], torch.arange(before)[None], None)
                 fresh = proposer_of(drafter, TreeShape(6, 2, 2))
                 fresh.admit(text, features[0])
                 torch.testing.assert_close(
-                    batch.proposer.cache.data[:, :, place, :, :before],
-                    fresh.cache.data[:, :, 0, :, :before],
+                    batch.proposer.group.cache.data[:, :, place, :, :before],
+                    fresh.group.cache.data[:, :, 0, :, :before],
                     rtol=1e-4,
                     atol=1e-5,
                 )

@@ -13,9 +13,8 @@ from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import LowRank, merge
-from drafterforge.drafters.eagle3.propose import Eagle3Proposer
 from drafterforge.drafters.eagle3.spec import FLAGS
-from drafterforge.drafters.eagle3.stack import StackedGroup
+from drafterforge.drafters.eagle3.stack import Eagle3Proposer, StackedGroup
 from drafterforge.drafters.eagle3.stacked import StackedDrafters, family_order
 from drafterforge.drafters.judging import Truth, draft_id_table, judge, judge_sets
 from drafterforge.drafters.retrieval.model import Retrieval

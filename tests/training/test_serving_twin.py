@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.propose import Eagle3Proposer
+from drafterforge.drafters.eagle3.stack import Eagle3Proposer
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.capture import FeatureCapture

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.drafters.base import Drafter
+from drafterforge.drafters.eagle3.forward import DecodingPass
 from drafterforge.drafters.eagle3.lora import Adapter, LowRank, concatenate_low_rank
-from drafterforge.drafters.eagle3.model import Attend, Eagle3Drafter
+from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
-from drafterforge.kernels.rope import apply_rope
 
 ATTENTION, MLP = "midlayer.self_attn", "midlayer.mlp"
 PROJECTIONS = {  # fused projection -> its parts in the module
@@ -31,8 +30,8 @@ NORMS = {
 }
 
 
-class FusedDrafter(Drafter):
-    """Inference-only equivalent of the module.  Axes: N rows, H hidden, W draft vocabulary."""
+class FusedDrafter(DecodingPass, Drafter):
+    """Inference-only equivalent of the module."""
 
     kind = "eagle3"
 
@@ -69,50 +68,3 @@ class FusedDrafter(Drafter):
         if part in PROJECTIONS["kv"]:
             return spec.num_key_heads * spec.head_dim
         return spec.intermediate_size if part in PROJECTIONS["gate_up"] else 0  # 0: unused, a projection of one part
-
-    def _norm(self, x: Tensor, name: str) -> Tensor:
-        return self.kernels.rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self.embedding)
-
-    def fuse(self, features: Tensor) -> Tensor:
-        if self.spec.fc_norm:
-            features = norm_each(features, self.gains["fc_norm"], self.spec.rms_norm_eps)
-        return self.linears["fc"](features)
-
-    def layer(
-        self,
-        embeddings: Tensor,
-        hidden: Tensor,
-        positions: Tensor,
-        attend: Attend,
-        rows: slice | None = None,
-    ) -> Tensor:
-        """As `Eagle3Drafter.layer`, but takes positions [N] instead of a rope."""
-        spec, linears = self.spec, self.linears
-        rope = self.rope(positions, hidden.dtype)
-        normed = self._norm(hidden, "hidden_norm")
-        x = torch.cat((self._norm(embeddings, "input_norm"), normed), dim=-1)
-        if spec.norm_before_residual:
-            hidden = normed
-        kv = linears["kv"](x).view(-1, 2 * spec.num_key_heads, spec.head_dim)
-        k, v = apply_rope(kv[:, : spec.num_key_heads], *rope), kv[:, spec.num_key_heads :]
-        if rows is not None:
-            x, hidden, rope = x[rows], hidden[rows], (rope[0][rows], rope[1][rows])
-        q = apply_rope(linears["q"](x).view(-1, spec.num_heads, spec.head_dim), *rope)
-        hidden = hidden + linears["out"](attend(q, k, v).flatten(1))
-        gated = self.kernels.swiglu(linears["gate_up"](self._norm(hidden, "post_norm")))
-        out = hidden + linears["down"](gated)
-        return self._norm(out, "norm") if spec.norm_output else out
-
-    def normed(self, out: Tensor) -> Tensor:
-        return out if self.spec.norm_output else self._norm(out, "norm")
-
-    def logits(self, out: Tensor) -> Tensor:
-        return self.linears["head"](self.normed(out))
-
-
-def norm_each(features: Tensor, gains: Tensor, eps: float) -> Tensor:
-    """Norm each third of the features low|mid|high [..., 3H] separately.  gains: [3, H], or [N, 1, 3, H]."""
-    return kernels_of(features).rms_norm(features.unflatten(-1, gains.shape[-2:]), gains, eps).flatten(-2)

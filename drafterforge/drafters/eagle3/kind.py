@@ -14,8 +14,7 @@ from drafterforge.drafters.eagle3.checkpoint import check_taps, generalist_of, l
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import ADAPTER, load_adapter, merge
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
-from drafterforge.drafters.eagle3.propose import Eagle3Proposer
-from drafterforge.drafters.eagle3.stack import StackedGroup
+from drafterforge.drafters.eagle3.stack import Eagle3Proposer, StackedGroup
 from drafterforge.drafters.eagle3.stacked import StackedDrafters, family_order, signature
 from drafterforge.errors import DrafterforgeError
 from drafterforge.targets.load import Target

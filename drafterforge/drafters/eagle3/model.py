@@ -8,16 +8,13 @@ Axes: N rows (slots of any number of sequences), H hidden, D head width, W draft
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drafterforge.drafters.eagle3.forward import Attend
 from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.kernels.rope import RopeTable, apply_rope
-
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class RMSNorm(nn.Module):

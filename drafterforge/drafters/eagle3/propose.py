@@ -1,18 +1,19 @@
-"""Drafting with an EAGLE-3 drafter; its cache is a function of the committed text and the target's features.
+"""Reading and drafting with one EAGLE-3 drafter over a cache of its own.
+
+The cache holds [stable slots | slots of this cycle's levels]; stable slots were made from the target's features of the
+committed text.  Level slots begin after the longest row and are shared by all rows: a row never reads slots between its
+own stable ones and the level slots.
 
 Axes: B rows, A committed tokens, K beam nodes, L level slots, H hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
+from drafterforge.drafters.eagle3.forward import Attend
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.model import Attend
-from drafterforge.drafters.proposer import PromptReader, SoloProposer
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import kernels_of
@@ -20,76 +21,6 @@ from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.masks import level_mask
 from drafterforge.tree.merge import RetrievalEvidence
-
-
-class Eagle3Reader(PromptReader):
-    """Reads a prompt into a separate row, which then joins the other rows."""
-
-    def __init__(self, drafter: FusedDrafter) -> None:
-        self.row = Eagle3Proposer(drafter)
-        self.row.cache, self.row.stable = new_draft_cache(drafter, 1), [0]
-
-    def read(self, text: Tensor, features: Tensor) -> None:
-        self.row.read(text[None, -len(features) :], features[None], [len(features)])
-
-
-class Eagle3Proposer(SoloProposer):
-    """The cache holds [stable slots | slots of this cycle's levels]; stable slots were made from target features.
-
-    Level slots begin after the longest row and are shared by all rows: a row never reads slots between its own stable
-    ones and the level slots.
-    """
-
-    def __init__(self, drafter: FusedDrafter) -> None:
-        self.drafter = drafter
-        self.cache = new_draft_cache(drafter, 0)
-        self.stable: list[int] = []  # stable slots of each row
-        self.last = drafter.embedding.new_empty(0, drafter.embedding.shape[1])  # output of the newest of them, [B, H]
-
-    def admit(self, text: Tensor, features: Tensor) -> None:
-        reader = self.prompt_reader()
-        reader.read(text, features)
-        self.join_row(reader, text, features)
-
-    def prompt_reader(self) -> Eagle3Reader:
-        return Eagle3Reader(self.drafter)
-
-    def join_row(self, reader: Eagle3Reader, text: Tensor, features: Tensor) -> None:
-        row = reader.row
-        if self.stable:
-            self.cache.put_rows(row.cache, [])
-        else:
-            self.cache = row.cache
-        self.stable += row.stable
-        self.last = torch.cat((self.last, row.last))
-
-    def keep(self, rows: list[int]) -> None:
-        index = torch.tensor(rows, dtype=torch.long, device=self.last.device)
-        self.cache.keep_rows(index)
-        self.stable, self.last = [self.stable[row] for row in rows], self.last[index]
-
-    def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
-        """See `SoloProposer`; appends stable slots."""
-        if tokens.shape[0] == 1:  # no padding, no mask
-            start, width = self.stable[0], tokens.shape[1]
-            self.cache.set_slots(start, width)
-            self.last = self.drafter.layer(
-                self.drafter.embed(tokens[0]),
-                self.drafter.fuse(features[0]),
-                start + torch.arange(width, device=tokens.device),
-                attend_to(self.cache, 1, None),
-                rows=slice(width - 1, width),  # drafting needs the newest slot only, which reads all slots
-            )
-        else:
-            stable, added = (torch.tensor(part, device=tokens.device) for part in (self.stable, counts))
-            used = max(self.stable) + tokens.shape[1]
-            self.last = append_slots(self.drafter, self.cache, tokens, features, stable, added, used)
-        self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
-
-    def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
-        """Trees below the roots [B], the tokens of the newest stable slots."""
-        stable = torch.tensor(self.stable, device=root.device)
-        return draft_levels(self.drafter, self.cache, self.last, root, stable, max(self.stable), shape)
 
 
 def new_draft_cache(drafter: FusedDrafter, batch: int) -> KeyValueCache:

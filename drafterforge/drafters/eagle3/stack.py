@@ -18,7 +18,7 @@ from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Judgement, Truth, draft_id_table, judge
-from drafterforge.drafters.proposer import PromptReader
+from drafterforge.drafters.proposer import PromptReader, SoloProposer
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.tree.expand import Growth
@@ -251,6 +251,39 @@ class StackedGroup(DrafterGroup):
             last, logits = last[index], logits[index]
         drafter: FusedDrafter = self.drafters.members[member]
         return draft_levels(drafter, cache, last, root, stable, base, shape, logits, growth, retrieval)
+
+
+class Eagle3Proposer(SoloProposer):
+    """One drafter by itself: a group of one, which reads committed tokens at once."""
+
+    def __init__(self, drafter: FusedDrafter) -> None:
+        self.group = StackedGroup(StackedDrafters([drafter]))
+
+    @property
+    def last(self) -> Tensor:
+        """Outputs of each row's newest stable slot, [B, H]."""
+        return self.group.last[0]
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        self.group.admit(text, features)
+
+    def prompt_reader(self) -> StackReader:
+        return self.group.prompt_reader()
+
+    def join_row(self, reader: StackReader, text: Tensor, features: Tensor) -> None:
+        self.group.join_row(reader, text, features)
+
+    def keep(self, rows: list[int]) -> None:
+        self.group.keep(rows)
+
+    def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
+        """See `SoloProposer`; appends stable slots."""
+        self.group.commit(tokens, features, list(counts), for_judging=False)
+        self.group.read()
+
+    def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
+        """Trees below the roots [B], the tokens of the newest stable slots."""
+        return self.group.draft(0, list(range(len(root))), root, shape)
 
 
 def _unread_after(parts: Sequence[tuple[Tensor, Tensor]], done: int) -> tuple[Tensor, Tensor]:

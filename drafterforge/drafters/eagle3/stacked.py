@@ -6,22 +6,19 @@ Axes: N drafters, R rows, H hidden, r rank, W draft vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafterforge.drafters.eagle3.fused import PROJECTIONS, FusedDrafter, norm_each
+from drafterforge.drafters.eagle3.forward import DecodingPass
+from drafterforge.drafters.eagle3.fused import PROJECTIONS, FusedDrafter
 from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.spec import FLAGS
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
-from drafterforge.kernels.rope import apply_rope
-
-# attend(q [N, R, heads, D], k, v [N, R, key heads, D]) gives [N, R, heads, D]
-StackedAttend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class StackedLowRank:
@@ -91,7 +88,7 @@ def family_order(drafters: Sequence[FusedDrafter]) -> list[int]:
     return sorted(range(len(drafters)), key=lambda index: (first[id(roots[index])], index))
 
 
-class StackedDrafters:
+class StackedDrafters(DecodingPass):
     """N drafters with equal architectures; each member still drafts by itself as a `FusedDrafter`."""
 
     def __init__(self, members: Sequence[FusedDrafter]) -> None:
@@ -109,52 +106,6 @@ class StackedDrafters:
         gains = [member.gains[name] for member in self.members]
         alike = all(gain is gains[0] for gain in gains)
         return gains[0] if alike else torch.stack(gains)[:, None]
-
-    def _norm(self, x: Tensor, name: str) -> Tensor:
-        return self.kernels.rms_norm(x, self.gains[name], self.spec.rms_norm_eps)
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self.embedding)
-
-    def fuse(self, features: Tensor) -> Tensor:
-        """Project features [R, 3H] to hidden [N, R, H]."""
-        if self.spec.fc_norm:
-            gains = self.gains["fc_norm"]
-            alike = gains.dim() == 2
-            features = features if alike else features.expand(len(self.members), -1, -1)
-            features = norm_each(features, gains, self.spec.rms_norm_eps)
-        return self.linears["fc"](features)
-
-    def layer(
-        self,
-        embeddings: Tensor,
-        hidden: Tensor,
-        positions: Tensor,
-        attend: StackedAttend,
-        rows: Tensor | None = None,
-    ) -> Tensor:
-        """As `FusedDrafter.layer` for all drafters, [N, R', H].  embeddings: [R, H].  hidden: [N, R, H]."""
-        spec, linears = self.spec, self.linears
-        rope = self.rope(positions, hidden.dtype)
-        alike = self.gains["input_norm"].dim() == 1
-        embedded = self._norm(embeddings if alike else embeddings.expand_as(hidden), "input_norm")
-        normed = self._norm(hidden, "hidden_norm")
-        x = torch.cat((embedded.expand_as(hidden), normed), dim=-1)
-        if spec.norm_before_residual:
-            hidden = normed
-        kv = linears["kv"](x).unflatten(-1, (2 * spec.num_key_heads, spec.head_dim))
-        k, v = apply_rope(kv[:, :, : spec.num_key_heads], *rope), kv[:, :, spec.num_key_heads :]
-        if rows is not None:
-            x, hidden, rope = x[:, rows], hidden[:, rows], (rope[0][rows], rope[1][rows])
-        q = apply_rope(linears["q"](x).unflatten(-1, (spec.num_heads, spec.head_dim)), *rope)
-        hidden = hidden + linears["out"](attend(q, k, v).flatten(2))
-        gated = self.kernels.swiglu(linears["gate_up"](self._norm(hidden, "post_norm")))
-        out = hidden + linears["down"](gated)
-        return self._norm(out, "norm") if spec.norm_output else out
-
-    def logits(self, out: Tensor) -> Tensor:
-        """Draft logits [N, R, W] of outputs [N, R, H] of `layer`."""
-        return self.linears["head"](out if self.spec.norm_output else self._norm(out, "norm"))
 
 
 def signature(drafter: FusedDrafter) -> tuple:
