@@ -58,7 +58,7 @@ def time_forward_passes(
         for _ in range(5):
             batch = engine.open_batch()
             batch.admit(*engine.read(prompt, 4 * cycles * (shape.depth + 1)))
-            recorder.caches = [batch.cache, batch.proposer.cache]
+            recorder.caches = [batch.cache, batch.proposer.group.cache]
             batch.cycle(shape)
             recorder.calls, recorder.recording, recorder.seconds = [], True, 0.0
             began = time.perf_counter()

@@ -27,7 +27,7 @@ from drafterforge.drafters.eagle3.init import scratch_init
 from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec
-from drafterforge.drafters.eagle3.stack import Eagle3Proposer, StackedGroup
+from drafterforge.drafters.eagle3.stack import StackedGroup
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.judging import Truth
 from drafterforge.evaluation.held_out import held_out_prompts
@@ -119,12 +119,13 @@ def lora_pool(target: Target, count: int, vocab: int, rank: int) -> list[FusedDr
 
 
 class Reader:
-    """Repeats one reading of a pool: the same chunk after the same text, proposals scored."""
+    """Repeats one reading of a pool: the same chunk after the same text."""
 
-    def __init__(self, target: Target, members: Sequence[FusedDrafter]) -> None:
+    def __init__(self, target: Target, members: Sequence[FusedDrafter], scored: bool) -> None:
+        """scored: whether the drafters' proposals are judged."""
         torch.manual_seed(1)
         width = target.config.hidden_size
-        self.proposer = StackedGroup(StackedDrafters(members))
+        self.proposer, self.scored = StackedGroup(StackedDrafters(members)), scored
         text, features = torch.randint(0, 4000, (CONTEXT + 1,)), torch.randn(CONTEXT, 3 * width)
         self.proposer.admit(text, features.to(target.compute_dtype))
         self.tokens, self.features = torch.randint(0, 4000, (1, CHUNK)), torch.randn(1, CHUNK, 3 * width)
@@ -132,31 +133,16 @@ class Reader:
 
     def __call__(self) -> None:
         stable, logits, last = list(self.proposer.stable), self.proposer.logits, self.proposer.last
-        self.proposer.commit(self.tokens, self.features, [CHUNK])
-        self.proposer.read(Truth(self.tokens, None), [TOP_K] * len(self.proposer.drafters.members))
+        self.proposer.commit(self.tokens, self.features, [CHUNK], self.scored)
+        truth = Truth(self.tokens, None) if self.scored else None
+        self.proposer.read(truth, [TOP_K] * len(self.proposer.drafters.members))
         self.proposer.stable, self.proposer.logits, self.proposer.last = stable, logits, last
 
 
-class PlainReader:
-    """Repeats one reading of a drafter without a pool, whose proposals are not scored."""
-
-    def __init__(self, target: Target, member: FusedDrafter, chunk: Reader) -> None:
-        self.proposer, self.chunk = Eagle3Proposer(member), chunk
-        features = torch.randn(CONTEXT, 3 * target.config.hidden_size).to(target.compute_dtype)
-        self.proposer.admit(torch.randint(0, 4000, (CONTEXT + 1,)), features)
-
-    def __call__(self) -> None:
-        stable, last = list(self.proposer.stable), self.proposer.last
-        self.proposer.read(self.chunk.tokens, self.chunk.features, [CHUNK])
-        self.proposer.drafter.logits(self.proposer.last)
-        self.proposer.stable, self.proposer.last = stable, last
-
-
 def time_reading(name: str, target: Target, members: Sequence[FusedDrafter], repeats: int) -> dict:
-    """Milliseconds of reading by all drafters, by a pool of the first, and by the first without a pool."""
-    pool, single = Reader(target, members), Reader(target, members[:1])
-    plain = PlainReader(target, members[0], single)
-    times = time_cold(target, [pool, single, plain], repeats)
+    """Milliseconds of reading by all drafters, by the first, and by the first without scores."""
+    readers = Reader(target, members, True), Reader(target, members[:1], True), Reader(target, members[:1], False)
+    times = time_cold(target, readers, repeats)
     ratios = [pool_s / single_s for pool_s, single_s in zip(times[0], times[1], strict=True)]
     return {
         "pool": name,

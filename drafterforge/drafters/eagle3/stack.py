@@ -215,8 +215,10 @@ class StackedGroup(DrafterGroup):
         self.newer[member] = NewestState(stable, last, drafter.logits(last))
 
     def _member_cache(self, member: int) -> KeyValueCache:
-        """A view of one drafter's part of the cache, valid until more memory is reserved."""
+        """One drafter's part of the cache: all of it, or a view, valid until more memory is reserved."""
         batch = len(self.stable)
+        if len(self.drafters.members) == 1:
+            return self.cache
         return self.cache.rows(member * batch, (member + 1) * batch)
 
     def guesses(self, member: int, rows: list[int]) -> Tensor:
@@ -247,6 +249,7 @@ class StackedGroup(DrafterGroup):
         stable = torch.tensor([state.stable[row] for row in rows], device=root.device)
         if len(rows) < len(self.stable):
             index = torch.tensor(rows, device=root.device)
+            cache = cache.rows(0, len(self.stable))
             cache.keep_rows(index)
             last, logits = last[index], logits[index]
         drafter: FusedDrafter = self.drafters.members[member]
