@@ -13,7 +13,7 @@ from drafterforge.artifacts.folder import open_artifact, restore_interrupted
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import check_bundle, locate
-from drafterforge.bundle.card import summary
+from drafterforge.bundle.card import how, summary
 from drafterforge.bundle.record import BUNDLE, BundleRecord
 from drafterforge.config.catalogue import flat
 from drafterforge.config.commands import InspectConfig
@@ -91,8 +91,7 @@ def inspect_bundle(path: Path) -> BundleRecord:
     table.add_row("target", f"{target.name} ({source}), fingerprint {target.fingerprint}")
     table.add_row("created", f"by drafterforge {record.drafterforge_version}; its newest part {record.created}")
     table.add_row("digest", record.digest)
-    policies = {"selector": default.selector, "scheduler": default.scheduler, "router": default.router}
-    table.add_row("defaults", ", ".join(f"{key} {name or 'none'}" for key, name in policies.items()))
+    table.add_row("decodes", how(default).replace("`", ""))
     table.add_row("drafters", ", ".join(default.drafters))
     console = table_console()
     console.print(table)

@@ -66,7 +66,8 @@ def run(cfg: Config) -> Path:
     staging = open_measurements(cfg, target, path, names, requests)
     clock = StepClock("quickstart", STEPS, staging / "seconds.json", began)
 
-    retrieval = retrieval_for(runs, names, cfg.domain.name)
+    with_files = [runs.summary(name) for name in parts_of(names) if name != RETRIEVAL]
+    retrieval = retrieval_for(with_files, cfg.domain.name)
     first = show_pool(cfg, target, names, retrieval, requests, staging)
     clock.done("open", f"opened the pool {', '.join(names)}, and timed it beside plain decoding")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.assembly.engines import engine_by_worth
+from drafterforge.assembly.build import engine_by_worth
 from drafterforge.assembly.runs import open_for_decoding
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drafterforge.artifacts.folder import restore_interrupted
-from drafterforge.assembly.pools import build_pool, open_single_drafter
+from drafterforge.assembly.build import auto_engine, build_engine
+from drafterforge.assembly.defaults import AUTO, POOL
+from drafterforge.assembly.runs import GENERAL
+from drafterforge.assembly.sources import DrafterSummary
 from drafterforge.bundle.archive import is_archive, unpack_to_cache
 from drafterforge.bundle.files import check_files, file_stamps, folder_of
 from drafterforge.bundle.hub import download, is_hub_id
@@ -20,10 +23,9 @@ from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.base import DrafterSource
-from drafterforge.drafters.registry import kind_named
+from drafterforge.drafters.registry import KINDS, kind_named
 from drafterforge.errors import ArtifactError, DrafterforgeError, quote, shorten
-from drafterforge.runtime.engine import Engine, kind_name
-from drafterforge.runtime.shapes import choose_shape
+from drafterforge.runtime.engine import Engine
 from drafterforge.selectors import check_options, takes_advice
 from drafterforge.targets.load import Target, load_target
 
@@ -48,7 +50,7 @@ def open_bundle(
     path: str | Path,
     *,
     target: Target | TargetConfig | str | None = None,
-    drafter: str = "",
+    drafter: str = AUTO,
     selector: str | None = None,
     scheduler: str | None = None,
     device: str = "auto",
@@ -59,7 +61,8 @@ def open_bundle(
     """The engine of the bundle at `path`: a folder, a `.tar` of one, or a hub id (`name/bundle`, `name/bundle@rev`).
 
     target: a folder or hub id, a configuration, or a loaded target; None: the target that the bundle names.
-    drafter: decode with this drafter only, without a selector or scheduler.
+    drafter: decode with this drafter or hybrid only, without a selector or scheduler; `pool`: with all drafters;
+        `auto`: as `export` was told, which by default means as `auto_engine` decides.
     selector, scheduler: replace the bundle's defaults; scheduler="" means none.
     runtime: static tree and numerics; fields that are None or `auto` are taken from the bundle.
     Raises ArtifactError or ConfigError if the bundle is damaged or was made for another target.
@@ -68,19 +71,20 @@ def open_bundle(
     with verified_record(folder) as record:
         defaults = record.defaults
         check_options(defaults.selector, defaults.options)
-        for name in parts_of([drafter] if drafter else defaults.drafters):
+        single = drafter not in (AUTO, POOL)
+        for name in parts_of([drafter] if single else defaults.drafters):
             drafter_source(folder, record, name)  # report a wrong name before the target is loaded
         if not isinstance(target, Target):
             target = load_target(target_config(record.target, target, device, dtype))
         check_target(record.target, target, folder)
         source = BundleFolder(folder, record, target)
         runtime = with_defaults(runtime or RuntimeConfig(), record.defaults)
-        if drafter:
-            opened = open_single_drafter(drafter, source)
-            shape = choose_shape(runtime, target.device, target.dtype, kind_name(opened))
-            return Engine(target, opened, shape, max_batch, runtime.numerics)
-        pool, shape = build_pool(pool_config(defaults, selector, scheduler), runtime, source, seed=None)
-        return Engine(target, pool, shape, max_batch, runtime.numerics)
+        if single:
+            return build_engine(source, drafter, PoolConfig(), runtime, max_batch)
+        if drafter == AUTO and selector is scheduler is None and defaults.automatic:
+            return auto_engine(source, runtime, max_batch)[0]
+        pool = pool_config(defaults, selector, scheduler)
+        return build_engine(source, POOL, pool, runtime, max_batch, seed=None)
 
 
 def pool_config(defaults: Defaults, selector: str | None, scheduler: str | None) -> PoolConfig:
@@ -112,6 +116,14 @@ class BundleFolder:
 
     def unproven(self) -> list[str]:
         return []  # the bundle names all drafters of its pool
+
+    def summaries(self) -> list[DrafterSummary]:
+        summaries = []
+        for entry in self.record.drafters:
+            if entry.path:
+                rank = kind_named(entry.kind).pool_rank(self.drafter(entry.name).folder)
+                summaries.append(DrafterSummary(entry.name, entry.kind, entry.domain or GENERAL, rank))
+        return sorted(summaries, key=lambda drafter: (drafter.rank, drafter.name))
 
     def drafter(self, name: str) -> DrafterSource:
         return drafter_source(self.folder, self.record, name)
@@ -202,6 +214,8 @@ def tokenizer_sha256(folder: Path) -> str:
 
 def drafter_source(folder: Path, record: BundleRecord, name: str) -> DrafterSource:
     """Where a drafter's files are in the bundle at `folder`."""
+    if name in KINDS and not KINDS[name].needs_files:
+        return DrafterSource(name, name, None)
     entry = record.drafter(name)
     kind = kind_named(entry.kind)
     if not kind.needs_files and not entry.path:

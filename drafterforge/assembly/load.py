@@ -6,9 +6,10 @@ import glob
 from pathlib import Path
 
 from drafterforge.artifacts.bundles import find_bundle, is_name
+from drafterforge.assembly.build import auto_engine, build_engine
 from drafterforge.assembly.bundles import locate, open_bundle
-from drafterforge.assembly.defaults import AUTO
-from drafterforge.assembly.engines import POOL, auto_engine, build_engine, check_engine
+from drafterforge.assembly.defaults import AUTO, POOL
+from drafterforge.assembly.engines import check_engine
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.assembly.text import TextEngine
 from drafterforge.bundle.record import BUNDLE, read_record
@@ -64,7 +65,7 @@ def open(
     bundle: str | Path,
     *,
     target: str | Path | TargetConfig | Target | None = None,
-    drafter: str | None = None,
+    drafter: str | None = AUTO,
     selector: str | None = None,
     scheduler: str | None = None,
     runtime: RuntimeConfig | None = None,
@@ -79,8 +80,9 @@ def open(
         bundle: a folder, a `.tar` of one, a hub id (`owner/name`, `owner/name@revision`), or the name of a bundle in
             `runs_dir`.
         target: a hub id, a folder, a `TargetConfig` or a loaded target, instead of the location that the bundle names.
-        drafter: decode with this drafter of the bundle only; None: as the bundle says.
-        selector: what picks the drafter of a cycle; None: as the bundle says.
+        drafter: the name of one drafter of the bundle, a hybrid of two, or `pool` for all of them and a selector.
+            `auto` decodes as `export` was told; told nothing, the engine drafts as much as pays, as that of `load`.
+        selector: what picks the drafter of a cycle in a pool; None: as the bundle says.
         scheduler: a policy of the bundle that chooses trees, "" for none; None: as the bundle says.
         runtime: tree shape and numerics; fields that are None or `auto` are taken from the bundle.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
@@ -92,8 +94,7 @@ def open(
         DrafterforgeError: with a one-line message, if the bundle is damaged or was made for another target.
     """
     warn_if_too_late()
-    target = str(target) if isinstance(target, Path) else target
-    drafter = "" if drafter in (None, AUTO, POOL) else drafter
+    target, drafter = str(target) if isinstance(target, Path) else target, drafter or AUTO
     folder = locate(bundle if isinstance(bundle, Path) else bundle_path(bundle, target, runs_dir))
     engine = open_bundle(
         folder,
@@ -106,7 +107,8 @@ def open(
         runtime=runtime,
         max_batch=max_batch,
     )
-    return TextEngine(engine, drafter or f"bundle {read_record(folder).name}")
+    single = drafter not in (AUTO, POOL)
+    return TextEngine(engine, drafter if single else f"bundle {read_record(folder).name}")
 
 
 def named_target(text: str, device: str, dtype: str) -> TargetConfig:

@@ -14,7 +14,8 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import open_bundle, tokenizer_sha256
-from drafterforge.assembly.engines import POOL, check_names
+from drafterforge.assembly.defaults import POOL
+from drafterforge.assembly.engines import check_names
 from drafterforge.assembly.pools import build_pool, check_selector, pool_names
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
@@ -70,7 +71,11 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
         created=max(contents.created, default=""),
     )
     record = write_bundle(
-        folder, record, contents.files, cfg.overwrite, check=lambda written: open_bundle(written, target=target)
+        folder,
+        record,
+        contents.files,
+        cfg.overwrite,
+        check=lambda written: open_bundle(written, target=target, drafter=POOL),
     )
     if Path(cfg.target.model).is_dir() and cfg.target.source == "hf":
         say(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from drafterforge.assembly.drafters import RETRIEVAL, open_named
 from drafterforge.assembly.runs import GENERAL, RunsFolder
-from drafterforge.assembly.sources import PoolSource
-from drafterforge.config.names import parse_hybrid, parts_of
+from drafterforge.assembly.sources import DrafterSummary, PoolSource
+from drafterforge.config.names import parse_hybrid
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
 from drafterforge.config.runtime import RuntimeConfig
@@ -37,12 +37,12 @@ def check_unique(names: Sequence[str]) -> None:
         raise ConfigError(f"drafters names {', '.join(repeated)} more than once; a pool has each drafter once")
 
 
-def retrieval_for(runs: RunsFolder, names: Sequence[str], domain: str) -> str:
-    """The retrieval drafter among `names` for a domain: its own datastore, else a general one, else `retrieval`."""
+def retrieval_for(summaries: Iterable[DrafterSummary], domain: str) -> str:
+    """The retrieval drafter for a domain: its own datastore, else a general one, else `retrieval`."""
     datastores: dict[str, str] = {}  # domain -> name
-    for name in (name for name in parts_of(names) if name != RETRIEVAL):
-        if runs.rank(name) == DATASTORE_RANK:
-            datastores.setdefault(runs.manifest(name).config["domain"], name)
+    for summary in summaries:
+        if summary.rank == DATASTORE_RANK:
+            datastores.setdefault(summary.domain, summary.name)
     return datastores.get(domain) or datastores.get(GENERAL) or RETRIEVAL
 
 

@@ -9,6 +9,7 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.drafters import RETRIEVAL
+from drafterforge.assembly.sources import DrafterSummary
 from drafterforge.config.hints import command_for, flags_for
 from drafterforge.drafters.base import Drafter, DrafterSource
 from drafterforge.drafters.causal_lm.kind import CausalLMKind
@@ -69,8 +70,17 @@ class RunsFolder:
 
     def rank(self, name: str) -> int:
         """See `DrafterKind.pool_rank`."""
+        return self.summary(name).rank
+
+    def summaries(self) -> list[DrafterSummary]:
+        return [self.summary(name) for name in self.names()]
+
+    def summary(self, name: str) -> DrafterSummary:
+        """What a drafter given by name or by path is chosen by."""
         folder = self.find(name)
-        return kind_named(manifest_kind(Manifest.read(folder).config)).pool_rank(folder)
+        manifest = Manifest.read(folder)
+        kind = kind_of(manifest)
+        return DrafterSummary(name, kind, domain_of(manifest), kind_named(kind).pool_rank(folder))
 
     def find(self, name: str) -> Path:
         """The folder of a drafter given by name or by path."""

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.targets.load import Target
+
+
+@dataclass(frozen=True)
+class DrafterSummary:
+    """What a drafter is chosen by before it is loaded."""
+
+    name: str
+    kind: str  # name of a `DrafterKind`
+    domain: str
+    rank: int  # see `DrafterKind.pool_rank`
 
 
 class PoolSource(Protocol):
@@ -21,6 +32,10 @@ class PoolSource(Protocol):
 
     def unproven(self) -> list[str]:
         """Drafters that the default pool leaves out, because no measurement shows that they gain anything."""
+        ...
+
+    def summaries(self) -> list[DrafterSummary]:
+        """All drafters that have files, in the order of their ranks."""
         ...
 
     def drafter(self, name: str) -> DrafterSource:

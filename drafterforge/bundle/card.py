@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from drafterforge.bundle.record import BundleRecord, DrafterEntry
+from drafterforge.bundle.record import BundleRecord, Defaults, DrafterEntry
 
 CARD = "README.md"
 
@@ -29,8 +29,8 @@ def model_card(record: BundleRecord) -> str:
         "---",
         f"# {record.name}: drafters for {target.name}",
         "",
-        f"A drafterforge bundle: {len(record.drafters)} drafters of one target, and a selector that picks one for each",
-        "cycle. Decoding is lossless: the output is the target's own, only its speed changes.",
+        f"A drafterforge bundle: {len(record.drafters)} drafters of one target. Decoding is lossless:",
+        "the output is the target's own, only its speed changes.",
         "",
         "```python",
         "import drafterforge",
@@ -42,8 +42,7 @@ def model_card(record: BundleRecord) -> str:
         f"**Target** {target.name} ({source}{', revision ' + target.revision if target.revision else ''}), fingerprint",
         f"`{target.fingerprint}`; no other target is accepted. Licence: {target.licence or 'not stated'}.",
         "",
-        f"**Defaults** selector `{default.selector}`, scheduler {code_or_none(default.scheduler)}, router"
-        f" {code_or_none(default.router)}, numerics `{default.numerics}`.",
+        f"**Decodes** {how(default)}, numerics `{default.numerics}`.",
         "",
         "| drafter | kind | domain | adapter of | licence | validation accept length |",
         "|---|---|---|---|---|---|",
@@ -57,6 +56,16 @@ def model_card(record: BundleRecord) -> str:
         lines += [f"| {part.name} | {part.kind} | {summary(part.about)} |" for part in record.parts]
     lines += ["", f"Made by drafterforge {record.drafterforge_version} from parts of {record.created}.", ""]
     return "\n".join(lines)
+
+
+def how(default: Defaults) -> str:
+    """How the bundle's engine decides what to draft, if nothing is typed when it is opened."""
+    if default.automatic:
+        return (
+            f"as `drafter=auto`; `drafter=pool` picks a drafter for each cycle with the selector `{default.selector}`"
+        )
+    router, scheduler = code_or_none(default.router), code_or_none(default.scheduler)
+    return f"with the selector `{default.selector}`, scheduler {scheduler}, router {router}"
 
 
 def code_or_none(name: str) -> str:

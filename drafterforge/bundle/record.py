@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,11 @@ class Defaults:
     depth: int | None = None
     top_k: int | None = None
     numerics: str = "auto"
+
+    @property
+    def automatic(self) -> bool:
+        """Whether `export` was told nothing of selection, scheduling and trees, so that the engine decides itself."""
+        return replace(self, drafters=[], numerics="auto") == Defaults([])
 
     def check(self) -> None:
         """ArtifactError if a value is out of range."""

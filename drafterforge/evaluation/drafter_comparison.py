@@ -118,7 +118,7 @@ def compare_with_references(
         return None
     rows = answers.rows("test", cfg.domain.answers_domain)[: cfg.eval.num_prompts]
     requests = [Request(row.input_ids[: row.prompt_tokens], cfg.domain.name) for row in rows]
-    retrieval = retrieval_for(runs, runs.names(), cfg.domain.name)
+    retrieval = retrieval_for(runs.summaries(), cfg.domain.name)
     pool = PoolConfig(drafters=[*dict.fromkeys([*references, name, retrieval])], selector="static")
     drafters = build_pool(pool, cfg.runtime, runs)[0].drafters
     combined = [part for part in (references[0], name) if can_combine(drafters[part], drafters[retrieval])]

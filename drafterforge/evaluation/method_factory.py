@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from drafterforge.assembly.build import auto_engine
 from drafterforge.assembly.bundles import open_bundle
 from drafterforge.assembly.defaults import AUTO
-from drafterforge.assembly.engines import auto_engine
 from drafterforge.assembly.pools import RETRIEVAL, build_pool, open_scheduler
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import read_record
@@ -232,7 +232,9 @@ class MethodFactory:
         """The bundle with its default drafters, selector and scheduler."""
         defaults = read_record(self.bundle).defaults
         engine = open_bundle(self.bundle, target=self.target)
-        return Method(BUNDLE, engine, defaults.selector, defaults.scheduler or STATIC, list(defaults.drafters))
+        selector = "static" if defaults.automatic else defaults.selector
+        drafters = list(engine.drafter.drafters) if isinstance(engine.drafter, Pool) else list(defaults.drafters)
+        return Method(BUNDLE, engine, selector, defaults.scheduler or STATIC, drafters)
 
     def scheduler(self, policy: str) -> Scheduler | None:
         """A policy by name; the pool's if the name is empty."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from drafterforge.assembly.defaults import AUTO
-from drafterforge.assembly.engines import POOL, check_names
+from drafterforge.assembly.defaults import AUTO, POOL
+from drafterforge.assembly.engines import check_names
 from drafterforge.assembly.pools import RETRIEVAL, check_selector
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.hints import target_flags

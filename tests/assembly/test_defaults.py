@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from drafterforge.artifacts.manifest import Manifest
+from drafterforge.assembly.build import auto_engine
 from drafterforge.assembly.defaults import default_drafter
-from drafterforge.assembly.engines import auto_engine
 from drafterforge.assembly.pools import build_pool
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.pool import PoolConfig

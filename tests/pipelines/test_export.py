@@ -48,7 +48,10 @@ def test_an_exported_bundle_opens_with_the_target_s_text(exported):
         done = exported(*ASK, *options)
         assert (done.code, done.out) == (0, plain.out), done.err
     engine = drafterforge.open(folder, dtype="float32")
-    assert engine.runtime.drafter.names == ["sql", "retrieval"]
+    assert engine.runtime.drafter.names == ["sql+retrieval"] and engine.runtime.drafter.worth is not None
+    pool = drafterforge.open(folder, dtype="float32", drafter="pool").runtime.drafter
+    assert pool.names == ["sql", "retrieval"] and pool.choose == "hedgespec"
+    assert "**Decodes** as `drafter=auto`" in (folder / "README.md").read_text()
 
 
 def test_a_bundle_is_inspected_as_a_table(exported, capsys):

@@ -39,7 +39,7 @@ def test_numerics_and_the_shape_of_the_drafter_s_kind_reach_the_engine(trained, 
             super().__init__(*arguments, **named)
             seen.append((self.numerics, self.shape))
 
-    monkeypatch.setattr("drafterforge.assembly.engines.Engine", Watched)
+    monkeypatch.setattr("drafterforge.assembly.build.Engine", Watched)
     trained(*ASK, "target.dtype=bfloat16")
     trained(*ASK, "target.dtype=bfloat16", "runtime.numerics=fast", "drafter=retrieval")
     assert [numerics for numerics, _ in seen] == ["invariant", "fast"]

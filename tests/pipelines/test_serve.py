@@ -116,6 +116,8 @@ def test_a_bundle_is_served_under_its_name_with_what_is_asked_of_it(trained):
     hf = TargetConfig(name="tiny", source="hf", model=str(trained.target))
     common = {"target": hf, "runs_dir": str(trained.runs), "bundle": "house"}
     engine, model = open_engine(ServeConfig(**common), 3)
+    assert (model, engine.max_batch, engine.drafter.names) == ("house", 3, ["sql+retrieval"])
+    engine, model = open_engine(ServeConfig(**common, drafter="pool"), 3)
     assert (model, engine.max_batch, engine.drafter.names) == ("house", 3, ["sql", "retrieval"])
     asked = {"pool": PoolConfig(selector="ucb1"), "runtime": RuntimeConfig(num_tokens=5, depth=2)}
     engine, model = open_engine(ServeConfig(**common | {"bundle": str(trained.artifact("bundles", "house"))}, **asked))
