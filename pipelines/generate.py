@@ -35,6 +35,7 @@ def run(cfg: Config) -> str:
         printer.show(answer)
     print(flush=True)
     console.print(summary(answer), soft_wrap=True, markup=False)
+    engine.save_state()
     return answer.text
 
 

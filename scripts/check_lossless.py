@@ -30,6 +30,8 @@ from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import default_shape
+from drafterforge.runtime.verify_costs import verify_costs
+from drafterforge.runtime.worth import Worth
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 
@@ -80,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
             return Engine(target, numerics=numerics, max_batch=args.max_batch)
         drafter, kind = drafters(target)[name]
         if name.endswith(BY_WORTH):
-            return engine_by_worth(target, "hybrid", drafter, numerics, args.max_batch)
+            return engine_by_worth(target, "hybrid", drafter, Worth(verify_costs(target)), numerics, args.max_batch)
         shape = default_shape(target.device, target.dtype, kind)
         return Engine(target, drafter, shape, numerics=numerics, max_batch=args.max_batch)
 

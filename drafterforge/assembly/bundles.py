@@ -17,7 +17,7 @@ from drafterforge.assembly.sources import DrafterSummary
 from drafterforge.bundle.archive import is_archive, unpack_to_cache
 from drafterforge.bundle.files import check_files, file_stamps, folder_of
 from drafterforge.bundle.hub import download, is_hub_id
-from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, TargetReference, read_record
+from drafterforge.bundle.record import BUNDLE, COSTS, BundleRecord, Defaults, TargetReference, read_record
 from drafterforge.config.names import parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
@@ -57,6 +57,7 @@ def open_bundle(
     dtype: str = "auto",
     runtime: RuntimeConfig | None = None,
     max_batch: int = 8,
+    carry: bool = False,
 ) -> Engine:
     """The engine of the bundle at `path`: a folder, a `.tar` of one, or a hub id (`name/bundle`, `name/bundle@rev`).
 
@@ -65,6 +66,7 @@ def open_bundle(
         `auto`: as `export` was told, which by default means as `auto_engine` decides.
     selector, scheduler: replace the bundle's defaults; scheduler="" means none.
     runtime: static tree and numerics; fields that are None or `auto` are taken from the bundle.
+    carry: see `auto_engine`.
     Raises ArtifactError or ConfigError if the bundle is damaged or was made for another target.
     """
     folder = locate(path)
@@ -82,7 +84,7 @@ def open_bundle(
         if single:
             return build_engine(source, drafter, PoolConfig(), runtime, max_batch)
         if drafter == AUTO and selector is scheduler is None and defaults.automatic:
-            return auto_engine(source, runtime, max_batch)[0]
+            return auto_engine(source, runtime, max_batch, carry)[0]
         pool = pool_config(defaults, selector, scheduler)
         return build_engine(source, POOL, pool, runtime, max_batch, seed=None)
 
@@ -133,6 +135,10 @@ class BundleFolder:
 
     def part(self, name: str, kind: str) -> Path:
         return folder_of(self.folder, self.record.part(name, kind).path, self.record)
+
+    def cost_folders(self) -> list[Path]:
+        parts = [part for part in self.record.parts if part.kind == COSTS]
+        return [folder_of(self.folder, part.path, self.record) for part in parts]
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
     target = load_target(cfg.target)
     runs = RunsFolder(cfg.runs_dir, target)
     if cfg.drafter == AUTO:
-        engine, drafter = auto_engine(runs, cfg.runtime, max_batch)
+        engine, drafter = auto_engine(runs, cfg.runtime, max_batch, carry=True)
         choice = f"uses {drafter}" if drafter else "decodes without a drafter"
         say(f"drafter=auto {choice} for {target.name} on this {target.device.type}")
         return engine, target.name
@@ -97,5 +97,6 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
         dtype=cfg.target.dtype,
         runtime=cfg.runtime,
         max_batch=max_batch,
+        carry=True,
     )
     return engine, read_record(folder).name

@@ -18,7 +18,7 @@ from drafterforge.assembly.defaults import POOL
 from drafterforge.assembly.engines import check_names
 from drafterforge.assembly.pools import build_pool, check_selector, pool_names
 from drafterforge.assembly.runs import RunsFolder
-from drafterforge.bundle.record import BUNDLE, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
+from drafterforge.bundle.record import BUNDLE, COSTS, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.hints import target_flags
@@ -26,6 +26,8 @@ from drafterforge.config.names import parse_hybrid
 from drafterforge.config.progress import say
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.errors import ArtifactError
+from drafterforge.runtime.numerics import choose_numerics
+from drafterforge.runtime.verify_costs import measured_costs, verify_costs
 from drafterforge.targets.load import Target, load_target
 
 TARGET_LICENCES = {"smollm2-135m": "Apache-2.0"}  # by name of an embedded target
@@ -53,20 +55,23 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
             add_policy(cfg, target, contents, kind, name)
     add_latency(cfg, target, contents)
     shape = {key: getattr(cfg.runtime, key) for key in ("num_tokens", "depth", "top_k", "numerics")}
+    defaults = Defaults(
+        names,
+        cfg.pool.selector,
+        dict(cfg.pool.options),
+        cfg.pool.read_interval,
+        Path(cfg.pool.scheduler).name,
+        Path(cfg.pool.router).name,
+        **shape,
+    )
+    if defaults.automatic:
+        add_costs(cfg, target, contents)
     record = BundleRecord(
         name=cfg.bundle if is_name(cfg.bundle) else folder.resolve().name,
         target=target_reference(cfg, target),
         drafters=contents.drafters,
         parts=contents.parts,
-        defaults=Defaults(
-            names,
-            cfg.pool.selector,
-            dict(cfg.pool.options),
-            cfg.pool.read_interval,
-            Path(cfg.pool.scheduler).name,
-            Path(cfg.pool.router).name,
-            **shape,
-        ),
+        defaults=defaults,
         licences={"target": target_reference(cfg, target).licence, "drafters": ", ".join(contents.licences)},
         created=max(contents.created, default=""),
     )
@@ -186,6 +191,16 @@ def add_policy(cfg: ExportConfig, target: Target, contents: BundleContents, kind
     if kind == "policy":
         about["method"] = manifest.config.get("policy", {}).get("method", "")
     contents.parts.append(PartEntry(folder.name, kind, path, about))
+
+
+def add_costs(cfg: ExportConfig, target: Target, contents: BundleContents) -> None:
+    """Add the costs of the target's passes on this device, and on others of which the cache folder has files."""
+    invariant = choose_numerics(cfg.runtime.numerics, target) == "invariant"
+    verify_costs(target, invariant)
+    if files := measured_costs(target):
+        contents.files |= {f"{COSTS}/{path.name}": path for path in files}
+        devices = sorted({f"{costs.device}, {costs.dtype}" for costs in files.values()})
+        contents.parts.append(PartEntry(COSTS, COSTS, COSTS, {"devices": "; ".join(devices)}))
 
 
 def add_latency(cfg: ExportConfig, target: Target, contents: BundleContents) -> None:

@@ -113,6 +113,9 @@ class RunsFolder:
         open_artifact(folder, "policies", target_fingerprint=self.target.fingerprint, target=self.target.name)
         return folder
 
+    def cost_folders(self) -> list[Path]:
+        return []
+
 
 def find_drafter(runs_dir: Path | str, target: str, name: str, flags: str = "") -> Path:
     """The folder of a trained or shipped drafter given by name or by path.  flags: see `config.hints.target_flags`."""

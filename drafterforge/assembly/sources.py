@@ -49,3 +49,7 @@ class PoolSource(Protocol):
     def part(self, name: str, kind: str) -> Path:
         """The folder of a policy (kind=policy) or a router (kind=router)."""
         ...
+
+    def cost_folders(self) -> list[Path]:
+        """Folders with costs of the target that were measured elsewhere, see `verify_costs`."""
+        ...

@@ -24,6 +24,7 @@ from drafterforge.tree.grow import TreeShape
 SCHEMA_VERSION = 1  # incremented when older code would misread a record
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # version -> content of the next version
 WEIGHTS = ".safetensors"
+COSTS = "costs"  # kind of the part with the costs of the target's passes, by device
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _CONTROL = re.compile(r"\\u00[01]|[\x7f-\x9f]")  # control characters in JSON, except line ends and tabs
 
@@ -62,10 +63,10 @@ class DrafterEntry:
 
 @dataclass(frozen=True)
 class PartEntry:
-    """A policy, a router or a latency profile."""
+    """A policy, a router, a latency profile, or the costs of the target's passes."""
 
     name: str
-    kind: str  # policy | router | latency
+    kind: str  # policy | router | latency | costs
     path: str
     about: dict[str, Any]  # settings and metrics
 

@@ -10,7 +10,6 @@ import ctypes
 import functools
 import hashlib
 import os
-import platform
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
+from drafterforge.kernels.processor import processor_features
 
 SOURCE = Path(__file__).with_name("native.c")
 THREADS = SOURCE.with_name("threads.h")  # which it includes
@@ -106,7 +106,7 @@ def _load() -> ctypes.CDLL | str:
 def _compiled(compiler: str) -> Path:
     """The shared library for this source, compiler and processor; compiled if it is not cached."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=COMPILER_SECONDS)
-    parts = (SOURCE.read_text(), THREADS.read_text(), version.stdout, " ".join(FLAGS), _processor())
+    parts = (SOURCE.read_text(), THREADS.read_text(), version.stdout, " ".join(FLAGS), processor_features())
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     root = cache_dir()
     path = root / f"{digest}.so"
@@ -123,16 +123,6 @@ def _compiled(compiler: str) -> Path:
 def cache_dir() -> Path:
     """The folder of compiled kernels: drafterforge/native in XDG_CACHE_HOME or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drafterforge" / "native"
-
-
-def _processor() -> str:
-    """Features of the processor, so machines that share a home folder have a library each."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    features = {line for line in lines if line.startswith(("flags", "Features", "model name", "model\t"))}
-    return "\n".join(sorted(features))
 
 
 def require(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:

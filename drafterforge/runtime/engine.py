@@ -24,6 +24,7 @@ from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.runtime.stopping import StopRule, TextStream
+from drafterforge.runtime.worth_state import save_state
 from drafterforge.targets.lean import LeanBackbone
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
@@ -171,6 +172,15 @@ class Engine:
         with torch.inference_mode():
             for batch in self.batches:
                 batch.remove_drafter(name)
+
+    def save_state(self) -> None:
+        """Save what `drafter=auto` has learned for engines opened later; ArtifactError if it cannot be written.
+
+        Must not run beside a cycle of another thread. Does nothing for engines that were opened without `carry`.
+        """
+        worth = self.drafter.worth if isinstance(self.drafter, Pool) else None
+        if worth is not None and worth.path is not None:
+            save_state(worth, worth.path)
 
     def _pool(self) -> Pool:
         if not isinstance(self.drafter, Pool):

@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import json
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.config.progress import say
 from drafterforge.errors import ArtifactError
+from drafterforge.kernels.processor import processor_features
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target
 from drafterforge.targets.smollm2 import cache_dir
@@ -55,21 +58,51 @@ class VerifyCosts:
         return self.correction.get(rows) or self.correction[min(self.correction, key=lambda count: abs(count - rows))]
 
 
-def verify_costs(target: Target, invariant: bool = False) -> VerifyCosts:
-    """Costs of a target on this device: read from the cache folder, or measured, which takes a few seconds."""
-    path = _path(target, invariant)
-    try:
-        content = parse_as(dict[str, float], read_json(path), str(path))
-        seconds = dict(sorted((int(count), value) for count, value in content.items()))
-        if min(seconds) != 1 or len(seconds) < 2 or min(seconds.values()) <= 0:
-            raise ArtifactError(f"{path} holds no costs")
-    except (ArtifactError, OSError, ValueError):
-        say("measures once how long this device takes for trees of 1 to 128 nodes")
-        seconds = measure(target, invariant)
-        with contextlib.suppress(OSError):  # in a read-only home folder it is measured again next time
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_json_atomic(path, seconds)
-    return VerifyCosts(tuple(seconds), tuple(seconds.values()))
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """A file of costs: what was measured, and on which device."""
+
+    device: str
+    dtype: str
+    seconds: dict[str, float]  # by number of nodes
+
+
+def verify_costs(target: Target, invariant: bool = False, folders: Sequence[Path] = ()) -> VerifyCosts:
+    """Costs of a target on this device: from the cache folder or one of `folders`, else measured in a few seconds."""
+    path = costs_path(target, invariant)
+    for file in (path, *(folder / path.name for folder in folders)):
+        with contextlib.suppress(ArtifactError):
+            return _costs(_read_file(file).seconds)
+    say("measures once how long this device takes for trees of 1 to 128 nodes")
+    seconds = {str(count): value for count, value in measure(target, invariant).items()}
+    with contextlib.suppress(OSError, ArtifactError):  # in a read-only home folder it is measured again next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        dtype = str(target.dtype).removeprefix("torch.")
+        save_json_atomic(path, asdict(MeasuredCosts(describe_device(target.device), dtype, seconds)))
+    return _costs(seconds)
+
+
+def measured_costs(target: Target) -> dict[Path, MeasuredCosts]:
+    """The files of a target's costs in the cache folder; damaged ones are left out."""
+    files = {}
+    for path in sorted((cache_dir() / "latency" / target.fingerprint).glob("*.json")):
+        with contextlib.suppress(ArtifactError):
+            files[path] = _read_file(path)
+    return files
+
+
+def _read_file(path: Path) -> MeasuredCosts:
+    """The content of a file of costs; ArtifactError if it is missing or damaged."""
+    content = parse_as(MeasuredCosts, read_json(path), str(path))
+    counts = [int(count) if count.isdecimal() else 0 for count in content.seconds]
+    if len(counts) < 2 or min(counts) != 1 or min(content.seconds.values()) <= 0:
+        raise ArtifactError(f"{path} is damaged (it holds no costs)")
+    return content
+
+
+def _costs(seconds: Mapping[str, float]) -> VerifyCosts:
+    pairs = sorted((int(count), value) for count, value in seconds.items())
+    return VerifyCosts(*zip(*pairs, strict=True))
 
 
 @torch.inference_mode()
@@ -110,7 +143,9 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _path(target: Target, invariant: bool) -> Path:
-    parts = target.fingerprint, describe_device(target.device), str(target.dtype), invariant, torch.__version__, NODES
+def costs_path(target: Target, invariant: bool) -> Path:
+    """The file of a target's costs on this device, in the cache folder."""
+    processor = processor_features() if target.device.type == "cpu" else ""
+    parts = describe_device(target.device), processor, str(target.dtype), invariant, torch.__version__, NODES
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-    return cache_dir() / "latency" / f"{digest}.json"
+    return cache_dir() / "latency" / target.fingerprint / f"{digest}.json"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -124,6 +125,7 @@ class Worth:
         self.neural_s = Mean(0.4 * first, 1.0, COST_HORIZON)  # of a row: reading, drafting, and its nodes' verification
         self.level_s = Mean(0.06 * first, 1.0, COST_HORIZON)  # of one more level, all rows
         self.level_share = Mean(0.6, 4.0, TRAFFIC_HORIZON)  # reach of a level over that of the one before
+        self.path: Path | None = None  # where `save_state` writes; None: nowhere
         self.rates: dict[int, tuple[float, float]] = {}  # rows -> tokens and seconds of recent cycles
 
     def row(self, temperature: float, rows: int) -> RowWorth:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime.batch import Joining, Row
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import Sampling
@@ -22,6 +23,7 @@ from drafterforge.server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+SAVE_S = 300.0  # between saves of what the engine has learned
 FAILED, CLOSED = "failed", "closed"  # reasons of answers that end without a stop reason
 
 
@@ -124,16 +126,27 @@ class Worker:
         try:
             with torch.inference_mode():
                 self.batch = self.engine.open_batch()
+                saved = time.monotonic()
                 while self._wait():
                     self._step()
+                    if time.monotonic() - saved > SAVE_S:
+                        self._save_state()
+                        saved = time.monotonic()
         except BaseException:
             self.failing.add("thread")
             raise
         finally:
+            self._save_state()
             with self.changed:
                 jobs = [*self.running, *self.waiting]
                 self.closes_at, self.running, self.waiting = 0.0, [], deque()
             self._fail(jobs, CLOSED)
+
+    def _save_state(self) -> None:
+        try:
+            self.engine.save_state()
+        except DrafterforgeError as error:
+            log.warning("what the engine has learned is lost at its end: %s", error)
 
     def _wait(self) -> bool:
         """Sleep until there is a job; False when the thread has to end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import pytest
 import torch
@@ -49,6 +50,24 @@ def test_the_default_engine_has_the_default_drafter(runs):
     engine, name = auto_engine(folder(runs), RuntimeConfig(), max_batch=3)
     assert name == "general+store" and engine.drafter.names == [name] and engine.max_batch == 3
     assert engine.drafter.worth is not None
+
+
+def test_engines_begin_with_what_was_saved_for_their_drafter(runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path))
+
+    def traffic(carry: bool = True) -> dict:
+        return auto_engine(folder(runs), RuntimeConfig(), carry=carry)[0].drafter.worth.traffic
+
+    engine, _ = auto_engine(folder(runs), RuntimeConfig(), carry=True)
+    engine.generate([[7, 8, 9]], 12)
+    assert traffic() == {}
+    engine.save_state()
+    assert traffic().keys() == {(0.0, 1)} and traffic(carry=False) == {}
+    auto_engine(folder(runs), RuntimeConfig())[0].save_state()  # opened without `carry`: changes nothing
+    assert traffic().keys() == {(0.0, 1)}
+    shutil.rmtree(runs.folder / "tiny" / "drafters" / "general")
+    runs.full("general")  # other weights
+    assert traffic() == {}
 
 
 def test_a_pool_takes_experts_that_bettered_their_generalist_and_says_whom_it_leaves_out(runs, capsys):

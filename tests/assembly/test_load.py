@@ -11,12 +11,15 @@ import pytest
 import drafterforge
 from drafterforge import DrafterforgeError
 from drafterforge.assembly.packing import make_bundle
+from drafterforge.bundle.record import read_record
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.chat import prompt_ids
+from drafterforge.runtime import verify_costs
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import Sampling
+from drafterforge.targets.device import describe_device
 from tests.tiny import build_tokenizer
 
 QUESTION, OTHER = "Count users by country.", "How many?"
@@ -161,6 +164,14 @@ def test_a_bundle_opens_by_its_name_as_by_its_folder(bundled, tmp_path, monkeypa
         assert engine.generate(QUESTION, max_new_tokens=12) == wanted
     assert "drafter=bundle house" in repr(engine)
     assert drafterforge.open("house", target=bundled.target, drafter="sql", max_batch=3).runtime.max_batch == 3
+
+
+def test_a_bundle_holds_what_this_device_takes_for_trees(bundled, tmp_path, monkeypatch):
+    path = bundled.folder / "tiny" / "bundles" / "house"
+    assert describe_device(bundled.target.device) in read_record(path).part("costs", "costs").about["devices"]
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path))
+    monkeypatch.setattr(verify_costs, "measure", lambda *_: pytest.fail("measured again"))
+    assert drafterforge.open(path, dtype="float32").runtime.drafter.worth.costs.seconds[0] > 0
 
 
 def test_a_name_of_two_bundles_is_refused_with_their_folders(bundled):

@@ -14,7 +14,7 @@ from drafterforge.runtime import verify_costs as room
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
-from drafterforge.runtime.verify_costs import VerifyCosts, verify_costs
+from drafterforge.runtime.verify_costs import VerifyCosts, costs_path, verify_costs
 from drafterforge.runtime.worth import LONGEST_PAUSE, SHORTEST_PAUSE, Worth
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape
@@ -149,6 +149,16 @@ def test_costs_are_measured_once(target, tmp_path, monkeypatch):
 def test_a_damaged_file_of_costs_is_measured_again(target, tmp_path, monkeypatch):
     monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path))
     verify_costs(target)
-    (path,) = (tmp_path / "latency").iterdir()
-    path.write_text("{")
-    assert verify_costs(target).seconds[0] > 0 and path.read_text() != "{"
+    path = costs_path(target, False)
+    for damage in ("{", '{"device": "cpu", "dtype": "float32", "seconds": {"1": 0.1, "two": 0.2}}'):
+        path.write_text(damage)
+        assert verify_costs(target).seconds[0] > 0 and path.read_text() != damage
+
+
+def test_costs_of_this_device_are_read_from_other_folders(target, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "first"))
+    measured = verify_costs(target)
+    folder = costs_path(target, False).parent
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "second"))
+    monkeypatch.setattr(room, "measure", lambda *_: pytest.fail("measured again"))
+    assert verify_costs(target, folders=[tmp_path, folder]).seconds.tolist() == measured.seconds.tolist()

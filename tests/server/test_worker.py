@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from drafterforge.errors import ArtifactError
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import GREEDY
 from drafterforge.server.metrics import Metrics
@@ -51,6 +52,24 @@ def test_running_answers_get_a_cycle_between_the_chunks_of_a_long_prompt(worker)
     while worker.running:
         worker._step()
     assert long.row.answer.tokens == expected.tokens
+
+
+def test_what_the_engine_has_learned_is_saved_at_times_and_at_the_end(worker, monkeypatch):
+    saves = []
+    monkeypatch.setattr(worker.engine, "save_state", lambda: saves.append(len(updates)))
+    monkeypatch.setattr("drafterforge.server.worker.SAVE_S", 0.0)
+    _, updates = submitted(worker, SHORT, 3)
+    worker.close(grace_s=9.0)
+    worker._run()
+    assert len(saves) > 2 and saves[0] < len(updates) == saves[-1]
+
+
+def test_a_state_that_cannot_be_saved_ends_no_answer(worker, monkeypatch, caplog):
+    monkeypatch.setattr(worker.engine, "save_state", lambda: (_ for _ in ()).throw(ArtifactError("the disk is full")))
+    _, updates = submitted(worker, SHORT, 3)
+    worker.close(grace_s=9.0)
+    worker._run()
+    assert updates[-1].stop_reason == "length" and "the disk is full" in caplog.text
 
 
 def test_short_prompts_share_the_chunk_of_one_turn(worker):

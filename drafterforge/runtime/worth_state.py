@@ -1,0 +1,117 @@
+"""What an engine's decisions have learned, as a file: a server begins where the one before it ended.
+
+Seconds are stored in passes of one node, so that the load of the machine at that time is not carried over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.json_input import parse_as, read_json
+from drafterforge.errors import ArtifactError
+from drafterforge.runtime.worth import LONGEST_PAUSE, SHORTEST_PAUSE, Mean, Traffic, Worth
+
+MEANS = ("net", "neural_gain", "accepted", "expected")  # of `Traffic`
+
+
+@dataclass(frozen=True)
+class MeanState:
+    """A `Mean`."""
+
+    value: float
+    weight: float
+
+
+@dataclass(frozen=True)
+class TrafficState:
+    """A `Traffic`, the rate that its batch size reached, and its key."""
+
+    temperature: float
+    rows: int
+    net: MeanState
+    neural_gain: MeanState
+    accepted: MeanState
+    expected: MeanState
+    pause: int
+
+
+@dataclass(frozen=True)
+class RateState:
+    """The tokens that recent cycles of a batch size made, in how many passes of one node per row."""
+
+    rows: int
+    tokens: float
+    passes: float
+
+
+@dataclass(frozen=True)
+class WorthState:
+    """A `Worth`; its seconds in passes of one node."""
+
+    neural: MeanState
+    level: MeanState
+    level_share: MeanState
+    traffic: list[TrafficState]
+    rates: list[RateState]
+
+
+def save_state(worth: Worth, path: Path) -> None:
+    """Write what `worth` has learned to a file that is either complete or absent."""
+    single = float(worth.costs.of(1, 1))
+    requests = [
+        TrafficState(temperature, rows, *(_state(getattr(traffic, name)) for name in MEANS), pause=traffic.pause)
+        for (temperature, rows), traffic in sorted(worth.traffic.items())
+    ]
+    rates = [
+        RateState(rows, tokens, seconds / float(worth.costs.of(rows, rows)))
+        for rows, (tokens, seconds) in sorted(worth.rates.items())
+    ]
+    state = WorthState(
+        _state(worth.neural_s, single), _state(worth.level_s, single), _state(worth.level_share), requests, rates
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_json_atomic(path, asdict(state))
+
+
+def load_state(worth: Worth, path: Path) -> None:
+    """Begin `worth` with a saved state; ArtifactError, and no change, if there is none or it is damaged."""
+    state = parse_as(WorthState, read_json(path), str(path))
+    _check(state, path)
+    single = float(worth.costs.of(1, 1))
+    for mean, saved, unit in (
+        (worth.neural_s, state.neural, single),
+        (worth.level_s, state.level, single),
+        (worth.level_share, state.level_share, 1.0),
+    ):
+        _restore(mean, saved, unit)
+    for saved in state.traffic:
+        traffic = Traffic(0.0)
+        for name in MEANS:
+            _restore(getattr(traffic, name), getattr(saved, name))
+        traffic.pause = saved.pause
+        worth.traffic[saved.temperature, saved.rows] = traffic
+    for rate in state.rates:
+        worth.rates[rate.rows] = (rate.tokens, rate.passes * float(worth.costs.of(rate.rows, rate.rows)))
+
+
+def _check(state: WorthState, path: Path) -> None:
+    means = [getattr(saved, name) for saved in state.traffic for name in MEANS]
+    positive = [state.neural, state.level, state.level_share]
+    valid = (
+        all(mean.weight > 0 for mean in (*means, *positive))
+        and all(mean.value > 0 for mean in positive)
+        and all(saved.rows > 0 and SHORTEST_PAUSE <= saved.pause <= LONGEST_PAUSE for saved in state.traffic)
+        and all(rate.rows > 0 and rate.tokens >= 0 and rate.passes > 0 for rate in state.rates)
+    )
+    if not valid:
+        raise ArtifactError(f"{path} is damaged (a value is out of range); delete it")
+
+
+def _state(mean: Mean, unit: float = 1.0) -> MeanState:
+    return MeanState(float(mean.value) / unit, float(mean.weight))
+
+
+def _restore(mean: Mean, saved: MeanState, unit: float = 1.0) -> None:
+    mean.value, mean.weight = saved.value * unit, min(saved.weight, mean.horizon)
