@@ -72,6 +72,7 @@ class Worker:
         self.running: list[Job] = []  # in the order of the batch's rows
         self.changed = threading.Condition()
         self.closes_at: float | None = None
+        self.save_s = SAVE_S
         self.failing: set[str] = set()  # steps whose last run failed: prompt | cycle | thread
         self.thread = threading.Thread(target=self._run, name="drafterforge-worker", daemon=True)
         metrics.running.set_function(lambda: len(self.running))
@@ -129,7 +130,7 @@ class Worker:
                 saved = time.monotonic()
                 while self._wait():
                     self._step()
-                    if time.monotonic() - saved > SAVE_S:
+                    if time.monotonic() - saved > self.save_s:
                         self._save_state()
                         saved = time.monotonic()
         except BaseException:

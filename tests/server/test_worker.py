@@ -57,7 +57,7 @@ def test_running_answers_get_a_cycle_between_the_chunks_of_a_long_prompt(worker)
 def test_what_the_engine_has_learned_is_saved_at_times_and_at_the_end(worker, monkeypatch):
     saves = []
     monkeypatch.setattr(worker.engine, "save_state", lambda: saves.append(len(updates)))
-    monkeypatch.setattr("drafterforge.server.worker.SAVE_S", 0.0)
+    worker.save_s = 0.0
     _, updates = submitted(worker, SHORT, 3)
     worker.close(grace_s=9.0)
     worker._run()
