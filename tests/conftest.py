@@ -53,13 +53,13 @@ def composed_once():
     """Hydra takes longer than a tiny training: equal choices are composed once."""
     from drafterforge.config import compose as load
 
-    real, known = load._compose, {}
+    real, configs = load._compose, {}
 
     def compose(name, config_class, choices):
         key = (name, *sorted(choices.items()))
-        if key not in known:
-            known[key] = real(name, config_class, choices)
-        return copy.deepcopy(known[key])
+        if key not in configs:
+            configs[key] = real(name, config_class, choices)
+        return copy.deepcopy(configs[key])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "_compose", compose)

@@ -42,8 +42,8 @@ def busy(monkeypatch):
 
 def test_ratios_are_taken_round_by_round(busy):
     ours = busy.Result("ours", "plain", idle=[100.0, 10.0, 50.0], busy=[50.0, 4.0, 15.0])
-    other = busy.Result("other", "plain", idle=[50.0, 10.0, 100.0], busy=[25.0, 4.0, 30.0])
-    row = other.row(ours)
+    rival = busy.Result("other", "plain", idle=[50.0, 10.0, 100.0], busy=[25.0, 4.0, 30.0])
+    row = rival.row(ours)
     assert (row["idle_tokens_per_s"], row["busy_tokens_per_s"], row["rounds"]) == (50.0, 25.0, 3)
     assert row["busy_over_idle"] == pytest.approx(0.4)
     assert row["idle_over_first"] == row["busy_over_first"] == 1.0

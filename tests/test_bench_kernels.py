@@ -31,15 +31,19 @@ def test_a_pass_is_the_sum_of_its_layers(bench, tmp_path):
         work = 2 * figure["rows"] * 48 * (30 * 70 + 200)
         assert figure["gflops"] == pytest.approx(work / figure["ms"] / 1e6)
         assert (figure["speedup_over_torch"] == 1) is (figure["way"] == "torch")
-        fewest = next(one["ms"] for one in report["figures"] if (one["rows"], one["way"]) == (2, figure["way"]))
+        fewest = next(
+            baseline["ms"]
+            for baseline in report["figures"]
+            if (baseline["rows"], baseline["way"]) == (2, figure["way"])
+        )
         assert figure["over_fewest_rows"] == pytest.approx(figure["ms"] / fewest)
         for row in of.values():
-            wanted = 2 * row["rows"] * 48 * bench.SHAPES[row["layer"]][0] / row["ms"] / 1e6
-            assert row["gflops"] == pytest.approx(wanted)
+            gflops = 2 * row["rows"] * 48 * bench.SHAPES[row["layer"]][0] / row["ms"] / 1e6
+            assert row["gflops"] == pytest.approx(gflops)
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         ("--rows some", "--rows some must be whole numbers"),
         ("--rows 0", "must be at least 1"),
@@ -47,10 +51,10 @@ def test_a_pass_is_the_sum_of_its_layers(bench, tmp_path):
         ("--threads 0", "must be at least 1"),
     ],
 )
-def test_a_mistake_is_told(bench, typed, said, capsys):
+def test_a_mistake_is_told(bench, typed, message, capsys):
     with pytest.raises(SystemExit) as stopped:
         bench.main(typed.split())
-    assert stopped.value.code == 2 and said in capsys.readouterr().err
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_without_a_compiler_there_is_nothing_to_measure(bench, monkeypatch, capsys):

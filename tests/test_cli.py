@@ -80,22 +80,22 @@ def test_a_mistake_is_reported_before_torch_is_imported():
 
 def test_help_lists_every_command(capsys):
     assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"{name} " in shown and row.summary in shown for name, row in COMMANDS.items())
+    help_text = capsys.readouterr().out
+    assert all(f"{name} " in help_text and row.summary in help_text for name, row in COMMANDS.items())
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help", "help"])
 def test_command_help_shows_choices_defaults_and_meanings(flag, capsys):
     assert main(["train-drafter", flag]) == 0
-    shown = capsys.readouterr().out
-    assert "chat | general | math | medical" in shown
-    assert "trainer.ttt_steps=7" in shown and "draft positions unrolled during training" in shown
+    help_text = capsys.readouterr().out
+    assert "chat | general | math | medical" in help_text
+    assert "trainer.ttt_steps=7" in help_text and "draft positions unrolled during training" in help_text
 
 
 def test_help_shows_the_keys_of_every_method_or_of_the_one_that_is_typed(capsys):
     assert main(["train-policy", "--help"]) == 0
-    every = capsys.readouterr().out
-    assert "Further keys of policy=ltd:\n" in every and "policy.size_actor=[1024,256]" in every
+    help_text = capsys.readouterr().out
+    assert "Further keys of policy=ltd:\n" in help_text and "policy.size_actor=[1024,256]" in help_text
     assert main(["train-policy", "policy=ltd", "--help"]) == 0
     typed = capsys.readouterr().out
     assert "Further keys" not in typed and "policy.size_actor=[1024,256]" in typed and "policy.arms" not in typed
@@ -249,8 +249,8 @@ def test_an_error_repeats_a_part_of_what_was_typed(capsys, override):
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line_and_runs_nothing(mistake, pipeline, capsys):
-    arguments, wanted = MISTAKES[mistake]
-    assert wanted in _one_line(capsys, *arguments)
+    arguments, message = MISTAKES[mistake]
+    assert message in _one_line(capsys, *arguments)
     assert pipeline.config is None
 
 

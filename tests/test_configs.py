@@ -102,9 +102,9 @@ def test_the_natural_prompts_recipe_is_for_jsonl_and_calls_domains_as_we_do():
     natural = "experiment=pool_smollm2_natural"
     config = _compose("prepare-data", "domain=general", natural)
     assert config.data.domain_names == {"code": "python"} and config.data.licences
-    for other in ("data=grammar", "data=hf"):
+    for data in ("data=grammar", "data=hf"):
         with pytest.raises(ConfigError, match=r"read by data=jsonl only.*type data=jsonl path=FILE"):
-            _compose("prepare-data", natural, "path=", other)
+            _compose("prepare-data", natural, "path=", data)
 
 
 def test_a_mixture_picks_answers_by_no_domain():
@@ -131,8 +131,8 @@ def test_every_yaml_belongs_to_a_command():
 def test_help_shows_the_values_that_would_be_composed(command):
     row = COMMANDS[command]
     composed = catalogue.flat(to_dict(_compose(command)), "", dict.fromkeys(LEAVES))
-    shown = catalogue.default_values(row.name, catalogue.narrow_to_choices(row.name, row.config, {}))
-    differing = {key for key in shown if shown[key] != composed[key]}
+    defaults = catalogue.default_values(row.name, catalogue.narrow_to_choices(row.name, row.config, {}))
+    differing = {key for key in defaults if defaults[key] != composed[key]}
     assert all(key.startswith("domain.") or key == "path" for key in differing)
 
 
@@ -165,10 +165,10 @@ def test_every_choice_sets_only_keys_that_its_variant_reads():
 
 def test_every_variant_can_be_typed_and_is_what_the_config_holds():
     for row, section, variants in _variants():
-        for name, wanted in variants.classes.items():
+        for name, config_class in variants.classes.items():
             choice = catalogue.choices_for(section, variants, name)[0]
             config = getattr(_compose(row.name.replace("_", "-"), f"{section}={choice}"), section)
-            assert type(config) is wanted and getattr(config, variants.key) == name
+            assert type(config) is config_class and getattr(config, variants.key) == name
 
 
 def test_a_kind_of_drafter_registered_from_python_brings_its_keys(monkeypatch):
@@ -339,7 +339,7 @@ def test_a_typo_in_a_yaml_is_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "found"),
+    ("overrides", "message"),
     [
         (["target.model=./mine"], "target.model= is read by target=hf only"),
         (["target.revision=v1"], "target.revision= is read by target=hf only"),
@@ -347,6 +347,6 @@ def test_a_typo_in_a_yaml_is_found(tmp_path, monkeypatch):
         (["seed=-1"], r"seed must lie in \[0, 2\*\*32\), got -1"),
     ],
 )
-def test_a_key_that_would_be_ignored_is_refused(overrides, found):
-    with pytest.raises(ConfigError, match=found):
+def test_a_key_that_would_be_ignored_is_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
         _compose("prepare-data", "domain=sql", *overrides)

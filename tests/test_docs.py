@@ -92,11 +92,11 @@ def script_of(words: tuple[str, ...]) -> str:
 
 COMMANDS_OF_PAGES = all_commands()
 OURS = [command for command in COMMANDS_OF_PAGES if command.words[0] == "drafterforge"]
-OTHERS = [command for command in COMMANDS_OF_PAGES if command.words[0] != "drafterforge"]
+TOOL_COMMANDS = [command for command in COMMANDS_OF_PAGES if command.words[0] != "drafterforge"]
 
 
 def test_the_pages_have_commands():
-    assert len(OURS) > 40 and len(OTHERS) > 10
+    assert len(OURS) > 40 and len(TOOL_COMMANDS) > 10
 
 
 @pytest.mark.parametrize("page", dict.fromkeys(command.page for command in OURS))
@@ -121,7 +121,7 @@ def compose(command: Command) -> None:
         pytest.fail(f"{command}\n{error}")
 
 
-@pytest.mark.parametrize("command", OTHERS, ids=str)
+@pytest.mark.parametrize("command", TOOL_COMMANDS, ids=str)
 def test_every_other_command_runs_something_that_is_there(command):
     program = command.words[0]
     if program == "make":

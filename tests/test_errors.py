@@ -8,11 +8,11 @@ from drafterforge.errors import quote, shorten
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"),
+    ("value", "line"),
     [("plain", "plain"), ("two\n lines", "two lines"), ("\x1b[2J", "[2J"), (7, "7"), ([1, "a"], "[1, 'a']")],
 )
-def test_a_short_value_is_itself_in_one_line(value, wanted):
-    assert shorten(value) == wanted
+def test_a_short_value_is_itself_in_one_line(value, line):
+    assert shorten(value) == line
 
 
 def test_a_long_value_is_cut():

@@ -54,8 +54,8 @@ def test_every_data_file_is_shipped_with_its_package():
 
 def test_configs_hold_nothing_but_yaml_and_one_docstring():
     files = [path for path in (ROOT / "configs").rglob("*") if path.is_file()]
-    others = {p.name for p in files if p.suffix not in (".yaml", ".pyc")}
-    assert others == {"__init__.py"}
+    names = {p.name for p in files if p.suffix not in (".yaml", ".pyc")}
+    assert names == {"__init__.py"}
 
 
 def test_version_is_stated_once_and_the_same():
@@ -65,8 +65,8 @@ def test_version_is_stated_once_and_the_same():
 def test_every_direct_dependency_is_pinned():
     pinned = {_name(line) for line in (ROOT / "constraints.txt").read_text().splitlines()}
     extras = PROJECT["project"]["optional-dependencies"].values()
-    wanted = {_name(r) for group in (PROJECT["project"]["dependencies"], *extras) for r in group}
-    assert wanted - pinned == set()
+    dependencies = {_name(r) for group in (PROJECT["project"]["dependencies"], *extras) for r in group}
+    assert dependencies - pinned == set()
 
 
 @pytest.mark.parametrize(

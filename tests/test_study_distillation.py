@@ -99,9 +99,12 @@ def test_each_variant_is_trained_and_measured_once(study, tmp_path):
 
     code, printed = study("train", "--only", "seed", "--json", path, *typed)
     assert code == 0 and "1 of 1: seed, 1" in printed.err  # "0" is the base of ttt
-    both = json.loads(path.read_text())
-    assert both["studies"]["ttt"] == report["studies"]["ttt"] and both["runs"].items() >= report["runs"].items()
-    assert both["runs"]["seed, 0"] == both["runs"]["ttt, 2 steps"]
+    extended_report = json.loads(path.read_text())
+    assert (
+        extended_report["studies"]["ttt"] == report["studies"]["ttt"]
+        and extended_report["runs"].items() >= report["runs"].items()
+    )
+    assert extended_report["runs"]["seed, 0"] == extended_report["runs"]["ttt, 2 steps"]
     assert [line.split(":")[0] for line in printed.out.splitlines()] == ["seed"]
 
 

@@ -212,15 +212,15 @@ def test_a_manifest_reads_back_as_written_and_its_digest_names_its_content(tmp_p
 
 
 def test_an_artifact_is_reused_only_when_its_settings_are_equal(tmp_path):
-    path, same = tmp_path / "sql", {"target": "tiny", "target_fingerprint": "f00d"}
-    assert reuse_artifact(path, "answers", config={"text": "new"}, **same) is None
+    path, target = tmp_path / "sql", {"target": "tiny", "target_fingerprint": "f00d"}
+    assert reuse_artifact(path, "answers", config={"text": "new"}, **target) is None
     write(path)
-    assert reuse_artifact(path, "answers", config={"text": "new"}, **same).name == "sql"
+    assert reuse_artifact(path, "answers", config={"text": "new"}, **target).name == "sql"
     with pytest.raises(ArtifactError, match=r'text: "new" there, "x" now.*overwrite=true'):
-        reuse_artifact(path, "answers", config={"text": "x"}, **same)
+        reuse_artifact(path, "answers", config={"text": "x"}, **target)
     with pytest.raises(ArtifactError, match=r'text: "new" there, \["abababab\.\.\.", "cdcdcdcd\.\.\."\] now'):
-        reuse_artifact(path, "answers", config={"text": ["ab" * 32, "cd" * 32]}, **same)
-    assert reuse_artifact(path, "answers", config={"text": "x"}, overwrite=True, **same) is None
+        reuse_artifact(path, "answers", config={"text": ["ab" * 32, "cd" * 32]}, **target)
+    assert reuse_artifact(path, "answers", config={"text": "x"}, overwrite=True, **target) is None
     with pytest.raises(ArtifactError, match="exists already; type overwrite=true"):
         write(path)
 

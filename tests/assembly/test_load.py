@@ -22,8 +22,8 @@ from drafterforge.runtime.sampling import Sampling
 from drafterforge.targets.device import describe_device
 from tests.tiny import build_tokenizer
 
-QUESTION, OTHER = "Count users by country.", "How many?"
-ASKED = [{"role": "user", "content": QUESTION}]
+QUESTION, SECOND_QUESTION = "Count users by country.", "How many?"
+MESSAGES = [{"role": "user", "content": QUESTION}]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_importing_the_package_brings_no_torch_and_shows_its_names():
 @pytest.mark.parametrize("drafter", ["auto", None, "", "general", "sql", "store", "general+retrieval", "pool"])
 def test_every_drafter_gives_the_targets_own_answer(runs, drafter):
     engine = drafterforge.load(runs.target, drafter=drafter, runs_dir=runs.folder)
-    assert engine.generate(QUESTION, max_new_tokens=24) == plain(runs.target, ASKED, 24)
+    assert engine.generate(QUESTION, max_new_tokens=24) == plain(runs.target, MESSAGES, 24)
 
 
 def test_a_folder_is_a_target_and_auto_is_what_it_says(runs, folder):
@@ -61,7 +61,7 @@ def test_a_folder_is_a_target_and_auto_is_what_it_says(runs, folder):
 
 def test_a_text_is_a_users_message_unless_it_is_to_be_completed(engine):
     target = engine.target
-    assert engine.generate(QUESTION, max_new_tokens=16) == engine.chat(ASKED, max_new_tokens=16)
+    assert engine.generate(QUESTION, max_new_tokens=16) == engine.chat(MESSAGES, max_new_tokens=16)
     raw = engine.generate(QUESTION, max_new_tokens=16, raw=True)
     assert raw == plain(target, QUESTION, 16) != engine.generate(QUESTION, max_new_tokens=16)
 
@@ -72,9 +72,9 @@ def test_without_a_chat_template_a_text_is_completed(engine, monkeypatch):
 
 
 def test_lists_give_lists_and_conversations_are_prompts(engine):
-    alone = [engine.generate(text, max_new_tokens=12) for text in (QUESTION, OTHER)]
-    assert engine.generate([QUESTION, OTHER], max_new_tokens=12) == alone
-    assert engine.generate([ASKED, [{"role": "user", "content": OTHER}]], max_new_tokens=12) == alone
+    alone = [engine.generate(text, max_new_tokens=12) for text in (QUESTION, SECOND_QUESTION)]
+    assert engine.generate([QUESTION, SECOND_QUESTION], max_new_tokens=12) == alone
+    assert engine.generate([MESSAGES, [{"role": "user", "content": SECOND_QUESTION}]], max_new_tokens=12) == alone
     assert engine.generate([QUESTION], max_new_tokens=12) == alone[:1] and engine.generate([]) == []
 
 
@@ -87,7 +87,7 @@ def test_a_stream_is_the_answer_in_pieces(engine):
 def test_options_reach_the_sampling_and_the_stop_rule(engine):
     options = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 3}
     sampled = engine.generate(QUESTION, max_new_tokens=32, **options)
-    assert sampled == plain(engine.target, ASKED, 32, **options) != engine.generate(QUESTION, max_new_tokens=32)
+    assert sampled == plain(engine.target, MESSAGES, 32, **options) != engine.generate(QUESTION, max_new_tokens=32)
     stop = next(char for char in sampled[2:] if char.isascii())
     assert engine.generate(QUESTION, max_new_tokens=32, stop=stop, **options) == sampled[: sampled.index(stop)]
 
@@ -96,12 +96,12 @@ def test_an_answer_has_tokens_cycles_and_seconds(engine):
     answer = engine.answer(QUESTION, max_new_tokens=8)
     assert len(answer.tokens) == 8 and answer.stop_reason == "length" and answer.mat >= 1 and answer.time_s["total"] > 0
     assert answer.text == engine.generate(QUESTION, max_new_tokens=8)
-    assert [len(one.tokens) for one in engine.answer([QUESTION, OTHER], max_new_tokens=4)] == [4, 4]
-    assert answer.prompt == prompt_ids(engine.target.tokenizer, ASKED)
+    assert [len(result.tokens) for result in engine.answer([QUESTION, SECOND_QUESTION], max_new_tokens=4)] == [4, 4]
+    assert answer.prompt == prompt_ids(engine.target.tokenizer, MESSAGES)
 
 
 @pytest.mark.parametrize(
-    ("call", "wanted"),
+    ("call", "message"),
     [
         (
             lambda engine: engine.generate(QUESTION, max_tokens=4),
@@ -122,8 +122,8 @@ def test_an_answer_has_tokens_cycles_and_seconds(engine):
         (lambda engine: Engine("owner/name"), r"takes a loaded target, got 'owner/name'; type drafterforge.load\('own"),
     ],
 )
-def test_mistakes_are_one_helpful_line(engine, call, wanted):
-    with pytest.raises(DrafterforgeError, match=wanted) as error:
+def test_mistakes_are_one_helpful_line(engine, call, message):
+    with pytest.raises(DrafterforgeError, match=message) as error:
         call(engine)
     assert "\n" not in str(error.value)
 
@@ -157,11 +157,11 @@ def bundled(runs, folder):
 
 def test_a_bundle_opens_by_its_name_as_by_its_folder(bundled, tmp_path, monkeypatch):
     path = bundled.folder / "tiny" / "bundles" / "house"
-    wanted = plain(bundled.target, ASKED, 12)
+    text = plain(bundled.target, MESSAGES, 12)
     monkeypatch.chdir(tmp_path)
     for bundle in ("house", path, str(path)):
         engine = drafterforge.open(bundle, dtype="float32")
-        assert engine.generate(QUESTION, max_new_tokens=12) == wanted
+        assert engine.generate(QUESTION, max_new_tokens=12) == text
     assert "drafter=bundle house" in repr(engine)
     assert drafterforge.open("house", target=bundled.target, drafter="sql", max_batch=3).runtime.max_batch == 3
 
@@ -185,8 +185,8 @@ def test_a_name_of_two_bundles_is_refused_with_their_folders(bundled):
 @pytest.mark.slow
 def test_the_embedded_target_answers_with_what_is_shipped(tmp_path):
     engine = drafterforge.load("smollm2-135m", runs_dir=tmp_path)
-    wanted = "general+store" if engine.target.device.type == "cpu" else "general"
-    assert engine.drafter == wanted
+    drafter = "general+store" if engine.target.device.type == "cpu" else "general"
+    assert engine.drafter == drafter
     fast = engine.answer(QUESTION, max_new_tokens=48)
     slow = drafterforge.load(engine.target, drafter=None, runs_dir=tmp_path).answer(QUESTION, max_new_tokens=48)
     assert fast.mat > 1.5 and slow.mat == 1

@@ -46,7 +46,7 @@ def test_nobody_outside_the_room_imports_an_implementation():
     outside = [path for path in FILES if kernels not in path.parents]
     assert len(outside) > 100
     for path in outside:
-        assert not {name for name in imported(path) if any(name.startswith(one) for one in hidden)}, path
+        assert not {name for name in imported(path) if any(name.startswith(module) for module in hidden)}, path
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Kernels) if field.name != "prompt_chunk"])
@@ -56,15 +56,15 @@ def test_every_kernel_has_a_twin_of_torch_with_the_same_arguments(name):
 
 
 def test_kernels_are_chosen_once_for_a_device_and_a_dtype(monkeypatch):
-    asked, choose = [], dispatch._choose
-    monkeypatch.setattr(dispatch, "_choose", lambda *key: asked.append(key) or choose(*key))
+    keys, choose = [], dispatch._choose
+    monkeypatch.setattr(dispatch, "_choose", lambda *key: keys.append(key) or choose(*key))
     before = dict(KERNELS)
     KERNELS.clear()
     try:
         for dtype in (torch.float32, torch.bfloat16) * 2:
             x = torch.zeros(2, 2, dtype=dtype)
             assert kernels_of(x) is (NATIVE if dtype == torch.float32 and native.library() is not None else TORCH)
-        assert asked == [("cpu", torch.float32), ("cpu", torch.bfloat16)]
+        assert keys == [("cpu", torch.float32), ("cpu", torch.bfloat16)]
         assert tree_kernels(torch.zeros(2, dtype=torch.long)) is kernels_of(torch.zeros(2))
         assert kernels_of(torch.zeros(2, device="meta")) is GPU
     finally:

@@ -35,11 +35,11 @@ def test_a_frozen_linear_equals_the_plain_one(shape, bias, pack):
 @pytest.fixture
 def fresh_capabilities():
     """What the CPU can do is asked again, in the test and after it."""
-    for asked in (linear.computes_bfloat16, linear.has_matrix_unit):
-        asked.cache_clear()
+    for capability in (linear.computes_bfloat16, linear.has_matrix_unit):
+        capability.cache_clear()
     yield
-    for asked in (linear.computes_bfloat16, linear.has_matrix_unit):
-        asked.cache_clear()
+    for capability in (linear.computes_bfloat16, linear.has_matrix_unit):
+        capability.cache_clear()
 
 
 @pytest.mark.parametrize("amx", [True, False])
@@ -57,10 +57,10 @@ def test_a_packed_bfloat16_linear_equals_the_plain_one(rows, monkeypatch):
     monkeypatch.setattr(linear, "computes_bfloat16", lambda kind: True)
     weight, bias, x = (torch.randn(*size).bfloat16() for size in ((64, 48), (64,), (rows, 48)))
     layer = FrozenLinear(weight, bias)
-    wanted = F.linear(x.float(), weight.float(), bias.float())
+    reference = F.linear(x.float(), weight.float(), bias.float())
     out = layer(x)
     assert out.dtype == torch.bfloat16
-    torch.testing.assert_close(out.float(), wanted, rtol=1e-2, atol=5e-2)
+    torch.testing.assert_close(out.float(), reference, rtol=1e-2, atol=5e-2)
 
 
 def test_an_input_that_is_not_contiguous_gives_the_same():
@@ -91,8 +91,8 @@ def test_grouped_attention_equals_repeated_keys_under_a_mask(heads, masks, queri
     q, k, v = torch.randn(2, queries, heads[0], 8), torch.randn(2, heads[1], 9, 8), torch.randn(2, heads[1], 9, 8)
     allowed = torch.rand(masks, queries, 9) < 0.6
     allowed[..., 0] = True
-    found = kernels_of(q).grouped_attention(q, k, v, additive(allowed, q.dtype))
-    torch.testing.assert_close(found, slow_attention(q, k, v, allowed.expand(2, -1, -1)), rtol=1e-5, atol=1e-5)
+    out = kernels_of(q).grouped_attention(q, k, v, additive(allowed, q.dtype))
+    torch.testing.assert_close(out, slow_attention(q, k, v, allowed.expand(2, -1, -1)), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2)])
@@ -100,15 +100,15 @@ def test_grouped_attention_equals_repeated_keys_under_a_mask(heads, masks, queri
 def test_grouped_attention_without_a_mask_is_causal(heads, length):
     q, k, v = (torch.randn(2, length, heads[0], 8), *torch.randn(2, 2, heads[1], length, 8))
     causal = torch.ones(2, length, length).tril().bool()
-    found = kernels_of(q).grouped_attention(q, k, v, None)
-    torch.testing.assert_close(found, slow_attention(q, k, v, causal), rtol=1e-5, atol=1e-5)
+    out = kernels_of(q).grouped_attention(q, k, v, None)
+    torch.testing.assert_close(out, slow_attention(q, k, v, causal), rtol=1e-5, atol=1e-5)
 
 
 def test_one_query_without_a_mask_reads_every_key():
     q, k, v = torch.randn(1, 1, 4, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
-    every = torch.ones(1, 1, 6, dtype=torch.bool)
+    allowed = torch.ones(1, 1, 6, dtype=torch.bool)
     torch.testing.assert_close(
-        kernels_of(q).grouped_attention(q, k, v, None), slow_attention(q, k, v, every), rtol=1e-5, atol=1e-5
+        kernels_of(q).grouped_attention(q, k, v, None), slow_attention(q, k, v, allowed), rtol=1e-5, atol=1e-5
     )
 
 
@@ -142,58 +142,58 @@ def test_rows_of_different_lengths_are_written_where_they_end():
     keys, values = cache.write(1, k, v)
     for row, slot in enumerate((2, 6, 4)):
         assert torch.equal(keys[row, :, slot], k[row, 0]) and torch.equal(values[row, :, slot], v[row, 0])
-        others = [i for i in range(6) if i != slot]
-        assert torch.equal(keys[row][:, others], before[1, 0, row][:, others])
+        other_slots = [i for i in range(6) if i != slot]
+        assert torch.equal(keys[row][:, other_slots], before[1, 0, row][:, other_slots])
     assert torch.equal(cache.data[0], before[0])
 
 
 @pytest.mark.parametrize("sources", [[3], [3, 5, 8], [4, 5, 6], [3, 4, 5], [9, 4]])
 def test_moving_slots_equals_gathering_first(sources):
     cache = filled(2, 10)
-    wanted = cache.data.clone()
-    wanted[:, :, :, :, 3 : 3 + len(sources)] = wanted[:, :, :, :, sources].clone()
+    reference = cache.data.clone()
+    reference[:, :, :, :, 3 : 3 + len(sources)] = reference[:, :, :, :, sources].clone()
     cache.move(torch.tensor(sources), 3)
-    assert torch.equal(cache.data, wanted)
+    assert torch.equal(cache.data, reference)
 
 
 def test_keeping_rows_keeps_them_in_order():
     cache = filled(4, 5)
-    wanted = cache.data[:, :, [2, 0]].clone()
+    reference = cache.data[:, :, [2, 0]].clone()
     cache.keep_rows(torch.tensor([2, 0]))
-    assert torch.equal(cache.data, wanted)
+    assert torch.equal(cache.data, reference)
 
 
 @pytest.mark.parametrize("places", [[], [1], [2, 0], [0, 1, 2]])
 @pytest.mark.parametrize("slots", [5, BLOCK + 5])
 def test_rows_are_put_into_free_places_and_behind(places, slots):
-    cache, other = filled(3, 7), filled(3, slots)
-    old, new = cache.data.clone(), other.data.clone()
-    cache.put_rows(other, places)
+    cache, source = filled(3, 7), filled(3, slots)
+    old, new = cache.data.clone(), source.data.clone()
+    cache.put_rows(source, places)
     assert cache.data.shape[2] == 3 + 3 - len(places)
     rows = [*range(3), *[None] * (3 - len(places))]
     for row in range(cache.data.shape[2]):
         if row in places:
-            wanted = new[:, :, places.index(row), :, :slots]
+            reference = new[:, :, places.index(row), :, :slots]
         elif rows[row] is None:
-            wanted = new[:, :, len(places) + row - 3, :, :slots]
+            reference = new[:, :, len(places) + row - 3, :, :slots]
         else:
-            wanted = old[:, :, row, :, :7]
-        assert torch.equal(cache.data[:, :, row, :, : wanted.shape[3]], wanted), row
+            reference = old[:, :, row, :, :7]
+        assert torch.equal(cache.data[:, :, row, :, : reference.shape[3]], reference), row
 
 
 def test_rows_may_come_from_a_cache_that_grew_to_another_size():
-    cache, other = filled(1, 2 * BLOCK + 1), filled(1, 3 * BLOCK + 1)  # three blocks, which grow by half, and four
-    before = cache.data.clone(), other.data.clone()
-    cache.put_rows(other, [])
+    cache, source = filled(1, 2 * BLOCK + 1), filled(1, 3 * BLOCK + 1)  # three blocks, which grow by half, and four
+    before = cache.data.clone(), source.data.clone()
+    cache.put_rows(source, [])
     for row, data in enumerate(before):
         slots = data.shape[4]
         torch.testing.assert_close(cache.data[:, :, row : row + 1, :, :slots], data)
 
 
 def test_rows_put_into_an_empty_cache_are_its_rows():
-    cache, other = KeyValueCache(2, 0, 3, 4, torch.float32, "cpu"), filled(2, 6)
-    cache.put_rows(other, [])
-    assert torch.equal(cache.data, other.data)
+    cache, source = KeyValueCache(2, 0, 3, 4, torch.float32, "cpu"), filled(2, 6)
+    cache.put_rows(source, [])
+    assert torch.equal(cache.data, source.data)
 
 
 # Rope.

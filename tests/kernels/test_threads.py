@@ -111,10 +111,10 @@ def test_several_callers_at_once_get_their_own_results(num_threads):
     num_threads(2)
     layers = [native.PackedLinear(torch.randn(600, 576), None) for _ in range(4)]
     x = torch.randn(3, 576)
-    wanted = [layer(x) for layer in layers]
+    outputs = [layer(x) for layer in layers]
     with ThreadPoolExecutor(len(layers)) as executor:
-        calls = [(place, executor.submit(layers[place], x)) for _ in range(200) for place in range(len(layers))]
-        assert all(call.result().equal(wanted[place]) for place, call in calls)
+        calls = [(index, executor.submit(layers[index], x)) for _ in range(200) for index in range(len(layers))]
+        assert all(call.result().equal(outputs[index]) for index, call in calls)
 
 
 @compiled
