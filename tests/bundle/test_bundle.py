@@ -41,9 +41,9 @@ def test_a_bundle_decodes_the_target_s_text_with_all_its_parts(whole_bundle, ser
     assert engine.drafter.names == ["general", "sql", "store", "retrieval"]
     assert engine.drafter.scheduler.name == "planner" and engine.drafter.router.labels == ["general", "sql"]
     assert isinstance(engine.drafter.drafters["store"], Retrieval) and engine.drafter.drafters["store"].datastore
-    wanted = [answer.tokens for answer in Engine(served).generate(ASKED, 24)]
+    expected = [answer.tokens for answer in Engine(served).generate(ASKED, 24)]
     found = engine.generate(ASKED, 24)
-    assert [answer.tokens for answer in found] == wanted
+    assert [answer.tokens for answer in found] == expected
     assert sum(len(answer.cycles) for answer in found) > 0
 
 
@@ -54,11 +54,11 @@ def test_open_finds_the_target_by_itself(whole_bundle, served):
 
 def test_one_drafter_and_another_selector_can_be_asked_for(whole_bundle, served):
     alone = open_bundle(whole_bundle, target=served, drafter="sql")
-    wanted = Engine(served).generate(ASKED, 12)
-    assert [a.tokens for a in alone.generate(ASKED, 12)] == [a.tokens for a in wanted]
+    expected = Engine(served).generate(ASKED, 12)
+    assert [a.tokens for a in alone.generate(ASKED, 12)] == [a.tokens for a in expected]
     hybrid = open_bundle(whole_bundle, target=served, drafter="sql+retrieval")
     assert isinstance(hybrid.drafter, HybridDrafter)
-    assert [a.tokens for a in hybrid.generate(ASKED, 12)] == [a.tokens for a in wanted]
+    assert [a.tokens for a in hybrid.generate(ASKED, 12)] == [a.tokens for a in expected]
     other = open_bundle(whole_bundle, target=served, selector="ucb1", scheduler="")
     assert other.drafter.choose == "ucb1" and other.drafter.scheduler is None
     with pytest.raises(ArtifactError, match="no drafter 'sq'; it has general, sql"):

@@ -75,8 +75,8 @@ def test_the_norms_of_eagle_3_1_survive_with_equal_tensors_and_equal_logits(fact
 
 def drafted_logits(drafter, features, tokens) -> torch.Tensor:
     """Of three steps that are fed a text, one after the other."""
-    whole = {"tokens": tokens, "positions": torch.arange(9), "loss_mask": torch.ones(9, dtype=torch.bool)}
-    batch = PackedBatch(**whole, lengths=[9], features=features, states=features, argmax=tokens)
+    full = {"tokens": tokens, "positions": torch.arange(9), "loss_mask": torch.ones(9, dtype=torch.bool)}
+    batch = PackedBatch(**full, lengths=[9], features=features, states=features, argmax=tokens)
     with torch.no_grad():
         return drafter.lm_head(unroll(drafter, batch, lay_out(batch, 3), 3, recompute=False))
 
@@ -87,8 +87,8 @@ def test_whoever_exports_the_norms_of_eagle_3_1_is_told_who_reads_them(facts, tm
     for norms in NORMS.values():
         out = tmp_path / "-".join(["out", *norms])
         lines = write_one(typed, random_drafter(facts, **norms), facts, "sql", "", out)
-        wanted = [f"it has {' and '.join(norms)}, which only SGLang and vLLM support"]
-        assert lines[1:-1] == (wanted if norms else []) and lines[-1].startswith("serve it with: ")
+        expected = [f"it has {' and '.join(norms)}, which only SGLang and vLLM support"]
+        assert lines[1:-1] == (expected if norms else []) and lines[-1].startswith("serve it with: ")
 
 
 def test_what_sglang_would_get_wrong_is_not_written_for_it(facts, tmp_path):
@@ -98,10 +98,10 @@ def test_what_sglang_would_get_wrong_is_not_written_for_it(facts, tmp_path):
 
 
 def test_weights_are_in_bfloat16_where_that_loses_nothing_and_in_float32_where_it_would(runs, tiny, tmp_path):
-    for name, wanted in (("general", torch.bfloat16), ("sql", torch.float32)):
+    for name, expected in (("general", torch.bfloat16), ("sql", torch.float32)):
         export(runs, tiny, name, tmp_path / name)
-        assert load_file(tmp_path / name / "model.safetensors")["fc.weight"].dtype == wanted
-        assert config_in(tmp_path / name)["torch_dtype"] == str(wanted).removeprefix("torch.")
+        assert load_file(tmp_path / name / "model.safetensors")["fc.weight"].dtype == expected
+        assert config_in(tmp_path / name)["torch_dtype"] == str(expected).removeprefix("torch.")
     export(runs, tiny, "sql", tmp_path / "half", weights="bfloat16")
     assert load_file(tmp_path / "half" / "model.safetensors")["fc.weight"].dtype == torch.bfloat16
     assert lossless_dtype({"x": torch.tensor([1.0 + 2**-9])}) == torch.float32
@@ -163,8 +163,8 @@ def test_the_commands_name_target_and_drafter(runs, tiny, tmp_path):
     assert typed["vllm", ""] == ["vllm", "serve", str(out), "--dtype", "float32"]
     plain = typed["vllm", "plain"]
     assert plain[:3] == ["vllm", "serve", str(tiny)]
-    wanted = {"method": "eagle3", "model": str(out), "num_speculative_tokens": 3}
-    assert json.loads(plain[plain.index("--speculative-config") + 1]) == wanted
+    expected = {"method": "eagle3", "model": str(out), "num_speculative_tokens": 3}
+    assert json.loads(plain[plain.index("--speculative-config") + 1]) == expected
     flags = dict(zip(typed["sglang", ""][3::2], typed["sglang", ""][4::2], strict=True))
     assert (flags["--model-path"], flags["--speculative-draft-model-path"]) == (str(tiny), str(out))
     assert flags["--speculative-algorithm"] == "EAGLE3" and flags["--dtype"] == "float32"

@@ -31,8 +31,8 @@ def refused(folder, facts, **typed) -> str:
     return str(caught.value)
 
 
-def same(found, wanted) -> bool:
-    return all(torch.equal(found.state_dict()[key], tensor) for key, tensor in wanted.state_dict().items())
+def same(found, expected) -> bool:
+    return all(torch.equal(found.state_dict()[key], tensor) for key, tensor in expected.state_dict().items())
 
 
 def notes(folder, facts, **typed) -> str:
@@ -228,12 +228,12 @@ def test_any_value_of_a_config_may_be_absurd(request, facts, layout):
     folder = request.getfixturevalue(layout)
     path = folder / "config.json"
     edit(folder, LAYER * (layout == "speculators"), layer_types=None, qkv_bias=None, quantization_config=None)
-    whole = json.loads(path.read_text())
+    complete = json.loads(path.read_text())
     read = 0
     wrong: list[str] = []
-    for place in leaves(whole):
+    for place in leaves(complete):
         for value in ABSURD:
-            path.write_text(json.dumps(put(whole, place, value)))
+            path.write_text(json.dumps(put(complete, place, value)))
             try:
                 read_head(folder, facts)
                 read += 1
@@ -331,7 +331,7 @@ def test_another_speculator_is_refused(facts, speculators):
 
 
 @pytest.mark.parametrize(
-    ("layer", "wanted"),
+    ("layer", "expected"),
     [
         ({"rope_theta": 5000.0, "rope_scaling": None}, {"rope_type": "default", "rope_theta": 5000.0}),
         (
@@ -342,10 +342,10 @@ def test_another_speculator_is_refused(facts, speculators):
         ({"rope_parameters": {"rope_type": "default"}, "rope_theta": 7.0}, {"rope_type": "default", "rope_theta": 7.0}),
     ],
 )
-def test_a_rope_in_either_spelling(facts, eagle3, layer, wanted):
+def test_a_rope_in_either_spelling(facts, eagle3, layer, expected):
     edit(eagle3, rope_parameters=..., rope_theta=..., rope_scaling=...)
     edit(eagle3, **layer)
-    assert read_head(eagle3, facts).drafter.spec.rope_parameters == wanted
+    assert read_head(eagle3, facts).drafter.spec.rope_parameters == expected
 
 
 def test_the_longest_sequence_becomes_the_targets(facts, eagle3):
@@ -483,9 +483,9 @@ LONG = "x" * 100_000
 @pytest.mark.parametrize("layout", ["eagle3", "speculators"])
 def test_an_error_quotes_a_part_of_a_value(request, facts, layout, value):
     folder = request.getfixturevalue(layout)
-    whole, refusals = json.loads((folder / "config.json").read_text()), 0
-    for place in leaves(whole):
-        (folder / "config.json").write_text(json.dumps(put(whole, place, value)))
+    complete, refusals = json.loads((folder / "config.json").read_text()), 0
+    for place in leaves(complete):
+        (folder / "config.json").write_text(json.dumps(put(complete, place, value)))
         try:
             read_head(folder, facts)
         except ArtifactError as error:

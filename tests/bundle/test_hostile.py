@@ -534,13 +534,13 @@ DOCUMENTS += ("routers/domains/router.json", "drafters/store/config.json")
 @pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_any_value_of_any_document_may_be_absurd(bundle, served, document):
-    whole = json.loads((bundle / document).read_text())
+    full = json.loads((bundle / document).read_text())
     opened = refused = 0
     wrong: list[str] = []
     with little_memory():
-        for number, place in enumerate(leaves(whole)):
+        for number, place in enumerate(leaves(full)):
             for value in ABSURD[number % 4 :: 4]:  # a quarter of them at each place
-                content = put(whole, place, value)
+                content = put(full, place, value)
                 if document == BUNDLE:
                     if isinstance(content, dict):
                         (bundle / BUNDLE).write_text(json.dumps({"digest": "", **content}))

@@ -128,19 +128,19 @@ def test_shards_are_length_sorted_and_hold_one_split_each(chatml, prepare):
 @pytest.mark.parametrize("turns", [1, 2])
 def test_a_killed_run_restarted_gives_the_bytes_of_an_uninterrupted_one(chatml, prepare, turns):
     prompts = prompts_of(SMALL, turns)
-    whole = prepare(prompts, name="whole")
+    full = prepare(prompts, name="full")
     for kill_after in range(5 * turns):
         name = f"killed-{kill_after}"
         with pytest.raises(Killed):
             prepare(prompts, Echo(chatml, kill_after), name=name)
-        folder = staging_folder(whole.path.with_name(name))
-        assert not whole.path.with_name(name).exists() and folder.exists()
+        folder = staging_folder(full.path.with_name(name))
+        assert not full.path.with_name(name).exists() and folder.exists()
         echo = Echo(chatml)
         again = prepare(prompts, echo, name=name)
-        assert content(again) == content(whole)
+        assert content(again) == content(full)
         assert len(echo.calls) == (5 - kill_after // turns) * turns  # whole shards are not redone
         assert not folder.exists()
-        assert timeless(again) == timeless(whole)
+        assert timeless(again) == timeless(full)
 
 
 def timeless(answers: AnswerSet) -> Manifest:
@@ -151,10 +151,10 @@ def timeless(answers: AnswerSet) -> Manifest:
 
 @pytest.mark.parametrize("damage", ["truncated", "missing record", "half record", "no arrow"])
 def test_a_damaged_shard_is_answered_again_and_never_half_read(chatml, prepare, damage):
-    whole = prepare(name="whole")
+    full = prepare(name="full")
     with pytest.raises(Killed):
         prepare(generate=Echo(chatml, 3))
-    arrow = staging_folder(whole.path.with_name("sql")) / "train-00001.arrow"
+    arrow = staging_folder(full.path.with_name("sql")) / "train-00001.arrow"
     record = arrow.with_suffix(".json")
     if damage == "truncated":
         arrow.write_bytes(arrow.read_bytes()[:-20])
@@ -165,7 +165,7 @@ def test_a_damaged_shard_is_answered_again_and_never_half_read(chatml, prepare, 
     else:
         arrow.unlink()
     echo = Echo(chatml)
-    assert content(prepare(generate=echo)) == content(whole)
+    assert content(prepare(generate=echo)) == content(full)
     assert len(echo.calls) == 3
 
 
@@ -173,7 +173,7 @@ def test_a_run_with_other_settings_does_not_resume_from_these_shards(chatml, pre
     with pytest.raises(Killed):
         prepare(generate=Echo(chatml, 3))
     echo = Echo(chatml)
-    assert content(prepare(generate=echo, seed=1)) == content(prepare(name="whole", seed=1))
+    assert content(prepare(generate=echo, seed=1)) == content(prepare(name="full", seed=1))
     assert len(echo.calls) == 5
 
 
@@ -278,12 +278,12 @@ def test_rows_are_lazy_sequences_with_arrays_and_lengths(prepare):
 
 def test_token_counts_are_those_of_the_marked_tokens(prepare):
     answers = JoinedAnswers([prepare(prompts_of(SMALL, turns=2))])
-    wanted = np.zeros(300, dtype=np.int64)
+    expected = np.zeros(300, dtype=np.int64)
     for answer in answers.rows("train"):
         for token, value in zip(answer.input_ids, answer.loss_mask, strict=True):
-            wanted[token] += value
-    assert (answers.token_counts(300) == wanted).all() and wanted.sum() > 0
-    assert answers.token_counts(300, split="val").sum() < wanted.sum()
+            expected[token] += value
+    assert (answers.token_counts(300) == expected).all() and expected.sum() > 0
+    assert answers.token_counts(300, split="val").sum() < expected.sum()
 
 
 def test_stats_say_how_many_how_long_and_how_many_finished(prepare):

@@ -89,8 +89,8 @@ def test_the_cache_holds_what_the_target_says_in_bfloat16(answers, target, prepa
     read = prepare().reader(split)
     rows = answers.rows(split)
     order = [*range(len(rows))][::-1]
-    wanted = FeatureCapture(target)([rows[i].input_ids for i in order])
-    for found, exact in zip(read(order), wanted, strict=True):
+    expected = FeatureCapture(target)([rows[i].input_ids for i in order])
+    for found, exact in zip(read(order), expected, strict=True):
         assert found.features.dtype == found.states.dtype == torch.bfloat16 and found.argmax.dtype == torch.int64
         # the passes differ in their padding, so a value may round to the neighbour
         torch.testing.assert_close(found.features.float(), exact.features, rtol=2**-7, atol=1e-5)
@@ -121,24 +121,24 @@ def test_shards_hold_their_rows_and_test_prompts_are_left_out(prepare, answers):
 
 @pytest.mark.parametrize("kill_at", [1, 2, 4])
 def test_a_killed_capture_goes_on_where_its_shards_end(prepare, target, kill_at, tmp_path):
-    whole = content(prepare(name="whole"))
+    complete = content(prepare(name="complete"))
     with pytest.raises(Killed):
         prepare(Capture(target, kill_at))
     assert not (tmp_path / "sql").exists()
     rest = Capture(target)
-    assert content(prepare(rest)) == whole
+    assert content(prepare(rest)) == complete
     assert rest.calls == 4 - (kill_at - 1)
     assert not staging_folder(tmp_path / "sql").exists()
 
 
 @pytest.mark.parametrize("damage", [0, 20, -3])
 def test_a_shard_cut_off_by_a_kill_is_captured_anew(prepare, target, tmp_path, damage):
-    whole = content(prepare(name="whole"))
+    complete = content(prepare(name="complete"))
     with pytest.raises(Killed):
         prepare(Capture(target, 3))
     shard = staging_folder(tmp_path / "sql") / "train-00001.safetensors"
     shard.write_bytes(shard.read_bytes()[:damage])
-    assert content(prepare()) == whole
+    assert content(prepare()) == complete
 
 
 def test_a_shard_is_written_whole_or_not_at_all(prepare, monkeypatch, tmp_path):
@@ -153,7 +153,7 @@ def test_a_shard_is_written_whole_or_not_at_all(prepare, monkeypatch, tmp_path):
         patch.setattr(features, "save_file", cut)
         prepare()
     assert not list(staging_folder(tmp_path / "sql").glob("[!.]*.safetensors"))
-    assert content(prepare()) == content(prepare(name="whole"))
+    assert content(prepare()) == content(prepare(name="complete"))
 
 
 def test_features_made_before_are_taken_as_they_are(prepare, target):

@@ -37,12 +37,12 @@ def test_spooled_captures_equal_a_teacher_forced_pass(tmp_path: Path, temperatur
         raise AssertionError(f"not in the spool: {sequences}")
 
     found = CaptureSpool(tmp_path).capture(rows, never)
-    for row, kept, wanted in zip(rows, found, FeatureCapture(target)([row.input_ids for row in rows]), strict=True):
-        assert kept.features.shape == wanted.features.shape
-        torch.testing.assert_close(kept.features[:-1].float(), wanted.features[:-1], rtol=0.02, atol=0.02)
-        torch.testing.assert_close(kept.states[:-1].float(), wanted.states[:-1], rtol=0.02, atol=0.02)
+    for row, kept, expected in zip(rows, found, FeatureCapture(target)([row.input_ids for row in rows]), strict=True):
+        assert kept.features.shape == expected.features.shape
+        torch.testing.assert_close(kept.features[:-1].float(), expected.features[:-1], rtol=0.02, atol=0.02)
+        torch.testing.assert_close(kept.states[:-1].float(), expected.states[:-1], rtol=0.02, atol=0.02)
         teaching = slice(row.prompt_tokens - 1, len(row.input_ids) - 1)
-        assert kept.argmax[teaching].tolist() == wanted.argmax[teaching].tolist()
+        assert kept.argmax[teaching].tolist() == expected.argmax[teaching].tolist()
 
 
 def test_what_the_spool_lacks_is_captured_anew(tmp_path: Path):

@@ -47,10 +47,10 @@ def test_the_fused_drafter_equals_the_module(family, norms, rows):
     with torch.no_grad():
         hidden = module.fuse(features)
         chosen = None if rows is None else torch.arange(11)[rows]
-        wanted = module.layer(module.embed(tokens), hidden, module.rotary(positions, torch.float32), causal, chosen)
+        expected = module.layer(module.embed(tokens), hidden, module.rotary(positions, torch.float32), causal, chosen)
         found = fused.layer(fused.embed(tokens), fused.fuse(features), positions, causal, rows)
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(fused.logits(found), module.logits(wanted), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(fused.logits(found), module.logits(expected), rtol=1e-4, atol=1e-5)
     assert torch.equal(fused.token_ids, module.token_ids)
 
 
@@ -74,9 +74,9 @@ def test_the_residual_is_the_feature_before_or_after_its_norm(target, before):
         hidden = hidden * (hidden.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * layer.hidden_norm.weight
         if before:
             residual = hidden
-        wanted = residual + layer.self_attn.o_proj(seen[0].flatten(1))
-        wanted = wanted + layer.mlp(layer.post_attention_layernorm(wanted))
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        expected = residual + layer.self_attn.o_proj(seen[0].flatten(1))
+        expected = expected + layer.mlp(layer.post_attention_layernorm(expected))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def plain_norm(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
@@ -116,9 +116,9 @@ def test_the_fused_drafter_runs_in_the_targets_dtype(target, norms):
     with torch.no_grad():
         out = half.logits(half.layer(half.embed(tokens), half.fuse(features.bfloat16()), positions, causal))
         full = FusedDrafter(module, target.backbone.embedding)
-        wanted = full.logits(full.layer(full.embed(tokens), full.fuse(features), positions, causal))
+        expected = full.logits(full.layer(full.embed(tokens), full.fuse(features), positions, causal))
     assert out.dtype == torch.bfloat16
-    assert F.cosine_similarity(out.float(), wanted, dim=-1).min() > 0.99
+    assert F.cosine_similarity(out.float(), expected, dim=-1).min() > 0.99
 
 
 def test_the_embedding_is_shared_and_never_trained_or_saved(target, drafter):

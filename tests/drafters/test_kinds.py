@@ -115,12 +115,12 @@ def known():
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, top_p=0.9, seed=5)])
 def test_a_registered_kind_decodes_losslessly_alone_and_in_a_pool(target, bigrams, known, sampling):
-    wanted = [Engine(target).generate([prompt], COUNT, sampling)[0].tokens for prompt in PROMPTS]
+    expected = [Engine(target).generate([prompt], COUNT, sampling)[0].tokens for prompt in PROMPTS]
     eagle = FusedDrafter(tiny_drafter(target), target.backbone.embedding)
     pool = Pool({"eagle": eagle, "bigrams": bigrams, "retrieval": Retrieval()}, "hedgespec")
     for drafter in (bigrams, pool):
         answers = Engine(target, drafter, SHAPE, max_batch=2).generate(PROMPTS, COUNT, sampling)
-        assert [answer.tokens for answer in answers] == wanted
+        assert [answer.tokens for answer in answers] == expected
     used = {cycle.drafter for answer in answers for cycle in answer.cycles}
     assert "bigrams" in used
     alone = Engine(target, bigrams, SHAPE).generate(PROMPTS[:1], COUNT)[0]
@@ -143,13 +143,13 @@ def test_a_registered_kind_is_replayed_as_it_decodes(target, bigrams, known, sel
 
 def test_a_registered_kind_joins_a_running_pool_and_is_refused_for_another_target(target, bigrams, known, tmp_path):
     engine = Engine(target, Pool({"retrieval": Retrieval()}, "random"), SHAPE)
-    wanted = Engine(target).generate(PROMPTS[:1], COUNT)[0].tokens
+    expected = Engine(target).generate(PROMPTS[:1], COUNT)[0].tokens
     stream = engine.stream(PROMPTS[0], COUNT)
     next(stream), next(stream)
     opened = open_named(["bigrams"], lambda name: written(tmp_path, bigrams.table), target)["bigrams"]
     engine.add_drafter("bigrams", opened)
     *_, last = stream
-    assert last.tokens == wanted
+    assert last.tokens == expected
     with pytest.raises(DrafterforgeError, match="'bigrams' has 61 token ids"):
         Engine(tiny_target(vocab_size=40), Pool({"bigrams": bigrams}))
 

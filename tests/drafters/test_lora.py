@@ -59,9 +59,9 @@ def test_peft_itself_opens_the_files(target, tmp_path):
     plain, expert = trained(target, config)
     save_adapter(tmp_path / "adapter", expert, config, "general")
     hidden = torch.randn(5, plain.spec.hidden_size)
-    wanted = outputs(expert, hidden)
+    expected = outputs(expert, hidden)
     opened = peft.PeftModel.from_pretrained(plain, tmp_path / "adapter").base_model.model
-    for ours, theirs in zip(outputs(opened, hidden), wanted, strict=True):
+    for ours, theirs in zip(outputs(opened, hidden), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
@@ -70,9 +70,9 @@ def test_additions_that_are_taken_over_are_those_of_the_files_and_go_on_learning
     plain, expert = trained(target, config)
     save_adapter(tmp_path / "adapter", expert, config, "general")
     again = load_additions(add_adapter(plain, config, seed=2), tmp_path / "adapter")
-    wanted = dict(expert.named_parameters())
+    expected = dict(expert.named_parameters())
     for name, parameter in again.named_parameters():
-        assert torch.equal(parameter, wanted[name]) and parameter.requires_grad == ("lora_" in name), name
+        assert torch.equal(parameter, expected[name]) and parameter.requires_grad == ("lora_" in name), name
 
 
 def test_every_addition_is_trained(target):
@@ -114,12 +114,12 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("wanted", BROKEN)
-def test_other_files_are_refused_in_one_line(target, tmp_path, wanted):
+@pytest.mark.parametrize("expected", BROKEN)
+def test_other_files_are_refused_in_one_line(target, tmp_path, expected):
     config = LoraConfig(rank=2)
     plain, expert = trained(target, config)
     save_adapter(tmp_path / "adapter", expert, config, "general")
-    BROKEN[wanted](tmp_path / "adapter")
+    BROKEN[expected](tmp_path / "adapter")
     with pytest.raises(ArtifactError) as caught:
         load_adapter(tmp_path / "adapter", plain)
-    assert wanted in str(caught.value) and "\n" not in str(caught.value)
+    assert expected in str(caught.value) and "\n" not in str(caught.value)

@@ -71,9 +71,9 @@ def test_appending_bit_by_bit_equals_appending_at_once(parts, spec):
     for part in parts:
         index.append(part)
         index.occurrences()  # looking changes nothing
-    whole = index_of([token for part in parts for token in part], spec)
-    assert index.tokens == whole.tokens
-    assert index.occurrences() == whole.occurrences()
+    full = index_of([token for part in parts for token in part], spec)
+    assert index.tokens == full.tokens
+    assert index.occurrences() == full.occurrences()
 
 
 @QUICK

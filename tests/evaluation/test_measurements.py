@@ -88,10 +88,10 @@ def test_a_damaged_file_is_reported_in_one_line(tmp_path):
 def test_rows_are_those_by_hand():
     wrong = {"method": "sql alone", "prompt": 1, "position": 2, "margin": 0.5, "rerun": False}
     rows = {(row["method"], row["domain"]): row for row in timed_rows(MEASUREMENTS, [wrong], {0: 1, 1: 2})}
-    whole = rows["sql alone", ALL]
-    assert whole["speedup"] == round(16 / 3 / (16 / 7), 4) and whole["mat"] == round(14 / 5, 4)
-    assert (whole["num_prompts"], whole["mismatches"], whole["peak_mb"]) == (2, 1, 3.0)
-    assert whole["regret_cycles"] == 1.0 and whole["regret_tokens"] == (1 * 8 / 1 + 1 * 6 / 2) / 2
+    full = rows["sql alone", ALL]
+    assert full["speedup"] == round(16 / 3 / (16 / 7), 4) and full["mat"] == round(14 / 5, 4)
+    assert (full["num_prompts"], full["mismatches"], full["peak_mb"]) == (2, 1, 3.0)
+    assert full["regret_cycles"] == 1.0 and full["regret_tokens"] == (1 * 8 / 1 + 1 * 6 / 2) / 2
     assert rows[AUTOREGRESSIVE, ALL]["regret_cycles"] is None
     assert rows["sql alone", "sql"]["speedup"] == 4.0 and rows["sql alone", "sql"]["mismatches"] == 0
     assert rows["sql alone", "math"]["speedup"] == 1.5 and rows["sql alone", "math"]["mismatches"] == 1

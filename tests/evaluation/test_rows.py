@@ -174,21 +174,21 @@ def test_lossless_methods_have_no_mismatches(measured):
         assert find_mismatches(name, target, found[name], found[AUTOREGRESSIVE]) == []
 
 
-def changed(wanted: list[Generation], prompt: int, position: int) -> list[Generation]:
+def changed(expected: list[Generation], prompt: int, position: int) -> list[Generation]:
     """Answers of which one goes astray."""
-    found = [Generation(g.prompt, [*g.tokens]) for g in wanted]
+    found = [Generation(g.prompt, [*g.tokens]) for g in expected]
     found[prompt].tokens[position] += 1
     return found
 
 
 def test_a_mismatch_is_found_with_its_place_and_margin(measured):
     _, result, target = measured
-    wanted = result[AUTOREGRESSIVE]
-    (found,) = find_mismatches("tree", target, changed(wanted, 3, 4), wanted, lambda: pytest.fail("no near tie"))
-    ids = torch.tensor([[*wanted[3].prompt, *wanted[3].tokens[:4]]])
+    expected = result[AUTOREGRESSIVE]
+    (found,) = find_mismatches("tree", target, changed(expected, 3, 4), expected, lambda: pytest.fail("no near tie"))
+    ids = torch.tensor([[*expected[3].prompt, *expected[3].tokens[:4]]])
     logits = target.logits(target.forward(ids, torch.arange(ids.shape[1])[None], None)[0])[0, -1]
     best = logits.topk(2)
-    assert int(best.indices[0]) == wanted[3].tokens[4]
+    assert int(best.indices[0]) == expected[3].tokens[4]
     margin = float(best.values[0] - best.values[1])
     assert found.as_dict() == {
         "method": "tree", "prompt": 3, "position": 4, "margin": pytest.approx(margin, rel=1e-4), "rerun": False,
@@ -211,18 +211,18 @@ class Answers:
 def test_a_near_tie_is_run_again_in_float64_and_counts_if_it_stays(measured, monkeypatch, equal, counts):
     _, result, target = measured
     monkeypatch.setattr("drafterforge.evaluation.lossless.top2_margin", lambda *args: 5e-5)
-    wanted = result[AUTOREGRESSIVE]
+    expected = result[AUTOREGRESSIVE]
     fast, plain = Answers([1] * 99), Answers([1 if equal else 2] * 99)
-    found = find_mismatches("tree", target, changed(wanted, 2, 1), wanted, lambda: (fast, plain))
+    found = find_mismatches("tree", target, changed(expected, 2, 1), expected, lambda: (fast, plain))
     assert [one.rerun for one in found] == [equal] and count_mismatches(found) == counts
-    assert fast.asked == plain.asked == [(wanted[2].prompt, len(wanted[2].tokens))]
+    assert fast.asked == plain.asked == [(expected[2].prompt, len(expected[2].tokens))]
 
 
 def test_a_near_tie_without_float64_counts(measured, monkeypatch):
     _, result, target = measured
     monkeypatch.setattr("drafterforge.evaluation.lossless.top2_margin", lambda *args: 0.0)
-    wanted = result[AUTOREGRESSIVE]
-    assert count_mismatches(find_mismatches("tree", target, changed(wanted, 0, 0), wanted)) == 1
+    expected = result[AUTOREGRESSIVE]
+    assert count_mismatches(find_mismatches("tree", target, changed(expected, 0, 0), expected)) == 1
 
 
 def test_the_margin_of_tied_logits_is_zero():

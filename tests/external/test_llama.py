@@ -62,8 +62,8 @@ def test_the_converted_file_holds_the_drafter(client, exported, tmp_path, name, 
         assert torch.equal(torch.from_numpy(tensors.pop("token_embd")), facts.embedding)
     assert tensors.keys() == NAMES.keys()
     for theirs, ours in NAMES.items():
-        wanted = drafter.state_dict()[f"{ours}.weight"]
+        expected = drafter.state_dict()[f"{ours}.weight"]
         if ours.endswith(("q_proj", "k_proj")):  # llama.cpp rotates neighbours, not parse_hybrid
-            heads = wanted.shape[0] // drafter.spec.head_dim
-            wanted = wanted.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-        assert torch.equal(torch.from_numpy(tensors[theirs]), wanted), theirs
+            heads = expected.shape[0] // drafter.spec.head_dim
+            expected = expected.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+        assert torch.equal(torch.from_numpy(tensors[theirs]), expected), theirs

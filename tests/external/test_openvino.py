@@ -44,11 +44,11 @@ def test_its_logits_and_texts_are_ours(client, real, exported, ours, prompt_file
     client.run("openvino_rounds.py", *folders, *files, *more, log=tmp_path / "openvino.log")
 
     drafter = load_drafter(SHIPPED / "smollm2-135m" / "drafters" / name, read_target(TargetConfig()).embedding.float())
-    wanted, rows = our_logits(drafter, features, tokens, 1)
+    expected, rows = our_logits(drafter, features, tokens, 1)
     found = np.load(tmp_path / "out.npz")
     theirs = torch.from_numpy(found["logits"])[rows]
-    worst = float((theirs - wanted[0]).abs().max())
-    assert worst < 1e-4 and torch.equal(theirs.argmax(-1), wanted[0].argmax(-1))
+    worst = float((theirs - expected[0]).abs().max())
+    assert worst < 1e-4 and torch.equal(theirs.argmax(-1), expected[0].argmax(-1))
     assert np.array_equal(found["d2t"], drafter.d2t.numpy())
 
     told = json.loads((tmp_path / "out.json").read_text())

@@ -57,7 +57,7 @@ def compare(ours: list[Generation], theirs: list[dict]) -> tuple[list[list[int]]
     vLLM counts what a cycle accepted before it cuts the answer.  At the limit of tokens our longer answer has the
     whole cycle; behind an end token it has not.
     """
-    whole, found, cut = [], [], []
+    full, found, cut = [], [], []
     for answer, their in zip(ours, theirs, strict=True):
         assert answer.tokens[:MAX_TOKENS] == their["tokens"]
         accepted, cycles = list(their["accepted"]), [cycle.accepted for cycle in answer.cycles]
@@ -65,9 +65,9 @@ def compare(ours: list[Generation], theirs: list[dict]) -> tuple[list[list[int]]
             assert len(cycles) == len(accepted) and cycles.pop() <= accepted[-1]
             cut.append(accepted.pop())
         assert set(their["drafted"]) == {DEPTH}
-        whole.append(cycles[: len(accepted)])
+        full.append(cycles[: len(accepted)])
         found.append(accepted)
-    return whole, found, cut
+    return full, found, cut
 
 
 @pytest.mark.parametrize("layout", ["speculators", "plain"])
@@ -77,16 +77,16 @@ def test_every_cycle_accepts_what_ours_does(
 ):
     folder = exported(name, "vllm", layout)
     theirs = decode(vllm, real.folder, folder, prompt_file, sorted(real.eos_ids), tmp_path)
-    whole, found, cut = compare(ours(name), theirs["answers"])
-    assert found == whole
-    assert sum(map(len, whole)) > 150 and per_position(whole)[-1] > 20  # it says something
+    full, found, cut = compare(ours(name), theirs["answers"])
+    assert found == full
+    assert sum(map(len, full)) > 150 and per_position(full)[-1] > 20  # it says something
     counted = theirs["counters"]
     assert counted["num_accepted_tokens_per_pos"] == per_position([*found, cut])
     assert counted["num_drafts"] == [sum(map(len, found)) + len(cut)]
     assert cut  # the prompt with a short answer
-    told = {"cycles": sum(map(len, whole)), "per_position": per_position(whole), "cut": cut}
+    told = {"cycles": sum(map(len, full)), "per_position": per_position(full), "cut": cut}
     record_property(f"vllm {theirs['version']} {name} {layout}", json.dumps(told))
-    print(f"vLLM {theirs['version']}, {name}, {layout}: {told}, ours {per_position(whole)}")
+    print(f"vLLM {theirs['version']}, {name}, {layout}: {told}, ours {per_position(full)}")
 
 
 def test_every_cycle_of_a_drafter_with_the_norms_of_eagle_3_1_accepts_what_ours_does(
@@ -102,11 +102,11 @@ def test_every_cycle_of_a_drafter_with_the_norms_of_eagle_3_1_accepts_what_ours_
         drafter = with_norms(plain, text[0], norms)
         return chains(real, FusedDrafter(drafter, real.backbone.embedding), prompts)
 
-    whole, found, _ = compare(cycles_with(NORMS["EAGLE-3.1"]), theirs["answers"])
-    assert found == whole and sum(map(len, whole)) > 150
+    full, found, _ = compare(cycles_with(NORMS["EAGLE-3.1"]), theirs["answers"])
+    assert found == full and sum(map(len, full)) > 150
     for name in ("fc_norm", "norm_output"):  # it says something: with one of them alone other tokens are accepted
-        assert [[cycle.accepted for cycle in answer.cycles] for answer in cycles_with(NORMS[name])] != whole
-    print(f"vLLM {theirs['version']}, EAGLE-3.1: {sum(map(len, whole))} cycles, {per_position(whole)}")
+        assert [[cycle.accepted for cycle in answer.cycles] for answer in cycles_with(NORMS[name])] != full
+    print(f"vLLM {theirs['version']}, EAGLE-3.1: {sum(map(len, full))} cycles, {per_position(full)}")
 
 
 def test_layers_one_too_far_are_found_out(vllm, real, exported, ours, prompt_file, tmp_path):
@@ -166,5 +166,5 @@ def test_the_printed_command_serves_with_the_drafter(vllm, real, exported, ours,
     while emitted < MAX_TOKENS - 1:  # the first token comes from the prefill
         emitted += expected.cycles[num_cycles].accept_length
         num_cycles += 1
-    wanted = per_position([[cycle.accepted for cycle in expected.cycles[:num_cycles]]])
-    assert [round(float(line.split()[-1])) for line in counted] == wanted
+    expectation = per_position([[cycle.accepted for cycle in expected.cycles[:num_cycles]]])
+    assert [round(float(line.split()[-1])) for line in counted] == expectation

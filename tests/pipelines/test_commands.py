@@ -158,8 +158,8 @@ def test_data_from_a_jsonl_file(bench):
 def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trained, given, monkeypatch):
     prompt = "Show {all} users=active, \u00fcber 'quoted'"
     target = load_target(TargetConfig(source="hf", model=str(trained.target), dtype="float32"))
-    wanted = Engine(target).generate([[{"role": "user", "content": prompt}]], 40)[0].tokens
-    wanted = target.tokenizer.decode(wanted, skip_special_tokens=True)
+    expected = Engine(target).generate([[{"role": "user", "content": prompt}]], 40)[0].tokens
+    expected = target.tokenizer.decode(expected, skip_special_tokens=True)
 
     def generate(*arguments: str):
         monkeypatch.setattr("sys.stdin", io.StringIO(prompt))
@@ -169,7 +169,7 @@ def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trai
     for arguments in (("drafter=",), ("drafter=sql",), ("drafter=sql", "runtime.num_tokens=9", "runtime.depth=3")):
         done = generate(*arguments)
         assert done.code == 0
-        assert done.out == wanted + "\n"
+        assert done.out == expected + "\n"
         assert "40 tokens in " in done.err and done.err.count("\n") == 1
 
 

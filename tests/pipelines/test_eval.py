@@ -78,8 +78,8 @@ def test_in_half_precision_texts_are_those_of_its_own_numerics(pool):
     done = pool(*DOMAINS, *FEW, "target.dtype=bfloat16", "suite.methods=[generalist]")
     assert done.code == 0, done.err
     live = [row for row in report_of(pool)["rows"] if row["source"] == "live" and row["domain"] == "all"]
-    wanted = [("autoregressive", "fast"), ("autoregressive, invariant", "invariant"), ("general alone", "invariant")]
-    assert [(row["method"], row["numerics"]) for row in live] == wanted
+    expected = [("autoregressive", "fast"), ("autoregressive, invariant", "invariant"), ("general alone", "invariant")]
+    assert [(row["method"], row["numerics"]) for row in live] == expected
     assert [row["mismatches"] for row in live] == [0, 0, 0]
 
 
@@ -119,7 +119,7 @@ def test_the_same_seed_gives_the_same_tokens_and_figures(measured):
 
 
 def test_an_interrupted_run_goes_on_where_it_was(measured, monkeypatch):
-    whole, real, asked, begun = report_of(measured), timing.decode, [], set()
+    full, real, asked, begun = report_of(measured), timing.decode, [], set()
 
     def interrupted(method, group, *rest):
         asked.append((method.name, tuple(group[0].tokens)))
@@ -136,7 +136,7 @@ def test_an_interrupted_run_goes_on_where_it_was(measured, monkeypatch):
     assert done.code == 0, done.err
     assert len(asked) == 4 * 8  # of six requests two were whole
     assert len({prompt for _, prompt in asked} & begun) == 1
-    assert exact(report_of(measured, "cut")) == exact(whole)
+    assert exact(report_of(measured, "cut")) == exact(full)
     assert not list(measured.artifact("reports", "cut").parent.glob(".*.partial"))
 
 
@@ -270,8 +270,8 @@ def test_scaling_times_every_axis_and_stays_lossless(pool):
     assert "batch size 32 skipped" in done.err and "context length 5000 skipped" in done.err
     report = report_of(pool, "scaling")
     places = {(row["axis"], row["at"]) for row in report["rows"] if row.get("axis")}
-    wanted = {("temperature", 0.0), ("temperature", 1.0), ("batch size", 2.0), ("context length", 450.0)}
-    assert places == wanted | {("pool size", 1.0), ("pool size", 2.0)}
+    expected = {("temperature", 0.0), ("temperature", 1.0), ("batch size", 2.0), ("context length", 450.0)}
+    assert places == expected | {("pool size", 1.0), ("pool size", 2.0)}
     live = [row for row in report["rows"] if row["source"] == "live"]
     assert len(live) > 20 and all(row["mismatches"] == 0 for row in live)
     assert {row["temperature"] for row in live} == {0.0, 1.0} and {row["batch_size"] for row in live} == {1, 2}
@@ -301,9 +301,9 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("wanted", MISTAKES)
-def test_mistakes_are_one_line(pool, wanted):
-    assert wanted in pool(*DOMAINS, *FEW, *MISTAKES[wanted].split()).one_line()
+@pytest.mark.parametrize("expected", MISTAKES)
+def test_mistakes_are_one_line(pool, expected):
+    assert expected in pool(*DOMAINS, *FEW, *MISTAKES[expected].split()).one_line()
     assert "tiny/reports/domains" not in pool.finished()
 
 

@@ -100,8 +100,8 @@ def test_mistakes_get_one_line_and_leave_the_earlier_bundle(exported):
         "no bundle at nothing; expected a folder": (*ASK, "bundle=./nothing"),
         "the bundle has no drafter 'sq'": (*ASK, "bundle=house", "drafter=sq"),
     }
-    for wanted, typed in mistakes.items():
-        assert wanted in exported(*typed).one_line(), typed
+    for expected, typed in mistakes.items():
+        assert expected in exported(*typed).one_line(), typed
     assert everything(exported.runs) == before
 
 
@@ -252,8 +252,8 @@ def test_drafters_of_a_bundle_and_of_runs_are_exported_for_other_programs(export
         "no drafters named 'sgl' for target 'tiny'": ("export", "format=vllm", "drafter=sgl"),
         "layout=plain is read by format=vllm only": ("export", "format=sglang", "layout=plain"),
     }
-    for wanted, typed in mistakes.items():
-        assert wanted in exported(*typed).one_line(), typed
+    for expected, typed in mistakes.items():
+        assert expected in exported(*typed).one_line(), typed
 
 
 def test_what_is_inspected_may_be_named(exported, capsys):

@@ -24,11 +24,11 @@ def small_folder(tmp_path):
 
 @pytest.mark.parametrize("sampling", [(), SAMPLE])
 def test_every_kind_of_drafter_prints_the_same_text(trained, small_folder, sampling):
-    wanted = trained(*ASK, *sampling, "drafter=").out
+    expected = trained(*ASK, *sampling, "drafter=").out
     for drafter in ("auto", "sql", "retrieval", "sql+retrieval", str(small_folder)):
         done = trained(*ASK, *sampling, f"drafter={drafter}")
-        assert done.code == 0 and done.out == wanted
-    assert trained(*ASK, *SAMPLE[:-1], "seed=8").out != wanted
+        assert done.code == 0 and done.out == expected
+    assert trained(*ASK, *SAMPLE[:-1], "seed=8").out != expected
 
 
 def test_numerics_and_the_shape_of_the_drafter_s_kind_reach_the_engine(trained, monkeypatch):
@@ -47,11 +47,11 @@ def test_numerics_and_the_shape_of_the_drafter_s_kind_reach_the_engine(trained, 
 
 
 def test_a_stop_string_ends_the_text_and_is_left_out(trained):
-    whole = trained(*ASK, "drafter=").out
-    stop = next(text for text in re.findall(r"[^\W_]{1,3}|[!-/]", whole[3:]) if "\ufffd" not in text)
+    full = trained(*ASK, "drafter=").out
+    stop = next(text for text in re.findall(r"[^\W_]{1,3}|[!-/]", full[3:]) if "\ufffd" not in text)
     for drafter in (("drafter=",), ("drafter=sql",)):
         done = trained(*ASK, f"stop=['{stop}']", *drafter)
-        assert done.out == whole[: whole.index(stop)] + "\n" and "stopped at stop" in done.err
+        assert done.out == full[: full.index(stop)] + "\n" and "stopped at stop" in done.err
 
 
 def test_a_stop_string_may_name_a_new_line(trained, monkeypatch):
@@ -77,7 +77,7 @@ def test_drafted_tokens_are_green_and_the_text_stays_the_same(trained, small_fol
 
 
 @pytest.mark.parametrize(
-    ("typed", "wanted"),
+    ("typed", "expected"),
     [
         ("temperature=-1", "temperature must be >= 0"),
         ("top_p=0", "top_p must be in (0, 1]"),
@@ -87,8 +87,8 @@ def test_drafted_tokens_are_green_and_the_text_stays_the_same(trained, small_fol
         ("stop=['']", "a stop string must not be empty"),
     ],
 )
-def test_a_mistake_is_one_line(trained, typed, wanted):
-    assert wanted in trained(*ASK, typed).one_line()
+def test_a_mistake_is_one_line(trained, typed, expected):
+    assert expected in trained(*ASK, typed).one_line()
 
 
 def test_a_small_model_with_other_token_ids_is_refused(trained, tmp_path):

@@ -31,7 +31,7 @@ BRIEF = (*TRAIN, "eval.num_prompts=1", "eval.max_new_tokens=2")  # trains as TRA
 
 @pytest.mark.quick_cases(8)
 @pytest.mark.parametrize(
-    ("arguments", "wanted"),
+    ("arguments", "expected"),
     [
         ((*PREPARE, "domain=sqq"), "no domain named 'sqq'"),
         ((*PREPARE, "data.num_trian=3"), "did you mean data.num_train?"),
@@ -51,9 +51,9 @@ BRIEF = (*TRAIN, "eval.num_prompts=1", "eval.max_new_tokens=2")  # trains as TRA
         (("generate", "drafter=", f"prompt={'x' * 3000}"), "this target reads 1 to 2047"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(bench, arguments, wanted):
+def test_a_mistake_is_one_line_and_leaves_nothing(bench, arguments, expected):
     done = bench(*arguments)
-    assert wanted in done.one_line()
+    assert expected in done.one_line()
     assert done.out == "" and bench.finished() in ([], ["tiny/answers/sql"])
     if arguments[0] != "train-drafter":
         assert done.err.count("\n") == 1
@@ -81,7 +81,7 @@ def test_a_missing_target_folder(bench):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "wanted"),
+    ("name", "content", "expected"),
     [
         ("config.json", None, "has no config.json"),
         ("config.json", b"{", "config.json is damaged (not JSON"),
@@ -93,16 +93,16 @@ def test_a_missing_target_folder(bench):
         ("tokenizer.json", b"{}", "cannot be loaded"),
     ],
 )
-def test_a_corrupt_target_file(bench, name, content, wanted):
+def test_a_corrupt_target_file(bench, name, content, expected):
     folder = damaged(bench, name, content)
     done = bench(*PREPARE, target=folder)
-    assert wanted in done.one_line() and str(folder) in done.one_line()
+    assert expected in done.one_line() and str(folder) in done.one_line()
     assert done.err.count("\n") == 1 and bench.finished() == []
 
 
 def test_a_truncated_weight_file(bench):
-    whole = (bench.target / "model.safetensors").read_bytes()
-    done = bench(*PREPARE, target=damaged(bench, "model.safetensors", whole[: len(whole) // 2]))
+    full = (bench.target / "model.safetensors").read_bytes()
+    done = bench(*PREPARE, target=damaged(bench, "model.safetensors", full[: len(full) // 2]))
     assert "cannot be loaded" in done.one_line() and done.err.count("\n") == 1 and bench.finished() == []
 
 
@@ -142,7 +142,7 @@ def test_a_damaged_drafter(trained):
 
 
 @pytest.mark.parametrize(
-    ("lines", "number", "wanted"),
+    ("lines", "number", "expected"),
     [
         (["{ok}", "{ok}", "not json"], 3, "found no JSON"),
         (["{ok}", '{"text": "hello"}'], 2, "no messages"),
@@ -151,12 +151,12 @@ def test_a_damaged_drafter(trained):
         (['{"messages": [{"role": "robot", "content": "x"}]}'], 1, "the role 'robot'"),
     ],
 )
-def test_a_bad_jsonl_line_is_named_by_file_and_number(bench, lines, number, wanted):
+def test_a_bad_jsonl_line_is_named_by_file_and_number(bench, lines, number, expected):
     path = bench.folder / "mine.jsonl"
     ok = json.dumps({"messages": [{"role": "user", "content": "question"}]})
     path.write_text("\n".join(line.replace("{ok}", ok) for line in lines))
     done = bench(*PREPARE, "data=jsonl", f"path={path}")
-    assert f"{path}, line {number}: " in done.one_line() and wanted in done.one_line()
+    assert f"{path}, line {number}: " in done.one_line() and expected in done.one_line()
     assert done.err.count("\n") == 1 and bench.finished() == []
 
 
@@ -224,7 +224,7 @@ def equal_drafters(bench, trained_runs) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("owner", "name", "call", "whole"),
+    ("owner", "name", "call", "full"),
     [
         (BatchAnswerer, "_step", 5, []),
         pytest.param(BatchAnswerer, "_step", 20, [], marks=pytest.mark.slow),
@@ -238,13 +238,13 @@ def equal_drafters(bench, trained_runs) -> None:
     ],
 )
 def test_ctrl_c_is_one_line_and_the_next_run_gives_the_same_drafter(
-    bench, trained_runs, monkeypatch, interrupt_again, owner, name, call, whole
+    bench, trained_runs, monkeypatch, interrupt_again, owner, name, call, full
 ):
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupt_again(getattr(owner, name), call))
         done = bench(*BRIEF)
     assert "interrupted; finished work is kept" in done.one_line(130)
-    assert bench.finished() == whole
+    assert bench.finished() == full
     assert bench(*BRIEF).code == 0
     equal_drafters(bench, trained_runs)
 
@@ -298,5 +298,5 @@ def test_a_training_that_a_signal_ends_between_validations_resumes_where_it_was(
     assert 7 < step < 40
     done = bench(*TRAIN, *long, "name=ended")
     assert done.code == 0 and f"training: resumed at step {step} of 40" in done.err
-    files = [bench.artifact("drafters", name) / "model.safetensors" for name in ("whole", "ended")]
+    files = [bench.artifact("drafters", name) / "model.safetensors" for name in ("full", "ended")]
     assert files[0].read_bytes() == files[1].read_bytes()

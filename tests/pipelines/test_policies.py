@@ -82,9 +82,9 @@ def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(p
 
 
 def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
-    whole = policies.artifact("traces")
-    before = {file.name: file.read_bytes() for file in whole.glob("shard-*.safetensors")}
-    shutil.rmtree(whole)
+    full = policies.artifact("traces")
+    before = {file.name: file.read_bytes() for file in full.glob("shard-*.safetensors")}
+    shutil.rmtree(full)
     real, calls = trace_recording.record_shard, []
 
     def once(*arguments):
@@ -95,10 +95,10 @@ def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
 
     monkeypatch.setattr(trace_recording, "record_shard", once)
     assert "interrupted" in policies("train-policy", *OWN, "policy=planner").one_line(130)
-    assert not whole.exists()
+    assert not full.exists()
     assert policies("train-policy", *OWN, "policy=planner").code == 0
     assert len(calls) == len(before) + 1
-    assert {file.name: file.read_bytes() for file in whole.glob("shard-*.safetensors")} == before
+    assert {file.name: file.read_bytes() for file in full.glob("shard-*.safetensors")} == before
 
 
 def test_a_grid_without_the_default_tree_is_compared_with_it(policies):
@@ -110,8 +110,8 @@ def test_a_grid_without_the_default_tree_is_compared_with_it(policies):
 
 def test_drafters_and_trees_are_selected_together(policies):
     shutil.copytree(policies.artifact("drafters", "sql"), policies.artifact("drafters", "more"))
-    wanted = ("policy=joint", "traces.drafters=[sql,more]", "traces.name=both", "policy.arms=3")
-    done = policies("train-policy", *OWN, *wanted)
+    expected = ("policy=joint", "traces.drafters=[sql,more]", "traces.name=both", "policy.arms=3")
+    done = policies("train-policy", *OWN, *expected)
     assert done.code == 0, done.err
     report = json.loads((policies.artifact("reports", "policy-joint") / "report.json").read_text())["curves"]
     rates = {row["name"]: row["tokens_per_s"] for row in report["replayed"]}

@@ -73,10 +73,10 @@ def test_an_expert_is_a_small_adapter_that_names_its_generalist(pool):
 def test_an_expert_learns_from_its_own_domain_s_answers_alone(pool):
     answers = JoinedAnswers([AnswerSet.open(pool.artifact("answers", "general"))])
     for split in ("train", "val", "test"):
-        whole, own = answers.rows(split), answers.rows(split, "sql")
-        assert {row.domain for row in own} == {"sql"} and {row.domain for row in whole} > {"sql"}
-        assert [whole[row].input_ids for _, row in own.locations.tolist()] == [row.input_ids for row in own]
-        assert len(answers.rows(split, "general")) == len(answers.rows(split, "medical")) == len(whole)
+        full, own = answers.rows(split), answers.rows(split, "sql")
+        assert {row.domain for row in own} == {"sql"} and {row.domain for row in full} > {"sql"}
+        assert [full[row].input_ids for _, row in own.locations.tolist()] == [row.input_ids for row in own]
+        assert len(answers.rows(split, "general")) == len(answers.rows(split, "medical")) == len(full)
 
 
 def test_experts_of_a_pool_share_their_generalist_s_weights(pool):
@@ -213,14 +213,14 @@ TOO_LATE = {  # what can be told without a target, and so before one is loaded
 }
 
 
-@pytest.mark.parametrize("wanted", TOO_LATE)
-def test_mistakes_in_names_do_not_wait_for_the_target(bench, monkeypatch, wanted):
+@pytest.mark.parametrize("expected", TOO_LATE)
+def test_mistakes_in_names_do_not_wait_for_the_target(bench, monkeypatch, expected):
     def never(*_):
         raise AssertionError("loaded before the names were checked")
 
     for module in (engines, evaluate):
         monkeypatch.setattr(module, "load_target", never)
-    assert wanted in bench(*TOO_LATE[wanted]).one_line()
+    assert expected in bench(*TOO_LATE[expected]).one_line()
 
 
 def test_eval_s_seed_is_that_of_selectors_that_draw(pool):
@@ -242,8 +242,8 @@ def test_eval_with_a_router_advises_what_it_replays(pool):
         "traces.domains=[sql,math]",
     )
     assert pool("train-policy", *asked).code == 0
-    wanted = ("pool.router=router", "suite.domains=[sql,math]", "suite.selectors=[hedgespec,router,random]")
-    done = pool("eval", "suite=mixed", "experiment=smoke", *wanted, "pool.drafters=[sql,math]", "seed=5")
+    expected = ("pool.router=router", "suite.domains=[sql,math]", "suite.selectors=[hedgespec,router,random]")
+    done = pool("eval", "suite=mixed", "experiment=smoke", *expected, "pool.drafters=[sql,math]", "seed=5")
     assert done.code == 0, done.err
     report = json.loads((pool.artifact("reports", "mixed") / "report.json").read_text())
     rows = {row["method"]: row for row in report["rows"] if row["source"] == "replay"}
@@ -251,9 +251,9 @@ def test_eval_with_a_router_advises_what_it_replays(pool):
     assert all(one["requests_with_other_cycles"] == 0 for one in report["curves"]["live"])
 
 
-@pytest.mark.parametrize("wanted", MISTAKES)
-def test_mistakes_get_one_line(pool, wanted):
-    assert wanted in pool(*MISTAKES[wanted]).one_line()
+@pytest.mark.parametrize("expected", MISTAKES)
+def test_mistakes_get_one_line(pool, expected):
+    assert expected in pool(*MISTAKES[expected]).one_line()
 
 
 def test_a_router_learns_from_what_the_pool_s_drafters_were_measured_at(pool):
@@ -384,13 +384,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("wanted", REFUSED)
-def test_an_expert_keeps_its_shape_and_its_place(pool, wanted, monkeypatch):
+@pytest.mark.parametrize("expected", REFUSED)
+def test_an_expert_keeps_its_shape_and_its_place(pool, expected, monkeypatch):
     def never(*_):
         raise AssertionError("answered prompts before the mistake was told")
 
     monkeypatch.setattr(train_drafter, "find_answers", never)
-    assert wanted in pool(*CONTINUED, *REFUSED[wanted]).one_line()
+    assert expected in pool(*CONTINUED, *REFUSED[expected]).one_line()
 
 
 @pytest.mark.parametrize("selector", ["normalhedge", "metasd_ucb"])

@@ -196,9 +196,9 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("wanted", MISTAKES)
-def test_mistakes_get_one_line(pool, wanted):
-    assert wanted in pool(*QUICK, *MISTAKES[wanted]).one_line()
+@pytest.mark.parametrize("expected", MISTAKES)
+def test_mistakes_get_one_line(pool, expected):
+    assert expected in pool(*QUICK, *MISTAKES[expected]).one_line()
     assert not list(pool.runs.glob("tiny/answers/quickstart"))
 
 

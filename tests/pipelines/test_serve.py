@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow  # whole programs
 
 
 @pytest.mark.parametrize(
-    ("typed", "wanted"),
+    ("typed", "expected"),
     [
         ("port=70000", "port must lie in [0, 65535], got 70000"),
         ("max_batch=0", "max_batch must be >= 1, got 0"),
@@ -49,9 +49,9 @@ pytestmark = pytest.mark.slow  # whole programs
         ("runtime.numerics=exact", "runtime.numerics must be one of"),
     ],
 )
-def test_a_mistake_is_one_line(bench, typed, wanted):
+def test_a_mistake_is_one_line(bench, typed, expected):
     port = () if "host" in typed or "port" in typed else ("port=0",)
-    assert wanted in bench("serve", *port, typed).one_line()
+    assert expected in bench("serve", *port, typed).one_line()
 
 
 def test_an_address_in_use_is_one_line_before_the_target_is_loaded(bench, monkeypatch):
@@ -174,12 +174,12 @@ def test_a_signal_ends_the_server_after_its_stream(trained, number):
         client = OpenAI(base_url=url, api_key="sesame", max_retries=0)
         assert [model.id for model in client.models.list()] == ["tiny"]
         fields = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "temperature": 0}
-        whole = client.chat.completions.create(max_tokens=200, **fields).choices[0]
+        full = client.chat.completions.create(max_tokens=200, **fields).choices[0]
         stream = client.chat.completions.create(max_tokens=200, stream=True, **fields)
         text = next(stream).choices[0].delta.content
         process.send_signal(number)
         text += "".join(chunk.choices[0].delta.content or "" for chunk in stream)
         out, rest = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "")
-    assert text == whole.message.content
+    assert text == full.message.content
     assert rest == "the server has stopped\n" and "sesame" not in said

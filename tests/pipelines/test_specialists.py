@@ -61,8 +61,8 @@ def opened(bench: Bench, name: str) -> object:
 
 def test_both_kinds_learn_from_the_domain_s_answers_and_are_measured(specialists):
     assert [name for name in specialists.finished() if "answers" in name] == ["tiny/answers/sql"]
-    wanted = {"causal_lm": {"val_accept_length", "best_step", "steps"}, "retrieval": {"sequences", "tokens"}}
-    for kind, metrics in wanted.items():
+    expected = {"causal_lm": {"val_accept_length", "best_step", "steps"}, "retrieval": {"sequences", "tokens"}}
+    for kind, metrics in expected.items():
         manifest = open_artifact(specialists.artifact("drafters", f"sql-{kind}"), "drafters")
         assert [(parent["kind"], parent["name"]) for parent in manifest.parents] == [("answers", "sql")]
         assert manifest.metrics.keys() == metrics and manifest.config["drafter"]["kind"] == kind
@@ -84,20 +84,20 @@ def test_any_kind_opens_by_its_manifest(specialists):
 
 @pytest.mark.parametrize("name", ["sql-retrieval", "sql-causal_lm"])
 def test_generate_prints_the_target_s_text_whichever_drafts(specialists, name):
-    wanted = specialists(*ASK, "drafter=").out
-    assert specialists(*ASK, f"drafter={name}").out == wanted
-    assert specialists(*ASK, f"drafter={specialists.artifact('drafters', name)}").out == wanted
+    expected = specialists(*ASK, "drafter=").out
+    assert specialists(*ASK, f"drafter={name}").out == expected
+    assert specialists(*ASK, f"drafter={specialists.artifact('drafters', name)}").out == expected
 
 
 def test_a_bundle_holds_drafters_of_every_kind(specialists):
-    wanted = specialists(*ASK, "drafter=").out
+    expected = specialists(*ASK, "drafter=").out
     done = specialists("export", "bundle=all", "pool.selector=ucb1")
     assert done.code == 0, done.err
     engine = drafterforge.open(specialists.artifact("bundles", "all"), dtype="float32")
     kinds = {name: type(drafter) for name, drafter in engine.runtime.drafter.drafters.items()}
     assert kinds == {"sql": FusedDrafter, "sql-causal_lm": SmallLM, "sql-retrieval": Retrieval, "retrieval": Retrieval}
     for name in ("", *kinds):
-        assert specialists(*ASK, "bundle=all", *([f"drafter={name}"] if name else [])).out == wanted, name
+        assert specialists(*ASK, "bundle=all", *([f"drafter={name}"] if name else [])).out == expected, name
     exported = specialists("export", "bundle=all", "format=sglang")
     assert exported.code == 0 and exported.err.count("wrote") == 1, exported.err
 
@@ -160,9 +160,9 @@ def test_an_interrupted_run_started_again_gives_the_same_drafter(
         assert "interrupted; finished work is kept" in trained(*command).one_line(130)
     assert not drafter.exists()
     assert trained(*command, *BRIEF).code == 0
-    whole = specialist_runs / drafter.relative_to(trained.runs)
-    for file in (path.name for path in whole.iterdir() if path.is_file() and path.name != "manifest.json"):
-        assert (drafter / file).read_bytes() == (whole / file).read_bytes(), file
+    full = specialist_runs / drafter.relative_to(trained.runs)
+    for file in (path.name for path in full.iterdir() if path.is_file() and path.name != "manifest.json"):
+        assert (drafter / file).read_bytes() == (full / file).read_bytes(), file
     assert not list(trained.runs.rglob(".*.partial"))
 
 
@@ -170,7 +170,7 @@ def test_an_interrupted_run_started_again_gives_the_same_drafter(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wanted"),
+    ("arguments", "expected"),
     [
         (("drafter.kind=retrieval",), "drafter.kind is set by drafter=; type drafter=retrieval"),
         (("drafter=eagle4",), "no drafter named 'eagle4'; did you mean drafter=eagle3?"),
@@ -195,9 +195,9 @@ def test_an_interrupted_run_started_again_gives_the_same_drafter(
         (("drafter=causal_lm", "drafter.init=nowhere"), "no drafters named 'nowhere'"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_no_drafter(trained, arguments, wanted):
+def test_a_mistake_is_one_line_and_leaves_no_drafter(trained, arguments, expected):
     before = trained.finished()
-    assert wanted in trained(*TRAIN, *arguments).one_line()
+    assert expected in trained(*TRAIN, *arguments).one_line()
     assert trained.finished() == before
 
 

@@ -108,9 +108,9 @@ def test_any_actions_replay_cycle_by_cycle_and_leave_the_text_alone(everything, 
     target, drafters, traces = everything
     pool = Pool({"a": drafters["a"]}, "static", scheduler=RandomScheduler(GRID, seed=4))
     table, (depths, nodes) = traces.accept_lengths(GRID, 0), traces.drafted(GRID)
-    wanted = Engine(target).generate(PROMPTS, COUNT)
+    expected = Engine(target).generate(PROMPTS, COUNT)
     for answer, found in enumerate(Engine(target, pool, max_batch=max_batch).generate(PROMPTS, COUNT)):
-        assert found.tokens == wanted[answer].tokens
+        assert found.tokens == expected[answer].tokens
         row = traces.starts[answer]
         for cycle in found.cycles:
             fitting = (nodes[row] == cycle.num_nodes) & (depths[row] == cycle.depth) & (GRID.table[:, 2] == cycle.top_k)
@@ -140,12 +140,12 @@ class WhimScheduler(StaticScheduler):
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, seed=3)])
 def test_decisions_while_drafting_leave_the_text_alone(everything, sampling):
     target, drafters, _ = everything
-    wanted = [a.tokens for a in Engine(target).generate(PROMPTS, COUNT, sampling)]
+    expected = [a.tokens for a in Engine(target).generate(PROMPTS, COUNT, sampling)]
     shapes = set()
     for max_batch in (1, 2):
         pool = Pool(dict(drafters), "random", scheduler=WhimScheduler(TreeShape(20, 5, 3)))
         found = Engine(target, pool, max_batch=max_batch).generate(PROMPTS, COUNT, sampling)
-        assert [answer.tokens for answer in found] == wanted
+        assert [answer.tokens for answer in found] == expected
         shapes |= {(cycle.num_nodes, cycle.depth) for answer in found for cycle in answer.cycles}
     assert len({depth for _, depth in shapes}) > 2
     assert all(count == 2 * depth + 1 for count, depth in shapes if depth)
@@ -200,8 +200,8 @@ def test_a_policy_that_was_trained_elsewhere_decodes_on_a_gpu(everything, name):
     target = tiny_target(eos_token_id=None, device="cuda")
     policy = policies_of(traces.with_texts(own.backbone.embedding))[name]()
     pool = Pool({"a": lora_drafters(target, 2)[0]}, "static", scheduler=policy)
-    wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS, COUNT)]
-    assert [answer.tokens for answer in Engine(target, pool).generate(PROMPTS, COUNT)] == wanted
+    expected = [answer.tokens for answer in Engine(target).generate(PROMPTS, COUNT)]
+    assert [answer.tokens for answer in Engine(target, pool).generate(PROMPTS, COUNT)] == expected
 
 
 @pytest.mark.quick_cases(2)
@@ -213,19 +213,19 @@ def test_a_policy_decodes_the_cycles_that_its_replay_says(everything, name):
     policy = policies_of(traces)[name]()
     table, actions, every = actions_of(policy, traces, 0, made_profile())
     assert len(set(actions.tolist())) > 2
-    wanted: list[list[int]] = [[] for _ in PROMPTS]
+    expected: list[list[int]] = [[] for _ in PROMPTS]
     rows, kept, acting = traces.starts[:-1].copy(), [0] * len(PROMPTS), [0] * len(PROMPTS)
     for place in range(len(PROMPTS)):
         while rows[place] < traces.starts[place + 1]:
             if kept[place] == 0:
                 acting[place], kept[place] = actions[rows[place]], every
-            wanted[place].append(int(table.tokens[rows[place], acting[place]]))
-            rows[place] += wanted[place][-1]
+            expected[place].append(int(table.tokens[rows[place], acting[place]]))
+            rows[place] += expected[place][-1]
             kept[place] -= 1
     pool = Pool({"a": drafters["a"]}, "static", scheduler=policy)
     for max_batch in (1, 2):
         live = Engine(target, pool, max_batch=max_batch).generate(PROMPTS, COUNT)
-        assert [[cycle.accept_length for cycle in answer.cycles] for answer in live] == wanted
+        assert [[cycle.accept_length for cycle in answer.cycles] for answer in live] == expected
 
 
 def test_a_stored_policy_chooses_alike_and_a_damaged_one_is_refused(everything, tmp_path):

@@ -74,7 +74,7 @@ def check(page: str) -> Reader:
 
 
 @functools.cache
-def whole() -> tuple[list[Figure], str]:
+def full() -> tuple[list[Figure], str]:
     """Figures and page of the report that holds everything; drawing them takes seconds, so it is done once."""
     figures = figures_of(made())
     with pytest.MonkeyPatch.context() as patch:
@@ -83,7 +83,7 @@ def whole() -> tuple[list[Figure], str]:
 
 
 def test_every_figure_has_a_title_a_description_and_its_numbers():
-    figures, page = whole()
+    figures, page = full()
     assert {figure.key for figure in figures} == FIGURES
     assert all(figure.title and figure.alt.endswith(".") and figure.table.cells for figure in figures)
     found = check(page)
@@ -91,7 +91,7 @@ def test_every_figure_has_a_title_a_description_and_its_numbers():
 
 
 def test_colours_and_letters_of_figures_follow_the_theme():
-    figures, page = whole()
+    figures, page = full()
     for figure in figures:
         tags = "".join(re.findall(r"<[^<>]*>", figure.svg))
         assert not re.search(r"(fill|stroke): *#", tags), figure.key
@@ -103,7 +103,7 @@ def test_colours_and_letters_of_figures_follow_the_theme():
 
 @pytest.mark.slow
 def test_the_same_report_gives_the_same_bytes():
-    assert render_page(made()) == whole()[1]
+    assert render_page(made()) == full()[1]
     assert render_markdown(made()) == render_markdown(made())
 
 
@@ -189,8 +189,8 @@ def test_rows_of_single_domains_are_parts_of_those_of_all():
     plain = [live_row("autoregressive", 1.0, None, domain=name) for name in ("all", "a", "b")]
     report = made(rows=[*plain, live_row("sql alone", 1.3, [1.2, 1.4], domain="all", mismatches=1), *parts], curves={})
     assert len(lossless_faults(report)) == 1 and summarize(report).headline == "NOT LOSSLESS: 1 mismatch"
-    whole, *_, parts_alone = tables_of(report)
-    assert [(table.title, len(table.cells)) for table in (whole, parts_alone)] == [
+    full, *_, parts_alone = tables_of(report)
+    assert [(table.title, len(table.cells)) for table in (full, parts_alone)] == [
         ("Timed", 2), ("Timed, by domain", 4),
     ]  # fmt: skip
     bars, by_domain = figures_of(report)[:2]

@@ -116,8 +116,8 @@ def test_what_a_table_says_to_type_is_a_command_that_exists():
     assert len(training) > 8
     for keys in training:
         cfg = load_config("train_policy", TrainPolicyConfig, list(keys))
-        wanted = {line.schedule for form in FORMS for line in form.lines}
-        assert (cfg.name or cfg.policy.method) in wanted
+        expected = {line.schedule for form in FORMS for line in form.lines}
+        assert (cfg.name or cfg.policy.method) in expected
     measuring = [keys for program, command, *keys in typed if (program, command) == ("drafterforge", "eval")]
     assert len(training) + len(measuring) == len(typed)
     for keys in measuring:

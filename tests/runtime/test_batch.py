@@ -46,11 +46,11 @@ DRAFTERS = {
 
 def same_alone_and_together(target, drafter, sampling: Sampling) -> None:
     """Decode the prompts together in batches of two sizes, and compare with each alone."""
-    wanted = [Engine(target).generate([prompt], 12, sampling)[0] for prompt in PROMPTS]
+    expected = [Engine(target).generate([prompt], 12, sampling)[0] for prompt in PROMPTS]
     for max_batch in (2, 5) if drafter is None else (3,):
         answers = Engine(target, drafter, TreeShape(10, 3, 3), max_batch=max_batch).generate(PROMPTS, 12, sampling)
-        assert [answer.tokens for answer in answers] == [answer.tokens for answer in wanted]
-        assert [answer.stop_reason for answer in answers] == [answer.stop_reason for answer in wanted]
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
+        assert [answer.stop_reason for answer in answers] == [answer.stop_reason for answer in expected]
 
 
 @pytest.mark.quick_cases(2)
@@ -80,17 +80,17 @@ def test_a_batch_may_mix_samplings_and_lengths(prompts, shape, drafter, seeds):
     target = tiny_target()
     samplings = [Sampling(temperature=float(seed % 3), seed=seed) for seed in seeds[: len(prompts)]]
     pairs = zip(prompts, samplings, strict=True)
-    wanted = [Engine(target).generate([prompt], 12, sampling)[0].tokens for prompt, sampling in pairs]
+    expected = [Engine(target).generate([prompt], 12, sampling)[0].tokens for prompt, sampling in pairs]
     engine = Engine(target, DRAFTERS[drafter](target), TreeShape(*shape), max_batch=3)
-    assert [answer.tokens for answer in engine.generate(prompts, 12, samplings)] == wanted
+    assert [answer.tokens for answer in engine.generate(prompts, 12, samplings)] == expected
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS[:4]])
 def test_a_model_that_drafts_for_itself_is_always_right(prompts):
     target = tiny_target(eos_token_id=None)
     engine = Engine(target, SmallLM(tiny_target(eos_token_id=None)), TreeShape(5, 4, 1), max_batch=3)
-    wanted = Engine(target).generate(prompts, 26)
-    for answer, plain in zip(engine.generate(prompts, 26), wanted, strict=True):
+    expected = Engine(target).generate(prompts, 26)
+    for answer, plain in zip(engine.generate(prompts, 26), expected, strict=True):
         assert answer.tokens == plain.tokens
         assert [cycle.accept_length for cycle in answer.cycles] == [5] * 5
 
@@ -121,9 +121,9 @@ def test_a_drafting_model_with_a_shorter_context_stops_drafting_and_the_answer_g
     target = tiny_target(eos_token_id=None)
     small = small_model(max_position_embeddings=16)
     engine = Engine(target, small, TreeShape(6, 3, 2))
-    wanted = Engine(target).generate([PROMPT, [5] * 30], 30)
+    expected = Engine(target).generate([PROMPT, [5] * 30], 30)
     answers = engine.generate([PROMPT, [5] * 30], 30)
-    assert [answer.tokens for answer in answers] == [answer.tokens for answer in wanted]
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
     alone = engine.generate([PROMPT], 30)[0]
     assert alone.cycles[0].num_nodes > 1 and alone.cycles[-1].num_nodes == 1
 
@@ -164,15 +164,15 @@ def test_a_stop_string_ends_the_answer_where_decoding_token_by_token_would(shape
     speaking = wrap_model(model, Alphabet(), name="letters", folder=Path("nowhere"))
     engine = Engine(speaking, eagle3(speaking) if shape else None, TreeShape(*shape) if shape else None)
     for start in range(0, 12, 3):
-        whole = Engine(speaking).generate([PROMPT], 40)[0]
-        text = speaking.tokenizer.decode(whole.tokens)
+        full = Engine(speaking).generate([PROMPT], 40)[0]
+        text = speaking.tokenizer.decode(full.tokens)
         stop = text[start : start + 3]
         answer = engine.generate([PROMPT], 40, stop=[stop, "never to be found"])[0]
         assert answer.text == text[: text.index(stop)]
         assert answer.stop_reason == "stop"
         assert stop in speaking.tokenizer.decode(answer.tokens)
         assert stop not in speaking.tokenizer.decode(answer.tokens[:-1])
-        assert answer.tokens == whole.tokens[: len(answer.tokens)]
+        assert answer.tokens == full.tokens[: len(answer.tokens)]
 
 
 @pytest.mark.slow
@@ -181,8 +181,8 @@ def test_streamed_text_only_grows_and_ends_as_the_whole_text(speaking, stop):
     engine = Engine(speaking, eagle3(speaking), TreeShape(6, 3, 2))
     texts = [answer.text for answer in engine.stream("query", 50, stop=stop)]
     assert all(late.startswith(early) for early, late in pairwise(texts))
-    whole = engine.generate(["query"], 50, stop=stop)[0].text
-    assert texts[-1] == whole and len(set(texts)) > 3
+    full = engine.generate(["query"], 50, stop=stop)[0].text
+    assert texts[-1] == full and len(set(texts)) > 3
 
 
 class Letters:

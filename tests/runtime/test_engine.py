@@ -38,12 +38,12 @@ def test_greedy_output_equals_hf_generate(family, forward):
     model = tiny_model(family)
     target = tiny_target(family, forward)
     prompt = torch.tensor([PROMPT])
-    wanted = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=24, do_sample=False)
-    wanted = wanted[0, len(PROMPT) :].tolist()
-    assert autoregressive(target, PROMPT, 24) == wanted
+    expected = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=24, do_sample=False)
+    expected = expected[0, len(PROMPT) :].tolist()
+    assert autoregressive(target, PROMPT, 24) == expected
     for shape in SHAPES:
         answer = Engine(target, fused(target), TreeShape(*shape)).generate([PROMPT], 24)[0]
-        assert answer.tokens == wanted, shape
+        assert answer.tokens == expected, shape
 
 
 @pytest.mark.slow
@@ -51,11 +51,11 @@ def test_greedy_output_equals_hf_generate(family, forward):
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, seed=2)], ids=["greedy", "sampled"])
 def test_the_norms_of_eagle_3_1_are_lossless(target, norms, sampling):
     prompts, drafter = [PROMPT, [7]], fused(target, **norms)
-    wanted = [answer.tokens for answer in Engine(target).generate(prompts, 16, sampling)]
+    expected = [answer.tokens for answer in Engine(target).generate(prompts, 16, sampling)]
     for shape in SHAPES[1:3]:
         for graphs in (False, True):
             engine = Engine(target, drafter, TreeShape(*shape), graphs=graphs)
-            assert [answer.tokens for answer in engine.generate(prompts, 16, sampling)] == wanted
+            assert [answer.tokens for answer in engine.generate(prompts, 16, sampling)] == expected
 
 
 @pytest.mark.slow
@@ -99,22 +99,22 @@ class Oracle(FusedDrafter):
 
 def test_a_drafter_that_is_always_right_accepts_every_level():
     target = tiny_target(eos_token_id=None)
-    wanted = autoregressive(target, PROMPT, 41)
-    text = PROMPT + wanted
+    expected = autoregressive(target, PROMPT, 41)
+    text = PROMPT + expected
     oracle = Oracle(target, lambda place: text[place] if place < len(text) else 3)
     answer = Engine(target, oracle, TreeShape(6, 4, 2)).generate([PROMPT], 41)[0]
-    assert answer.tokens == wanted
+    assert answer.tokens == expected
     assert [cycle.accept_length for cycle in answer.cycles] == [5] * 8
     assert answer.mat == 5
 
 
 def test_a_drafter_that_is_always_wrong_emits_the_bonus_alone():
     target = tiny_target(eos_token_id=None)
-    wanted = autoregressive(target, PROMPT, 20)
-    text = PROMPT + wanted
+    expected = autoregressive(target, PROMPT, 20)
+    text = PROMPT + expected
     wrong = Oracle(target, lambda place: (text[place] + 1) % 61 if place < len(text) else 3)
     answer = Engine(target, wrong, TreeShape(4, 3, 1)).generate([PROMPT], 20)[0]
-    assert answer.tokens == wanted and answer.mat == 1
+    assert answer.tokens == expected and answer.mat == 1
 
 
 @pytest.mark.quick_cases(1)
@@ -196,6 +196,6 @@ def test_a_sliding_window_ends_the_context_before_the_target_would_forget():
     target = tiny_target("mistral", sliding_window=16, eos_token_id=None)
     assert target.max_positions == 16
     prompt = torch.tensor([PROMPT])
-    wanted = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=10, do_sample=False)
+    expected = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=10, do_sample=False)
     answer = Engine(target, fused(target), TreeShape(8, 3, 2)).generate([PROMPT], 40)[0]
-    assert answer.tokens == wanted[0, len(PROMPT) :].tolist() and answer.stop_reason == "context"
+    assert answer.tokens == expected[0, len(PROMPT) :].tolist() and answer.stop_reason == "context"

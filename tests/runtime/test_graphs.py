@@ -33,15 +33,15 @@ def cycles_of(answer) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_fixed_shapes_change_nothing(family):
     target = tiny_target(family)
-    wanted, drafter = [answer.tokens for answer in Engine(target).generate(PROMPTS, 18)], fused(target)
+    expected, drafter = [answer.tokens for answer in Engine(target).generate(PROMPTS, 18)], fused(target)
     for shape in SHAPES:
         growing = Engine(target, drafter, TreeShape(*shape)).generate(PROMPTS, 18)
         static = Engine(target, drafter, TreeShape(*shape), graphs=True).generate(PROMPTS, 18)
-        assert [answer.tokens for answer in static] == [answer.tokens for answer in growing] == wanted
+        assert [answer.tokens for answer in static] == [answer.tokens for answer in growing] == expected
         # the same trees, but for the last cycles, whose depth is cut when shapes may change
         for one, other in zip(static, growing, strict=True):
             assert cycles_of(one)[: -shape[1] - 2] == cycles_of(other)[: -shape[1] - 2]
-    assert [answer.tokens for answer in Engine(target, graphs=True).generate(PROMPTS, 18)] == wanted
+    assert [answer.tokens for answer in Engine(target, graphs=True).generate(PROMPTS, 18)] == expected
 
 
 @pytest.mark.quick_cases(1)
@@ -54,9 +54,9 @@ def test_fixed_shapes_change_nothing(family):
 def test_fixed_shapes_sample_alike_and_can_be_invariant(sampling, dtype):
     target = tiny_target(dtype=dtype)
     mixed = [sampling, GREEDY, Sampling(temperature=1.0, seed=9)]
-    wanted = Engine(target, numerics="invariant").generate(PROMPTS, 14, mixed)
+    expected = Engine(target, numerics="invariant").generate(PROMPTS, 14, mixed)
     static = Engine(target, fused(target), TreeShape(12, 3, 3), max_batch=2, numerics="invariant", graphs=True)
-    assert [answer.tokens for answer in static.generate(PROMPTS, 14, mixed)] == [answer.tokens for answer in wanted]
+    assert [answer.tokens for answer in static.generate(PROMPTS, 14, mixed)] == [answer.tokens for answer in expected]
 
 
 @pytest.mark.slow
@@ -65,12 +65,12 @@ def test_buffers_grow_with_the_text_and_serve_the_next_request(monkeypatch):
     monkeypatch.setattr("drafterforge.kernels.cache.BLOCK", 32)
     target = tiny_target(eos_token_id=None)
     engine = Engine(target, fused(target), TreeShape(10, 3, 3), graphs=True, max_batch=2)
-    wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS[:2], 80)]
-    assert [answer.tokens for answer in engine.generate(PROMPTS[:2], 80)] == wanted
+    expected = [answer.tokens for answer in Engine(target).generate(PROMPTS[:2], 80)]
+    assert [answer.tokens for answer in engine.generate(PROMPTS[:2], 80)] == expected
     sizes = {rows.slots for rows in engine.buffers.values()}
     assert sizes == {32, 64, 128}
     buffers = len(engine.buffers)
-    assert [answer.tokens for answer in engine.generate(PROMPTS[:2], 80)] == wanted
+    assert [answer.tokens for answer in engine.generate(PROMPTS[:2], 80)] == expected
     assert len(engine.buffers) == buffers
 
 
@@ -80,9 +80,9 @@ def test_buffers_that_were_not_used_for_longest_are_given_up(monkeypatch):
     monkeypatch.setattr(graphs, "MOST_CYCLES", 1)
     target = tiny_target()
     engine = Engine(target, fused(target), TreeShape(5, 4, 1), graphs=True)
-    wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS, 18)]
+    expected = [answer.tokens for answer in Engine(target).generate(PROMPTS, 18)]
     for count in (1, 3, 2, 1, 3):
-        assert [answer.tokens for answer in engine.generate(PROMPTS[:count], 18)] == wanted[:count]
+        assert [answer.tokens for answer in engine.generate(PROMPTS[:count], 18)] == expected[:count]
         assert len(engine.buffers) <= 2 and max(len(rows.cycles) for rows in engine.buffers.values()) == 1
     assert 3 in {name[0] for name in engine.buffers}  # the last that were used
     sampled = [Sampling(temperature=1.0, seed=3)] * 3
@@ -93,7 +93,7 @@ def test_buffers_that_were_not_used_for_longest_are_given_up(monkeypatch):
 @pytest.mark.slow
 def test_batches_that_live_at_the_same_time_do_not_share_buffers():
     target = tiny_target(eos_token_id=None)
-    wanted = [answer.tokens for answer in Engine(target).generate(PROMPTS, 20)]
+    expected = [answer.tokens for answer in Engine(target).generate(PROMPTS, 20)]
     for drafter in (None, fused(target)):
         engine = Engine(target, drafter, TreeShape(8, 3, 2), graphs=True)
         streams = [engine.stream(prompt, 20) for prompt in PROMPTS]
@@ -101,7 +101,7 @@ def test_batches_that_live_at_the_same_time_do_not_share_buffers():
         for _ in range(20):
             for place, stream in enumerate(streams):
                 last[place] = next(stream, last[place])
-        assert [answer.tokens for answer in last] == wanted
+        assert [answer.tokens for answer in last] == expected
         del streams, stream
         gc.collect()
         assert all(rows.free for rows in engine.buffers.values())
@@ -123,8 +123,8 @@ def test_a_replayed_cycle_gives_the_same_text_and_stops_the_gpu_once(shape):
     target = tiny_target(eos_token_id=None, device="cuda")
     engine = Engine(target, fused(target), TreeShape(*shape))
     assert engine.graphs
-    wanted = Engine(target, graphs=False).generate(PROMPTS[:1], 40)[0].tokens
-    assert engine.generate(PROMPTS[:1], 40)[0].tokens == wanted
+    expected = Engine(target, graphs=False).generate(PROMPTS[:1], 40)[0].tokens
+    assert engine.generate(PROMPTS[:1], 40)[0].tokens == expected
     batch = engine.open_batch()
     with torch.inference_mode():
         batch.admit(*engine.read(PROMPTS[0], 40))

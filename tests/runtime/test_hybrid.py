@@ -51,11 +51,11 @@ def eagle(target) -> FusedDrafter:
 @pytest.mark.parametrize("worth", [ALL, {}, {"min_reach": 0.9, "min_probability": 0.5}])
 @pytest.mark.parametrize("max_batch", [1, 3])
 def test_the_text_is_the_target_s(target, eagle, max_batch, worth, sampling):
-    wanted = [Engine(target).generate([prompt], 20, sampling)[0].tokens for prompt in PROMPTS]
+    expected = [Engine(target).generate([prompt], 20, sampling)[0].tokens for prompt in PROMPTS]
     hybrid = HybridDrafter(eagle, Retrieval(), **worth)
     for drafter in (hybrid, Pool({"eagle": eagle, "both": hybrid, "retrieval": Retrieval()}, "thompson")):
         answers = Engine(target, drafter, TreeShape(12, 6, 3), max_batch).generate(PROMPTS, 20, sampling)
-        assert [answer.tokens for answer in answers] == wanted
+        assert [answer.tokens for answer in answers] == expected
 
 
 def test_retrieval_s_deep_chains_are_in_the_tree_though_little_is_drafted(target, eagle):
@@ -124,7 +124,7 @@ def test_drafters_share_what_reads_the_text_for_them(target, eagle):
 
 
 def test_it_joins_and_leaves_a_running_pool(target, eagle):
-    wanted = Engine(target).generate([PROMPTS[0]], 24)[0].tokens
+    expected = Engine(target).generate([PROMPTS[0]], 24)[0].tokens
     engine = Engine(target, Pool({"eagle": eagle}, "random"), TreeShape(8, 3, 2))
     stream = engine.stream(PROMPTS[0], 24)
     next(stream), next(stream)
@@ -132,7 +132,7 @@ def test_it_joins_and_leaves_a_running_pool(target, eagle):
     next(stream), next(stream), next(stream)
     engine.remove_drafter("both")
     *_, last = stream
-    assert last.tokens == wanted
+    assert last.tokens == expected
 
 
 def test_a_cycle_in_which_nothing_was_worth_verifying_teaches_a_bandit_too(target, eagle, monkeypatch):
@@ -257,7 +257,7 @@ def eager(part, *committed) -> None:
 
 @pytest.mark.parametrize("newcomer", ["eagle", "retrieval"])
 def test_a_drafter_joins_one_that_has_not_read_all(target, eagle, newcomer):
-    wanted = Engine(target).generate([PROMPTS[0]], 30)[0].tokens
+    expected = Engine(target).generate([PROMPTS[0]], 30)[0].tokens
     engine = Engine(
         target,
         Pool({"both": HybridDrafter(eagle, Retrieval(), min_retrieval_tokens=0.01)}, "hedgespec"),
@@ -267,19 +267,19 @@ def test_a_drafter_joins_one_that_has_not_read_all(target, eagle, newcomer):
     next(stream), next(stream), next(stream)
     engine.add_drafter(newcomer, {"eagle": eagle, "retrieval": Retrieval()}[newcomer])
     *_, last = stream
-    assert last.tokens == wanted
+    assert last.tokens == expected
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, seed=5)])
 @pytest.mark.parametrize("drafter", ["eagle", "both"])
 def test_what_the_only_eagle_drafter_read_alone_is_judged_later(target, eagle, drafter, sampling):
-    wanted = [Engine(target).generate([prompt], 24, sampling)[0].tokens for prompt in PROMPTS]
+    expected = [Engine(target).generate([prompt], 24, sampling)[0].tokens for prompt in PROMPTS]
     only = {"eagle": eagle, "both": HybridDrafter(eagle, Retrieval())}[drafter]
     pool = Pool(
         {drafter: only, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}, "hedgespec", read_interval=3
     )
     answers = Engine(target, pool, TreeShape(8, 3, 2)).generate(PROMPTS, 24, sampling)
-    assert [answer.tokens for answer in answers] == wanted
+    assert [answer.tokens for answer in answers] == expected
 
 
 def test_names_of_two_drafters_are_told_from_names_of_one():

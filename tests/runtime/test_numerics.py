@@ -35,13 +35,13 @@ HALF = [torch.bfloat16, torch.float16]
 )
 def test_invariant_half_precision_decodes_as_autoregressively(family, dtype, sampling):
     target = tiny_target(family, dtype=dtype, eos_token_id=None)
-    wanted = Engine(target, numerics="invariant").generate(PROMPTS, 16, sampling)
+    expected = Engine(target, numerics="invariant").generate(PROMPTS, 16, sampling)
     drafter = FusedDrafter(tiny_drafter(target), target.backbone.embedding)
     for shape in ((5, 4, 1), (50, 3, 6)):
         answers = Engine(target, drafter, TreeShape(*shape), numerics="invariant").generate(PROMPTS, 16, sampling)
-        assert [answer.tokens for answer in answers] == [answer.tokens for answer in wanted]
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
     alone = Engine(target, numerics="invariant").generate([PROMPTS[0]], 16, sampling)
-    assert alone[0].tokens == wanted[0].tokens
+    assert alone[0].tokens == expected[0].tokens
 
 
 @settings(max_examples=40, deadline=None)
@@ -150,8 +150,8 @@ def test_the_operation_that_breaks_is_named(name, monkeypatch):
         monkeypatch.setattr(backbone, "kernels", kernels)
     else:
         monkeypatch.setattr(backbone.layers[3], "down", _Crooked(backbone.layers[3].down))
-    wanted = {"norm": "RMS norm", "pass": "a whole pass"}.get(name, name)
-    assert wanted in invariance_obstacle(target)
+    expected = {"norm": "RMS norm", "pass": "a whole pass"}.get(name, name)
+    assert expected in invariance_obstacle(target)
     assert choose_numerics("auto", target) == "fast"
 
 

@@ -114,10 +114,10 @@ def test_one_pass_equals_the_loop_over_drafters(target, kind, count):
     torch.testing.assert_close(pool.last, torch.stack([one.last for one in loop]), rtol=1e-5, atol=1e-5)
     root = tokens[torch.arange(3), torch.tensor(counts) - 1]
     for member, one in enumerate(loop):
-        wanted, found = one.draft_trees(root, SHAPE), pool.draft(member, [0, 1, 2], root, SHAPE)
-        assert torch.equal(wanted.tokens, found.tokens) and torch.equal(wanted.parents, found.parents)
+        expected, found = one.draft_trees(root, SHAPE), pool.draft(member, [0, 1, 2], root, SHAPE)
+        assert torch.equal(expected.tokens, found.tokens) and torch.equal(expected.parents, found.parents)
         some = pool.draft(member, [2, 0], root[[2, 0]], SHAPE)
-        assert torch.equal(some.tokens, wanted.tokens[[2, 0]])
+        assert torch.equal(some.tokens, expected.tokens[[2, 0]])
 
 
 @pytest.mark.parametrize("flag", FLAGS)
@@ -156,12 +156,12 @@ def everything(target) -> dict:
 @pytest.mark.parametrize("name", ["random", "normalhedge", "thompson", "metasd_ucb"])
 @pytest.mark.parametrize("read_interval", [1, 3])
 def test_switching_drafters_never_changes_the_text(target, name, sampling, read_interval):
-    wanted = [Engine(target).generate([prompt], 14, sampling)[0].tokens for prompt in PROMPTS]
+    expected = [Engine(target).generate([prompt], 14, sampling)[0].tokens for prompt in PROMPTS]
     shapes = {"retrieval": TreeShape(6, 5, 2), "sql": TreeShape(4, 2, 2)}
     pool = Pool(everything(target), name, read_interval=read_interval, shapes=shapes)
     for max_batch in (1, 3):
         answers = Engine(target, pool, SHAPE, max_batch=max_batch).generate(PROMPTS, 14, sampling)
-        assert [answer.tokens for answer in answers] == wanted
+        assert [answer.tokens for answer in answers] == expected
     used = {cycle.drafter for answer in answers for cycle in answer.cycles}
     assert used <= set(pool.names) and len(used) > 1
 
@@ -258,7 +258,7 @@ def test_judging_is_what_its_names_say():
 
 @pytest.mark.slow
 def test_drafters_join_and_leave_while_requests_run(target):
-    wanted = [Engine(target).generate([prompt], 24)[0].tokens for prompt in PROMPTS[:2]]
+    expected = [Engine(target).generate([prompt], 24)[0].tokens for prompt in PROMPTS[:2]]
     drafters = everything(target)
     late = {name: drafters.pop(name) for name in ("chat", "small", "other")}
     engine = Engine(target, Pool(drafters, "random"), SHAPE)
@@ -273,11 +273,11 @@ def test_drafters_join_and_leave_while_requests_run(target):
                 engine.add_drafter(*list(late.items())[number])
             if number in (2, 4):
                 engine.remove_drafter({2: "sql", 4: "chat"}[number])
-    assert [row.answer.tokens for row in rows] == wanted
+    assert [row.answer.tokens for row in rows] == expected
     used = [cycle.drafter for row in rows for cycle in row.answer.cycles[5:]]
     assert used and not {"sql", "chat"} & set(used)
     assert engine.drafter.names == ["general", "retrieval", "small", "other"]
-    assert Engine(target, engine.drafter, SHAPE).generate(PROMPTS[:1], 24)[0].tokens == wanted[0]
+    assert Engine(target, engine.drafter, SHAPE).generate(PROMPTS[:1], 24)[0].tokens == expected[0]
 
 
 def test_a_drafter_that_joins_knows_what_one_knows_that_was_there(target):
@@ -348,15 +348,15 @@ def finished(batch, row):
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_refused_removal_changes_nothing(target, busy):
-    wanted = Engine(target).generate(PROMPTS[:1], 16)[0].tokens
+    expected = Engine(target).generate(PROMPTS[:1], 16)[0].tokens
     engine = Engine(target, Pool(everything(target), "static", drafter="general"), SHAPE)
     batch = running(engine) if busy else None
     names = engine.drafter.names
     with pytest.raises(ConfigError, match="'general', which cannot be removed"):
         engine.remove_drafter("general")
     assert engine.drafter.names == names
-    assert batch is None or finished(*batch) == wanted
-    assert engine.generate(PROMPTS[:1], 16)[0].tokens == wanted
+    assert batch is None or finished(*batch) == expected
+    assert engine.generate(PROMPTS[:1], 16)[0].tokens == expected
 
 
 def stubborn(names, levels):
@@ -371,7 +371,7 @@ def stubborn(names, levels):
 
 
 def test_what_a_running_request_s_selector_refuses_does_not_happen(target):
-    wanted = Engine(target).generate(PROMPTS[:1], 16)[0].tokens
+    expected = Engine(target).generate(PROMPTS[:1], 16)[0].tokens
     drafters = everything(target)
     late = drafters.pop("chat")
     engine = Engine(target, Pool(drafters, stubborn), SHAPE)
@@ -380,7 +380,7 @@ def test_what_a_running_request_s_selector_refuses_does_not_happen(target):
         with pytest.raises(ConfigError, match="never"):
             change()
         assert engine.drafter.names == batch[0].proposer.names == list(drafters)
-    assert finished(*batch) == wanted
+    assert finished(*batch) == expected
 
 
 def test_a_refused_newcomer_changes_nothing(target):

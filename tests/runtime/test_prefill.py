@@ -38,15 +38,15 @@ def drafters(target):
 @pytest.mark.parametrize("chunk", [1, 3, 5, 12, 13])
 def test_chunks_give_the_keys_and_features_of_one_pass(chunk):
     target = tiny_target()
-    whole, parts = Prefill(target, LONG, len(LONG), None), Prefill(target, LONG, chunk, None)
+    full, parts = Prefill(target, LONG, len(LONG), None), Prefill(target, LONG, chunk, None)
     cache, other = target.new_cache(), target.new_cache()
     with torch.inference_mode():
-        whole.read(cache)
+        full.read(cache)
         while not parts.is_read:
             parts.read(other)
     assert len(parts.parts) == -(-len(LONG) // chunk)
-    torch.testing.assert_close(parts.features, whole.features)
-    torch.testing.assert_close(parts.state, whole.state)
+    torch.testing.assert_close(parts.features, full.features)
+    torch.testing.assert_close(parts.state, full.state)
     count = len(LONG)
     torch.testing.assert_close(other.data[:, :, :, :, :count], cache.data[:, :, :, :, :count])
 

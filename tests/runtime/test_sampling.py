@@ -42,10 +42,10 @@ def speculative(target, shape: TreeShape) -> Engine:
 
 
 def test_noise_belongs_to_a_position_and_not_to_where_drawing_began():
-    whole = noise(9, 100, 40)
+    full = noise(9, 100, 40)
     for start in range(0, 40, 7):
-        assert noise(9, 100 + start, 5)[: 40 - start].tolist() == whole[start : start + 5].tolist()
-    assert not np.isin(whole, noise(10, 100, 40)).any()
+        assert noise(9, 100 + start, 5)[: 40 - start].tolist() == full[start : start + 5].tolist()
+    assert not np.isin(full, noise(10, 100, 40)).any()
     uniform = noise(3, 0, 20000)
     assert uniform.min() >= 0 and uniform.max() < 1
     assert scipy.stats.kstest(uniform, "uniform").pvalue > 1e-3
@@ -70,7 +70,7 @@ def filtered_by_transformers(logits: torch.Tensor, text: torch.Tensor, sampling:
 def test_the_filters_are_those_of_transformers(sampling, guess, monkeypatch):
     monkeypatch.setattr(room, "NUCLEUS_GUESS", guess)
     logits, text = torch.randn(4, 50) * 3, torch.randint(0, 50, (4, 6))
-    wanted = filtered_by_transformers(logits, text, sampling)
+    expectation = filtered_by_transformers(logits, text, sampling)
     picker = Picker([sampling] * 4, 50, torch.device("cpu"))
     seen = torch.zeros(4, 50, dtype=torch.bool).scatter_(1, text, True)
     # every token whose slice of [0, 1) is entered, and no other
@@ -78,7 +78,7 @@ def test_the_filters_are_those_of_transformers(sampling, guess, monkeypatch):
     drawn = torch.stack([picker(logits, u.expand(4), seen) for u in grid], dim=1)
     for row in range(4):
         share = torch.bincount(drawn[row], minlength=50) / 2000
-        torch.testing.assert_close(share.double(), wanted[row], atol=1.01e-3, rtol=0)
+        torch.testing.assert_close(share.double(), expectation[row], atol=1.01e-3, rtol=0)
 
 
 def test_rows_of_a_batch_keep_their_own_filters():
@@ -101,9 +101,9 @@ def test_noise_next_to_one_picks_the_last_token_that_has_any_probability():
 @pytest.mark.parametrize("shape", [(5, 4, 1), (24, 4, 4)])
 def test_speculative_sampling_equals_autoregressive_sampling(sampling, shape):
     target = tiny_target()
-    wanted = Engine(target).generate([PROMPT], 18, sampling)[0]
+    expectation = Engine(target).generate([PROMPT], 18, sampling)[0]
     answer = speculative(target, TreeShape(*shape)).generate([PROMPT], 18, sampling)[0]
-    assert answer.tokens == wanted.tokens and answer.stop_reason == wanted.stop_reason
+    assert answer.tokens == expectation.tokens and answer.stop_reason == expectation.stop_reason
 
 
 @pytest.mark.slow
@@ -117,8 +117,8 @@ def test_speculative_sampling_equals_autoregressive_sampling(sampling, shape):
 def test_any_seed_and_shape_gives_the_autoregressive_text(seed, temperature, top_p, shape):
     target = tiny_target()
     sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
-    wanted = Engine(target).generate([PROMPT], 16, sampling)[0].tokens
-    assert speculative(target, TreeShape(*shape)).generate([PROMPT], 16, sampling)[0].tokens == wanted
+    expectation = Engine(target).generate([PROMPT], 16, sampling)[0].tokens
+    assert speculative(target, TreeShape(*shape)).generate([PROMPT], 16, sampling)[0].tokens == expectation
 
 
 def test_another_seed_gives_another_text():

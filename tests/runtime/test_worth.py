@@ -45,19 +45,19 @@ def fresh(costs: VerifyCosts) -> VerifyCosts:
 @pytest.mark.parametrize("costs", [FLAT, STEEP])
 @pytest.mark.parametrize("max_batch", [1, 3])
 def test_the_text_is_the_target_s(target, hybrid, max_batch, costs, sampling):
-    wanted = [Engine(target).generate([prompt], 40, sampling)[0].tokens for prompt in PROMPTS]
+    expected = [Engine(target).generate([prompt], 40, sampling)[0].tokens for prompt in PROMPTS]
     pool = Pool({"both": hybrid}, "static", shapes={"both": SHAPE}, worth=Worth(fresh(costs)))
     engine = Engine(target, pool, SHAPE, max_batch)
     for _ in range(2):  # the second time with what was learned
         answers = engine.generate(PROMPTS, 40, sampling)
-        assert [answer.tokens for answer in answers] == wanted
+        assert [answer.tokens for answer in answers] == expected
 
 
 def test_drafters_of_fixed_shape_are_left_out_where_they_do_not_pay(target, hybrid):
-    wanted = Engine(target).generate(PROMPTS, 40)
+    expected = Engine(target).generate(PROMPTS, 40)
     pool = Pool({"eagle": hybrid.neural}, "static", worth=Worth(fresh(STEEP)))
     answers = Engine(target, pool, SHAPE).generate(PROMPTS, 40)
-    assert [answer.tokens for answer in answers] == [answer.tokens for answer in wanted]
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
 
 
 def finished_cycle(nodes: int, accepted: int, verify_s: float, draft_s: float = 0.0) -> CycleRecord:

@@ -96,8 +96,8 @@ def test_a_router_s_law_is_followed_and_must_be_given():
 
 
 def test_a_router_s_law_counts_as_rounds_of_a_learner():
-    for prior, wanted in ((0, 0), (5, 2)):
+    for prior, expected in ((0, 0), (5, 2)):
         chooser = selector("hedge", ["a", "b", "c"], 4, prior=prior)
         chooser.advise([0.1, 0.1, 0.8])
         chooser.begin([1, 2])
-        assert chooser.select(Context(0, 0)).drafter == wanted
+        assert chooser.select(Context(0, 0)).drafter == expected

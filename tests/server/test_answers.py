@@ -48,11 +48,11 @@ def test_models_are_listed_and_found_by_name(shared):
 
 def test_a_chat_answer_is_the_engine_s(shared, speaking):
     answer = chat(shared, temperature=0)
-    wanted = Engine(speaking).generate([CHAT], 16, stop=["\x00never"])[0]
-    assert answer.choices[0].message.content == wanted.text and answer.choices[0].message.role == "assistant"
+    expected = Engine(speaking).generate([CHAT], 16, stop=["\x00never"])[0]
+    assert answer.choices[0].message.content == expected.text and answer.choices[0].message.role == "assistant"
     assert answer.choices[0].finish_reason == "length" and answer.object == "chat.completion"
     used = answer.usage
-    assert (used.prompt_tokens, used.completion_tokens) == (len(wanted.prompt), 16)
+    assert (used.prompt_tokens, used.completion_tokens) == (len(expected.prompt), 16)
     assert used.total_tokens == used.prompt_tokens + used.completion_tokens
     assert answer.system_fingerprint.endswith("float32-fast")
 
@@ -62,30 +62,30 @@ def test_a_chat_answer_is_the_engine_s(shared, speaking):
     "sampling", [{"temperature": 0}, SAMPLED, {"seed": 6}, {"seed": 7, "stop": ["e", "\ufffd\ufffd"]}]
 )
 def test_the_pieces_of_a_stream_are_the_whole_answer(shared, ask, sampling):
-    whole = ask(shared, **sampling).choices[0]
-    text = whole.message.content if ask is chat else whole.text
+    full = ask(shared, **sampling).choices[0]
+    text = full.message.content if ask is chat else full.text
     found = streamed(ask(shared, stream=True, **sampling))
-    assert found == {0: {"text": text, "finish": whole.finish_reason, "pieces": found[0]["pieces"]}}
+    assert found == {0: {"text": text, "finish": full.finish_reason, "pieces": found[0]["pieces"]}}
     assert found[0]["pieces"] > 1 or "stop" in sampling
 
 
 def test_a_stream_tells_the_usage_when_asked(shared):
-    whole = chat(shared, **SAMPLED)
+    full = chat(shared, **SAMPLED)
     chunks = list(chat(shared, stream=True, stream_options={"include_usage": True}, **SAMPLED))
-    assert chunks[-1].usage == whole.usage and chunks[-1].choices == []
+    assert chunks[-1].usage == full.usage and chunks[-1].choices == []
     assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert chunks[0].choices[0].delta.role == "assistant" and len({chunk.id for chunk in chunks}) == 1
 
 
 def test_a_stop_string_ends_the_answer_and_is_never_sent(shared):
-    whole = complete(shared, temperature=0, max_tokens=30).choices[0].text
-    stop = next(text for text in re.findall(r"[ -~]{2,3}", whole[3:]))
+    full = complete(shared, temperature=0, max_tokens=30).choices[0].text
+    stop = next(text for text in re.findall(r"[ -~]{2,3}", full[3:]))
     for more in ({}, {"stream": True}):
         answer = complete(shared, temperature=0, max_tokens=30, stop=[stop, "never to be found"], **more)
         found = (
             streamed(answer)[0] if more else {"text": answer.choices[0].text, "finish": answer.choices[0].finish_reason}
         )
-        assert found["text"] == whole[: whole.index(stop)] and found["finish"] == "stop"
+        assert found["text"] == full[: full.index(stop)] and found["finish"] == "stop"
     assert complete(shared, temperature=0, max_tokens=30, stop=stop).usage.completion_tokens < 30
 
 
@@ -140,9 +140,9 @@ def test_several_answers_are_those_of_the_seeds_after_the_first(shared):
 
 def test_prompts_may_be_token_ids(shared, speaking):
     ids = [speaking.tokenizer(prompt).input_ids for prompt in ("one", "two")]
-    wanted = [choice.text for choice in complete(shared, prompt=["one", "two"], temperature=0).choices]
-    assert [choice.text for choice in complete(shared, prompt=ids, temperature=0).choices] == wanted
-    assert complete(shared, prompt=ids[0], temperature=0).choices[0].text == wanted[0]
+    expected = [choice.text for choice in complete(shared, prompt=["one", "two"], temperature=0).choices]
+    assert [choice.text for choice in complete(shared, prompt=ids, temperature=0).choices] == expected
+    assert complete(shared, prompt=ids[0], temperature=0).choices[0].text == expected[0]
 
 
 def test_a_message_may_be_parts_of_text(shared):
@@ -156,9 +156,9 @@ def test_more_sampling_comes_in_the_extra_body(shared, speaking):
     assert complete(shared, seed=1, extra_body={"top_k": 1}).choices[0].text == greedy
     assert complete(shared, seed=1, extra_body={"top_k": -1, "unheard_of": 3}).choices[0].text != greedy
     sampling = Sampling(temperature=0.7, min_p=0.02, repetition_penalty=1.3, seed=4)
-    wanted = Engine(speaking).generate(["count"], 16, sampling, stop=["\x00never"])[0].text
+    expected = Engine(speaking).generate(["count"], 16, sampling, stop=["\x00never"])[0].text
     extra = {"min_p": 0.02, "repetition_penalty": 1.3}
-    assert complete(shared, temperature=0.7, seed=4, extra_body=extra).choices[0].text == wanted
+    assert complete(shared, temperature=0.7, seed=4, extra_body=extra).choices[0].text == expected
 
 
 # Many at once.
@@ -178,7 +178,7 @@ def test_32_requests_at_once_get_what_each_gets_alone(kind):
     target = speaking_target(dtype)
     samplings = [GREEDY if number % 2 else Sampling(temperature=1.0, seed=number) for number in range(32)]
     alone = Engine(target, numerics=options.get("numerics", "fast"))
-    wanted = [
+    expected = [
         alone.generate([prompt], 6 + number % 5, samplings[number], stop=["\x00never"])[0].text
         for number, prompt in enumerate(PROMPTS)
     ]
@@ -195,6 +195,6 @@ def test_32_requests_at_once_get_what_each_gets_alone(kind):
 
         with ThreadPoolExecutor(32) as pool:
             found = list(pool.map(ask, range(32)))
-        assert found == wanted
+        assert found == expected
         assert up.figure("step_seconds_count", step="verify") < up.figure("cycles_total") / 2  # they shared cycles
         assert up.figure("answers_running") == up.figure("answers_waiting") == 0

@@ -17,12 +17,12 @@ PLAIN = {"model": MODEL, "prompt": "ask", "temperature": 0, "max_tokens": 4}
 TURN = {"role": "user", "content": "ask"}
 
 
-def refused(response: httpx.Response, status: int, **wanted: str | None) -> str:
+def refused(response: httpx.Response, status: int, **expected: str | None) -> str:
     """The message of an error in OpenAI's shape."""
     error = response.json()["error"]
     assert response.status_code == status, error
     assert error.keys() == {"message", "type", "param", "code"}
-    assert {name: error[name] for name in wanted} == wanted
+    assert {name: error[name] for name in expected} == expected
     assert error["type"] == ("invalid_request_error" if status < 500 else "server_error")
     return error["message"]
 

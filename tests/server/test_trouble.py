@@ -32,7 +32,7 @@ HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r
 
 
 @pytest.fixture
-def wanted(speaking) -> str:
+def expected(speaking) -> str:
     """The answer to `ASK`."""
     return Engine(speaking).generate(["ask"], 30, stop=["\x00never"])[0].text
 
@@ -69,7 +69,7 @@ def idle(up) -> bool:
 
 
 @pytest.mark.parametrize("drafter", [pool_of, lambda target: None], ids=["pool", "alone"])
-def test_a_client_that_hangs_up_leaves_the_batch_and_the_others_go_on(speaking, gate, wanted, drafter):
+def test_a_client_that_hangs_up_leaves_the_batch_and_the_others_go_on(speaking, gate, expected, drafter):
     with serving(Engine(speaking, drafter(speaking), SHAPE)) as up, ThreadPoolExecutor(1) as pool:
         with open_stream(up, prompt="another", max_tokens=400):
             other = pool.submit(lambda: up.ask(max_tokens=30).json()["choices"][0]["text"])
@@ -79,12 +79,12 @@ def test_a_client_that_hangs_up_leaves_the_batch_and_the_others_go_on(speaking, 
         gate.let(2)
         eventually(lambda: len(up.service.worker.batch.rows) == 1)
         gate.open()
-        assert other.result(WAIT_S) == wanted
+        assert other.result(WAIT_S) == expected
         eventually(lambda: idle(up))
         assert up.figure("answers_total", reason="dropped") == 1
         if isinstance(up.service.engine.drafter, Pool):
             assert len(up.service.engine.drafter.idle) == 2  # both selectors are free again
-        assert up.ask(max_tokens=30).json()["choices"][0]["text"] == wanted
+        assert up.ask(max_tokens=30).json()["choices"][0]["text"] == expected
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -152,20 +152,22 @@ def test_too_slow_a_body_is_a_timeout(speaking):
 
 
 @pytest.mark.parametrize("drafter", [pool_of, lambda target: None], ids=["pool", "alone"])
-def test_a_failing_cycle_fails_its_answers_and_no_others(speaking, gate, wanted, caplog, drafter):
+def test_a_failing_cycle_fails_its_answers_and_no_others(speaking, gate, expected, caplog, drafter):
     engine = Engine(speaking, drafter(speaking), SHAPE, max_batch=2)
     with serving(engine) as up, ThreadPoolExecutor(2) as pool:
         with open_stream(up) as lines:
-            whole = pool.submit(up.ask)
+            complete = pool.submit(up.ask)
             joins(up, gate)
             waits = pool.submit(up.ask, max_tokens=30)
             eventually(lambda: len(up.service.worker.waiting) == 1)
             gate.error = RuntimeError("the device is on fire")
             gate.open()
-            assert whole.result(WAIT_S).status_code == 500
-            assert "on fire" not in whole.result().text and whole.result().json()["error"]["type"] == "server_error"
+            assert complete.result(WAIT_S).status_code == 500
+            assert (
+                "on fire" not in complete.result().text and complete.result().json()["error"]["type"] == "server_error"
+            )
             assert events(lines)[-1]["error"]["code"] == "decoding_failed"
-        assert waits.result(WAIT_S).json()["choices"][0]["text"] == wanted
+        assert waits.result(WAIT_S).json()["choices"][0]["text"] == expected
         assert "on fire" in caplog.text
         eventually(lambda: idle(up))
         assert up.figure("answers_total", reason="failed") == up.figure("requests_total", status="500") == 2
@@ -218,7 +220,7 @@ def test_a_stream_that_fails_is_an_error_of_the_client(speaking, gate):
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_prompt_that_cannot_be_read_fails_alone_unless_the_batch_is_broken(
-    speaking, gate, wanted, monkeypatch, inside
+    speaking, gate, expected, monkeypatch, inside
 ):
     name = "_join" if inside else "_picker"  # after, and before, the row is in the batch
     real = getattr(Batch, name)
@@ -241,14 +243,14 @@ def test_a_prompt_that_cannot_be_read_fails_alone_unless_the_batch_is_broken(
                 assert failed.result(WAIT_S).status_code == 500
             last = events(lines)[-1]
         assert ("error" in last) == inside
-        assert up.ask(max_tokens=30).json()["choices"][0]["text"] == wanted
+        assert up.ask(max_tokens=30).json()["choices"][0]["text"] == expected
         eventually(lambda: idle(up))
 
 
 # The end.
 
 
-def test_a_running_stream_may_finish_while_the_server_closes_and_new_requests_are_refused(speaking, gate, wanted):
+def test_a_running_stream_may_finish_while_the_server_closes_and_new_requests_are_refused(speaking, gate, expected):
     with serving(Engine(speaking), grace_s=WAIT_S) as up:
         with open_stream(up) as lines:
             up.stop()

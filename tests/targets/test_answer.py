@@ -29,8 +29,8 @@ def test_greedy_answers_equal_hf_generate(family, forward):
     answers = BatchAnswerer(target, 4)(asked, 8, seed=0)
     for prompt, answer in zip(asked, answers, strict=True):
         ids = torch.tensor([prompt])
-        wanted = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
-        assert answer == wanted[0, len(prompt) :].tolist()
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
+        assert answer == expected[0, len(prompt) :].tolist()
 
 
 @pytest.mark.slow
@@ -50,9 +50,9 @@ def test_greedy_answers_equal_the_engines():
 
 def test_prompts_that_fill_more_than_one_prefill_pass(monkeypatch):
     target = tiny_target()
-    wanted = BatchAnswerer(target, 64)(prompts(), 6, seed=0)
+    expected = BatchAnswerer(target, 64)(prompts(), 6, seed=0)
     monkeypatch.setattr("drafterforge.targets.answer.PREFILL_TOKENS", 20)
-    assert BatchAnswerer(target, 64)(prompts(), 6, seed=0) == wanted
+    assert BatchAnswerer(target, 64)(prompts(), 6, seed=0) == expected
 
 
 def test_an_answer_ends_with_its_end_token_or_at_the_limit():
@@ -62,8 +62,8 @@ def test_an_answer_ends_with_its_end_token_or_at_the_limit():
     end = Counter(token for text in texts for token in text[:15]).most_common(1)[0][0]
     target = tiny_target(eos_token_id=end)
     answers = BatchAnswerer(target, 4)(prompts(), 25, seed=0)
-    wanted = [text[: text.index(end) + 1] if end in text else text for text in texts]
-    assert answers == wanted and len({len(answer) for answer in answers}) > 2
+    expected = [text[: text.index(end) + 1] if end in text else text for text in texts]
+    assert answers == expected and len({len(answer) for answer in answers}) > 2
 
 
 def test_samples_depend_on_the_seed_and_follow_the_targets_probabilities():
@@ -72,9 +72,9 @@ def test_samples_depend_on_the_seed_and_follow_the_targets_probabilities():
     answers = BatchAnswerer(target, 256, 0.7)([prompt] * 3000, 1, seed=5)
     ids = torch.tensor([prompt])
     logits = target.logits(target.forward(ids, torch.arange(3)[None], None)[0])[0, -1]
-    wanted = (logits / 0.7).softmax(-1)
+    expected = (logits / 0.7).softmax(-1)
     found = torch.bincount(torch.tensor(answers)[:, 0], minlength=61) / 3000
-    assert 0.5 * (found - wanted).abs().sum() < 0.06
+    assert 0.5 * (found - expected).abs().sum() < 0.06
     assert BatchAnswerer(target, 8, 0.7)([prompt] * 8, 9, seed=1) != BatchAnswerer(target, 8, 0.7)([prompt] * 8, 9, 2)
 
 
@@ -112,12 +112,12 @@ def test_captures_that_fall_out_of_answering_equal_a_teacher_forced_pass(batch_s
     answers = answerer(prompts(), 10, seed=0)
     texts = [prompt + answer for prompt, answer in zip(prompts(), answers, strict=True)]
     assert kept.keys() == {(*text,) for text in texts}
-    for prompt, text, wanted in zip(prompts(), texts, FeatureCapture(target)(texts), strict=True):
+    for prompt, text, expected in zip(prompts(), texts, FeatureCapture(target)(texts), strict=True):
         count, capture = kept[(*text,)]
         assert count == len(prompt)
-        half = wanted.features[:-1].bfloat16(), wanted.states[:-1].bfloat16()
+        half = expected.features[:-1].bfloat16(), expected.states[:-1].bfloat16()
         torch.testing.assert_close(capture.features[:-1], half[0], rtol=2e-2, atol=1e-3)
         torch.testing.assert_close(capture.states[:-1], half[1], rtol=2e-2, atol=1e-3)
-        assert capture.features.shape == wanted.features.shape and not capture.features[-1].any()
+        assert capture.features.shape == expected.features.shape and not capture.features[-1].any()
         answered = slice(count - 1, len(text) - 1)
-        assert torch.equal(capture.argmax[answered], wanted.argmax[answered])
+        assert torch.equal(capture.argmax[answered], expected.argmax[answered])

@@ -129,14 +129,14 @@ def test_every_path_of_a_tree_equals_the_sequence_it_spells(family, backbone):
 def test_bfloat16_stays_near_float32():
     exact, half = LeanBackbone(tiny_model()), LeanBackbone(tiny_model(dtype=torch.bfloat16))
     tokens = torch.randint(3, 61, (1, 20))
-    wanted = exact.logits(exact(tokens, positions_of(tokens), None, None)[0])
+    expected = exact.logits(exact(tokens, positions_of(tokens), None, None)[0])
     found = half.logits(half(tokens, positions_of(tokens), None, None)[0])
     assert found.dtype == torch.bfloat16
-    assert torch.nn.functional.cosine_similarity(found.float(), wanted, dim=-1).min() > 0.99
+    assert torch.nn.functional.cosine_similarity(found.float(), expected, dim=-1).min() > 0.99
 
 
 @pytest.mark.parametrize(
-    ("family", "changes", "wanted"),
+    ("family", "changes", "expected"),
     [
         ("llama", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ("mistral", {"sliding_window": 64}, "sliding-window"),
@@ -147,8 +147,8 @@ def test_bfloat16_stays_near_float32():
         ),
     ],
 )
-def test_what_the_lean_path_does_not_cover_is_named(family, changes, wanted):
-    assert wanted in lean_obstacle(tiny_model(family, **changes).config)
+def test_what_the_lean_path_does_not_cover_is_named(family, changes, expected):
+    assert expected in lean_obstacle(tiny_model(family, **changes).config)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -127,10 +127,10 @@ def test_a_hub_id_is_fetched_at_its_revision_without_pickles(monkeypatch, saved)
     assert not any(pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in asked["allow_patterns"])
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("config.json", "config.json"), ("model.safetensors", "*.safetensors")])
-def test_a_missing_file(folder, name, wanted):
+@pytest.mark.parametrize(("name", "expected"), [("config.json", "config.json"), ("model.safetensors", "*.safetensors")])
+def test_a_missing_file(folder, name, expected):
     (folder / name).unlink()
-    assert f"{folder} has no {wanted}" in refused(config_of(folder))
+    assert f"{folder} has no {expected}" in refused(config_of(folder))
 
 
 @pytest.mark.parametrize("kept", [0, 7, 200, 0.5, -1])
@@ -181,7 +181,7 @@ def test_a_config_names_no_code_no_kernels_and_no_files(saved, folder, changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "wanted"),
+    ("changes", "expected"),
     [
         ({"num_hidden_layers": 10**9}, "has num_hidden_layers=1000000000, but the safetensors files beside it hold 7"),
         ({"num_hidden_layers": 8}, "has num_hidden_layers=8, but the safetensors files beside it hold 7 layers"),
@@ -203,11 +203,11 @@ def test_a_config_names_no_code_no_kernels_and_no_files(saved, folder, changes):
     ],
     ids=str,
 )
-def test_a_config_of_other_sizes_than_the_weights_is_refused(folder, changes, wanted):
+def test_a_config_of_other_sizes_than_the_weights_is_refused(folder, changes, expected):
     edit_config(folder, **changes)
-    if wanted:
+    if expected:
         line = refused(config_of(folder))
-        assert wanted in line and len(line) < 500
+        assert expected in line and len(line) < 500
     else:
         load_target(config_of(folder))
 

@@ -49,8 +49,8 @@ def test_autoregressive_answers_equal_hf_generate(real, prompts, plain):
     model = AutoModelForCausalLM.from_pretrained(real.folder, dtype=torch.float32).eval()
     for prompt, answer in zip(prompts, plain, strict=True):
         ids = torch.tensor([prompt])
-        wanted = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=COUNT, do_sample=False)
-        assert answer == wanted[0, len(prompt) :].tolist()
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=COUNT, do_sample=False)
+        assert answer == expected[0, len(prompt) :].tolist()
 
 
 def test_tree_decoding_with_a_warm_drafter_equals_autoregressive_decoding(real, prompts, plain):
@@ -66,15 +66,15 @@ def test_tree_decoding_with_a_warm_drafter_equals_autoregressive_decoding(real, 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, top_p=0.95, seed=5)], ids=str)
 def test_retrieval_in_a_batch_equals_autoregressive_decoding_one_by_one(real, prompts, sampling):
-    wanted = [Engine(real).generate([prompt], COUNT, sampling)[0] for prompt in prompts]
+    expected = [Engine(real).generate([prompt], COUNT, sampling)[0] for prompt in prompts]
     engine = Engine(real, Retrieval(min_expected=0.0), TreeShape(12, 8, 3))
     answers = engine.generate(prompts, COUNT, sampling)
-    assert [answer.tokens for answer in answers] == [answer.tokens for answer in wanted]
-    assert [answer.text for answer in answers] == [answer.text for answer in wanted]
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
+    assert [answer.text for answer in answers] == [answer.text for answer in expected]
 
 
 def test_invariant_bfloat16_decodes_in_trees_and_batches_as_autoregressively(prompts):
     half = load_target(TargetConfig(dtype="bfloat16"))
-    wanted = [Engine(half, numerics="invariant").generate([prompt], COUNT)[0].tokens for prompt in prompts]
+    expected = [Engine(half, numerics="invariant").generate([prompt], COUNT)[0].tokens for prompt in prompts]
     engine = Engine(half, Retrieval(min_expected=0.0), TreeShape(12, 8, 3), numerics="invariant")
-    assert [answer.tokens for answer in engine.generate(prompts, COUNT)] == wanted
+    assert [answer.tokens for answer in engine.generate(prompts, COUNT)] == expected

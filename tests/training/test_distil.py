@@ -104,52 +104,52 @@ def ctrl_c_still_works():
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> tuple[BestCheckpoint, dict, list]:
+def full(tmp_path_factory) -> tuple[BestCheckpoint, dict, list]:
     """An uninterrupted run."""
-    run = Run(tmp_path_factory.mktemp("whole"))
+    run = Run(tmp_path_factory.mktemp("full"))
     checkpoint = run()
     return checkpoint, run.weights(), run.logged()
 
 
-def same(run: Run, checkpoint: BestCheckpoint, whole: tuple[BestCheckpoint, dict, list]) -> None:
+def same(run: Run, checkpoint: BestCheckpoint, full: tuple[BestCheckpoint, dict, list]) -> None:
     """Equal curves and equal best weights, to the last bit."""
-    assert checkpoint.curve == whole[0].curve
-    assert (checkpoint.best_score, checkpoint.best_step) == (whole[0].best_score, whole[0].best_step)
+    assert checkpoint.curve == full[0].curve
+    assert (checkpoint.best_score, checkpoint.best_step) == (full[0].best_score, full[0].best_step)
     found = run.weights()
-    assert found.keys() == whole[1].keys()
-    for name, value in whole[1].items():
+    assert found.keys() == full[1].keys()
+    for name, value in full[1].items():
         assert torch.equal(found[name], value), name
 
 
 @pytest.mark.slow
-def test_two_runs_are_equal(tmp_path, whole):
+def test_two_runs_are_equal(tmp_path, full):
     run = Run(tmp_path)
-    same(run, run(), whole)
-    assert run.logged() == whole[2]
+    same(run, run(), full)
+    assert run.logged() == full[2]
 
 
 @pytest.mark.slow
 # 10 steps and 3 validations of one batch: a run looks 13 times or once more, since batches are fetched ahead
 @pytest.mark.parametrize("kill_at", [1, 5, 8, 9, 13])
-def test_a_killed_run_started_again_yields_the_same_curve_and_weights(tmp_path, whole, kill_at):
+def test_a_killed_run_started_again_yields_the_same_curve_and_weights(tmp_path, full, kill_at):
     run = Run(tmp_path)
     with pytest.raises(Killed):
         run(kill_at)
-    same(run, run(), whole)
+    same(run, run(), full)
 
 
 @pytest.mark.slow
-def test_a_run_killed_again_and_again_yields_the_same_curve_and_weights(tmp_path, whole):
+def test_a_run_killed_again_and_again_yields_the_same_curve_and_weights(tmp_path, full):
     run = Run(tmp_path)
     for _ in range(2):
         with pytest.raises(Killed):
             run(kill_at=6)
-    same(run, run(), whole)
+    same(run, run(), full)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("renames", range(4))
-def test_a_run_killed_around_a_rename_yields_the_same_curve_and_weights(tmp_path, whole, monkeypatch, renames):
+def test_a_run_killed_around_a_rename_yields_the_same_curve_and_weights(tmp_path, full, monkeypatch, renames):
     left = [renames]
 
     def dying(real):
@@ -167,32 +167,32 @@ def test_a_run_killed_around_a_rename_yields_the_same_curve_and_weights(tmp_path
         for module in (best_checkpoint, resume):
             patch.setattr(module, "os", fake)
         run()
-    same(run, run(), whole)
+    same(run, run(), full)
 
 
 @pytest.mark.slow
-def test_a_finished_run_started_again_trains_no_further(tmp_path, whole):
+def test_a_finished_run_started_again_trains_no_further(tmp_path, full):
     run = Run(tmp_path)
     run()
     checkpoint = run()
-    same(run, checkpoint, whole)
+    same(run, checkpoint, full)
 
 
 @pytest.mark.slow
-def test_the_log_of_a_resumed_run_has_every_step_once(tmp_path, whole):
+def test_the_log_of_a_resumed_run_has_every_step_once(tmp_path, full):
     run = Run(tmp_path)
     with pytest.raises(Killed):
         run(kill_at=9)
     run()
-    assert run.logged() == whole[2]
+    assert run.logged() == full[2]
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, whole):
+def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, full):
     run = Run(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run(kill_at=8, error=KeyboardInterrupt)
-    same(run, run(), whole)
+    same(run, run(), full)
 
 
 SIGNALS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
@@ -207,7 +207,7 @@ def send(number: int) -> Callable[[], None]:
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("look", [3, pytest.param(6, marks=pytest.mark.slow), 8, 13])
 def test_a_signal_saves_the_step_under_way_and_the_run_resumes_to_the_same_weights(
-    tmp_path, whole, number, look, capsys
+    tmp_path, full, number, look, capsys
 ):
     run = Run(tmp_path)
     handlers = [signal.getsignal(each) for each in SIGNALS]
@@ -216,9 +216,9 @@ def test_a_signal_saves_the_step_under_way_and_the_run_resumes_to_the_same_weigh
     assert raised.type is SIGNALS[number] and [signal.getsignal(each) for each in SIGNALS] == handlers
     step = int(re.search(r"training: saved at step (\d+)", capsys.readouterr().err).group(1))
     assert step >= look - 4  # one batch is fetched ahead
-    same(run, run(), whole)
+    same(run, run(), full)
     assert f"training: resumed at step {step} of 10" in capsys.readouterr().err
-    assert run.logged() == whole[2]
+    assert run.logged() == full[2]
 
 
 def test_a_second_signal_stops_at_once(tmp_path):
@@ -235,16 +235,16 @@ def test_a_second_signal_stops_at_once(tmp_path):
 @pytest.mark.slow
 def test_gradient_accumulation_resumes_on_the_same_curve(tmp_path):
     config = replace(SHORT, accumulate=2, tokens_per_batch=24, max_steps=6, val_every=2)
-    run = Run(tmp_path / "whole", config)
+    run = Run(tmp_path / "full", config)
     checkpoint = run()
     assert [point["step"] for point in checkpoint.curve] == [2, 4, 6]
-    wanted = checkpoint, run.weights(), run.logged()
+    expected = checkpoint, run.weights(), run.logged()
     for look, error in ((9, Killed), (3, send(signal.SIGTERM)), (4, send(signal.SIGTERM)), (8, send(signal.SIGINT))):
         killed = Run(tmp_path / f"killed{look}", config)
         with pytest.raises((Killed, KeyboardInterrupt)):
             killed(look, error)
-        same(killed, killed(), wanted)
-        assert killed.logged() == wanted[2]
+        same(killed, killed(), expected)
+        assert killed.logged() == expected[2]
 
 
 def test_a_run_shorter_than_its_validation_interval_is_validated_once(tmp_path):
@@ -323,8 +323,8 @@ def test_mixed_bfloat16_keeps_float32_masters(tmp_path):
 # From a trained drafter: its weights are step 0.
 
 
-def equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> bool:
-    return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+def equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
+    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_training_that_betters_nothing_ends_with_the_weights_it_started_from(tmp_path, accept_lengths):
@@ -360,14 +360,14 @@ def test_a_new_drafter_is_not_compared_with_its_start(tmp_path, accept_lengths):
 
 
 @pytest.mark.slow
-def test_validating_before_the_first_step_changes_no_later_one(tmp_path, whole):
+def test_validating_before_the_first_step_changes_no_later_one(tmp_path, full):
     run = Run(tmp_path, trained=True)
     checkpoint = run()
     assert checkpoint.curve[0].keys() < checkpoint.curve[1].keys() and checkpoint.curve[0]["step"] == 0
-    assert checkpoint.curve[1:] == whole[0].curve
+    assert checkpoint.curve[1:] == full[0].curve
     first, *later = run.logged()
     assert (first["step"], float(first["val/accept_length"])) == ("0", checkpoint.curve[0]["val/accept_length"])
-    assert later == whole[2]
+    assert later == full[2]
 
 
 def test_a_run_killed_after_its_first_checkpoint_does_not_validate_the_start_again(tmp_path, accept_lengths):
@@ -385,14 +385,14 @@ def test_a_run_killed_after_its_first_checkpoint_does_not_validate_the_start_aga
 @pytest.mark.slow
 @pytest.mark.parametrize("kill_at", [1, 2, 5, 7, 10])
 def test_a_killed_run_from_a_trained_drafter_yields_the_same_curve_and_weights(tmp_path, kill_at):
-    run = Run(tmp_path / "whole", trained=True)
+    run = Run(tmp_path / "full", trained=True)
     checkpoint = run()
-    wanted = checkpoint, run.weights(), run.logged()
+    expected = checkpoint, run.weights(), run.logged()
     killed = Run(tmp_path / "killed", trained=True)
     with pytest.raises(Killed):
         killed(kill_at)
-    same(killed, killed(), wanted)
-    assert killed.logged() == wanted[2]
+    same(killed, killed(), expected)
+    assert killed.logged() == expected[2]
 
 
 def test_the_best_weights_on_disk_are_those_the_drafter_ends_with(tmp_path):

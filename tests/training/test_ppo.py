@@ -166,8 +166,8 @@ def test_loss_and_gradient_of_one_decision_by_hand():
     logits = torch.zeros(1, 2, requires_grad=True)
     values = torch.tensor([1.0], requires_grad=True)
     old = torch.tensor([math.log(0.5 / 1.1)])  # the ratio is 1.1, inside the clip
-    advantage, wanted = torch.tensor([2.0]), torch.tensor([4.0])
-    loss, terms = ppo_loss(logits, values, torch.tensor([0]), old, advantage, wanted, **WEIGHTS)
+    advantage, expected = torch.tensor([2.0]), torch.tensor([4.0])
+    loss, terms = ppo_loss(logits, values, torch.tensor([0]), old, advantage, expected, **WEIGHTS)
     entropy = math.log(2.0)
     assert loss.item() == pytest.approx(-2.2 + 0.5 * 9.0 - 0.1 * entropy)
     assert terms.policy_loss.item() == pytest.approx(-2.2) and terms.value_loss.item() == pytest.approx(9.0)
@@ -278,8 +278,8 @@ def test_a_patient_policy_walks_to_the_end_of_the_chain(tmp_path, gamma, first):
     world = Chain()
     module = trained(tmp_path, world, replace(QUICK, gamma=gamma, entropy=0.01, total_cycles=4_000))
     assert choices(module, world)[0] == first
-    wanted = 0.25 if first else 0.3  # a reward of 1 every four steps, or of 0.3 at each
-    assert module.curve[-1]["train/reward"] == pytest.approx(wanted, abs=0.03)
+    expected = 0.25 if first else 0.3  # a reward of 1 every four steps, or of 0.3 at each
+    assert module.curve[-1]["train/reward"] == pytest.approx(expected, abs=0.03)
 
 
 @pytest.mark.quick_cases(1)

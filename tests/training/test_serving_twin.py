@@ -83,11 +83,11 @@ def test_unrolled_later_steps_equal_a_drafter_fed_the_text(norms):
             out[0, (self.token_ids == self.text[len(self.outputs) - 1]).nonzero()[0]] = 9.0
             return out
 
-    whole = tiny_drafter(target, draft_vocab_size=61, **norms)
-    whole.load_state_dict(
+    full = tiny_drafter(target, draft_vocab_size=61, **norms)
+    full.load_state_dict(
         {k: v for k, v in drafter.state_dict().items() if k not in ("lm_head.weight", "d2t", "t2d")}, strict=False
     )
-    forced = Forced(whole, target.backbone.embedding)
+    forced = Forced(full, target.backbone.embedding)
     for row, slot in enumerate(layout.rows.tolist()[:-STEPS]):
         root = slot + 1
         forced.outputs, forced.text = [], text[root + 1 :]

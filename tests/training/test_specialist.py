@@ -92,8 +92,8 @@ def test_the_loss_is_the_mean_cross_entropy_with_the_target_s_distribution():
     slow = -((states @ head.T).softmax(dim=-1) * logits.log_softmax(dim=-1)).sum(dim=-1).mean()
     torch.testing.assert_close(loss, slow)
     assert correct.tolist() == (logits.argmax(dim=-1) == argmax).tolist()
-    found, wanted = (torch.autograd.grad(one, hidden, retain_graph=True)[0] for one in (loss, slow))
-    torch.testing.assert_close(found, wanted)
+    found, expected = (torch.autograd.grad(one, hidden, retain_graph=True)[0] for one in (loss, slow))
+    torch.testing.assert_close(found, expected)
 
 
 def test_the_accept_length_is_that_of_a_chain_from_every_token_of_an_answer(target):
@@ -144,10 +144,10 @@ def test_a_saved_drafter_is_a_hugging_face_folder(tmp_path, family, tied):
     drafter = small(family, tie_word_embeddings=tied)
     drafter.save(tmp_path, build_tokenizer(), torch.float32)
     tokens = torch.randint(0, 61, (7,))
-    wanted = drafter(tokens, torch.arange(7), [7]) @ drafter.head_weight.T
+    expected = drafter(tokens, torch.arange(7), [7]) @ drafter.head_weight.T
     model, found = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not found["missing_keys"] and not found["unexpected_keys"]
-    torch.testing.assert_close(model(tokens[None]).logits[0], wanted)
+    torch.testing.assert_close(model(tokens[None]).logits[0], expected)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -157,13 +157,13 @@ def test_a_warm_start_takes_embeddings_and_evenly_spaced_layers(tmp_path, family
     model = new_model(small_config(target.config, CausalLMConfig(num_layers=3)))
     copy_layers(model, TargetWeights(tmp_path), target.config)
     assert copy_embeddings(model, target.model.embed_tokens.weight, target.lm_head.weight)
-    wanted = target.state_dict()
+    expected = target.state_dict()
     for name, value in model.state_dict().items():
         for ours, theirs in {0: 0, 1: 3, 2: 6}.items():
             if name.startswith(f"model.layers.{ours}."):
                 name = name.replace(f".{ours}.", f".{theirs}.", 1)
                 break
-        assert torch.equal(value, wanted[name]), name
+        assert torch.equal(value, expected[name]), name
 
 
 def test_layers_are_spaced_from_the_first_to_the_last():

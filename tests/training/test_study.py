@@ -40,16 +40,16 @@ def test_a_resumed_run_goes_on_counting(tmp_path):
     def clock() -> TrainingClock:
         return TrainingClock(lambda: next(SECONDS), lambda: 0.0)  # it is looked at twice between validations
 
-    whole, first, second = clock(), clock(), clock()
-    watched(Run(tmp_path / "whole"), whole)
-    assert [point["step"] for point in whole.points] == [3, 6, 9]
-    assert [point["seconds"] for point in whole.points] == [1, 2, 3]
+    full, first, second = clock(), clock(), clock()
+    watched(Run(tmp_path / "full"), full)
+    assert [point["step"] for point in full.points] == [3, 6, 9]
+    assert [point["seconds"] for point in full.points] == [1, 2, 3]
     run = Run(tmp_path / "killed")
     with pytest.raises(Killed):
         watched(run, first, kill_at=9)  # behind the first validation
     assert [point["step"] for point in first.points] == [3]
     watched(run, second)
-    assert second.points == whole.points
+    assert second.points == full.points
 
 
 @pytest.mark.slow

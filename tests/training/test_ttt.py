@@ -133,9 +133,9 @@ def compare_with_the_slow_ones(masks, recompute, **changes):
     loss.backward()
     fast = {name: parameter.grad.clone() for name, parameter in drafter.named_parameters()}
     drafter.zero_grad()
-    wanted, sums = slow_loss(batch, teacher, drafter)
-    wanted.backward()
-    torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
+    expected, sums = slow_loss(batch, teacher, drafter)
+    expected.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
     for name, parameter in drafter.named_parameters():
         torch.testing.assert_close(
             fast[name],

@@ -103,10 +103,10 @@ def test_what_cannot_be_among_the_best_is_not_drafted(seed, num_tokens, depth, t
         return table[(tokens * 5 + level) % 40]
 
     first = table[torch.tensor([0, 7])]
-    wanted = expand(torch.tensor([1, 2]), first, TreeShape(num_tokens, depth, top_k), step, None, All(num_tokens))
+    expected = expand(torch.tensor([1, 2]), first, TreeShape(num_tokens, depth, top_k), step, None, All(num_tokens))
     levels.clear()
     found = expand(torch.tensor([1, 2]), first, TreeShape(num_tokens, depth, top_k), step)
-    assert found.tokens.equal(wanted.tokens) and found.parents.equal(wanted.parents)
+    assert found.tokens.equal(expected.tokens) and found.parents.equal(expected.parents)
     assert all(level < num_tokens and width < num_tokens for level, width in levels)
 
 

@@ -153,13 +153,13 @@ def test_trees_drafted_together_equal_trees_drafted_alone(seed, shape):
 
 def test_children_are_ordered_by_probability_then_id():
     logits = torch.tensor([[1.0, 3.0, 3.0, 3.0, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
-    for count, wanted in (
+    for count, expected in (
         (2, [[1, 2], [0, 1]]),
         (4, [[1, 2, 3, 5], [0, 1, 2, 3]]),
         (9, [[1, 2, 3, 5, 0, 4], [0, 1, 2, 3, 4, 5]]),
     ):
         logp, ids = top_children(logits, count)
-        assert ids.tolist() == wanted
+        assert ids.tolist() == expected
         torch.testing.assert_close(logp, logits.log_softmax(-1).gather(-1, ids))
 
 

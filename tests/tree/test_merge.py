@@ -86,12 +86,12 @@ def test_the_likeliest_paths_of_both_are_kept_once_by_the_formula(occurrences, s
     evidence = Evidence(occurrences, doubt=3.0, length_weight=2.0)
     drafted = draw_drafted(seed, size) if size else DrafterCandidates()
     nodes = likeliest(evidence, budget, 3, least, drafted, trust)
-    wanted = slow_probabilities(evidence, drafted, trust, depth=4 + size)
+    expected = slow_probabilities(evidence, drafted, trust, depth=4 + size)
     paths = paths_of(nodes)
-    assert len(set(paths)) == len(paths) == min(budget - 1, sum(likely >= least for likely in wanted.values()))
-    assert nodes.probabilities == pytest.approx([wanted[path] for path in paths])
+    assert len(set(paths)) == len(paths) == min(budget - 1, sum(likely >= least for likely in expected.values()))
+    assert nodes.probabilities == pytest.approx([expected[path] for path in paths])
     assert [len(path) for path in paths] == nodes.levels == sorted(nodes.levels)
-    left = [likely for path, likely in wanted.items() if path not in paths and likely >= least]
+    left = [likely for path, likely in expected.items() if path not in paths and likely >= least]
     assert not left or not paths or min(nodes.probabilities) >= max(left) - 1e-12
 
 
