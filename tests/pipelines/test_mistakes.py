@@ -298,5 +298,5 @@ def test_a_training_that_a_signal_ends_between_validations_resumes_where_it_was(
     assert 7 < step < 40
     done = bench(*TRAIN, *long, "name=ended")
     assert done.code == 0 and f"training: resumed at step {step} of 40" in done.err
-    files = [bench.artifact("drafters", name) / "model.safetensors" for name in ("full", "ended")]
+    files = [bench.artifact("drafters", name) / "model.safetensors" for name in ("whole", "ended")]
     assert files[0].read_bytes() == files[1].read_bytes()
