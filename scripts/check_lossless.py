@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
             return Engine(target, numerics=numerics, max_batch=args.max_batch)
         drafter, kind = drafters(target)[name]
         if name.endswith(BY_WORTH):
-            return engine_by_worth(target, "hybrid", drafter, Worth(verify_costs(target)), numerics, args.max_batch)
+            return engine_by_worth(target, {"hybrid": drafter}, Worth(verify_costs(target)), numerics, args.max_batch)
         shape = default_shape(target.device, target.dtype, kind)
         return Engine(target, drafter, shape, numerics=numerics, max_batch=args.max_batch)
 

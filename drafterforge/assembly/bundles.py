@@ -136,6 +136,10 @@ class BundleFolder:
     def part(self, name: str, kind: str) -> Path:
         return folder_of(self.folder, self.record.part(name, kind).path, self.record)
 
+    def default_router(self) -> Path | None:
+        names = [part.name for part in self.record.parts if part.kind == "router"]
+        return self.part(names[0], "router") if names else None
+
     def cost_folders(self) -> list[Path]:
         parts = [part for part in self.record.parts if part.kind == COSTS]
         return [folder_of(self.folder, part.path, self.record) for part in parts]

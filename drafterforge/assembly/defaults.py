@@ -1,4 +1,4 @@
-"""The drafter that `drafter=auto` stands for."""
+"""The drafters that `drafter=auto` stands for."""
 
 from __future__ import annotations
 
@@ -6,25 +6,45 @@ from drafterforge.assembly.pools import retrieval_for
 from drafterforge.assembly.runs import GENERAL
 from drafterforge.assembly.sources import PoolSource
 from drafterforge.config.names import JOINT
+from drafterforge.config.progress import say
 from drafterforge.drafters.registry import kind_named
+from drafterforge.errors import ArtifactError
 
 AUTO, POOL = "auto", "pool"  # values of `drafter=`
 
 
-def default_drafter(source: PoolSource) -> str:
-    """The name of the drafter that `drafter=auto` stands for; empty for plain decoding.
+def default_drafters(source: PoolSource) -> list[str]:
+    """The drafters that `drafter=auto` stands for; none for plain decoding.
 
-    On a CPU it is the generalist with retrieval in its trees, `general+store` if that datastore is shipped, or the
-    first EAGLE-3 drafter if there is no generalist. `auto_engine` decides in every cycle how much of both drafts.
-    Elsewhere the costs of such trees are not measured; it is the generalist alone, which runs as CUDA graphs.
+    On a CPU they are the generalist, or the first EAGLE-3 drafter if there is no generalist, and the experts that are
+    not known to be useless, each with retrieval in its trees. `auto_engine` decides in every cycle which of them
+    drafts and how much. Elsewhere the costs of such trees are not measured; it is the generalist alone, which runs as
+    CUDA graphs.
 
     Without an EAGLE-3 drafter, a CPU uses a datastore; otherwise the target decodes plainly: retrieval from the text
     alone and small language models were not timed on targets without our drafters.
     """
     ranked = sorted(source.summaries(), key=lambda drafter: (drafter.domain != GENERAL, drafter.name != GENERAL))
-    on_cpu = source.target.device.type == "cpu"
-    for drafter in ranked:
-        if kind_named(drafter.kind).scheduled:
-            return f"{drafter.name}{JOINT}{retrieval_for(ranked, drafter.domain)}" if on_cpu else drafter.name
+    on_cpu, unproven = source.target.device.type == "cpu", source.unproven()
+    neural = [drafter for drafter in ranked if kind_named(drafter.kind).scheduled]
+    if neural and on_cpu:
+        retrieval = retrieval_for(ranked, neural[0].domain)
+        experts = [
+            drafter.name for drafter in neural[1:] if drafter.name not in unproven and opens(source, drafter.name)
+        ]
+        return [f"{name}{JOINT}{retrieval}" for name in (neural[0].name, *experts)]
+    if neural:
+        return [neural[0].name]
     stores = [drafter.name for drafter in ranked if not kind_named(drafter.kind).needs_files]
-    return stores[0] if stores and on_cpu else ""
+    return stores[:1] if on_cpu else []
+
+
+def opens(source: PoolSource, name: str) -> bool:
+    """Whether the files of a drafter are all there; prints one line if not."""
+    try:
+        source.drafter(name)
+    except ArtifactError as error:
+        if not source.quiet:
+            say(f"drafter=auto leaves out {name}: {error}")
+        return False
+    return True

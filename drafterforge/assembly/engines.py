@@ -34,8 +34,9 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
     target = load_target(cfg.target)
     runs = RunsFolder(cfg.runs_dir, target)
     if cfg.drafter == AUTO:
-        engine, drafter = auto_engine(runs, cfg.runtime, max_batch, carry=True)
-        choice = f"uses {drafter}" if drafter else "decodes without a drafter"
+        engine, names = auto_engine(runs, cfg.runtime, max_batch, carry=True)
+        experts = f", and {len(names) - 1} others where they are faster," if len(names) > 1 else ""
+        choice = f"uses {names[0]}{experts}" if names else "decodes without a drafter"
         say(f"drafter=auto {choice} for {target.name} on this {target.device.type}")
         return engine, target.name
     return build_engine(runs, cfg.drafter, cfg.pool, cfg.runtime, max_batch), target.name

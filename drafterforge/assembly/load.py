@@ -57,7 +57,8 @@ def load(
         target = load_target(target if isinstance(target, TargetConfig) else named_target(str(target), device, dtype))
     runs = RunsFolder(runs_dir, target, quiet=True)
     if drafter == AUTO:
-        return TextEngine(*auto_engine(runs, runtime, max_batch))
+        engine, names = auto_engine(runs, runtime, max_batch)
+        return TextEngine(engine, names[0] if len(names) == 1 else AUTO if names else "")
     return TextEngine(build_engine(runs, drafter, pool, runtime, max_batch), drafter)
 
 

@@ -66,6 +66,8 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
     )
     if defaults.automatic:
         add_costs(cfg, target, contents)
+        if (router := runs.default_router()) is not None and len(names) > 1:
+            add_policy(cfg, target, contents, "router", str(router))
     record = BundleRecord(
         name=cfg.bundle if is_name(cfg.bundle) else folder.resolve().name,
         target=target_reference(cfg, target),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import Target
 
 GENERAL = "general"  # the mixture of all domains
+ROUTER = "router"  # name of a target's router, unless another one is typed
 POLICY_COMMAND, ROUTER_COMMAND = "drafterforge train-policy", "drafterforge train-policy policy=router"
 
 
@@ -112,6 +114,12 @@ class RunsFolder:
         folder = find_artifact(self.folder, self.target.name, "policies", name, hint=hint + self.flags)
         open_artifact(folder, "policies", target_fingerprint=self.target.fingerprint, target=self.target.name)
         return folder
+
+    def default_router(self) -> Path | None:
+        """The router with the name that `train-policy policy=router` gives it, if it belongs to this target."""
+        with contextlib.suppress(ArtifactError):
+            return self.part(ROUTER, "router")
+        return None
 
     def cost_folders(self) -> list[Path]:
         return []

@@ -50,6 +50,10 @@ class PoolSource(Protocol):
         """The folder of a policy (kind=policy) or a router (kind=router)."""
         ...
 
+    def default_router(self) -> Path | None:
+        """The folder of the router that advises `drafter=auto`; None: there is none."""
+        ...
+
     def cost_folders(self) -> list[Path]:
         """Folders with costs of the target that were measured elsewhere, see `verify_costs`."""
         ...

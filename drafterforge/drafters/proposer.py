@@ -26,6 +26,11 @@ class PromptReader:
         E tokens, which are this part, [A, 3H].
         """
 
+    def judge(self, text: Tensor, features: Tensor, top_k: int) -> list[bool]:
+        """As `read`; whether the `top_k` best proposals held each token, [A].  This default knows no proposals."""
+        self.read(text, features)
+        return []
+
 
 class Proposer(ABC):
     """The steps of a cycle and the drafters' state for every row, a function of its committed text alone."""

@@ -225,8 +225,8 @@ class MethodFactory:
 
     def auto(self) -> Method:
         """The engine of `generate` and `serve` if no drafter is named."""
-        engine, drafter = auto_engine(RunsFolder(self.cfg.runs_dir, self.target, quiet=True), self.cfg.runtime)
-        return Method(AUTO, engine, "static", STATIC, [drafter] if drafter else [], cli_args=f"drafter={AUTO}")
+        engine, names = auto_engine(RunsFolder(self.cfg.runs_dir, self.target, quiet=True), self.cfg.runtime)
+        return Method(AUTO, engine, "static", STATIC, names, cli_args=f"drafter={AUTO}")
 
     def bundle_method(self) -> Method:
         """The bundle with its default drafters, selector and scheduler."""

@@ -23,6 +23,7 @@ from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.runtime.acceptance import Acceptance, accept
 from drafterforge.runtime.prefill import Prefill
 from drafterforge.runtime.sampling import GREEDY, Picker, Sampling
+from drafterforge.runtime.shapes import ROOT_ALONE
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape, ancestor_mask, root_only
@@ -30,7 +31,6 @@ from drafterforge.tree.masks import level_mask
 
 STEPS = ("prefill", "draft", "verify", "select", "schedule", "host", "total")
 TIMED = ("draft", "verify", "select", "schedule", "host")  # steps whose seconds add up to those of a cycle
-ROOT_ALONE = TreeShape(num_tokens=1, depth=0, top_k=1)  # the tree of a target without a drafter
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.drafters.registry import DEFAULT, kind_of
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
+from drafterforge.runtime.auto_proposer import AutoProposer
 from drafterforge.runtime.batch import Batch, Generation
 from drafterforge.runtime.graphs import StaticBatch
 from drafterforge.runtime.numerics import choose_numerics
@@ -44,7 +45,7 @@ def proposer_of(drafter: Drafter | Pool, shape: TreeShape, tokenizer: object = N
         if proposer is not None:
             return proposer
         drafter = Pool({drafter.kind: drafter}, "static")
-    return PoolProposer(drafter, shape, tokenizer)
+    return (PoolProposer if drafter.worth is None else AutoProposer)(drafter, shape, tokenizer)
 
 
 class Engine:

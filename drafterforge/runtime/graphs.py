@@ -27,8 +27,9 @@ from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.acceptance import accept
-from drafterforge.runtime.batch import ROOT_ALONE, Batch, Joining, Mark, Row
+from drafterforge.runtime.batch import Batch, Joining, Mark, Row
 from drafterforge.runtime.sampling import Sampling
+from drafterforge.runtime.shapes import ROOT_ALONE
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape, ancestor_mask, root_only
 from drafterforge.tree.masks import level_mask

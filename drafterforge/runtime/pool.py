@@ -41,8 +41,7 @@ class Pool:
         reads only when it drafts.  details: also evaluate log-probabilities and total variation, which no selector
         needs.  shapes: trees of drafters that do not draft the engine's.  scheduler: chooses the trees of EAGLE-3
         drafters without a shape of their own, cycle by cycle.  router: advises the selector when a request starts;
-        learners then begin with rounds of its advice.  worth: decides when hybrids draft and how large their trees
-        become; None: every cycle, with the drafters' own limits.
+        learners then begin with rounds of its advice.  worth: decides instead of the selector, see `AutoProposer`.
         """
         if not drafters:
             raise ConfigError("a pool needs at least one drafter, got none")
@@ -57,7 +56,8 @@ class Pool:
         for name, drafter in self.drafters.items():
             kind_of(drafter, name)
         self.choose = selector
-        self.options = advised(selector, options) if router is not None and isinstance(selector, str) else options
+        advice = router is not None and worth is None and isinstance(selector, str)
+        self.options = advised(selector, options) if advice else options
         self.idle: list[Selector] = []  # of finished requests; they may carry over what they learned
         self.stacks: dict[tuple[str, ...], Any] = {}  # names of drafters -> their stacked weights
 
@@ -154,7 +154,7 @@ class Pool:
 
     def groups(self) -> list[tuple[list[str], DrafterGroup]]:
         """Groups of drafters that read in one pass, with their names; without rows."""
-        return [(names, self._group(names)) for names in self.stacked_names()]
+        return [(names, self.group(names)) for names in self.stacked_names()]
 
     def stacked_names(self) -> list[list[str]]:
         """Names of the drafters of each group that reads in one pass, in stacking order."""
@@ -173,7 +173,8 @@ class Pool:
         drafter = self.drafters[name]
         return kind_of(drafter).reader(drafter)
 
-    def _group(self, names: Sequence[str]) -> DrafterGroup:
+    def group(self, names: Sequence[str]) -> DrafterGroup:
+        """The group of drafters that read in one pass, without rows."""
         key, readers = tuple(names), [self._reader(name) for name in names]
         kind = kind_of(readers[0])
         if key not in self.stacks:

@@ -21,14 +21,12 @@ from drafterforge.runtime.deferred_reading import CommittedCycle, UnreadCycles
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.pool_members import PoolMembers
 from drafterforge.runtime.row_selection import PoolRow, evaluations_of
+from drafterforge.runtime.shapes import bounds
 from drafterforge.runtime.tree_scheduling import TreeScheduling
-from drafterforge.runtime.worth import CycleLimits
 from drafterforge.schedulers.observation import TEXT_WINDOW
 from drafterforge.tree.divergence import block_divergences
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import join_trees
-
-ROOT_ALONE = TreeShape(num_tokens=1, depth=0, top_k=1)
 
 
 class PoolProposer(Proposer):
@@ -42,8 +40,6 @@ class PoolProposer(Proposer):
         self.unread = UnreadCycles()
         self.rows: list[PoolRow] = []
         self.planned: list[PoolRow] = []  # rows of the last cycle, also those that have ended since
-        self.limits: CycleLimits | None = None  # of this cycle, if the pool decides by worth
-        self.drafted = 0.0  # when the last draft ended
         self.judgement: Judgement | None = None  # of the last evaluation, in the order of `members.names`
 
     def admit(self, text: Tensor, features: Tensor) -> None:
@@ -82,28 +78,14 @@ class PoolProposer(Proposer):
         self.shape = record.shape
         for row, limit in zip(self.rows, record.limits, strict=True):
             row.select(self.names, limit)
-        if self.pool.worth is not None:
-            self._plan_by_worth(record)
         record.charge("select", began)
         self.scheduling.choose(self.rows, record)
         for row in self.rows:
-            if row.worth is not None and not row.worth.drafts:
-                row.shape = ROOT_ALONE
-                continue
             tree = row.scheduled if self.pool.scheduled(row.choice) else self.pool.shape_of(row.choice, record.shape)
             row.shape = TreeShape(tree.num_tokens, min(tree.depth, row.limit), tree.top_k)
         record.drafters, record.shapes = [row.choice for row in self.rows], [row.shape for row in self.rows]
         record.bounds = bounds(record.shapes)
         self.planned = list(self.rows)
-
-    def _plan_by_worth(self, record: CycleRecord) -> None:
-        """Decide which rows draft."""
-        worth, count = self.pool.worth, len(self.rows)
-        for row, temperature in zip(self.rows, record.temperatures, strict=True):
-            if count not in row.worths:
-                row.worths[count] = worth.row(temperature, count)
-            row.worth = row.worths[count]
-        worth.plan([row.worth for row in self.rows])
 
     def selection_probs(self) -> dict[str, float]:
         """Probability of each drafter in the last cycle, mean over its rows."""
@@ -126,19 +108,7 @@ class PoolProposer(Proposer):
         tree = self.scheduling.draft(name, rows, self.rows, shape, record)
         if tree is not None:
             return tree
-        if self.pool.worth is not None:
-            drafting = [self.rows[row].worth for row in rows]
-            self.limits = self.pool.worth.limits(drafting, len(self.rows), shape.num_tokens)
-        tree = self.members.draft(name, rows, record.root[rows], shape, limits=self.limits)
-        self.drafted = time.perf_counter()
-        return tree
-
-    def observe(self, record: CycleRecord) -> None:
-        """See `Proposer`."""
-        if self.pool.worth is not None:
-            rows = [row.worth for row in self.planned]
-            self.pool.worth.learn(rows, record, self.limits, self.drafted)
-            self.limits = None
+        return self.members.draft(name, rows, record.root[rows], shape)
 
     def refresh(self, record: CycleRecord) -> None:
         """Let the drafters read the committed tokens, and the selectors learn from them."""
@@ -235,8 +205,3 @@ class PoolProposer(Proposer):
     def _levels(self, name: str, row: PoolRow) -> int:
         """Levels of a new drafter, at most those of the row's selector."""
         return min(self.pool.shape_of(name, self.shape).depth, row.selector.depth)
-
-
-def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
-    """The shape with the largest of every number."""
-    return TreeShape(*(max(getattr(shape, key) for shape in shapes) for key in ("num_tokens", "depth", "top_k")))

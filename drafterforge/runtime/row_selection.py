@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafters.judging import Judgement
-from drafterforge.runtime.worth import RowWorth
 from drafterforge.schedulers.observation import TEXT_WINDOW
 from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 from drafterforge.tree.grow import TreeShape
@@ -32,8 +31,6 @@ class PoolRow:
     limit: int = 0  # levels whose tokens could belong to the answer
     shape: TreeShape | None = None  # of this cycle
     scheduled: TreeShape | None = None  # what the scheduler last chose
-    worth: RowWorth | None = None  # of this cycle, if the pool decides by worth
-    worths: dict[int, RowWorth] = field(default_factory=dict)  # by number of rows decoded together
     hold_cycles: int = 0  # further cycles for which that choice is kept
     unobserved: list[Feedback] = field(default_factory=list)  # cycles that the selector has not observation_vector
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.drafters.registry import DEFAULT, kind_named
 from drafterforge.tree.grow import TreeShape
+
+ROOT_ALONE = TreeShape(num_tokens=1, depth=0, top_k=1)  # the tree of a cycle without a drafter
 
 
 def default_shape(device: torch.device, dtype: torch.dtype, kind: str = DEFAULT) -> TreeShape:
@@ -19,3 +23,8 @@ def choose_shape(config: RuntimeConfig, device: torch.device, dtype: torch.dtype
     default = default_shape(device, dtype, kind)
     numbers = {key: getattr(config, key) for key in ("num_tokens", "depth", "top_k")}
     return TreeShape(**{key: getattr(default, key) if value is None else value for key, value in numbers.items()})
+
+
+def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
+    """The shape with the largest of every number."""
+    return TreeShape(*(max(getattr(shape, key) for shape in shapes) for key in ("num_tokens", "depth", "top_k")))

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.limits import DraftLimits
+from drafterforge.runtime.arms import ArmKnowledge
+from drafterforge.runtime.averages import Mean
 from drafterforge.runtime.verify_costs import VerifyCosts
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256  # cycles without drafting before it is tried again
@@ -29,19 +31,6 @@ ASSUMED_DRAFTING = 0.25  # seconds of drafting, in those of a pass of one node
 PRIOR = 24.0  # cycles that what is known of other requests counts for in a new one
 LEAST_PROBABILITY = 0.02  # of a node that is looked at
 LEAST_IGNORANCE = 0.2  # below it a cycle says little about the neural drafter
-
-
-class Mean:
-    """A mean that forgets: of all values at first, then of about the last `horizon`."""
-
-    def __init__(self, value: float, weight: float, horizon: float) -> None:
-        """value, weight: what is assumed before the first value, and how many values that counts for."""
-        self.value, self.weight, self.horizon = value, weight, horizon
-
-    def add(self, value: float) -> None:
-        """Add a value."""
-        self.weight = min(self.weight + 1.0, self.horizon)
-        self.value += (value - self.value) / self.weight
 
 
 class Traffic:
@@ -89,7 +78,9 @@ class CycleLimits(DraftLimits):
     rate: float  # tokens per second that seconds are charged at
     min_probability: float
     prices: Sequence[float]
+    drafter: str = ""
     clock: list[float] = field(default_factory=list)  # when the neural drafter began, and after each level
+    ended: float = 0.0  # when the drafting ended
     reach: Tensor | None = None  # of the newest level
 
     def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
@@ -121,10 +112,12 @@ class Worth:
 
     def __init__(self, costs: VerifyCosts) -> None:
         self.costs, first = costs, float(costs.of(1, 1))
+        self.arms = ArmKnowledge(first)
         self.traffic: dict[tuple[float, int], Traffic] = {}  # by temperature, in quarters, and number of rows
         self.neural_s = Mean(0.4 * first, 1.0, COST_HORIZON)  # of a row: reading, drafting, and its nodes' verification
         self.level_s = Mean(0.06 * first, 1.0, COST_HORIZON)  # of one more level, all rows
         self.level_share = Mean(0.6, 4.0, TRAFFIC_HORIZON)  # reach of a level over that of the one before
+        self.num_levels = Mean(3.0, 4.0, TRAFFIC_HORIZON)  # that the neural drafter drafts
         self.path: Path | None = None  # where `save_state` writes; None: nowhere
         self.rates: dict[int, tuple[float, float]] = {}  # rows -> tokens and seconds of recent cycles
 
@@ -157,17 +150,25 @@ class Worth:
             row.probes = row.net.value <= 0.0 and row.skipped >= row.pause
             row.drafts = row.net.value > 0.0 or row.probes
 
-    def limits(self, drafting: Sequence[RowWorth], num_rows: int, num_tokens: int) -> CycleLimits:
-        """Limits of the trees of the rows that draft.  num_rows: all rows.  num_tokens: of the largest tree."""
+    @property
+    def levels(self) -> int:
+        """Levels that the neural drafter drafts in most cycles."""
+        return max(round(self.num_levels.value), 1)
+
+    def limits(self, drafting: Sequence[RowWorth], num_rows: int, num_tokens: int, drafter: str = "") -> CycleLimits:
+        """Limits of the trees of rows that one drafter drafts for.
+
+        num_rows: all rows.  num_tokens: of the largest tree.
+        """
         rate = self.rate(num_rows)
         seconds = self.costs.of(num_rows * np.arange(1, num_tokens + 1), num_rows)
         calibration = min(row.calibration for row in drafting)
         prices = rate * (seconds - seconds[0]) / (num_rows * calibration)
         least = float((prices[1:] / np.arange(1, num_tokens)).min()) if num_tokens > 1 else 1.0
-        return CycleLimits(self, drafting, rate, min(max(least, LEAST_PROBABILITY), 0.5), prices.tolist())
+        return CycleLimits(self, drafting, rate, min(max(least, LEAST_PROBABILITY), 0.5), prices.tolist(), drafter)
 
-    def learn(self, rows: Sequence[RowWorth], record: CycleRecord, limits: CycleLimits | None, ended: float) -> None:
-        """Learn from a finished cycle.  ended: when its drafting ended."""
+    def learn(self, rows: Sequence[RowWorth], record: CycleRecord, limits: Sequence[CycleLimits] = ()) -> None:
+        """Learn from a finished cycle.  limits: of its drafted trees."""
         batch, count = record.tree.tokens.shape
         passing = record.seconds["verify"] + record.seconds["host"]
         self.costs.learn(batch * count, batch, passing)
@@ -192,9 +193,9 @@ class Worth:
                         state.expected.add(record.tree.expected[index])
             else:
                 row.skipped += 1
-        neural = [row for row in rows if row.drafts and row.uses_neural]
-        if neural and limits is not None:
-            self._learn_neural_costs(neural, record, limits, ended)
+        for part in limits:
+            if neural := [row for row in part.rows if row.uses_neural]:
+                self._learn_neural_costs(neural, record, part)
 
     def _learn_row(self, row: RowWorth, added: float, net: float) -> None:
         """Learn from the tree of a row.  added: tokens accepted.  net: of them, those that exceed their seconds."""
@@ -212,12 +213,13 @@ class Worth:
             for mean in (row.neural_gain, row.traffic.neural_gain):
                 mean.add(gain)
 
-    def _learn_neural_costs(
-        self, neural: Sequence[RowWorth], record: CycleRecord, limits: CycleLimits, ended: float
-    ) -> None:
+    def _learn_neural_costs(self, neural: Sequence[RowWorth], record: CycleRecord, limits: CycleLimits) -> None:
         """Learn the seconds of the neural drafter and of a level."""
         batch, count = record.tree.tokens.shape
         verifying = float(self.costs.of(batch * count, batch) - self.costs.of(batch, batch)) / batch
-        self.neural_s.add((ended - limits.clock[0]) / len(neural) + verifying)
+        drafting = (limits.ended - limits.clock[0]) / len(neural)
+        self.neural_s.add(drafting + verifying)
+        self.arms.add_drafting(limits.drafter, drafting)
+        self.num_levels.add(max(len(limits.clock) - 1, 1))
         if len(limits.clock) > 2:
             self.level_s.add((limits.clock[-1] - limits.clock[1]) / (len(limits.clock) - 2))

@@ -11,7 +11,8 @@ from pathlib import Path
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.errors import ArtifactError
-from drafterforge.runtime.worth import LONGEST_PAUSE, SHORTEST_PAUSE, Mean, Traffic, Worth
+from drafterforge.runtime.averages import Mean
+from drafterforge.runtime.worth import LONGEST_PAUSE, SHORTEST_PAUSE, Traffic, Worth
 
 MEANS = ("net", "neural_gain", "accepted", "expected")  # of `Traffic`
 
@@ -47,19 +48,51 @@ class RateState:
 
 
 @dataclass(frozen=True)
+class GainState:
+    """A `GainHistory` and its key."""
+
+    drafter: str
+    reference: str
+    advised: bool
+    gain: MeanState
+    square: MeanState
+
+
+@dataclass(frozen=True)
 class WorthState:
-    """A `Worth`; its seconds in passes of one node."""
+    """A `Worth` with its `ArmKnowledge`; seconds in passes of one node."""
 
     neural: MeanState
     level: MeanState
+    read: MeanState
     level_share: MeanState
+    num_levels: MeanState
+    noise: MeanState
+    answer_tokens: MeanState
+    draft: dict[str, MeanState]  # by drafter
+    gains: list[GainState]
     traffic: list[TrafficState]
     rates: list[RateState]
 
 
+def means_of(worth: Worth) -> dict[str, tuple[Mean, float]]:
+    """The single means of a state by name, and the unit of each."""
+    single, arms = float(worth.costs.of(1, 1)), worth.arms
+    seconds = {"neural": worth.neural_s, "level": worth.level_s, "read": arms.read_s}
+    counts = {
+        "level_share": worth.level_share,
+        "num_levels": worth.num_levels,
+        "noise": arms.noise,
+        "answer_tokens": arms.answer_tokens,
+    }
+    return {name: (mean, single) for name, mean in seconds.items()} | {
+        name: (mean, 1.0) for name, mean in counts.items()
+    }
+
+
 def save_state(worth: Worth, path: Path) -> None:
     """Write what `worth` has learned to a file that is either complete or absent."""
-    single = float(worth.costs.of(1, 1))
+    single, arms = float(worth.costs.of(1, 1)), worth.arms
     requests = [
         TrafficState(temperature, rows, *(_state(getattr(traffic, name)) for name in MEANS), pause=traffic.pause)
         for (temperature, rows), traffic in sorted(worth.traffic.items())
@@ -69,7 +102,13 @@ def save_state(worth: Worth, path: Path) -> None:
         for rows, (tokens, seconds) in sorted(worth.rates.items())
     ]
     state = WorthState(
-        _state(worth.neural_s, single), _state(worth.level_s, single), _state(worth.level_share), requests, rates
+        **{name: _state(mean, unit) for name, (mean, unit) in means_of(worth).items()},
+        draft={name: _state(mean, single) for name, mean in sorted(arms.draft_s.items())},
+        gains=[
+            GainState(*key, _state(history.gain), _state(history.square)) for key, history in sorted(arms.gains.items())
+        ],
+        traffic=requests,
+        rates=rates,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     save_json_atomic(path, asdict(state))
@@ -79,13 +118,16 @@ def load_state(worth: Worth, path: Path) -> None:
     """Begin `worth` with a saved state; ArtifactError, and no change, if there is none or it is damaged."""
     state = parse_as(WorthState, read_json(path), str(path))
     _check(state, path)
-    single = float(worth.costs.of(1, 1))
-    for mean, saved, unit in (
-        (worth.neural_s, state.neural, single),
-        (worth.level_s, state.level, single),
-        (worth.level_share, state.level_share, 1.0),
-    ):
-        _restore(mean, saved, unit)
+    single, arms = float(worth.costs.of(1, 1)), worth.arms
+    for name, (mean, unit) in means_of(worth).items():
+        _restore(mean, getattr(state, name), unit)
+    for name, saved in state.draft.items():
+        arms.add_drafting(name, 0.0)
+        _restore(arms.draft_s[name], saved, single)
+    for saved in state.gains:
+        history = arms.history(saved.drafter, saved.reference, saved.advised)
+        _restore(history.gain, saved.gain)
+        _restore(history.square, saved.square)
     for saved in state.traffic:
         traffic = Traffic(0.0)
         for name in MEANS:
@@ -98,7 +140,8 @@ def load_state(worth: Worth, path: Path) -> None:
 
 def _check(state: WorthState, path: Path) -> None:
     means = [getattr(saved, name) for saved in state.traffic for name in MEANS]
-    positive = [state.neural, state.level, state.level_share]
+    means += [mean for saved in state.gains for mean in (saved.gain, saved.square)]
+    positive = [value for value in vars(state).values() if isinstance(value, MeanState)] + list(state.draft.values())
     valid = (
         all(mean.weight > 0 for mean in (*means, *positive))
         and all(mean.value > 0 for mean in positive)

@@ -8,14 +8,18 @@ import shutil
 import pytest
 import torch
 
+from drafterforge.artifacts.folder import write_artifact
+from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.assembly.build import auto_engine
-from drafterforge.assembly.defaults import default_drafter
+from drafterforge.assembly.build import advisor, auto_engine
+from drafterforge.assembly.defaults import default_drafters
 from drafterforge.assembly.pools import build_pool
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.errors import ConfigError
+from drafterforge.router.net import RouterNet
+from drafterforge.router.router import Router
 
 GPU = torch.device("cuda")
 
@@ -25,31 +29,55 @@ def folder(runs, device: torch.device | None = None) -> RunsFolder:
     return RunsFolder(runs.folder, target)
 
 
-def test_on_a_cpu_the_generalist_drafts_with_the_datastore_in_its_trees_and_elsewhere_alone(runs):
-    assert default_drafter(folder(runs)) == "general+store"
-    assert default_drafter(folder(runs, GPU)) == "general"
+def test_on_a_cpu_all_draft_with_the_datastore_in_their_trees_and_elsewhere_the_generalist_alone(runs):
+    assert default_drafters(folder(runs)) == ["general+store", "sql+store"]
+    assert default_drafters(folder(runs, GPU)) == ["general"]
 
 
 def test_a_generalist_comes_before_drafters_of_one_domain_whatever_their_names(empty):
     empty.full("chat", "chat")
-    assert default_drafter(folder(empty)) == "chat+retrieval"
+    assert default_drafters(folder(empty)) == ["chat+retrieval"]
     empty.full("mixture")
-    assert default_drafter(folder(empty)) == "mixture+retrieval"
+    assert default_drafters(folder(empty)) == ["mixture+retrieval"]
     empty.store("chat-store", "chat")  # of another domain than the generalist's
-    assert default_drafter(folder(empty)) == "mixture+retrieval"
+    assert default_drafters(folder(empty)) == ["mixture+retrieval"]
 
 
 def test_a_datastore_decodes_alone_on_a_cpu_and_nothing_where_there_is_nothing(empty):
-    assert default_drafter(folder(empty)) == ""
+    assert default_drafters(folder(empty)) == []
     empty.store("store")
-    assert default_drafter(folder(empty)) == "store"
-    assert default_drafter(folder(empty, GPU)) == ""
+    assert default_drafters(folder(empty)) == ["store"]
+    assert default_drafters(folder(empty, GPU)) == []
 
 
 def test_the_default_engine_has_the_default_drafter(runs):
-    engine, name = auto_engine(folder(runs), RuntimeConfig(), max_batch=3)
-    assert name == "general+store" and engine.drafter.names == [name] and engine.max_batch == 3
+    engine, names = auto_engine(folder(runs), RuntimeConfig(), max_batch=3)
+    assert names == ["general+store", "sql+store"] == engine.drafter.names and engine.max_batch == 3
     assert engine.drafter.worth is not None
+
+
+def test_the_default_leaves_out_experts_that_are_not_known_to_help_or_do_not_open(runs, capsys):
+    runs.expert("math", Manifest.read(runs.folder / "tiny/drafters/general"), best_step=0)
+    assert default_drafters(folder(runs)) == ["general+store", "sql+store"]
+    assert capsys.readouterr().err == ""
+    shutil.rmtree(runs.folder / "tiny" / "drafters" / "general")
+    runs.full("general")  # other weights
+    assert default_drafters(folder(runs)) == ["general+store"]
+    assert "drafter=auto leaves out sql: " in capsys.readouterr().err
+
+
+def test_the_default_is_advised_by_the_target_s_router_if_it_knows_the_drafters(runs):
+    names = ["general+store", "sql+store"]
+    assert advisor(folder(runs), names) is None  # there is none
+    net = RouterNet(runs.target.config.hidden_size, 2)
+    router = Router(net, ["sql", "math"], target="tiny", target_fingerprint=runs.target.features_fingerprint)
+    path = artifact_dir(runs.folder, "tiny", "policies", "router")
+    settings = {"target": "tiny", "target_fingerprint": runs.target.fingerprint, "config": {}}
+    with write_artifact(path, kind="policies", name="router", **settings) as inside:
+        router.save(inside)
+    assert advisor(folder(runs), names).labels == ["sql", "math"]
+    assert auto_engine(folder(runs), RuntimeConfig())[0].drafter.router.labels == ["sql", "math"]
+    assert advisor(folder(runs), ["chat+store", "law+store"]) is None  # it knows neither
 
 
 def test_engines_begin_with_what_was_saved_for_their_drafter(runs, tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def test_every_drafter_gives_the_targets_own_answer(runs, drafter):
 
 def test_a_folder_is_a_target_and_auto_is_what_it_says(runs, folder):
     engine = drafterforge.load(folder, runs_dir=runs.folder, dtype="float32", device="cpu")
-    assert (engine.target.fingerprint, engine.drafter) == (runs.target.fingerprint, "general+store")
+    assert (engine.target.fingerprint, engine.drafter) == (runs.target.fingerprint, "auto")
     assert drafterforge.load(runs.target, runs_dir=runs.folder / "none").runtime.drafter is None
 
 
@@ -142,7 +142,7 @@ def test_what_is_missing_or_contradictory_is_told_before_the_target_is_loaded(tm
 
 def test_representations_are_one_line(engine):
     assert repr(engine.target) == "Target(tiny, float32 on cpu)"
-    assert repr(engine) == "TextEngine(Target(tiny, float32 on cpu), drafter=general+store, numerics=fast)"
+    assert repr(engine) == "TextEngine(Target(tiny, float32 on cpu), drafter=auto, numerics=fast)"
     assert "\n" not in repr(engine.runtime) and len(repr(engine.runtime)) < 120
 
 
@@ -185,7 +185,7 @@ def test_a_name_of_two_bundles_is_refused_with_their_folders(bundled):
 @pytest.mark.slow
 def test_the_embedded_target_answers_with_what_is_shipped(tmp_path):
     engine = drafterforge.load("smollm2-135m", runs_dir=tmp_path)
-    drafter = "general+store" if engine.target.device.type == "cpu" else "general"
+    drafter = "auto" if engine.target.device.type == "cpu" else "general"
     assert engine.drafter == drafter
     fast = engine.answer(QUESTION, max_new_tokens=48)
     slow = drafterforge.load(engine.target, drafter=None, runs_dir=tmp_path).answer(QUESTION, max_new_tokens=48)

@@ -77,7 +77,7 @@ def play(worth: Worth, cycles: int, accepted: int, seconds: float) -> list[bool]
         worth.plan([row])
         drafted.append(row.drafts)
         record = finished_cycle(5, accepted, seconds) if row.drafts else finished_cycle(1, 0, 0.010)
-        worth.learn([row], record, None, 0.0)
+        worth.learn([row], record)
     return drafted
 
 
@@ -108,7 +108,7 @@ def test_each_request_learns_how_far_its_probabilities_hold():
     for _ in range(30):
         for accepted, row in rows.items():
             worth.plan([row])
-            worth.learn([row], finished_cycle(5, accepted, 0.012), None, 0.0)
+            worth.learn([row], finished_cycle(5, accepted, 0.012))
     good, bad = (worth.limits([row], 1, 16).prices for row in rows.values())
     assert good[8] < 0.6 * bad[8]
 

@@ -24,6 +24,9 @@ def new_worth(slower: float = 1.0) -> Worth:
 def learned() -> Worth:
     worth = new_worth()
     play(worth, 600, 0, 0.013)
+    worth.arms.history("sql", "general", True).add(0.2, 0.01)
+    worth.arms.add_drafting("sql", 0.002)
+    worth.arms.read_s.value = 0.0005
     return worth
 
 
@@ -40,6 +43,8 @@ def test_a_state_that_was_saved_decides_as_before(learned, tmp_path):
     assert not drafts_at_first(restarted)
     assert restarted.traffic[0.0, 1].pause == learned.traffic[0.0, 1].pause
     assert restarted.traffic[0.0, 1].net.value == learned.traffic[0.0, 1].net.value
+    prior, expected = (worth.arms.history("sql", "general", True).prior() for worth in (restarted, learned))
+    assert prior == expected and prior.mean > 0.0
 
 
 def test_seconds_are_those_of_the_machine_that_reads_them(learned, tmp_path):
@@ -49,6 +54,11 @@ def test_seconds_are_those_of_the_machine_that_reads_them(learned, tmp_path):
     load_state(slow, tmp_path / "state")
     expected = 3.0 * float(slow.costs.of(1, 1)) / 0.030 * 0.005 / learned.costs.correction[1]
     assert slow.neural_s.value == pytest.approx(expected)
+    for mean, of_learned in (
+        (slow.arms.read_s, learned.arms.read_s),
+        (slow.arms.draft_s["sql"], learned.arms.draft_s["sql"]),
+    ):
+        assert mean.value / expected == pytest.approx(of_learned.value / 0.005)
     plain = [1.0 / float(worth.costs.of(1, 1)) for worth in (slow, learned)]
     assert slow.rate(1) / plain[0] == pytest.approx(learned.rate(1) / plain[1])
 
@@ -62,6 +72,8 @@ def test_seconds_are_those_of_the_machine_that_reads_them(learned, tmp_path):
         lambda state: state["traffic"][0].update(rows=0),
         lambda state: state["traffic"][0]["net"].update(weight=0.0),
         lambda state: state["rates"][0].update(passes=0.0),
+        lambda state: state["gains"][0]["square"].update(weight=0.0),
+        lambda state: state["draft"]["sql"].update(value=0.0),
     ],
 )
 def test_damaged_files_are_refused_and_change_nothing(learned, tmp_path, change):

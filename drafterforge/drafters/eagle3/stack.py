@@ -38,15 +38,22 @@ class NewestState:
 class StackReader(PromptReader):
     """Reads a prompt into a separate row, which then joins the other rows."""
 
-    def __init__(self, drafters: StackedDrafters) -> None:
-        self.row = object.__new__(StackedGroup)  # without the table of draft ids, by which no prompt is judged
-        self.row.drafters, self.row.newer = drafters, {}
+    def __init__(self, drafters: StackedDrafters, draft_ids: Tensor | None = None) -> None:
+        """draft_ids: see `draft_id_table`; needed only to judge."""
+        self.row = object.__new__(StackedGroup)
+        self.row.drafters, self.row.draft_ids, self.row.newer = drafters, draft_ids, {}
         self.row.cache = new_draft_cache(drafters.members[0], len(drafters.members))
         self.row.stable = [0]
 
     def read(self, text: Tensor, features: Tensor) -> None:
         self.row.unread = [[(text[-len(features) :], features)]]
         self.row.read()
+
+    def judge(self, text: Tensor, features: Tensor, top_k: int) -> list[bool]:
+        tokens = text[-len(features) :]
+        self.row.unread = [[(tokens, features)]]
+        judgement = self.row.read(Truth(tokens[None], None), [top_k] * len(self.row.drafters.members))
+        return [hit > 0.0 for hit in judgement.accepted[0, 0].tolist()]
 
 
 class StackedGroup(DrafterGroup):
@@ -76,7 +83,7 @@ class StackedGroup(DrafterGroup):
         self.join_row(reader, text, features)
 
     def prompt_reader(self) -> StackReader:
-        return StackReader(self.drafters)
+        return StackReader(self.drafters, self.draft_ids)
 
     def join_row(self, reader: StackReader, text: Tensor, features: Tensor) -> None:
         if any(self.unread):

@@ -1,0 +1,251 @@
+"""State of the drafters of `drafter=auto`: each one knows only the rows in which it is awake.
+
+A row keeps its tokens and the target's features, so that a sleeping drafter can be woken: it reads the text chunk by
+chunk, between cycles.  A drafter that is awake reads when it drafts.
+Axes: A committed tokens, H hidden of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from drafterforge.drafters.base import CandidateIndex, IndexedDrafting
+from drafterforge.drafters.group import DrafterGroup
+from drafterforge.drafters.judging import Truth
+from drafterforge.drafters.limits import DraftLimits
+from drafterforge.drafters.proposer import PromptReader
+from drafterforge.drafters.registry import kind_of
+from drafterforge.runtime.pool import Pool
+from drafterforge.tree.expand import Growth
+from drafterforge.tree.grow import Tree, TreeShape
+from drafterforge.tree.merge import RetrievalEvidence
+
+
+@dataclass(eq=False)
+class RowText:
+    """The text of a row, and the target's features at every token but the last."""
+
+    prompt: int  # features of the prompt
+    tokens: list[Tensor]  # parts of the text, [A]
+    features: list[Tensor]  # parts [A, 3H]
+    length: int = 0  # of all features
+
+    def __post_init__(self) -> None:
+        self.length = sum(map(len, self.features))
+
+    def append(self, tokens: Tensor, features: Tensor) -> None:
+        """Add committed tokens [A]."""
+        self.tokens.append(tokens)
+        self.features.append(features)
+        self.length += len(tokens)
+
+    def upto(self, end: int, start: int = 0) -> tuple[Tensor, Tensor]:
+        """The text [end + 1], and the features from `start` on, as `PromptReader.read` takes them."""
+        if len(self.features) > 1:
+            self.tokens, self.features = [torch.cat(self.tokens)], [torch.cat(self.features)]
+        return self.tokens[0][: end + 1], self.features[0][start:end]
+
+
+@dataclass(eq=False)
+class AwakeRow:
+    """A row that a drafter has read."""
+
+    text: RowText
+    unread: list[Tensor] = field(default_factory=list)
+    hits: list[bool] = field(default_factory=list)  # whether its proposals held each token of the answer
+
+
+@dataclass(eq=False)
+class WakingRow:
+    """A row that a drafter is reading."""
+
+    name: str
+    reader: PromptReader
+    count: int = 0  # tokens read
+    hits: list[bool] = field(default_factory=list)
+
+
+class ArmState:
+    """One drafter: its group of one, and the rows in which it is awake."""
+
+    def __init__(self, group: DrafterGroup) -> None:
+        self.group = group
+        self.rows: list[AwakeRow] = []
+
+    def index(self, text: RowText) -> int | None:
+        """Number of a row in the group; None if the drafter sleeps."""
+        return next((index for index, row in enumerate(self.rows) if row.text is text), None)
+
+    def read(self, top_k: int) -> None:
+        """Read unread tokens.  top_k: number of proposals that count as hits; 0: hits are not needed."""
+        if not any(row.unread for row in self.rows):
+            return
+        if not top_k:
+            self.group.read()
+        else:
+            tokens = [torch.cat(row.unread) for row in self.rows]
+            judgement = self.group.read(Truth(pad_sequence(tokens, batch_first=True), None), [top_k])
+            for row, part, accepted in zip(self.rows, tokens, judgement.accepted[0].tolist(), strict=True):
+                row.hits += [hit > 0.0 for hit in accepted[: len(part)]]
+        for row in self.rows:
+            row.unread = []
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Forget all rows but these."""
+        self.rows = [self.rows[row] for row in rows]
+        self.group.keep(list(rows))
+
+
+class ArmStates:
+    """All drafters of a pool, the retrieval indices of their trees, and the rows' texts."""
+
+    def __init__(self, pool: Pool, shape: TreeShape) -> None:
+        """shape: trees of drafters without a shape of their own."""
+        self.pool, self.shape = pool, shape
+        self.arms: dict[str, ArmState] = {}
+        self.indices: dict[object, CandidateIndex] = {}  # by the key of `IndexedDrafting`
+        self.indexed: dict[str, IndexedDrafting] = {}
+        for name in pool.names:
+            self._open(name)
+        self.texts: list[RowText] = []
+
+    def _open(self, name: str) -> CandidateIndex | None:
+        """Open a drafter without rows; returns its index if it is new."""
+        drafter = self.pool.drafters[name]
+        self.arms[name] = ArmState(self.pool.group([name]))
+        indexed = kind_of(drafter).indexed_drafting(drafter)
+        if indexed is None:
+            return None
+        self.indexed[name] = indexed
+        if indexed.key in self.indices:
+            return None
+        self.indices[indexed.key] = indexed.index()
+        return self.indices[indexed.key]
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is only one drafter, so that no texts are needed."""
+        return len(self.arms) == 1
+
+    def prompt_reader(self, name: str) -> PromptReader:
+        """Reads the prompt for one drafter."""
+        return self.arms[name].group.prompt_reader()
+
+    def join_row(self, name: str, reader: PromptReader, text: Tensor, features: Tensor) -> RowText:
+        """Add a row in which only this drafter, whose reader has read the prompt, is awake."""
+        row = RowText(len(features), *([], []) if self.alone else ([text], [features]))
+        self._add(name, reader, row, text, features)
+        for index in self.indices.values():
+            index.catch_up()  # unread tokens are those of all rows, or of none
+            index.admit(text, features)
+        self.texts.append(row)
+        return row
+
+    def _add(self, name: str, reader: PromptReader, row: RowText, text: Tensor, features: Tensor) -> None:
+        arm = self.arms[name]
+        arm.read(self.top_k(name))
+        arm.group.join_row(reader, text, features)
+        arm.rows.append(AwakeRow(row))
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Forget all rows but these."""
+        self.texts = [self.texts[row] for row in rows]
+        for arm in self.arms.values():
+            kept = [index for index, row in enumerate(arm.rows) if row.text in self.texts]
+            if len(kept) < len(arm.rows):
+                arm.keep(kept)
+        for index in self.indices.values():
+            index.keep(list(rows))
+
+    def commit(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
+        """Queue counts[b] of tokens [B, A], with features [B, A, 3H], for the drafters that are awake."""
+        if not self.alone:
+            for index, (text, count) in enumerate(zip(self.texts, counts, strict=True)):
+                text.append(tokens[index, :count], features[index, :count])
+        for arm in self.arms.values():
+            if not arm.rows:
+                continue
+            rows = [self.texts.index(row.text) for row in arm.rows]
+            part, number = (tokens, features), [counts[row] for row in rows]
+            if rows != list(range(len(counts))):
+                part = tokens[rows], features[rows]
+            arm.group.commit(*part, number, for_judging=False)
+            for row, committed, count in zip(arm.rows, part[0], number, strict=True):
+                row.unread.append(committed[:count])
+        for index in self.indices.values():
+            index.commit(tokens, features, list(counts), for_judging=False)
+
+    def wake(self, name: str) -> WakingRow:
+        """Begin to wake a drafter in a row."""
+        return WakingRow(name, self.prompt_reader(name))
+
+    def advance(self, waking: WakingRow, text: RowText, chunk: int) -> bool:
+        """Let a waking drafter read at most `chunk` tokens; True if it is now awake."""
+        end = min(waking.count + chunk, text.length)
+        if waking.count < text.prompt:
+            end = min(end, text.prompt)
+        part = text.upto(end, waking.count)
+        if waking.count < text.prompt:
+            waking.reader.read(*part)
+        else:
+            waking.hits += waking.reader.judge(*part, self.top_k(waking.name))
+        waking.count = end
+        if end < text.length:
+            return False
+        arm = self.arms[waking.name]
+        self._add(waking.name, waking.reader, text, *text.upto(text.length))
+        arm.rows[-1].hits = waking.hits
+        return True
+
+    def sleep(self, name: str, text: RowText) -> None:
+        """Let a drafter forget a row."""
+        arm = self.arms[name]
+        position = arm.index(text)
+        arm.keep([index for index in range(len(arm.rows)) if index != position])
+
+    def awake(self, name: str, text: RowText) -> AwakeRow:
+        """A row of a drafter that is awake in it; reads what is unread."""
+        arm = self.arms[name]
+        arm.read(self.top_k(name))
+        return arm.rows[arm.index(text)]
+
+    def top_k(self, name: str) -> int:
+        """Number of a drafter's proposals that count as hits; 0 if drafters are not compared."""
+        return 0 if self.alone else self.pool.shape_of(name, self.shape).top_k
+
+    def draft(self, name: str, rows: list[int], root: Tensor, shape: TreeShape, limits: DraftLimits) -> Tree:
+        """Trees of a drafter below the roots [B'] of some rows, in which it is awake."""
+        arm = self.arms[name]
+
+        def draft(
+            subset: Sequence[int], growth: Growth | None = None, retrieval: RetrievalEvidence | None = None
+        ) -> Tree:
+            arm.read(self.top_k(name))
+            group_rows = [arm.index(self.texts[rows[index]]) for index in subset]
+            return arm.group.draft(0, group_rows, root[list(subset)], shape, growth, retrieval)
+
+        if name not in self.indexed:
+            return draft(range(len(rows)))
+        indexed = self.indexed[name]
+        evidence = self.indices[indexed.key].evidence(rows, shape.depth)
+        return indexed.draft(evidence, root, shape, draft, limits)
+
+    def add(self, name: str, texts: Sequence[Tensor], features: Sequence[Tensor]) -> None:
+        """Add a drafter of the pool, asleep in every row.  texts [P + 1], features [P, 3H]: of every row so far."""
+        index = self._open(name)
+        for row, text, part in zip(self.texts, texts, features, strict=True):
+            row.tokens, row.features, row.length = [text], [part], len(part)
+            if index is not None:
+                index.admit(text, part)
+
+    def remove(self, name: str) -> None:
+        """Remove a drafter that is asleep in every row."""
+        del self.arms[name]
+        indexed = self.indexed.pop(name, None)
+        if indexed is not None and all(other.key != indexed.key for other in self.indexed.values()):
+            del self.indices[indexed.key]

@@ -1,0 +1,211 @@
+"""Drafts for `drafter=auto`: every decision is the one with the most expected tokens per second.
+
+`worth` decides whether and how much a row drafts, `arms` which drafter it uses.  Only that drafter reads the text.
+Axes: B rows, A committed tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from drafterforge.drafters.base import Drafter
+from drafterforge.drafters.cycle import CycleRecord
+from drafterforge.drafters.proposer import PromptReader, Proposer
+from drafterforge.errors import ConfigError
+from drafterforge.kernels.dispatch import kernels_of
+from drafterforge.runtime.arm_states import ArmStates, RowText, WakingRow
+from drafterforge.runtime.arms import RowArms, Stakes, common_lengths
+from drafterforge.runtime.averages import Mean
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.shapes import ROOT_ALONE, bounds
+from drafterforge.runtime.worth import CycleLimits, RowWorth
+from drafterforge.tree.grow import Tree, TreeShape, root_only
+from drafterforge.tree.merge import join_trees
+
+SHARE_HORIZON = 64.0  # drafting cycles over which the share of those with the neural drafter averages
+
+
+@dataclass(eq=False)
+class AutoRow:
+    """A request."""
+
+    text: RowText
+    arms: RowArms
+    worths: dict[int, RowWorth] = field(default_factory=dict)  # by number of rows decoded together
+    worth: RowWorth | None = None  # of this cycle
+    neural_share: Mean = field(default_factory=lambda: Mean(1.0, 4.0, SHARE_HORIZON))
+    shape: TreeShape = ROOT_ALONE
+    limit: int = 0  # levels whose tokens could belong to the answer
+    tokens: int = 0  # of the answer
+    waking: WakingRow | None = None
+
+
+class AutoProposer(Proposer):
+    """The rows of a batch, and the drafters that are awake in them."""
+
+    def __init__(self, pool: Pool, shape: TreeShape, tokenizer: object = None) -> None:
+        """pool: has a `worth`.  shape: trees of drafters without a shape of their own.  tokenizer: see `Router`."""
+        self.pool, self.shape, self.tokenizer = pool, shape, tokenizer
+        self.worth = pool.worth
+        self.states = ArmStates(pool, shape)
+        self.rows: list[AutoRow] = []
+        self.planned: list[AutoRow] = []  # rows of the last cycle, also those that have ended since
+        self.limits: list[CycleLimits] = []  # of this cycle
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        """See `Proposer`."""
+        reader = self.prompt_reader()
+        reader.read(text, features)
+        self.join_row(reader, text, features)
+
+    def prompt_reader(self) -> PromptReader:
+        """See `Proposer`; the first drafter reads prompts."""
+        return self.states.prompt_reader(self.pool.names[0])
+
+    def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
+        """See `Proposer`."""
+        names = self.pool.names
+        row_text = self.states.join_row(names[0], reader, text, features)
+        advised = ""
+        if self.pool.router is not None and len(names) > 1:
+            advice = self.pool.router.advice(text[:-1].tolist(), features, names, self.tokenizer)
+            advised = names[int(advice.argmax())]
+        self.rows.append(AutoRow(row_text, RowArms(self.worth.arms, names, advised)))
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        for index, row in enumerate(self.rows):
+            if index not in rows:
+                self.worth.arms.answer_tokens.add(row.tokens)
+        self.rows = [self.rows[index] for index in rows]
+        self.states.keep(rows)
+
+    def plan(self, record: CycleRecord) -> None:
+        """Decide which rows draft, and which drafters wake."""
+        began = time.perf_counter()
+        self.shape, self.limits, self.planned = record.shape, [], list(self.rows)
+        count = len(self.rows)
+        for row, limit, temperature in zip(self.rows, record.limits, record.temperatures, strict=True):
+            if count not in row.worths:
+                row.worths[count] = self.worth.row(temperature, count)
+            row.worth, row.limit = row.worths[count], limit
+        self.worth.plan([row.worth for row in self.rows])
+        for row in self.rows:
+            row.shape = ROOT_ALONE
+            if row.worth.drafts:
+                tree = self.pool.shape_of(row.arms.incumbent, record.shape)
+                row.shape = TreeShape(tree.num_tokens, min(tree.depth, row.limit), tree.top_k)
+                self._consider_waking(row)
+        record.drafters, record.shapes = [row.arms.incumbent for row in self.rows], [row.shape for row in self.rows]
+        record.bounds = bounds(record.shapes)
+        record.charge("select", began)
+
+    def _consider_waking(self, row: AutoRow) -> None:
+        """Begin to wake a drafter in a row if that pays."""
+        if row.waking is None and row.arms.is_due(row.tokens):
+            sleeping = [name for name in row.arms.names if name != row.arms.incumbent]
+            unread = row.text.length * len(self.rows)  # all rows wait while a drafter reads
+            if name := row.arms.challenger(row.tokens, dict.fromkeys(sleeping, unread), self._stakes(row)):
+                row.waking = self.states.wake(name)
+
+    def _stakes(self, row: AutoRow) -> Stakes:
+        count = len(self.rows)
+        token_s = count / self.worth.rate(count)
+        remaining = min(max(self.worth.arms.answer_tokens.value - row.tokens, row.tokens), row.limit + 1)
+        return Stakes(remaining * token_s, (1.0 + row.worth.accepted.value) * token_s, row.neural_share.value)
+
+    def selection_probs(self) -> dict[str, float]:
+        """See `Proposer`."""
+        chosen = [row.arms.incumbent for row in self.planned]
+        return {name: chosen.count(name) / max(len(chosen), 1) for name in self.pool.names}
+
+    def draft(self, record: CycleRecord) -> Tree:
+        """Trees below the roots, each by its row's drafter."""
+        alike: dict[tuple[str, TreeShape], list[int]] = {}
+        for index, row in enumerate(self.rows):
+            alike.setdefault((row.arms.incumbent, row.shape), []).append(index)
+        parts = [(rows, self._draft(name, rows, shape, record)) for (name, shape), rows in alike.items()]
+        return join_trees(parts, len(self.rows))
+
+    def _draft(self, name: str, rows: list[int], shape: TreeShape, record: CycleRecord) -> Tree:
+        """Trees of one drafter and shape for some rows."""
+        if shape.depth == 0 or shape.num_tokens == 1:
+            return root_only(record.root[rows])
+        drafting = [self.rows[row].worth for row in rows]
+        limits = self.worth.limits(drafting, len(self.rows), shape.num_tokens, name)
+        tree = self.states.draft(name, rows, record.root[rows], shape, limits)
+        limits.ended = time.perf_counter()
+        self.limits.append(limits)
+        return tree
+
+    def refresh(self, record: CycleRecord) -> None:
+        """Keep the committed tokens for the drafters to read, and let waking drafters read a chunk."""
+        self.states.commit(*record.committed(), record.counts)
+        for row, count in zip(self.rows, record.counts, strict=True):
+            row.tokens += count
+            if row.waking is not None:
+                self._advance(row)
+
+    def _advance(self, row: AutoRow) -> None:
+        """Let a waking drafter read a chunk; once it is awake, the better one stays awake."""
+        began, before, name = time.perf_counter(), row.waking.count, row.waking.name
+        chunk = kernels_of(row.text.features[0]).prompt_chunk
+        awake = self.states.advance(row.waking, row.text, chunk)
+        seconds = time.perf_counter() - began
+        self.worth.arms.read_s.add(seconds / (row.waking.count - before))
+        if not awake:
+            return
+        row.waking, incumbent, stakes = None, row.arms.incumbent, self._stakes(row)
+        hits = [self.states.awake(drafter, row.text).hits for drafter in (name, incumbent)]
+        if (lengths := common_lengths(*hits, self.worth.levels)) is not None:
+            row.arms.compare(name, *lengths)
+        if row.arms.lead(name, stakes) > 0.0:
+            row.arms.incumbent, name = name, incumbent
+        self.states.sleep(name, row.text)
+
+    def observe(self, record: CycleRecord) -> None:
+        """Learn from a finished cycle and the seconds of its steps."""
+        self.worth.learn([row.worth for row in self.planned], record, self.limits)
+        for row in self.planned:
+            if row.worth.drafts:
+                row.neural_share.add(float(row.worth.uses_neural))
+
+    def join(
+        self,
+        name: str,
+        drafter: Drafter,
+        texts: Sequence[Tensor],
+        features: Sequence[Tensor],
+        cost: float | None = None,
+    ) -> None:
+        """Add a drafter, which sleeps in all rows.  features: as for `admit`."""
+        self.states.add(name, texts, features)
+        for row in self.rows:
+            row.arms.add(name)
+
+    def try_join(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
+        """A drafter can always join."""
+
+    def try_leave(self, name: str) -> None:
+        """Refuse to remove the first drafter, which reads the prompts."""
+        if name == self.pool.names[0]:
+            raise ConfigError(f"drafter {name!r} reads the prompts of drafter=auto; it cannot be removed")
+
+    def leave(self, name: str) -> None:
+        """Remove a drafter; its rows go on with the first one."""
+        first = self.pool.names[0]
+        for row in self.rows:
+            if row.waking is not None and row.waking.name == name:
+                row.waking = None
+            if row.arms.incumbent == name:
+                waking = row.waking if row.waking is not None and row.waking.name == first else self.states.wake(first)
+                while not self.states.advance(waking, row.text, row.text.length):
+                    pass
+                self.states.sleep(name, row.text)
+                row.arms.incumbent, row.waking = first, None
+            row.arms.remove(name)
+        self.states.remove(name)

@@ -1,0 +1,166 @@
+"""`drafter=auto` with several drafters: the text is the target's, and the drafter that is better drafts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.hybrid.model import HybridDrafter
+from drafterforge.drafters.retrieval.model import Retrieval
+from drafterforge.errors import ConfigError
+from drafterforge.runtime.arm_states import ArmStates
+from drafterforge.runtime.auto_proposer import AutoProposer
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.sampling import GREEDY, Sampling
+from drafterforge.runtime.verify_costs import VerifyCosts
+from drafterforge.runtime.worth import Worth
+from drafterforge.tree.grow import TreeShape
+from tests.models import tiny_drafter, tiny_target
+
+PROMPTS = [[3, 14, 15, 9, 26, 5] * 3, [7], [4] * 17, [9, 8, 7, 9, 8]]
+SHAPE = TreeShape(12, 4, 2)
+SAMPLED = Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return tiny_target()
+
+
+def new_worth() -> Worth:
+    """A state before any cycle, on a device where nodes cost nothing."""
+    return Worth(VerifyCosts((1, 4, 16), (0.010, 0.010, 0.010)))
+
+
+@pytest.fixture
+def pool(target) -> Pool:
+    """Three random drafters; the drafter `other` has a vocabulary of its own, so that it stacks with nobody."""
+    torch.manual_seed(3)
+    retrieval, embedding = Retrieval(), target.backbone.embedding
+    drafters = {
+        name: HybridDrafter(FusedDrafter(tiny_drafter(target, size), embedding), retrieval)
+        for name, size in (("first", 40), ("second", 40), ("other", 30))
+    }
+    return Pool(drafters, "static", shapes=dict.fromkeys(drafters, SHAPE), worth=new_worth())
+
+
+def switch_at_random(monkeypatch, seed: int) -> list[str]:
+    """Let rows wake random drafters and change to them; returns the drafters that were used."""
+    rng, used = np.random.default_rng(seed), []
+    advance = AutoProposer._advance
+
+    def consider(self: AutoProposer, row) -> None:
+        used.append(row.arms.incumbent)
+        names = [name for name in row.arms.names if name != row.arms.incumbent]
+        if row.waking is None and rng.random() < 0.4:
+            row.waking = self.states.wake(names[rng.integers(len(names))])
+
+    def change(self: AutoProposer, row) -> None:
+        name = row.waking.name
+        for other in row.arms.names:
+            row.arms.beliefs[other].mean = float(other == name and rng.random() < 0.7)
+        advance(self, row)
+
+    monkeypatch.setattr(AutoProposer, "_consider_waking", consider)
+    monkeypatch.setattr(AutoProposer, "_advance", change)
+    return used
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("max_batch", [1, 3])
+def test_changing_drafters_never_changes_the_text(target, pool, max_batch, sampling, monkeypatch):
+    used = switch_at_random(monkeypatch, seed=max_batch)
+    expected = [Engine(target).generate([prompt], 40, sampling)[0].tokens for prompt in PROMPTS]
+    engine = Engine(target, pool, SHAPE, max_batch)
+    for _ in range(2):
+        answers = engine.generate(PROMPTS, 40, sampling)
+        assert [answer.tokens for answer in answers] == expected
+    assert set(used) == {"first", "second", "other"}
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_a_drafter_that_wakes_knows_what_it_would_know_had_it_read_along(target, pool, chunk):
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(3, 60, (25,), generator=generator)
+    features = target.forward(text[None, :-1], torch.arange(24)[None], None)[1][0]
+    states = ArmStates(pool, SHAPE)
+    readers = {name: states.prompt_reader(name) for name in pool.names}
+    for reader in readers.values():
+        reader.read(text[:11], features[:10])
+    row = states.join_row("first", readers["first"], text[:11], features[:10])
+    along = pool.group(["second"])
+    along.join_row(readers["second"], text[:11], features[:10])
+    for start in range(10, 24, 7):
+        part = text[None, start + 1 : start + 8], features[None, start : start + 7], [len(text[start + 1 : start + 8])]
+        states.commit(*part)
+        along.commit(*part, for_judging=False)
+    waking = states.wake("second")
+    while not states.advance(waking, row, chunk):
+        pass
+    along.read()
+    woken = states.arms["second"].group
+    assert woken.stable == along.stable == [24]
+    torch.testing.assert_close(woken.logits, along.logits)
+    assert len(states.awake("first", row).hits) == len(states.awake("second", row).hits) == 14
+
+
+def test_hits_are_the_tokens_that_the_proposals_hold(target, pool):
+    text = torch.tensor(Engine(target).generate([PROMPTS[0]], 30)[0].tokens)
+    text = torch.cat((torch.tensor(PROMPTS[0]), text))
+    count = len(text) - 1
+    features = target.forward(text[None, :-1], torch.arange(count)[None], None)[1][0]
+    states, prompt = ArmStates(pool, SHAPE), len(PROMPTS[0])
+    reader = states.prompt_reader("first")
+    reader.read(text[: prompt + 1], features[:prompt])
+    row = states.join_row("first", reader, text[: prompt + 1], features[:prompt])
+    states.commit(text[None, prompt + 1 :], features[None, prompt:], [count - prompt])
+    hits = states.awake("first", row).hits
+    drafter = pool.drafters["first"].neural
+    for position, hit in zip(range(prompt + 1, len(text)), hits, strict=True):
+        group = pool.group(["first"])
+        group.admit(text[:position], features[: position - 1])
+        best = drafter.token_ids[group.logits[0, 0].topk(SHAPE.top_k).indices]
+        assert hit == (int(text[position]) in best.tolist())
+
+
+def test_only_the_drafter_that_drafts_reads(target, pool):
+    engine = Engine(target, pool, SHAPE, max_batch=2)
+    with torch.inference_mode():
+        batch = engine.open_batch()
+        for prompt in PROMPTS[:2]:
+            batch.admit(*engine.read(prompt, 30))
+        batch.cycle(SHAPE)
+    awake = {name: len(arm.rows) for name, arm in batch.proposer.states.arms.items()}
+    assert awake == {"first": 2, "second": 0, "other": 0}
+
+
+def test_drafters_join_and_leave_while_requests_run(target, pool, monkeypatch):
+    switch_at_random(monkeypatch, seed=0)
+    late = pool.drafters.pop("other")
+    del pool.shapes["other"]
+    expected = [Engine(target).generate([prompt], 40)[0].tokens for prompt in PROMPTS[:3]]
+    engine = Engine(target, pool, SHAPE, max_batch=3)
+    with torch.inference_mode():
+        batch = engine.open_batch()
+        rows = [batch.admit(*engine.read(prompt, 40)) for prompt in PROMPTS[:3]]
+        for step in range(200):
+            if step == 3:
+                engine.add_drafter("other", late)
+            if step == 6:
+                engine.remove_drafter("second")
+            if batch.rows:
+                batch.cycle(SHAPE)
+    assert [row.answer.tokens for row in rows] == expected
+
+
+def test_the_drafter_that_reads_prompts_stays(target, pool):
+    engine = Engine(target, pool, SHAPE)
+    with torch.inference_mode():
+        batch = engine.open_batch()
+        batch.admit(*engine.read(PROMPTS[0], 30))
+    with pytest.raises(ConfigError, match=r"first.*reads the prompts"):
+        engine.remove_drafter("first")
+    assert pool.names == ["first", "second", "other"]
