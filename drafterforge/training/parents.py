@@ -10,7 +10,7 @@ from drafterforge.assembly.runs import drafter_manifest
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.drafter import LoraConfig
-from drafterforge.config.hints import command_for, target_flags
+from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import TrainedParent
 from drafterforge.drafters.eagle3.checkpoint import generalist_of
 from drafterforge.errors import ArtifactError, ConfigError
@@ -25,7 +25,7 @@ def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent |
     init = cfg.drafter.parent
     if not init:
         return None, None
-    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init) + target_flags(cfg))
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init))
     named = TrainedParent(folder, drafter_manifest(folder, target))
     if not cfg.drafter.is_adapter:
         return named, None
