@@ -141,7 +141,7 @@ def test_what_is_missing_or_contradictory_is_told_before_the_target_is_loaded(tm
 
 
 def test_a_suggested_command_finds_the_runs(runs, tmp_path):
-    with pytest.raises(DrafterforgeError, match=f"type `drafterforge train-drafter domain=sql runs_dir={tmp_path}`"):
+    with pytest.raises(DrafterforgeError, match=f"`drafterforge train-drafter domain=sql .*runs_dir={tmp_path}`"):
         drafterforge.load(runs.target, drafter="sql", runs_dir=tmp_path)
 
 
