@@ -17,7 +17,7 @@ from typing import Any
 from drafterforge import __version__
 from drafterforge.config import bundle, catalogue, commands, serving
 from drafterforge.config.compose import load_config
-from drafterforge.config.hints import plain_value
+from drafterforge.config.hints import complete_commands, flags_for, plain_value
 from drafterforge.config.overrides import typed_choices
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError, Terminated
@@ -127,7 +127,7 @@ BROKEN_PIPE = 141  # the same for SIGPIPE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    writing, command = None, None
+    config, command = None, None
     try:
         if not arguments or arguments[0] in HELP:
             print(_help())
@@ -139,7 +139,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(_command_help(arguments[0], command, arguments[1:]))
             else:
                 config = _config(arguments[0], command, arguments[1:])
-                writing = getattr(config, "runs_dir", None)
                 _check_inputs(config, command)
                 with _sigterm_raises():
                     import_module(command.module).run(config)
@@ -149,10 +148,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_stdout()
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt, SystemExit) as error:
+        writing = None if config is None else config.runs_dir
         line = _one_line(error, writing, command is not None and command.resumes)
         if line is None:
             raise
-        print(f"drafterforge: {line}", file=sys.stderr)
+        print(f"drafterforge: {complete_commands(line, _typed_flags(config))}", file=sys.stderr)
         return _exit_code(error)
 
 
@@ -198,6 +198,11 @@ def _check_inputs(config: Any, command: Command) -> None:
 
 
 # Exceptions.
+
+
+def _typed_flags(config: Any) -> str:
+    """The keys of a suggested command; empty if the command's own keys are wrong."""
+    return "" if config is None else flags_for(getattr(config, "target", None), config.runs_dir)
 
 
 def _exit_code(error: BaseException) -> int:

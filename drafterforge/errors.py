@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class DrafterforgeError(Exception):
-    """A mistake in a command or in data; the message says what was found, what was expected and what to type."""
+    """A mistake in a command or in data; the message says what was found, what was expected and what to type.
+
+    A suggested command is in backticks, without target and runs folder, which the command line adds: `config.hints`.
+    """
 
 
 class CheckFailedError(DrafterforgeError):

@@ -27,7 +27,7 @@ PREFERRED = ("drafters", "bundles")  # if several artifacts share a name
 
 def run(cfg: Config) -> Manifest | BundleRecord:
     if not cfg.path:
-        raise ConfigError("inspect needs a folder: type drafterforge inspect PATH")
+        raise ConfigError("inspect needs a folder: type `drafterforge inspect PATH`")
     path = find_by_name(cfg) or Path(cfg.path).expanduser()
     restore_interrupted(path)
     if (path / BUNDLE).is_file() or path.is_file():
@@ -71,8 +71,8 @@ def find_by_name(cfg: Config) -> Path | None:
     folders += sorted(SHIPPED.glob(f"*/*/{name}")) if not folders else []
     if not folders:
         raise ConfigError(
-            f"{cfg.path!r} is neither an artifact in {cfg.runs_dir} nor a file or folder here; type drafterforge "
-            "inspect PATH"
+            f"{cfg.path!r} is neither an artifact in {cfg.runs_dir} nor a file or folder here; type `drafterforge "
+            "inspect PATH`"
         )
     by_kind = [[path for path in folders if path.parent.name == kind] for kind in PREFERRED]
     preferred = next(filter(None, by_kind), folders)

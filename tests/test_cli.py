@@ -234,7 +234,7 @@ MISTAKES = {
     "flag": ([*TRAIN, "--trainer.lr=1"], "'--trainer.lr'; type trainer.lr=1"),
     "deleted key": ([*TRAIN, "~trainer.lr"], "'~trainer.lr' is not key=value"),
     "no equals sign": (["train-drafter", "sql"], "is not key=value; did you mean domain=sql?"),
-    "inspect nothing": (["inspect"], "type drafterforge inspect PATH"),
+    "inspect nothing": (["inspect"], "type `drafterforge inspect PATH`"),
     "inspect two": (["inspect", "a", "b"], "inspect takes one folder, got 2"),
 }
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 
+from drafterforge.cli import COMMANDS, main
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import load_config
-from drafterforge.config.hints import target_flags
+from drafterforge.config.hints import complete_commands, target_flags
+from drafterforge.errors import ArtifactError
+from drafterforge.pipelines import plan
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -34,3 +42,38 @@ def test_what_was_typed_of_the_target_and_the_runs_is_typed_again(typed):
 
 def test_nothing_is_suggested_for_the_defaults():
     assert target_flags(load_config("train_drafter", TrainDrafterConfig, ["domain=sql"])) == ""
+
+
+@pytest.mark.parametrize(
+    ("message", "completed"),
+    [
+        ("type `drafterforge calibrate drafter=NAME`", "type `drafterforge calibrate drafter=NAME runs_dir=r`"),
+        (
+            "`drafterforge train-policy` or `drafterforge export`",
+            "`drafterforge train-policy runs_dir=r` or `drafterforge export runs_dir=r`",
+        ),
+        ("type `drafterforge inspect PATH`", "type `drafterforge inspect PATH`"),
+        ("type `pip install drafterforge`, or drafter=NAME", "type `pip install drafterforge`, or drafter=NAME"),
+    ],
+)
+def test_every_command_in_backticks_gets_the_keys(message, completed):
+    assert complete_commands(message, " runs_dir=r") == completed
+
+
+def test_the_command_line_completes_the_hint_of_an_error_raised_without_the_config(monkeypatch, capsys):
+    def refuse(config):
+        raise ArtifactError("no latency profile; type `drafterforge calibrate drafter=NAME`")
+
+    monkeypatch.setattr(plan, "run", refuse)
+    assert main(["plan", "target=hf", "target.model=org/model", "runs_dir=my runs"]) == 2
+    hint = "`drafterforge calibrate drafter=NAME target=hf target.model=org/model runs_dir='my runs'`"
+    assert hint in capsys.readouterr().err
+
+
+def test_errors_suggest_commands_in_backticks_and_leave_the_target_out():
+    command = re.compile(rf"(?<!`)drafterforge ({'|'.join(COMMANDS)})\b")
+    for path in [*ROOT.glob("drafterforge/**/*.py"), *ROOT.glob("pipelines/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Raise) and node.exc:
+                source = ast.unparse(node.exc)
+                assert not command.search(source) and "flags(" not in source, f"{path.name}:{node.lineno}"

@@ -27,11 +27,8 @@ def named_bundle_dir(bundle: str, target: str, runs_dir: Path | str) -> Path:
     return folder
 
 
-def find_bundle(bundle: str, target: str, runs_dir: Path | str, flags: str = "") -> str | Path:
-    """What `bundle=` refers to: the folder of the target's bundle of that name, else the given path or hub id.
-
-    flags: target and runs folder of a suggested command, see `config.hints.target_flags`.
-    """
+def find_bundle(bundle: str, target: str, runs_dir: Path | str) -> str | Path:
+    """What `bundle=` refers to: the folder of the target's bundle of that name, else the given path or hub id."""
     if not is_name(bundle):
         return bundle
     folder = named_bundle_dir(bundle, target, runs_dir)
@@ -42,9 +39,7 @@ def find_bundle(bundle: str, target: str, runs_dir: Path | str, flags: str = "")
     names = sorted(path.parent.name for path in folder.parent.glob(f"*/{BUNDLE}") if path.parent.name[0] != ".")
     close = did_you_mean(bundle, names)
     elsewhere = sorted(Path(runs_dir).glob(f"*/bundles/{glob.escape(bundle)}/{BUNDLE}"))
-    suggestion = (
-        f"type bundle={elsewhere[0].parent}" if elsewhere else f"type drafterforge export bundle={bundle}{flags}"
-    )
+    suggestion = f"type bundle={elsewhere[0].parent}" if elsewhere else f"type `drafterforge export bundle={bundle}`"
     raise ArtifactError(
         f"no bundle named {bundle!r} for target {target!r} in {runs_dir} "
         f"(available: {', '.join(names) or 'none'})"

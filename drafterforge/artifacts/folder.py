@@ -298,7 +298,7 @@ def _target_hint(manifest: Manifest, target: str | None) -> str:
     command = f"drafterforge {COMMANDS.get(manifest.kind, 'inspect PATH')}"
     if target is None or target == manifest.target:
         return f"type `{command} overwrite=true` to make it again for this target"
-    return f"type target={manifest.target}, or `{command} target={target}` to make one for that target"
+    return f"type target={manifest.target}, or `{command}` to make one for this target"
 
 
 def _glob_escape(name: str) -> str:

@@ -11,7 +11,7 @@ from drafterforge.artifacts.bundles import find_bundle
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.config.catalogue import SHORTHANDS
 from drafterforge.config.drafter import NO_PARENT
-from drafterforge.config.hints import command_for, command_for_answers, target_flags
+from drafterforge.config.hints import command_for, command_for_answers
 from drafterforge.config.names import parts_of
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError
@@ -31,15 +31,13 @@ def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
                 short = next((word for word, long in SHORTHANDS.items() if long == key), key)
                 raise ArtifactError(f"{short}={value}: there is no such file or folder")
         elif kind == "bundles":
-            find_bundle(value, cfg.target.folder_name, cfg.runs_dir, target_flags(cfg))
+            find_bundle(value, cfg.target.folder_name, cfg.runs_dir)
         elif kind == "decoders":
             for name in [] if value in NO_FILES or Path(value).expanduser().exists() else parts_of([value]):
                 if name not in NO_FILES:
-                    hint = command_for(name) + target_flags(cfg)
-                    find_artifact(cfg.runs_dir, cfg.target.folder_name, "drafters", name, hint=hint)
+                    find_artifact(cfg.runs_dir, cfg.target.folder_name, "drafters", name, hint=command_for(name))
         elif value not in NO_PARENT:
             hint = command_for_answers(cfg, value, key) if kind == "answers" else command_for(value)
-            hint += target_flags(cfg)
             find_artifact(cfg.runs_dir, cfg.target.folder_name, kind, value, hint=hint)
 
 

@@ -12,7 +12,6 @@ from drafterforge.assembly.defaults import AUTO, POOL
 from drafterforge.assembly.pools import check_selector, check_single_drafter
 from drafterforge.assembly.runs import POLICY_COMMAND, ROUTER_COMMAND, RunsFolder, locate_drafter
 from drafterforge.bundle.record import read_record
-from drafterforge.config.hints import target_flags
 from drafterforge.config.names import parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
@@ -28,9 +27,8 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
     """The configured engine, and the name of its bundle or target."""
     if cfg.bundle:
         return open_named_bundle(cfg, max_batch)
-    flags = target_flags(cfg)
-    check_engine(cfg.drafter, cfg.pool, cfg.runtime, flags)
-    check_names(cfg.drafter, cfg.pool, cfg.runs_dir, target_name(cfg.target), flags)
+    check_engine(cfg.drafter, cfg.pool, cfg.runtime)
+    check_names(cfg.drafter, cfg.pool, cfg.runs_dir, target_name(cfg.target))
     target = load_target(cfg.target)
     runs = RunsFolder(cfg.runs_dir, target)
     if cfg.drafter == AUTO:
@@ -42,13 +40,10 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
     return build_engine(runs, cfg.drafter, cfg.pool, cfg.runtime, max_batch), target.name
 
 
-def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig, flags: str = "") -> None:
-    """ConfigError if settings contradict each other; loads nothing.
-
-    flags: target and runs folder of a suggested command, see `config.hints.target_flags`.
-    """
+def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig) -> None:
+    """ConfigError if settings contradict each other; loads nothing."""
     if drafter == POOL:
-        return check_selector(pool, flags)
+        return check_selector(pool)
     check_single_drafter(pool, drafter)
     if pool.scheduler and drafter in (AUTO, ""):
         raise ConfigError(f"pool.scheduler={pool.scheduler} needs a drafter; type drafter=NAME or drafter=pool")
@@ -60,15 +55,15 @@ def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig, flags: 
         )
 
 
-def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: str, flags: str = "") -> None:
+def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: str) -> None:
     """ArtifactError if a drafter, policy or router does not exist; loads nothing."""
     drafters = {POOL: pool.drafters, AUTO: [], "": []}.get(drafter, [drafter])
     for name in drafters:
         for part in [name] if Path(name).expanduser().exists() else parts_of([name]):
-            locate_drafter(runs_dir, target, part, flags)
+            locate_drafter(runs_dir, target, part)
     for name, hint in ((pool.scheduler, POLICY_COMMAND), (pool.router, ROUTER_COMMAND)):
         if name:
-            find_artifact(runs_dir, target, "policies", name, hint=hint + flags)
+            find_artifact(runs_dir, target, "policies", name, hint=hint)
 
 
 def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tuple[Engine, str]:
@@ -87,7 +82,7 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
             "leave one of them out"
         )
     check_options(pool.selector, ())
-    folder = locate(find_bundle(cfg.bundle, target_name(cfg.target), cfg.runs_dir, target_flags(cfg)))
+    folder = locate(find_bundle(cfg.bundle, target_name(cfg.target), cfg.runs_dir))
     engine = open_bundle(
         folder,
         target=cfg.target if cfg.target.source == "hf" else None,

@@ -14,10 +14,11 @@ from drafterforge.assembly.runs import RunsFolder
 from drafterforge.assembly.text import TextEngine
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.config import catalogue
+from drafterforge.config.hints import complete_commands, flags_for
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, DrafterforgeError
 from drafterforge.openmp import warn_if_too_late
 from drafterforge.targets.load import Target, load_target, target_name
 
@@ -56,10 +57,14 @@ def load(
     if not isinstance(target, Target):
         target = load_target(target if isinstance(target, TargetConfig) else named_target(str(target), device, dtype))
     runs = RunsFolder(runs_dir, target, quiet=True)
-    if drafter == AUTO:
-        engine, names = auto_engine(runs, runtime, max_batch)
-        return TextEngine(engine, names[0] if len(names) == 1 else AUTO if names else "")
-    return TextEngine(build_engine(runs, drafter, pool, runtime, max_batch), drafter)
+    try:
+        if drafter == AUTO:
+            engine, names = auto_engine(runs, runtime, max_batch)
+            return TextEngine(engine, names[0] if len(names) == 1 else AUTO if names else "")
+        return TextEngine(build_engine(runs, drafter, pool, runtime, max_batch), drafter)
+    except DrafterforgeError as error:
+        error.args = (complete_commands(str(error), flags_for(target.settings, runs_dir)),)
+        raise
 
 
 def open(

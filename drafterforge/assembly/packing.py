@@ -21,7 +21,6 @@ from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import BUNDLE, COSTS, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
 from drafterforge.config.bundle import ExportConfig
-from drafterforge.config.hints import target_flags
 from drafterforge.config.names import parse_hybrid
 from drafterforge.config.progress import say
 from drafterforge.drafters.base import DrafterSource
@@ -40,8 +39,8 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
     """Write the configured bundle to `folder`, open it once, and return its record."""
     if (folder / BUNDLE).is_file() and not cfg.overwrite:
         raise ArtifactError(f"{folder} exists already; type overwrite=true to replace it, or bundle=OTHER")
-    check_selector(cfg.pool, target_flags(cfg))
-    check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name, target_flags(cfg))
+    check_selector(cfg.pool)
+    check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name)
     target = load_target(cfg.target)
     runs = RunsFolder(cfg.runs_dir, target)
     build_pool(cfg.pool, cfg.runtime, runs)  # fails now if the pool cannot decode

@@ -46,11 +46,8 @@ def retrieval_for(summaries: Iterable[DrafterSummary], domain: str) -> str:
     return datastores.get(domain) or datastores.get(GENERAL) or RETRIEVAL
 
 
-def check_selector(cfg: PoolConfig, flags: str = "") -> None:
-    """ConfigError for an unknown selector or option, or for a router that the selector does not use; loads nothing.
-
-    flags: target and runs folder of a suggested command, see `config.hints.target_flags`.
-    """
+def check_selector(cfg: PoolConfig) -> None:
+    """ConfigError for an unknown selector or option, or for a router that the selector does not use; loads nothing."""
     check_options(cfg.selector, cfg.options)
     if cfg.selector == "oracle":
         raise ConfigError(
@@ -61,9 +58,7 @@ def check_selector(cfg: PoolConfig, flags: str = "") -> None:
     if cfg.router:
         advised(cfg.selector, cfg.options)
     elif cfg.selector == "router":
-        raise ConfigError(
-            f"selector=router needs pool.router=NAME; type drafterforge train-policy policy=router{flags}"
-        )
+        raise ConfigError("selector=router needs pool.router=NAME; type `drafterforge train-policy policy=router`")
 
 
 def report_unproven(source: PoolSource) -> None:
@@ -153,20 +148,15 @@ def open_scheduler(source: PoolSource, name: str, drafters: Mapping[str, Drafter
         raise ConfigError(
             f"pool.scheduler={name} is a policy for drafter {trained_for!r}, not for {drafter!r}; "
             f"type drafter={trained_for}, "
-            f"or drafterforge train-policy drafter={drafter} name={recorded_name}-{policy.name}{flags_of(source)}"
+            f"or `drafterforge train-policy drafter={drafter} name={recorded_name}-{policy.name}`"
         )
-    check_policy(policy, source.target.fingerprint, drafter, weights, folder, flags_of(source))
+    check_policy(policy, source.target.fingerprint, drafter, weights, folder)
     sizes = [drafters[key].spec.draft_vocab_size for key in schedulable]
     check_observations(policy, source.target.config.hidden_size, sizes, folder)
     untrained = [key for key in schedulable if key not in (trained_for, drafter)]
     if untrained and not source.quiet:
         say(f"pool.scheduler={name} was trained for {trained_for}; it also chooses the trees of {', '.join(untrained)}")
     return policy
-
-
-def flags_of(source: PoolSource) -> str:
-    """Keys of a suggested command that finds the source's target and runs; empty of a bundle."""
-    return source.flags if isinstance(source, RunsFolder) else ""
 
 
 def open_router(source: PoolSource, name: str) -> Router | None:

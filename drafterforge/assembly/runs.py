@@ -11,7 +11,7 @@ from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.drafters import RETRIEVAL
 from drafterforge.assembly.sources import DrafterSummary
-from drafterforge.config.hints import command_for, flags_for
+from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import Drafter, DrafterSource
 from drafterforge.drafters.causal_lm.kind import CausalLMKind
 from drafterforge.drafters.registry import KINDS, kind_named, manifest_kind
@@ -31,11 +31,6 @@ class RunsFolder:
     target: Target
     quiet: bool = False
 
-    @property
-    def flags(self) -> str:
-        """Keys of a suggested command that finds the same target and runs."""
-        return flags_for(self.target.settings, self.folder)
-
     def names(self) -> list[str]:
         """All drafters of the target, in the order of `rank`: full weights first, datastores last."""
         return sorted(
@@ -47,7 +42,7 @@ class RunsFolder:
         if not (names := self.names()):
             raise ConfigError(
                 f"the pool is empty: {self.folder} has no drafters for {self.target.name}; "
-                f"type drafterforge train-drafter domain=sql{self.flags}"
+                f"type `drafterforge train-drafter domain=sql`"
             )
         unproven = self.unproven()
         return [*(name for name in names if name not in unproven), RETRIEVAL]
@@ -86,7 +81,7 @@ class RunsFolder:
 
     def find(self, name: str) -> Path:
         """The folder of a drafter given by name or by path."""
-        return find_drafter(self.folder, self.target.name, name, self.flags)
+        return find_drafter(self.folder, self.target.name, name)
 
     def manifest(self, name: str) -> Manifest:
         return drafter_manifest(self.find(name), self.target)
@@ -96,7 +91,7 @@ class RunsFolder:
 
         name: of a trained or shipped drafter, its folder, `retrieval`, or the folder of a small language model.
         """
-        folder = locate_drafter(self.folder, self.target.name, name, self.flags)
+        folder = locate_drafter(self.folder, self.target.name, name)
         if folder is None:
             return DrafterSource(name, name, None)
         if not (folder / MANIFEST).is_file():
@@ -111,7 +106,7 @@ class RunsFolder:
     def part(self, name: str, kind: str) -> Path:
         """The checked folder of a policy or a router of this target."""
         hint = ROUTER_COMMAND if kind == "router" else POLICY_COMMAND
-        folder = find_artifact(self.folder, self.target.name, "policies", name, hint=hint + self.flags)
+        folder = find_artifact(self.folder, self.target.name, "policies", name, hint=hint)
         open_artifact(folder, "policies", target_fingerprint=self.target.fingerprint, target=self.target.name)
         return folder
 
@@ -125,17 +120,17 @@ class RunsFolder:
         return []
 
 
-def find_drafter(runs_dir: Path | str, target: str, name: str, flags: str = "") -> Path:
-    """The folder of a trained or shipped drafter given by name or by path.  flags: see `config.hints.target_flags`."""
-    return find_artifact(runs_dir, target, "drafters", name, hint=command_for(name) + flags)
+def find_drafter(runs_dir: Path | str, target: str, name: str) -> Path:
+    """The folder of a trained or shipped drafter given by name or by path."""
+    return find_artifact(runs_dir, target, "drafters", name, hint=command_for(name))
 
 
-def locate_drafter(runs_dir: Path | str, target: str, name: str, flags: str = "") -> Path | None:
+def locate_drafter(runs_dir: Path | str, target: str, name: str) -> Path | None:
     """The folder of any drafter, including a small language model; None if the drafter needs no files."""
     if name in KINDS and not KINDS[name].needs_files:
         return None
     folder = Path(name).expanduser()
-    return folder if is_language_model(folder, flags) else find_drafter(runs_dir, target, name, flags)
+    return folder if is_language_model(folder) else find_drafter(runs_dir, target, name)
 
 
 def drafter_manifest(folder: Path, target: Target) -> Manifest:
@@ -158,14 +153,14 @@ def open_for_decoding(folder: Path, target: Target) -> Drafter:
     return kind_named(source.kind).load(source, target)
 
 
-def is_language_model(folder: Path, flags: str = "") -> bool:
+def is_language_model(folder: Path) -> bool:
     """Whether a folder holds a language model rather than one of our artifacts."""
     config = folder / "config.json"
     if not config.is_file() or (folder / MANIFEST).is_file():
         return False
     if '"eagle_config"' in (text := config.read_text(errors="replace")) or "Eagle3" in text:
         raise ArtifactError(
-            f"{folder} looks like an EAGLE-3 head of another program; type `drafterforge import path={folder}{flags}`"
+            f"{folder} looks like an EAGLE-3 head of another program; type `drafterforge import path={folder}`"
         )
     return True
 

@@ -204,7 +204,7 @@ def read_record(folder: Path) -> BundleRecord:
     """
     path = folder / BUNDLE
     if not path.is_file():
-        raise ArtifactError(f"{folder} is not a bundle: it has no {BUNDLE}; type drafterforge export bundle=NAME")
+        raise ArtifactError(f"{folder} is not a bundle: it has no {BUNDLE}; type `drafterforge export bundle=NAME`")
     content = read_json(path)
     if not isinstance(content, dict) or content.get("kind") != "bundle":
         raise ArtifactError(f"{path} is damaged (not the record of a bundle)")

@@ -81,7 +81,8 @@ class QuickstartConfig(TrainDrafterConfig):
         require(bool(self.name), "quickstart needs a name for its artifacts; type name=quickstart")
         require(
             self.drafter.is_adapter,
-            "quickstart tunes a LoRA expert, got drafter.tuning=full; leave it out, or type drafterforge train-drafter",
+            "quickstart tunes a LoRA expert, got drafter.tuning=full; leave it out, or type `drafterforge "
+            "train-drafter`",
         )
         require(not self.val_answers, "val_answers= is read by train-drafter only; leave it out")
         for key in ("chain", "check_float32"):
@@ -219,4 +220,4 @@ class InspectConfig:
     runs_dir: str = setting("runs", "folder where names are looked up")
 
     def __post_init__(self) -> None:
-        require(bool(self.path), "inspect needs a folder: type drafterforge inspect PATH")
+        require(bool(self.path), "inspect needs a folder: type `drafterforge inspect PATH`")

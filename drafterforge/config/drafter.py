@@ -114,12 +114,6 @@ class Eagle3DrafterConfig(StartedDrafterConfig):
             "drafter.head=target is for drafter.tuning=full, got drafter.tuning=lora; leave it out: a LoRA expert "
             "without lm_head in drafter.lora.targets keeps the head of its generalist",
         )
-        for key in ("fc_norm", "norm_output"):
-            require(
-                not getattr(self, key) or not self.parent,
-                f"drafter.{key}=true is for a new EAGLE-3 drafter, got drafter.init={self.init}; leave it out, or type "
-                "drafter.init=warm",
-            )
         require(
             bool(self.parent) or not self.is_adapter,
             f"drafter.tuning=lora adapts a trained drafter, got drafter.init={self.init}; type drafter.init=general",

@@ -1,7 +1,12 @@
-"""Commands and keys as a user types them, for hints in messages."""
+"""Commands and keys as a user types them, for hints in messages.
+
+An error names a command in backticks, without the target and the runs folder.  Code that raises it need not know what
+the user typed: `complete_commands` adds these keys where the error is printed.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields
@@ -15,6 +20,7 @@ from drafterforge.config.target import TargetConfig
 DEFAULT = "smollm2-135m"  # the target of every command that names none
 RUNS_DIR = "runs"  # the folder of every command that names none
 FIRST = ("model", "name")  # keys that come first in a hint, because they identify the target
+COMMAND = re.compile(r"`(drafterforge (?!inspect\b)[a-z-]+[^`]*)`")  # in an error; `inspect` reads no target
 
 
 class HasTarget(Protocol):
@@ -45,6 +51,11 @@ def flags_for(target: TargetConfig | None, runs_dir: Path | str) -> str:
     if str(runs_dir) != RUNS_DIR:
         flags.append(f"runs_dir={shell_value(str(runs_dir))}")
     return "".join(f" {flag}" for flag in flags)
+
+
+def complete_commands(message: str, flags: str) -> str:
+    """The message with `flags` added to every command that it suggests in backticks.  flags: see `target_flags`."""
+    return COMMAND.sub(lambda command: f"`{command[1]}{flags}`", message)
 
 
 def _flags_of_target(target: TargetConfig) -> list[str]:

@@ -19,7 +19,6 @@ from drafterforge.assembly.pools import open_pool
 from drafterforge.assembly.runs import drafter_manifest
 from drafterforge.config.commands import CalibrateConfig, TrainPolicyConfig
 from drafterforge.config.compose import to_dict
-from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import bar
 from drafterforge.config.replay import KNOTS, GridConfig, LatencyConfig
 from drafterforge.errors import ConfigError
@@ -256,9 +255,9 @@ def open_named_profile(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid)
     if profile.target != target.name:
         raise ConfigError(
             f"{path} was measured for target {profile.target!r}, but this is {target.name!r}; "
-            f"type drafterforge calibrate drafter={cfg.drafter}{target_flags(cfg)} on that device"
+            f"type `drafterforge calibrate drafter={cfg.drafter}` on that device"
         )
-    profile.check(grid, path, target_flags(cfg))
+    profile.check(grid, path)
     return path, profile
 
 
@@ -284,10 +283,10 @@ def profile_of_device(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid) 
     if (profile.device, profile.dtype) != here:
         raise ConfigError(
             f"{path} was measured on {profile.device} in {profile.dtype}, this is {here[0]} in {here[1]}; "
-            f"type drafterforge calibrate drafter={cfg.drafter}{target_flags(cfg)} overwrite=true, "
+            f"type `drafterforge calibrate drafter={cfg.drafter} overwrite=true`, "
             f"or latency.path={path} to train for that device"
         )
-    profile.check(grid, path, target_flags(cfg))
+    profile.check(grid, path)
     return path, profile
 
 

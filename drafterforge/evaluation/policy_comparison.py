@@ -12,7 +12,6 @@ from drafterforge.artifacts.locate import find_artifact
 from drafterforge.assembly.pools import open_pool
 from drafterforge.assembly.runs import POLICY_COMMAND, drafter_manifest, find_drafter, fingerprint_of
 from drafterforge.config.commands import TrainPolicyConfig
-from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import bar
 from drafterforge.evaluation.calibration import require_cycles_to_calibrate
 from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
@@ -57,12 +56,12 @@ def schedules_of(
 
 def require_inputs(cfg: TrainPolicyConfig) -> None:
     """Refuse drafters and policies that are not there, and too few latency prompts, before the target is loaded."""
-    target, typed = cfg.target.folder_name, target_flags(cfg)
+    target = cfg.target.folder_name
     for name in cfg.traces.drafters:
-        find_drafter(cfg.runs_dir, target, name, typed)
+        find_drafter(cfg.runs_dir, target, name)
     for name in cfg.live.policies:
         if name != policy_name(cfg):
-            find_artifact(cfg.runs_dir, target, "policies", name, hint=POLICY_COMMAND + typed)
+            find_artifact(cfg.runs_dir, target, "policies", name, hint=POLICY_COMMAND)
     require_cycles_to_calibrate(cfg)
 
 
@@ -73,9 +72,8 @@ def policy_name(cfg: TrainPolicyConfig) -> str:
 
 def open_policies(cfg: TrainPolicyConfig, target: Target, path: Path) -> dict[str, Scheduler]:
     """The policies of `live.policies`, opened before long steps; not the one at `path`, which is being trained."""
-    hint = f"drafterforge train-policy{target_flags(cfg)}"
     return {
-        name: open_policy(cfg, target, find_artifact(cfg.runs_dir, target.name, "policies", name, hint=hint))
+        name: open_policy(cfg, target, find_artifact(cfg.runs_dir, target.name, "policies", name, hint=POLICY_COMMAND))
         for name in cfg.live.policies
         if name != path.name
     }
@@ -86,7 +84,7 @@ def open_policy(cfg: TrainPolicyConfig, target: Target, folder: Path) -> Schedul
     drafter = find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter)
     policy = load_policy(folder)
     weights = fingerprint_of(drafter_manifest(drafter, target))
-    check_policy(policy, target.fingerprint, cfg.drafter, weights, folder, target_flags(cfg))
+    check_policy(policy, target.fingerprint, cfg.drafter, weights, folder)
     return policy
 
 

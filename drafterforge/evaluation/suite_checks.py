@@ -9,7 +9,6 @@ from drafterforge.assembly.defaults import AUTO, POOL
 from drafterforge.assembly.engines import check_names
 from drafterforge.assembly.pools import RETRIEVAL, check_selector
 from drafterforge.config.commands import EvaluateConfig
-from drafterforge.config.hints import target_flags
 from drafterforge.config.names import domain_of, parse_hybrid
 from drafterforge.config.progress import say
 from drafterforge.errors import ConfigError
@@ -43,8 +42,8 @@ def check_suite(cfg: EvaluateConfig) -> None:
     """Refuse unknown names and options before anything is loaded."""
     if cfg.suite.name == "papers" and not cfg.suite.questions:
         raise ConfigError("suite=papers needs question files; type suite.questions=FOLDER, with *.jsonl in it")
-    check_selector(cfg.pool, target_flags(cfg))
-    check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name, target_flags(cfg))
+    check_selector(cfg.pool)
+    check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name)
     check_methods(cfg.suite.all_methods)
     if OPENVINO in cfg.suite.methods:
         require_openvino(cfg.suite.openvino)

@@ -16,7 +16,7 @@ from drafterforge.assembly.bundles import check_bundle, drafter_source, locate, 
 from drafterforge.assembly.runs import kind_of
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.config.bundle import ExportConfig
-from drafterforge.config.hints import command_for, target_flags
+from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
@@ -54,7 +54,7 @@ def bundle_of(cfg: ExportConfig) -> Path | None:
     where = cfg.bundle, target_name(cfg.target), cfg.runs_dir
     if cfg.bundle == ExportConfig.bundle and not (named_bundle_dir(*where) / BUNDLE).is_file():
         return None
-    return locate(find_bundle(*where, target_flags(cfg)))
+    return locate(find_bundle(*where))
 
 
 def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> Loaders:
@@ -72,7 +72,7 @@ def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> L
             loaders[entry.name] = loader_of(drafter_source(folder, record, entry.name), facts, entry.base)
         elif names:
             raise not_exportable(f"drafter {entry.name!r} of {folder}", entry.kind)
-    return require_any(loaders, str(folder), target_flags(cfg))
+    return require_any(loaders, str(folder))
 
 
 def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
@@ -80,7 +80,7 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
     names = requested_names(cfg)
     loaders: Loaders = {}
     for name in names or list_artifacts(cfg.runs_dir, facts.name, "drafters"):
-        folder = find_artifact(cfg.runs_dir, facts.name, "drafters", name, hint=command_for(name) + target_flags(cfg))
+        folder = find_artifact(cfg.runs_dir, facts.name, "drafters", name, hint=command_for(name))
         manifest = open_artifact(folder, "drafters", target_fingerprint=facts.fingerprint, target=facts.name)
         kind = kind_named(kind_of(manifest))
         if cfg.format in kind.exports:
@@ -89,7 +89,7 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
             loaders[manifest.name] = loader_of(DrafterSource(name, kind.name, folder, base), facts, generalist)
         elif names:
             raise not_exportable(str(folder), kind.name)
-    return require_any(loaders, cfg.runs_dir, target_flags(cfg))
+    return require_any(loaders, cfg.runs_dir)
 
 
 def requested_names(cfg: ExportConfig) -> list[str]:
@@ -102,11 +102,11 @@ def not_exportable(which: str, kind: str) -> ArtifactError:
     return ArtifactError(f"{which} is a {kind} drafter; only EAGLE-3 drafters have a layout to export")
 
 
-def require_any(loaders: Loaders, source: str, typed: str) -> Loaders:
-    """Return the loaders; ArtifactError if there are none.  typed: keys of a suggested command."""
+def require_any(loaders: Loaders, source: str) -> Loaders:
+    """Return the loaders; ArtifactError if there are none."""
     if not loaders:
         raise ArtifactError(
-            f"there is no EAGLE-3 drafter to export in {source}; type drafterforge train-drafter domain=sql{typed}"
+            f"there is no EAGLE-3 drafter to export in {source}; type `drafterforge train-drafter domain=sql`"
         )
     return loaders
 

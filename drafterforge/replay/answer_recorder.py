@@ -181,7 +181,7 @@ def _shapes(name: str, scheduler: Scheduler) -> Sequence[TreeShape]:
     if shapes is None:
         raise ConfigError(
             f"scheduler {name!r} is a {type(scheduler).__name__}, which cannot be replayed; wanted one tree, or a "
-            "policy of drafterforge train-policy"
+            "policy of `train-policy`"
         )
     return shapes
 

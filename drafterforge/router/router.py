@@ -183,7 +183,7 @@ def _read_spec(path: Path) -> dict:
     if not path.exists() and (path.parent / SCHEDULER).exists():
         raise ConfigError(
             f"{path.parent} is a tree scheduler, not a router; type pool.scheduler={path.parent.name}, or "
-            "drafterforge train-policy policy=router for a router"
+            "`drafterforge train-policy policy=router` for a router"
         )
     try:
         spec = read_json(path)

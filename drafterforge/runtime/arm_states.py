@@ -156,9 +156,9 @@ class ArmStates:
         """Forget all rows but these."""
         self.texts = [self.texts[row] for row in rows]
         for arm in self.arms.values():
-            kept = [index for index, row in enumerate(arm.rows) if row.text in self.texts]
-            if len(kept) < len(arm.rows):
-                arm.keep(kept)
+            remaining = [index for index, row in enumerate(arm.rows) if row.text in self.texts]
+            if len(remaining) < len(arm.rows):
+                arm.keep(remaining)
         for index in self.indices.values():
             index.keep(list(rows))
 
@@ -247,5 +247,5 @@ class ArmStates:
         """Remove a drafter that is asleep in every row."""
         del self.arms[name]
         indexed = self.indexed.pop(name, None)
-        if indexed is not None and all(other.key != indexed.key for other in self.indexed.values()):
+        if indexed is not None and indexed.key not in {use.key for use in self.indexed.values()}:
             del self.indices[indexed.key]

@@ -159,11 +159,11 @@ class RowArms:
         self.knowledge.noise.add(error * len(lengths))
         means = {drafter: self.beliefs[drafter].mean for drafter in (name, self.incumbent)}
         variances = {drafter: self.beliefs[drafter].variance for drafter in means}
-        for drafter, other, lead in ((name, self.incumbent, gain), (self.incumbent, name, -gain)):
+        for drafter, rival, lead in ((name, self.incumbent, gain), (self.incumbent, name, -gain)):
             if drafter != self.names[0]:
-                self.beliefs[drafter].update(means[other] + lead, variances[other] + error)
-            if drafter == name or other == self.names[0]:
-                self._learn(drafter, means[other] + lead, error)
+                self.beliefs[drafter].update(means[rival] + lead, variances[rival] + error)
+            if drafter == name or rival == self.names[0]:
+                self._learn(drafter, means[rival] + lead, error)
 
     def _learn(self, name: str, gain: float, error: float) -> None:
         if name != self.names[0]:

@@ -120,8 +120,8 @@ class AutoProposer(Proposer):
 
     def selection_probs(self) -> dict[str, float]:
         """See `Proposer`."""
-        chosen = [row.arms.incumbent for row in self.planned]
-        return {name: chosen.count(name) / max(len(chosen), 1) for name in self.pool.names}
+        names = [row.arms.incumbent for row in self.planned]
+        return {name: names.count(name) / max(len(names), 1) for name in self.pool.names}
 
     def draft(self, record: CycleRecord) -> Tree:
         """Trees below the roots, each by its row's drafter."""

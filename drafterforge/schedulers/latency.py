@@ -100,14 +100,14 @@ class LatencyProfile:
         """Seconds of one token without a drafter, [M]."""
         return self.autoregressive["token"] + self.autoregressive["kilotoken"] * np.asarray(length) / 1000.0
 
-    def check(self, grid: ActionGrid, path: Path | str, typed: str = "") -> None:
-        """Refuse a grid with shapes larger than the measured ones.  typed: keys of a suggested command."""
+    def check(self, grid: ActionGrid, path: Path | str) -> None:
+        """Refuse a grid with shapes larger than the measured ones."""
         if max(grid.num_tokens) > self.nodes[-1] or max(grid.top_ks) > self.top_ks[-1] or max(grid.depths) > self.depth:
             raise ConfigError(
                 f"{path} measured trees up to {self.nodes[-1]} nodes, {self.depth} levels and top_k {self.top_ks[-1]}, "
-                f"but the grid {grid.name!r} has {grid.summary}; type drafterforge calibrate drafter={self.drafter} "
+                f"but the grid {grid.name!r} has {grid.summary}; type `drafterforge calibrate drafter={self.drafter} "
                 f"grid.num_tokens={_listed(self.nodes, grid.num_tokens)} grid.depths={_listed(grid.depths)} "
-                f"grid.top_ks={_listed(self.top_ks, grid.top_ks)} overwrite=true{typed}"
+                f"grid.top_ks={_listed(self.top_ks, grid.top_ks)} overwrite=true`"
             )
 
     def as_json(self) -> dict:
@@ -138,7 +138,7 @@ def read_profile(path: Path | str) -> LatencyProfile:
         open_artifact(path, "latency")
         path = path / FILE
     if not path.exists():
-        raise ArtifactError(f"no latency profile at {path}; type drafterforge calibrate drafter=NAME")
+        raise ArtifactError(f"no latency profile at {path}; type `drafterforge calibrate drafter=NAME`")
     try:
         content = read_json(path)
         version = content.get("schema") if isinstance(content, dict) else None
@@ -149,7 +149,7 @@ def read_profile(path: Path | str) -> LatencyProfile:
     except ArtifactError as error:
         raise ArtifactError(
             f"{path} is no latency profile: {error}; "
-            "type drafterforge calibrate drafter=NAME overwrite=true on its device"
+            "type `drafterforge calibrate drafter=NAME overwrite=true` on its device"
         ) from error
     return LatencyProfile(**vars(profile) | {"nodes": tuple(profile.nodes), "top_ks": tuple(profile.top_ks)})
 

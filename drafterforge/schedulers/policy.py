@@ -77,7 +77,7 @@ def load_policy(folder: Path | str, seed: int = 0) -> Scheduler:
     if not path.exists() and (folder / ROUTER).exists():
         raise ConfigError(
             f"{folder} is a router, not a tree scheduler; type pool.router={folder.name}, or "
-            "drafterforge train-policy policy=planner for a scheduler"
+            "`drafterforge train-policy policy=planner` for a scheduler"
         )
     description = read_json(path)
     if not isinstance(description, dict) or description.get("schema") != SCHEMA:
@@ -100,7 +100,7 @@ def load_policy(folder: Path | str, seed: int = 0) -> Scheduler:
         return LTDPolicy(spec, nets.get("depth"), nets.get("size"))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, SafetensorError, ConfigError) as error:
         raise ArtifactError(
-            f"{folder} holds no usable policy: {shorten(error, 200)}; type drafterforge train-policy overwrite=true"
+            f"{folder} holds no usable policy: {shorten(error, 200)}; type `drafterforge train-policy overwrite=true`"
         ) from error
 
 
@@ -152,7 +152,7 @@ def check_observations(policy: Scheduler, hidden_size: int, draft_sizes: Iterabl
         if policy.net.observation_size != num_values:
             raise ArtifactError(
                 f"{folder / DESCRIPTION}: parts is {', '.join(policy.spec.parts)}, which is {num_values} numbers, "
-                f"but the network reads {policy.net.observation_size}; type drafterforge train-policy overwrite=true"
+                f"but the network reads {policy.net.observation_size}; type `drafterforge train-policy overwrite=true`"
             )
 
 
@@ -169,18 +169,16 @@ def _net(name: str, hidden: Sequence[int], size: int, actions: int, tensors: dic
     return net.float().frozen()
 
 
-def check_policy(
-    policy: Scheduler, target_fingerprint: str, drafter: str, drafter_sha256: str, folder: Path, typed: str = ""
-) -> None:
-    """Refuse a policy of another target or drafter.  typed: keys of a suggested command, see `config.hints`."""
+def check_policy(policy: Scheduler, target_fingerprint: str, drafter: str, drafter_sha256: str, folder: Path) -> None:
+    """Refuse a policy of another target or drafter."""
     spec = policy.spec
     if spec.target_fingerprint != target_fingerprint:
         raise ConfigError(
             f"{folder} is a policy for a target with fingerprint {spec.target_fingerprint}, but this target has "
-            f"{target_fingerprint}; type drafterforge train-policy{typed}"
+            f"{target_fingerprint}; type `drafterforge train-policy`"
         )
     if spec.drafter_sha256 != drafter_sha256:
         raise ConfigError(
             f"{folder} was trained for drafter {quote(spec.drafter)}, which is not this {quote(drafter)} or has "
-            f"changed since; type drafterforge train-policy drafter={drafter}{typed}"
+            f"changed since; type `drafterforge train-policy drafter={drafter}`"
         )

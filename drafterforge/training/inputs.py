@@ -9,7 +9,7 @@ from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
-from drafterforge.config.hints import command_for_answers, target_flags
+from drafterforge.config.hints import command_for_answers
 from drafterforge.config.progress import bar, say
 from drafterforge.data.answering import prepare_answers
 from drafterforge.data.answers import SPLITS, AnswerSet
@@ -42,7 +42,7 @@ def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None =
 
 def named_answers(cfg: TrainDrafterConfig, target: Target, name: str, key: str = "answers") -> AnswerSet:
     """The `answers` artifact of this name or folder, checked to be of this target.  key: the setting that names it."""
-    hint = command_for_answers(cfg, name, key) + target_flags(cfg)
+    hint = command_for_answers(cfg, name, key)
     path = find_artifact(cfg.runs_dir, target.name, "answers", name, hint=hint)
     return AnswerSet.open(path, target.fingerprint, target=target.name)
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.runs import drafter_manifest
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.drafter import LoraConfig
-from drafterforge.config.hints import command_for, target_flags
+from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import TrainedParent
 from drafterforge.drafters.eagle3.checkpoint import generalist_of
+from drafterforge.drafters.eagle3.spec import NORMS_31, DrafterSpec
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import Target
 
@@ -25,8 +28,9 @@ def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent |
     init = cfg.drafter.parent
     if not init:
         return None, None
-    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init) + target_flags(cfg))
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init))
     named = TrainedParent(folder, drafter_manifest(folder, target))
+    require_norms_of(cfg, folder)
     if not cfg.drafter.is_adapter:
         return named, None
     generalist = generalist_of(folder)
@@ -40,6 +44,21 @@ def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent |
     if named.manifest.name == cfg.drafter_name:
         raise ConfigError(f"drafter.init={init} is the expert that this would write itself; type name=OTHER")
     return parent, named
+
+
+def require_norms_of(cfg: TrainDrafterConfig, parent: Path) -> None:
+    """ConfigError if EAGLE-3.1 norms were typed that the parent lacks, whose layers the new drafter keeps."""
+    typed = [key for key in NORMS_31 if getattr(cfg.drafter, key, False)]
+    if not typed:
+        return
+    path = (generalist_of(parent) or parent) / "config.json"
+    spec = DrafterSpec.from_config(read_json(path), str(path))
+    for key in typed:
+        if not getattr(spec, key):
+            raise ConfigError(
+                f"drafter.{key}=true differs from false of drafter.init={cfg.drafter.init}, whose layers are kept; "
+                "leave it out, or type drafter.init=warm for new weights"
+            )
 
 
 def with_lora_of(cfg: TrainDrafterConfig, expert: Manifest) -> TrainDrafterConfig:

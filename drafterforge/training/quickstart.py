@@ -14,7 +14,6 @@ from drafterforge.assembly.pools import check_selector
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.commands import QuickstartConfig
-from drafterforge.config.hints import target_flags
 from drafterforge.config.names import JOINT, parts_of
 from drafterforge.data.joined import JoinedRows
 from drafterforge.errors import ArtifactError, ConfigError
@@ -25,17 +24,16 @@ from drafterforge.training.loggers import require_loggers
 def check_start(cfg: QuickstartConfig) -> None:
     """Refuse what fails later, before the target is loaded: no drafters to start from, no expert of the domain."""
     require_loggers(cfg.trainer)
-    check_selector(cfg.pool, target_flags(cfg))
+    check_selector(cfg.pool)
     name, init = target_name(cfg.target), cfg.drafter.init
-    train_one = f"drafterforge train-drafter domain={cfg.domain.name}{target_flags(cfg)}"
     if not set(list_artifacts(cfg.runs_dir, name, "drafters")) - {cfg.name}:
         raise ConfigError(
             f"quickstart starts from trained drafters, and there are none for {name}, neither shipped nor in "
-            f"{cfg.runs_dir}; type {train_one}"
+            f"{cfg.runs_dir}; type `drafterforge train-drafter domain={cfg.domain.name}`"
         )
     if not is_name(init):
         raise ConfigError(f"drafter.init={init} is no name of a drafter; type drafter.init=NAME")
-    hint = f"drafterforge quickstart domain={cfg.domain.name} drafter.init=general{target_flags(cfg)}"
+    hint = f"drafterforge quickstart domain={cfg.domain.name} drafter.init=general"
     find_artifact(cfg.runs_dir, name, "drafters", init, hint=hint)
 
 

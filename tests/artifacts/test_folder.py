@@ -171,7 +171,7 @@ def test_an_artifact_for_another_target_names_both_fingerprints(tmp_path):
     write(tmp_path / "sql")
     with pytest.raises(ArtifactError, match=r"f00d.*beef; type .*overwrite=true"):
         open_artifact(tmp_path / "sql", "answers", target_fingerprint="beef")
-    with pytest.raises(ArtifactError, match=r"f00d.*beef; type target=tiny, or .* target=big"):
+    with pytest.raises(ArtifactError, match=r"f00d.*beef; type target=tiny, or `.*` to make one for this target"):
         open_artifact(tmp_path / "sql", "answers", target_fingerprint="beef", target="big")
     with pytest.raises(ArtifactError, match=r"'tiny', but the target is 'big'"):
         open_artifact(tmp_path / "sql", "answers", target="big")

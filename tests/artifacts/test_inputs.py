@@ -20,7 +20,7 @@ MISTAKES = {
     "target=hf needs a model": ["generate", "prompt=x", "target=hf"],
     "no drafters named 'nowhere'": [*TRAIN, "drafter.init=nowhere"],
     "no answers named 'nowhere'": [*TRAIN, "answers=[nowhere]"],
-    "type `drafterforge prepare-data domain=sql name=b data=jsonl path=FILE runs_dir=r`": [
+    "type `drafterforge prepare-data domain=sql name=b data=jsonl path=FILE`": [
         *TRAIN,
         "val_answers=b",
         "runs_dir=r",

@@ -117,5 +117,5 @@ def test_without_a_generalist_drafters_from_scratch_make_the_pool(empty):
 
 
 def test_a_pool_of_nothing_says_what_to_type(empty):
-    with pytest.raises(ConfigError, match=r"the pool is empty: .* type drafterforge train-drafter domain=sql"):
+    with pytest.raises(ConfigError, match=r"the pool is empty: .* type `drafterforge train-drafter domain=sql"):
         folder(empty).pool()

@@ -140,6 +140,11 @@ def test_what_is_missing_or_contradictory_is_told_before_the_target_is_loaded(tm
         drafterforge.load("owner/name", runs_dir=tmp_path)
 
 
+def test_a_suggested_command_finds_the_runs(runs, tmp_path):
+    with pytest.raises(DrafterforgeError, match=f"`drafterforge train-drafter domain=sql .*runs_dir={tmp_path}`"):
+        drafterforge.load(runs.target, drafter="sql", runs_dir=tmp_path)
+
+
 def test_representations_are_one_line(engine):
     assert repr(engine.target) == "Target(tiny, float32 on cpu)"
     assert repr(engine) == "TextEngine(Target(tiny, float32 on cpu), drafter=auto, numerics=fast)"

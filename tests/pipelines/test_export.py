@@ -96,7 +96,7 @@ def test_mistakes_get_one_line_and_leave_the_earlier_bundle(exported):
         "format must be one of": ("export", "format=zip"),
         "push= uploads a bundle": ("export", "format=tar", "push=me/mine"),
         "is not a repository id": ("export", "bundle=house", "overwrite=true", "push=nowhere"),
-        "(available: house); type drafterforge export bundle=nothing": (*ASK, "bundle=nothing"),
+        "(available: house); type `drafterforge export bundle=nothing target=hf": (*ASK, "bundle=nothing"),
         "no bundle at nothing; expected a folder": (*ASK, "bundle=./nothing"),
         "the bundle has no drafter 'sq'": (*ASK, "bundle=house", "drafter=sq"),
     }

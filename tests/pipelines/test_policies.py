@@ -158,12 +158,19 @@ def test_mistakes_get_one_line_and_leave_nothing(policies, words):
     assert policies.finished() == before
 
 
+def test_a_low_room_suggests_a_command_with_the_target_and_the_runs(policies, tmp_path):
+    (tmp_path / "latency.json").write_text("{}")
+    line = policies("train-policy", *OWN, f"latency.path={tmp_path / 'latency.json'}").one_line()
+    assert "type `drafterforge calibrate drafter=NAME overwrite=true target=hf target.model=" in line
+    assert f"runs_dir={policies.runs}` on its device" in line
+
+
 def test_a_policy_serves_its_drafter_or_a_pool_that_is_told_of_it(policies):
     assert policies("train-drafter", "domain=sql", "experiment=smoke", "seed=1", "name=more").code == 0
     ask = ("generate", "prompt=How many?", "max_new_tokens=8", "colour=never")
     line = policies(*ask, "drafter=more", "pool.scheduler=planner").one_line()
     assert "is a policy for drafter 'sql', not for 'more'; type drafter=sql" in line
-    assert "drafterforge train-policy drafter=more name=more-planner" in line
+    assert "or `drafterforge train-policy drafter=more name=more-planner target=hf" in line
     plain, pooled = policies(*ask, "drafter="), policies(*ask, "drafter=pool", "pool.scheduler=planner")
     assert pooled.code == 0 and pooled.out == plain.out
     assert "was trained for sql; it also chooses the trees of more\n" in pooled.err

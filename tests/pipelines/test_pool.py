@@ -39,7 +39,8 @@ NORMED = ("drafter.fc_norm=true", "drafter.norm_output=true")
 
 def test_a_pool_of_eagle_3_1_trains_decodes_the_targets_text_and_goes_through_an_export(bench):
     general, expert = (*GENERAL, *NORMED), (*EXPERT, "domain=sql")
-    assert bench(*general).code == bench(*expert).code == 0
+    assert bench(*general).code == bench(*expert, NORMED[0]).code == 0
+    assert "was trained before" in bench(*expert).err  # the parent's norms, typed or not
     folder = bench.artifact("drafters", "general")
     config = json.loads((folder / "config.json").read_text())
     assert config["fc_norm"] is config["norm_output"] is True
@@ -148,11 +149,20 @@ MISTAKES = {
     ),
     "suite.conversations must lie in [0, 1]": ("eval", "suite=mixed", "suite.conversations=2"),
     "name=pool is reserved for the pool of all drafters": ("train-drafter", "domain=sql", "name=pool"),
-    "drafter.fc_norm=true is for a new EAGLE-3 drafter": (
+    "drafter.fc_norm=true differs from false of drafter.init=general": (
         "train-drafter",
         "domain=sql",
+        "answers=general",
         "drafter=lora",
         "drafter.fc_norm=true",
+    ),
+    "drafter.norm_output=true differs from false of drafter.init=sql": (
+        "train-drafter",
+        "domain=sql",
+        "answers=general",
+        "drafter.init=sql",
+        "name=mine",
+        "drafter.norm_output=true",
     ),
     "drafter=retrieval has no key drafter.norm_output; drafter=eagle3 has": (
         "train-drafter",

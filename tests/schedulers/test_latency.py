@@ -187,7 +187,7 @@ def test_a_profile_that_lacks_a_price_or_has_none_is_one_line(tmp_path, found, w
     path.write_text(json.dumps(found))
     with pytest.raises(ArtifactError) as told:
         read_profile(path)
-    assert words in str(told.value) and "type drafterforge calibrate" in str(told.value)
+    assert words in str(told.value) and "type `drafterforge calibrate" in str(told.value)
     assert "\n" not in str(told.value)
 
 

@@ -84,7 +84,7 @@ def generalist_of(folder: Path) -> Path | None:
         return candidates[digests.index(digest)]
     raise ArtifactError(
         f"{folder} needs its generalist {quote(name)} with digest {digest[:8]}, but {candidates[0]} has "
-        f"{digests[0][:8]}; type drafterforge train-drafter domain=... name={folder.name} drafter=lora overwrite=true"
+        f"{digests[0][:8]}; type `drafterforge train-drafter domain=... name={folder.name} drafter=lora overwrite=true`"
     )
 
 

@@ -20,7 +20,7 @@ from drafterforge.drafters.eagle3.init import (
 )
 from drafterforge.drafters.eagle3.lora import ADAPTER
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
-from drafterforge.drafters.eagle3.spec import DrafterSpec
+from drafterforge.drafters.eagle3.spec import NORMS_31, DrafterSpec
 from drafterforge.drafters.eagle3.train.lora import add_adapter, load_additions, save_adapter
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.drafters.eagle3.vocab import coverage, draft_token_ids
@@ -32,8 +32,16 @@ LEGACY_KEYS = {"causal_lm": asdict(CausalLMConfig())}  # keys of another kind th
 
 
 def recorded_config(drafter: Eagle3DrafterConfig) -> dict[str, Any]:
-    """The config as manifests record it: later settings are omitted at their defaults, so older folders match."""
-    return LEGACY_KEYS | {key: value for key, value in asdict(drafter).items() if LATER_DEFAULTS.get(key, ...) != value}
+    """The config as manifests record it: later settings are omitted at their defaults, so older folders match.
+
+    A drafter with a parent has the parent's norms, so they are omitted whether they were typed or not.
+    """
+    of_parent = NORMS_31 if drafter.parent else ()
+    return LEGACY_KEYS | {
+        key: value
+        for key, value in asdict(drafter).items()
+        if key not in of_parent and LATER_DEFAULTS.get(key, ...) != value
+    }
 
 
 def recorded_settings(job: TrainingJob) -> dict[str, Any]:
