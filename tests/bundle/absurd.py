@@ -1,22 +1,22 @@
-"""Every place in a JSON document, and values that no document has there."""
+"""Values that no document has, and functions that put one of them at any node of a JSON document."""
 
 from __future__ import annotations
 
 ABSURD = [None, True, -1, 0, 10**15, 10**400, 1.5, -1e300, "", "x" * 5000, "../..", [], [[[]]], {}, {"a": 1}]
 
 
-def leaves(value, place=()):
-    """Every place in a JSON document."""
-    yield place
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
-        yield from leaves(one, (*place, key))
+def node_paths(value, path=()):
+    """The path of every node of a JSON document: its keys and indices from the root on."""
+    yield path
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield from node_paths(child, (*path, key))
 
 
-def put(value, place, new):
-    """The document with another value at a place."""
-    if not place:
+def put(value, path, new):
+    """A copy of the document with `new` at the path."""
+    if not path:
         return new
     value = dict(value) if isinstance(value, dict) else list(value)
-    value[place[0]] = put(value[place[0]], place[1:], new)
+    value[path[0]] = put(value[path[0]], path[1:], new)
     return value

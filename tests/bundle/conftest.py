@@ -1,4 +1,4 @@
-"""A bundle of every kind of part for a tiny target on disk; drafters of one, and heads as others publish them."""
+"""A bundle with every kind of part for a tiny target on disk, its drafters, and heads in the published layouts."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from drafterforge.schedulers.observation import observation_size
 from drafterforge.schedulers.policy import save_policy
 from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.targets.load import Target, load_target
-from tests.bundle.made import facts_of, random_drafter, write_drafter, write_expert
+from tests.bundle.builders import facts_of, random_drafter, write_drafter, write_expert
 from tests.models import tiny_drafter
 from tests.tiny import save_tiny_target
 
 GRID = ActionGrid("tiny", (1, 2, 4), (1, 2), (1, 2))
-ASKED = [[{"role": "user", "content": text}] for text in ("How many?", "SELECT 1;")]
+CONVERSATIONS = [[{"role": "user", "content": text}] for text in ("How many?", "SELECT 1;")]
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +117,7 @@ def parts(tmp_path_factory, served) -> tuple[BundleRecord, dict[str, Path]]:
 
 
 @pytest.fixture(scope="session")
-def whole_bundle(tmp_path_factory, parts) -> Path:
+def shared_bundle(tmp_path_factory, parts) -> Path:
     """The bundle on disk; not to be changed."""
     folder = tmp_path_factory.mktemp("bundles") / "tiny"
     write_bundle(folder, *parts, overwrite=False)
@@ -125,9 +125,9 @@ def whole_bundle(tmp_path_factory, parts) -> Path:
 
 
 @pytest.fixture
-def bundle(whole_bundle, tmp_path) -> Path:
+def bundle(shared_bundle, tmp_path) -> Path:
     """A copy to change."""
-    return Path(shutil.copytree(whole_bundle, tmp_path / "tiny"))
+    return Path(shutil.copytree(shared_bundle, tmp_path / "tiny"))
 
 
 def edit(folder: Path, change: Callable[[dict], None]) -> None:
@@ -141,7 +141,7 @@ def edit(folder: Path, change: Callable[[dict], None]) -> None:
 
 
 def rehash(folder: Path, *names: str) -> None:
-    """Let bundle.json name the hashes that these files have now."""
+    """Write the current hashes of these files to bundle.json."""
 
     def change(content: dict) -> None:
         for name in names:

@@ -1,4 +1,4 @@
-"""A bundle opens as what was put in, and is the same bytes every time."""
+"""An opened bundle holds the parts that were written, and equal parts give equal bytes."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError, DrafterforgeError
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.load import load_target
-from tests.bundle.conftest import ASKED, edit
+from tests.bundle.conftest import CONVERSATIONS, edit
 from tests.tiny import save_tiny_target
 
 
-def test_a_bundle_decodes_the_target_s_text_with_all_its_parts(whole_bundle, served):
-    engine = open_bundle(whole_bundle, target=served)
+def test_a_bundle_decodes_the_target_s_text_with_all_its_parts(shared_bundle, served):
+    engine = open_bundle(shared_bundle, target=served)
     assert engine.drafter.names == ["general", "sql", "store", "retrieval"]
     assert engine.drafter.scheduler.name == "planner" and engine.drafter.router.labels == ["general", "sql"]
     assert isinstance(engine.drafter.drafters["store"], Retrieval) and engine.drafter.drafters["store"].datastore
-    expected = [answer.tokens for answer in Engine(served).generate(ASKED, 24)]
-    found = engine.generate(ASKED, 24)
-    assert [answer.tokens for answer in found] == expected
-    assert sum(len(answer.cycles) for answer in found) > 0
+    expected = [answer.tokens for answer in Engine(served).generate(CONVERSATIONS, 24)]
+    answers = engine.generate(CONVERSATIONS, 24)
+    assert [answer.tokens for answer in answers] == expected
+    assert sum(len(answer.cycles) for answer in answers) > 0
 
 
-def test_open_finds_the_target_by_itself(whole_bundle, served):
-    engine = drafterforge.open(str(whole_bundle), max_batch=3, dtype="float32")
+def test_open_loads_the_target_that_the_bundle_names(shared_bundle, served):
+    engine = drafterforge.open(str(shared_bundle), max_batch=3, dtype="float32")
     assert engine.runtime.max_batch == 3 and engine.target.fingerprint == served.fingerprint
 
 
-def test_one_drafter_and_another_selector_can_be_asked_for(whole_bundle, served):
-    alone = open_bundle(whole_bundle, target=served, drafter="sql")
-    expected = Engine(served).generate(ASKED, 12)
-    assert [a.tokens for a in alone.generate(ASKED, 12)] == [a.tokens for a in expected]
-    hybrid = open_bundle(whole_bundle, target=served, drafter="sql+retrieval")
+def test_a_bundle_opens_with_one_drafter_or_another_selector(shared_bundle, served):
+    alone = open_bundle(shared_bundle, target=served, drafter="sql")
+    expected = Engine(served).generate(CONVERSATIONS, 12)
+    assert [a.tokens for a in alone.generate(CONVERSATIONS, 12)] == [a.tokens for a in expected]
+    hybrid = open_bundle(shared_bundle, target=served, drafter="sql+retrieval")
     assert isinstance(hybrid.drafter, HybridDrafter)
-    assert [a.tokens for a in hybrid.generate(ASKED, 12)] == [a.tokens for a in expected]
-    other = open_bundle(whole_bundle, target=served, selector="ucb1", scheduler="")
-    assert other.drafter.choose == "ucb1" and other.drafter.scheduler is None
+    assert [a.tokens for a in hybrid.generate(CONVERSATIONS, 12)] == [a.tokens for a in expected]
+    engine = open_bundle(shared_bundle, target=served, selector="ucb1", scheduler="")
+    assert engine.drafter.choose == "ucb1" and engine.drafter.scheduler is None
     with pytest.raises(ArtifactError, match="no drafter 'sq'; it has general, sql"):
-        open_bundle(whole_bundle, drafter="sq")
+        open_bundle(shared_bundle, drafter="sq")
 
 
-def test_an_expert_of_a_bundle_is_the_expert_that_was_put_in(whole_bundle, served, parts):
+def test_an_expert_of_a_bundle_equals_the_expert_that_was_written(shared_bundle, served, parts):
     embedding = served.backbone.embedding
-    engine = open_bundle(whole_bundle, target=served)
+    engine = open_bundle(shared_bundle, target=served)
     expert, plain = engine.drafter.drafters["sql"], engine.drafter.drafters["general"]
     generalist = load_full(parts[1]["drafters/general/config.json"].parent, embedding)
     adapter = load_adapter(parts[1]["drafters/sql/adapter/adapter_config.json"].parent, generalist)
@@ -78,56 +78,56 @@ def test_an_expert_of_a_bundle_is_the_expert_that_was_put_in(whole_bundle, serve
     assert expert.generalist is plain and expert.linears["down"] is plain.linears["down"]
 
 
-def test_the_same_parts_give_the_same_bytes(parts, whole_bundle, tmp_path):
+def test_the_same_parts_give_the_same_bytes(parts, shared_bundle, tmp_path):
     again = tmp_path / "again"
     write_bundle(again, *parts, overwrite=False)
     for name in (BUNDLE, *read_record(again).files):
-        assert (again / name).read_bytes() == (whole_bundle / name).read_bytes(), name
+        assert (again / name).read_bytes() == (shared_bundle / name).read_bytes(), name
     os.utime(again / BUNDLE, (1, 1))
     os.chmod(again / "README.md", 0o600)
-    assert pack(again, tmp_path / "a.tar") == pack(whole_bundle, tmp_path / "b.tar")
+    assert pack(again, tmp_path / "a.tar") == pack(shared_bundle, tmp_path / "b.tar")
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
 
 
-def test_an_archive_opens_as_its_folder(whole_bundle, served, tmp_path, monkeypatch):
+def test_an_archive_opens_as_its_folder(shared_bundle, served, tmp_path, monkeypatch):
     monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
-    pack(whole_bundle, tmp_path / "b.tar")
-    for _ in range(2):  # unpacked, and found in the cache
+    pack(shared_bundle, tmp_path / "b.tar")
+    for _ in range(2):  # the second time from the cache
         engine = open_bundle(tmp_path / "b.tar", target=served)
         assert engine.drafter.names == ["general", "sql", "store", "retrieval"]
     unpacked = list((tmp_path / "cache" / "bundles").iterdir())
-    assert len(unpacked) == 1 and read_record(unpacked[0]) == read_record(whole_bundle)
+    assert len(unpacked) == 1 and read_record(unpacked[0]) == read_record(shared_bundle)
 
 
-def test_an_archive_is_unpacked_anew_where_a_file_was_cut_or_is_gone(whole_bundle, tmp_path, monkeypatch):
+def test_an_archive_is_unpacked_again_if_a_file_was_truncated_or_deleted(shared_bundle, tmp_path, monkeypatch):
     monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
-    pack(whole_bundle, tmp_path / "b.tar")
+    pack(shared_bundle, tmp_path / "b.tar")
     folder = locate(tmp_path / "b.tar")
     stamp = (folder / BUNDLE).stat().st_ino
-    assert locate(tmp_path / "b.tar") == folder and (folder / BUNDLE).stat().st_ino == stamp  # as it is
+    assert locate(tmp_path / "b.tar") == folder and (folder / BUNDLE).stat().st_ino == stamp  # not unpacked again
     (folder / "README.md").unlink()
-    assert check_bundle(locate(tmp_path / "b.tar")) == read_record(whole_bundle)
+    assert check_bundle(locate(tmp_path / "b.tar")) == read_record(shared_bundle)
     (folder / "README.md").write_text("#")
-    assert check_bundle(locate(tmp_path / "b.tar")) == read_record(whole_bundle)
+    assert check_bundle(locate(tmp_path / "b.tar")) == read_record(shared_bundle)
 
 
-def test_an_archive_that_another_process_unpacks_meanwhile_is_theirs(whole_bundle, tmp_path, monkeypatch):
+def test_two_processes_that_unpack_one_archive_leave_one_folder(shared_bundle, tmp_path, monkeypatch):
     monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
-    pack(whole_bundle, tmp_path / "b.tar")
+    pack(shared_bundle, tmp_path / "b.tar")
     real = archive.unpack
 
     def late(path, to):
-        found = real(path, to)
+        record = real(path, to)
         shutil.copytree(to, tmp_path / "cache" / "bundles" / file_sha256(path))
-        return found
+        return record
 
     monkeypatch.setattr(archive, "unpack", late)
     folder = locate(tmp_path / "b.tar")
-    assert check_bundle(folder) == read_record(whole_bundle)
+    assert check_bundle(folder) == read_record(shared_bundle)
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_a_file_of_more_than_8_gib_has_a_place_in_an_archive():
+def test_an_archive_holds_files_of_more_than_8_gib():
     member = archive.tar_header("drafters/large/model.safetensors", 9 << 30)
     read = tarfile.TarInfo.frombuf(member.tobuf(archive.FORMAT)[-512:], "utf-8", "strict")
     assert read.name == member.name and member.tobuf(archive.FORMAT) == member.tobuf(archive.FORMAT)
@@ -138,28 +138,28 @@ def test_a_file_of_more_than_8_gib_has_a_place_in_an_archive():
 def test_a_bundle_that_changes_while_it_is_opened_is_refused(bundle, served, monkeypatch):
     real = pools.open_named
 
-    def swap(*given):
-        found = real(*given)
+    def swap(*arguments):
+        drafters = real(*arguments)
         path = bundle / "drafters/general/model.safetensors"
         (bundle.parent / "other").write_bytes(path.read_bytes())
         os.replace(bundle.parent / "other", path)
-        return found
+        return drafters
 
     monkeypatch.setattr(pools, "open_named", swap)
     with pytest.raises(ArtifactError, match="changed while it was being opened; type the same command again"):
         open_bundle(bundle, target=served)
 
 
-def test_another_target_is_refused_by_weights_and_by_tokenizer(bundle, tmp_path, served):
-    other = save_tiny_target(tmp_path / "other", initializer_range=0.1)
+def test_a_target_with_other_weights_or_another_tokenizer_is_refused(bundle, tmp_path, served):
+    folder = save_tiny_target(tmp_path / "other", initializer_range=0.1)
     with pytest.raises(ArtifactError, match="weights or config differ"):
-        open_bundle(bundle, target=str(other))
-    text = (other / "tokenizer.json").read_text()
-    (other / "tokenizer.json").write_text(text.replace('"<|im_end|>"', '"<|im_stop|>"'))
-    config = (other / "tokenizer_config.json").read_text()
-    (other / "tokenizer_config.json").write_text(config.replace("<|im_end|>", "<|im_stop|>"))
+        open_bundle(bundle, target=str(folder))
+    text = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(text.replace('"<|im_end|>"', '"<|im_stop|>"'))
+    config = (folder / "tokenizer_config.json").read_text()
+    (folder / "tokenizer_config.json").write_text(config.replace("<|im_end|>", "<|im_stop|>"))
     with pytest.raises(ArtifactError, match="the tokenizer differs"):
-        open_bundle(bundle, target=load_target(TargetConfig(name="o", source="hf", model=str(other))))
+        open_bundle(bundle, target=load_target(TargetConfig(name="o", source="hf", model=str(folder))))
 
 
 def test_newer_and_unknown_schemas_are_refused_and_older_ones_migrated(bundle, served, monkeypatch):
@@ -180,7 +180,7 @@ def test_newer_and_unknown_schemas_are_refused_and_older_ones_migrated(bundle, s
     assert open_bundle(bundle, target=served).drafter.read_interval == 3
 
 
-def test_a_bundle_without_its_own_kind_of_file_is_no_bundle(tmp_path):
+def test_a_path_without_bundle_json_is_no_bundle(tmp_path):
     (tmp_path / "x").mkdir()
     with pytest.raises(ArtifactError, match=r"not a bundle: it has no bundle\.json"):
         open_bundle(tmp_path / "x")
@@ -227,8 +227,8 @@ OPEN = """
 import builtins, sys
 real, blocked = builtins.__import__, set(sys.argv[2].split())
 def guard(name, *rest, **more):
-    own = sys._getframe(1).f_globals.get("__name__", "").startswith("drafterforge")
-    if name.split(".")[0] in blocked and own:
+    is_ours = sys._getframe(1).f_globals.get("__name__", "").startswith("drafterforge")
+    if name.split(".")[0] in blocked and is_ours:
         raise ImportError("blocked " + name)
     return real(name, *rest, **more)
 builtins.__import__ = guard
@@ -241,8 +241,8 @@ print(sorted(blocked & {name.split(".")[0] for name in sys.modules} - {"scipy", 
 
 
 @pytest.mark.slow
-def test_opening_needs_nothing_that_only_training_or_reports_need(whole_bundle):
-    command = [sys.executable, "-c", OPEN, str(whole_bundle), " ".join(BLOCKED)]
+def test_opening_imports_no_package_that_only_training_or_reports_need(shared_bundle):
+    command = [sys.executable, "-c", OPEN, str(shared_bundle), " ".join(BLOCKED)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["8", "[]"]
@@ -261,12 +261,12 @@ def test_a_record_with_strange_names_is_refused(parts):
 
 def test_the_card_s_licence_is_that_of_all_drafters_with_files(parts):
     record, _ = parts
-    same = replace(record, drafters=[replace(entry, licence="MIT" * bool(entry.path)) for entry in record.drafters])
-    assert 'license: "mit"' in model_card(same)
+    record = replace(record, drafters=[replace(entry, licence="MIT" * bool(entry.path)) for entry in record.drafters])
+    assert 'license: "mit"' in model_card(record)
 
 
-def test_the_card_names_target_drafters_and_licences(whole_bundle):
-    card = (whole_bundle / "README.md").read_text()
+def test_the_card_names_target_drafters_and_licences(shared_bundle):
+    card = (shared_bundle / "README.md").read_text()
     front, body = card.split("---\n")[1:3]
-    assert json.loads(front.split("license: ")[1].splitlines()[0]) == "other"  # of one drafter it is not stated
-    assert read_record(whole_bundle).target.fingerprint in body and "| sql | eagle3 | sql | general |" in body
+    assert json.loads(front.split("license: ")[1].splitlines()[0]) == "other"  # one drafter states no licence
+    assert read_record(shared_bundle).target.fingerprint in body and "| sql | eagle3 | sql | general |" in body

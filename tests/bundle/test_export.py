@@ -1,4 +1,4 @@
-"""Law 6, the writing side: an exported folder holds the drafter's numbers, every key explicit, and appears whole."""
+"""An exported folder holds the drafter's weights and every key of its config, and is written atomically."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from drafterforge.interop.layout import lossless_dtype, read_target, served_spec
 from drafterforge.interop.published_heads import read_head
 from drafterforge.interop.sglang import serve_sglang, write_sglang
 from drafterforge.interop.vllm import write_vllm
-from tests.bundle.made import config_of, export, random_drafter, write_drafter
+from tests.bundle.builders import config_of, export, random_drafter, write_drafter
 from tests.models import NORMS
 
 FORMATS = [("sglang", ""), ("vllm", ""), ("vllm", "plain")]
@@ -37,7 +37,7 @@ def config_in(folder) -> dict:
 
 @pytest.mark.parametrize(("format", "layout"), FORMATS)
 @pytest.mark.parametrize("name", ["general", "sql"])
-def test_what_is_exported_and_imported_again_is_the_same_drafter(runs, tiny, facts, tmp_path, name, format, layout):
+def test_export_and_import_give_the_same_drafter(runs, tiny, facts, tmp_path, name, format, layout):
     export(runs, tiny, name, tmp_path / "out", format=format, layout=layout)
     source = load_drafter(runs / "tiny" / "drafters" / name, facts.embedding)
     back = read_head(tmp_path / "out", facts).drafter
@@ -69,12 +69,12 @@ def test_the_norms_of_eagle_3_1_survive_with_equal_tensors_and_equal_logits(fact
     assert back.spec == drafter.spec
     assert all(torch.equal(back.state_dict()[key], tensor) for key, tensor in drafter.state_dict().items())
     features, tokens = torch.randn(9, 96), torch.randint(0, 200, (9,))
-    ours, theirs = (drafted_logits(one, features, tokens) for one in (drafter, back))
+    ours, theirs = (drafted_logits(model, features, tokens) for model in (drafter, back))
     assert torch.equal(ours, theirs)
 
 
 def drafted_logits(drafter, features, tokens) -> torch.Tensor:
-    """Of three steps that are fed a text, one after the other."""
+    """Logits of three draft steps over a text, teacher-forced."""
     full = {"tokens": tokens, "positions": torch.arange(9), "loss_mask": torch.ones(9, dtype=torch.bool)}
     batch = PackedBatch(**full, lengths=[9], features=features, states=features, argmax=tokens)
     with torch.no_grad():
@@ -82,7 +82,7 @@ def drafted_logits(drafter, features, tokens) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("format", "layout"), FORMATS)
-def test_whoever_exports_the_norms_of_eagle_3_1_is_told_who_reads_them(facts, tmp_path, format, layout):
+def test_exporting_the_norms_of_eagle_3_1_names_the_servers_that_read_them(facts, tmp_path, format, layout):
     typed = ExportConfig(format=format, layout=layout)
     for norms in NORMS.values():
         out = tmp_path / "-".join(["out", *norms])
@@ -91,13 +91,13 @@ def test_whoever_exports_the_norms_of_eagle_3_1_is_told_who_reads_them(facts, tm
         assert lines[1:-1] == (expected if norms else []) and lines[-1].startswith("serve it with: ")
 
 
-def test_what_sglang_would_get_wrong_is_not_written_for_it(facts, tmp_path):
+def test_a_drafter_that_sglang_would_misread_is_not_exported_to_it(facts, tmp_path):
     with pytest.raises(ArtifactError, match="which SGLang and SafeAILab's code ignore"):
         write_sglang(tmp_path, random_drafter(facts, norm_before_residual=True), facts, tmp_path)
     assert not any(tmp_path.iterdir())
 
 
-def test_weights_are_in_bfloat16_where_that_loses_nothing_and_in_float32_where_it_would(runs, tiny, tmp_path):
+def test_weights_are_bfloat16_if_that_is_lossless_and_float32_otherwise(runs, tiny, tmp_path):
     for name, expected in (("general", torch.bfloat16), ("sql", torch.float32)):
         export(runs, tiny, name, tmp_path / name)
         assert load_file(tmp_path / name / "model.safetensors")["fc.weight"].dtype == expected
@@ -113,11 +113,11 @@ def test_the_speculators_layout_has_the_targets_embedding_and_their_names(facts,
     ours = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in drafter.state_dict().items()}
     assert tensors.keys() == ours.keys()
     assert (tensors["d2t"].dtype, tensors["t2d"].dtype) == (torch.int64, torch.bool)
-    others = [name for name in tensors if name not in ("d2t", "t2d")]
-    assert not any("d2t" in name or "t2d" in name for name in others)  # programs look for these as parts of names
+    names = [name for name in tensors if name not in ("d2t", "t2d")]
+    assert not any("d2t" in name or "t2d" in name for name in names)  # servers match these as substrings
 
 
-def test_the_speculators_config_leaves_nothing_to_be_taken_for_granted(facts, speculators):
+def test_the_speculators_config_sets_every_flag(facts, speculators):
     config = config_in(speculators)
     flags = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "tie_word_embeddings")
     assert [config[flag] for flag in flags] == [False] * 5
@@ -132,21 +132,21 @@ def test_the_speculators_config_leaves_nothing_to_be_taken_for_granted(facts, sp
 
 @pytest.mark.parametrize("rope", [{"rope_type": "default", "rope_theta": 5000.0}, SCALED])
 @pytest.mark.parametrize("spelling", ["new", "old"])
-def test_either_spelling_of_the_rope_is_read_as_the_drafters(facts, tmp_path, rope, spelling):
+def test_both_spellings_of_the_rope_mean_the_drafters_rope(facts, tmp_path, rope, spelling):
     write_vllm(tmp_path, random_drafter(facts, rope_parameters=rope), facts, tmp_path)
     layer = config_in(tmp_path)["transformer_layer_config"]
     for key in ("rope_theta", "rope_scaling") if spelling == "new" else ("rope_parameters",):
         del layer[key]
-    found = LlamaConfig(**layer)
-    assert {key: found.rope_parameters[key] for key in rope} == rope
-    assert (found.head_dim, found.num_key_value_heads, found.tie_word_embeddings) == (8, 2, False)
+    config = LlamaConfig(**layer)
+    assert {key: config.rope_parameters[key] for key in rope} == rope
+    assert (config.head_dim, config.num_key_value_heads, config.tie_word_embeddings) == (8, 2, False)
 
 
-@pytest.mark.parametrize(("rope", "kept"), [(SCALED, False), (YARN, True)])
-def test_the_targets_longest_sequence_is_written_unless_the_rope_depends_on_the_drafters(facts, rope, kept):
+@pytest.mark.parametrize(("rope", "stays"), [(SCALED, False), (YARN, True)])
+def test_the_targets_longest_sequence_is_written_unless_the_rope_depends_on_the_drafters(facts, rope, stays):
     spec = random_drafter(facts, rope_parameters=rope, max_positions=64).spec
     served = served_spec(spec, facts.config)
-    assert served.max_positions == (64 if kept else facts.config.max_position_embeddings)
+    assert served.max_positions == (64 if stays else facts.config.max_position_embeddings)
     assert torch.equal(served.rotary()[0], spec.rotary()[0])
 
 
@@ -154,7 +154,7 @@ def test_the_targets_longest_sequence_is_written_unless_the_rope_depends_on_the_
 
 
 def test_the_commands_name_target_and_drafter(runs, tiny, tmp_path):
-    out = tmp_path / "it's here"  # a shell must get it whole
+    out = tmp_path / "it's here"  # the shell needs it quoted
     typed = {}
     for format, layout in FORMATS:
         lines = export(runs, tiny, "general", out, format=format, layout=layout, overwrite=True)
@@ -169,7 +169,7 @@ def test_the_commands_name_target_and_drafter(runs, tiny, tmp_path):
     assert (flags["--model-path"], flags["--speculative-draft-model-path"]) == (str(tiny), str(out))
     assert flags["--speculative-algorithm"] == "EAGLE3" and flags["--dtype"] == "float32"
     steps, width = int(flags["--speculative-num-steps"]), int(flags["--speculative-eagle-topk"])
-    assert (width, int(flags["--speculative-num-draft-tokens"])) == (1, steps + 1)  # the root is one of them
+    assert (width, int(flags["--speculative-num-draft-tokens"])) == (1, steps + 1)  # the root counts too
 
 
 def test_a_target_on_the_hub_is_named_by_its_id(facts, tmp_path):
@@ -183,15 +183,15 @@ def test_a_target_on_the_hub_is_named_by_its_id(facts, tmp_path):
 def test_an_export_goes_beside_the_drafters_when_no_folder_is_named(runs, tiny):
     for format, layout in FORMATS:
         export(runs, tiny, "general", format=format, layout=layout)
-    found = sorted(path.name for path in (runs / "tiny" / "exports").iterdir())
-    assert found == ["general-sglang", "general-vllm", "general-vllm-plain"]
+    names = sorted(path.name for path in (runs / "tiny" / "exports").iterdir())
+    assert names == ["general-sglang", "general-vllm", "general-vllm-plain"]
     assert sorted(os.listdir(runs / "tiny" / "exports" / "general-vllm")) == ["config.json", "model.safetensors"]
 
 
 def test_all_drafters_are_written_or_none_and_each_is_named_by_its_folder_too(runs, tiny):
     export(runs, tiny, str(runs / "tiny" / "drafters" / "sql"))
     with pytest.raises(ArtifactError, match="sql-sglang exists already; type overwrite=true"):
-        export(runs, tiny, "")  # all: general comes first, and nothing is in its way
+        export(runs, tiny, "")  # all drafters: general comes first and could be written
     exports = runs / "tiny" / "exports"
     assert os.listdir(exports) == ["sql-sglang"]
     lines = export(runs, tiny, "", overwrite=True)
@@ -199,9 +199,9 @@ def test_all_drafters_are_written_or_none_and_each_is_named_by_its_folder_too(ru
     assert sorted(os.listdir(exports)) == ["general-sglang", "sql-sglang"]
 
 
-def test_an_earlier_export_is_replaced_only_when_told_so(runs, tiny, tmp_path):
+def test_an_earlier_export_is_replaced_only_with_overwrite(runs, tiny, tmp_path):
     out = tmp_path / "out"
-    out.mkdir()  # an empty folder is nobody's
+    out.mkdir()  # an empty folder may be filled
     export(runs, tiny, "general", out)
     with pytest.raises(ArtifactError, match="exists already; type overwrite=true"):
         export(runs, tiny, "sql", out)
@@ -212,7 +212,7 @@ def test_an_earlier_export_is_replaced_only_when_told_so(runs, tiny, tmp_path):
 
 
 @pytest.mark.parametrize("theirs", ["another file", "a head of another program", "a file of that name", "a drafter"])
-def test_what_no_export_wrote_is_never_replaced(runs, tiny, tmp_path, theirs):
+def test_a_folder_that_is_no_export_is_never_replaced(runs, tiny, tmp_path, theirs):
     out = tmp_path / "out"
     if theirs == "a file of that name":
         out.write_text("mine")
@@ -229,7 +229,7 @@ def test_what_no_export_wrote_is_never_replaced(runs, tiny, tmp_path, theirs):
     assert out.exists()
 
 
-def test_an_export_that_fails_leaves_what_was_there(runs, tiny, tmp_path):
+def test_an_export_that_fails_leaves_the_earlier_export(runs, tiny, tmp_path):
     out = tmp_path / "out"
     export(runs, tiny, "general", out)
     before = (out / "model.safetensors").read_bytes()
@@ -252,12 +252,12 @@ def test_an_export_that_fails_leaves_what_was_there(runs, tiny, tmp_path):
         ({"weights": "int8"}, "weights must be one of auto, bfloat16, float32, got 'int8'"),
     ],
 )
-def test_a_format_that_is_not_there(runs, tiny, typed, line):
+def test_an_unknown_format_is_refused(runs, tiny, typed, line):
     with pytest.raises(ConfigError, match=line):
         export(runs, tiny, "general", **typed)
 
 
-def test_a_drafter_that_is_no_head(runs, tiny, facts, drafter):
+def test_a_drafter_without_an_eagle_3_head_is_refused(runs, tiny, facts, drafter):
     write_drafter(runs, facts, drafter, "datastore", drafter={"kind": "retrieval"})
     with pytest.raises(ArtifactError, match="is a retrieval drafter; only EAGLE-3 drafters have a layout"):
         export(runs, tiny, "datastore")
@@ -265,7 +265,7 @@ def test_a_drafter_that_is_no_head(runs, tiny, facts, drafter):
         export(runs, tiny, "none")
 
 
-def test_a_drafter_of_another_target(runs, facts, drafter, tiny):
+def test_a_drafter_of_another_target_is_refused(runs, facts, drafter, tiny):
     write_drafter(runs, dataclasses.replace(facts, fingerprint="f00d"), drafter, "other")
     with pytest.raises(ArtifactError, match="fingerprint f00d"):
         export(runs, tiny, "other")

@@ -13,7 +13,7 @@ from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.interop.layout import read_target
-from tests.bundle.made import edit_tensors
+from tests.bundle.builders import edit_tensors
 from tests.external.conftest import DEPTH, MAX_TOKENS, Client, our_logits
 
 pytestmark = pytest.mark.external

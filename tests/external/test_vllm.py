@@ -20,7 +20,7 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.interop.layout import read_target
 from drafterforge.interop.vllm import write_vllm
 from drafterforge.runtime.batch import Generation
-from tests.bundle.made import edit
+from tests.bundle.builders import edit
 from tests.external.conftest import DEPTH, MAX_TOKENS, Client, chains, with_norms
 from tests.models import NORMS
 

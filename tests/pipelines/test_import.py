@@ -8,7 +8,7 @@ import pytest
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.interop.vllm import write_vllm
-from tests.bundle.made import edit, facts_of, random_drafter
+from tests.bundle.builders import edit, facts_of, random_drafter
 
 pytestmark = pytest.mark.slow  # whole programs
 

@@ -1,4 +1,4 @@
-"""A tiny target on disk, drafters of it as artifacts, and heads as others publish them."""
+"""A tiny target on disk, drafters of it as artifacts, and heads in the published layouts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def facts_of(folder: Path) -> TargetFacts:
 
 
 def random_drafter(facts: TargetFacts, size: int = 40, **changes: object) -> Eagle3Drafter:
-    """Random weights and norms, every number of them one of bfloat16; ids spread over the target's."""
+    """A drafter with random weights and norms that bfloat16 holds exactly, and random target ids."""
     spec = DrafterSpec.for_target(facts.config, facts.taps, size)
     drafter = Eagle3Drafter(DrafterSpec(**{**vars(spec), **changes}), facts.embedding)
     scratch_init(drafter, std=0.2)
