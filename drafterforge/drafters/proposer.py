@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -32,6 +32,14 @@ class PromptReader:
         return []
 
 
+class Request(NamedTuple):
+    """What is known of a row before its prompt is read."""
+
+    num_tokens: int  # of the prompt
+    max_new_tokens: int
+    temperature: float
+
+
 class Proposer(ABC):
     """The steps of a cycle and the drafters' state for every row, a function of its committed text alone."""
 
@@ -39,7 +47,7 @@ class Proposer(ABC):
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row whose text [P + 1] ends with its root; features: [P, 3H] of the tokens before the root."""
 
-    def prompt_reader(self) -> PromptReader:
+    def prompt_reader(self, request: Request | None = None) -> PromptReader:
         """A reader for the prompt of a new row."""
         return PromptReader()
 

@@ -32,17 +32,15 @@ class RowText:
 
     prompt: int  # features of the prompt
     tokens: list[Tensor]  # parts of the text, [A]
-    features: list[Tensor]  # parts [A, 3H]
-    length: int = 0  # of all features
-
-    def __post_init__(self) -> None:
-        self.length = sum(map(len, self.features))
+    features: list[Tensor]  # parts [A, 3H]; none if no drafter will be woken
+    length: int  # of all features
 
     def append(self, tokens: Tensor, features: Tensor) -> None:
         """Add committed tokens [A]."""
-        self.tokens.append(tokens)
-        self.features.append(features)
         self.length += len(tokens)
+        if self.features:
+            self.tokens.append(tokens)
+            self.features.append(features)
 
     def upto(self, end: int, start: int = 0) -> tuple[Tensor, Tensor]:
         """The text [end + 1], and the features from `start` on, as `PromptReader.read` takes them."""
@@ -132,14 +130,20 @@ class ArmStates:
         """Whether there is only one drafter, so that no texts are needed."""
         return len(self.arms) == 1
 
+    def has_index(self, name: str) -> bool:
+        """Whether a drafter's trees hold what retrieval proposes, even while it sleeps."""
+        return name in self.indexed
+
     def prompt_reader(self, name: str) -> PromptReader:
         """Reads the prompt for one drafter."""
         return self.arms[name].group.prompt_reader()
 
     def join_row(self, name: str, reader: PromptReader, text: Tensor, features: Tensor) -> RowText:
-        """Add a row in which only this drafter, whose reader has read the prompt, is awake."""
-        row = RowText(len(features), *([], []) if self.alone else ([text], [features]))
-        self._add(name, reader, row, text, features)
+        """Add a row in which only this drafter, whose reader has read the prompt, is awake.  Empty name: none is."""
+        is_kept = not (name and self.alone)
+        row = RowText(len(features), *([text], [features]) if is_kept else ([], []), len(features))
+        if name:
+            self._add(name, reader, row, text, features)
         for index in self.indices.values():
             index.catch_up()  # unread tokens are those of all rows, or of none
             index.admit(text, features)
@@ -164,9 +168,8 @@ class ArmStates:
 
     def commit(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
         """Queue counts[b] of tokens [B, A], with features [B, A, 3H], for the drafters that are awake."""
-        if not self.alone:
-            for index, (text, count) in enumerate(zip(self.texts, counts, strict=True)):
-                text.append(tokens[index, :count], features[index, :count])
+        for index, (text, count) in enumerate(zip(self.texts, counts, strict=True)):
+            text.append(tokens[index, :count], features[index, :count])
         for arm in self.arms.values():
             if not arm.rows:
                 continue
@@ -200,6 +203,8 @@ class ArmStates:
         arm = self.arms[waking.name]
         self._add(waking.name, waking.reader, text, *text.upto(text.length))
         arm.rows[-1].hits = waking.hits
+        if self.alone:
+            text.tokens, text.features = [], []
         return True
 
     def sleep(self, name: str, text: RowText) -> None:

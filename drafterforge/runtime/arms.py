@@ -93,7 +93,7 @@ class ArmKnowledge:
 class Stakes:
     """What a choice is about in one request."""
 
-    remaining_s: float  # seconds that the rest of the answer takes
+    remaining_s: float  # seconds that the rest of the answer takes, other rows aside
     cycle_s: float  # seconds of a cycle
     neural_share: float  # of cycles in which the neural drafter drafts
 
@@ -107,7 +107,7 @@ class RowArms:
         self.beliefs = {names[0]: Belief(0.0, 0.0)}
         for name in names[1:]:
             self.add(name)
-        self.next_comparison = 0  # tokens of the answer
+        self.next_turn = 0  # tokens of the answer
         self.known_tokens = 0  # tokens of the answer that the variances take into account
 
     @property
@@ -127,8 +127,11 @@ class RowArms:
         return self.knowledge.history(name, self.names[0], name == self.advised)
 
     def is_due(self, num_tokens: int) -> bool:
-        """Whether drafters may be compared after so many tokens of the answer."""
-        return len(self.beliefs) > 1 and num_tokens >= self.next_comparison
+        """Whether to ask now for a drafter to wake, after so many tokens of the answer; the next turn is later."""
+        if num_tokens < self.next_turn:
+            return False
+        self.next_turn = max(2 * self.next_turn, FIRST_COMPARISON)
+        return True
 
     def lead(self, name: str, stakes: Stakes) -> float:
         """Expected relative gain in speed of a drafter over the incumbent."""
@@ -141,7 +144,6 @@ class RowArms:
         num_tokens: of the answer.  unread: tokens that each sleeping drafter would have to read.
         """
         self._drift(num_tokens)
-        self.next_comparison = max(2 * self.next_comparison, FIRST_COMPARISON)
         error = self.knowledge.noise.value / max(min(num_tokens, WINDOW), 1)
         best, best_s = "", 0.0
         for name, count in unread.items():

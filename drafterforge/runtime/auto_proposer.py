@@ -14,7 +14,7 @@ from torch import Tensor
 
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.cycle import CycleRecord
-from drafterforge.drafters.proposer import PromptReader, Proposer
+from drafterforge.drafters.proposer import PromptReader, Proposer, Request
 from drafterforge.errors import ConfigError
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.runtime.arm_states import ArmStates, RowText, WakingRow
@@ -22,7 +22,7 @@ from drafterforge.runtime.arms import RowArms, Stakes, common_lengths
 from drafterforge.runtime.averages import Mean
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import ROOT_ALONE, bounds
-from drafterforge.runtime.worth import CycleLimits, RowWorth
+from drafterforge.runtime.worth import MOST_UNREAD, CycleLimits, RowWorth
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import join_trees
 
@@ -35,6 +35,7 @@ class AutoRow:
 
     text: RowText
     arms: RowArms
+    is_awake: bool  # whether the incumbent has read the text
     worths: dict[int, RowWorth] = field(default_factory=dict)  # by number of rows decoded together
     worth: RowWorth | None = None  # of this cycle
     neural_share: Mean = field(default_factory=lambda: Mean(1.0, 4.0, SHARE_HORIZON))
@@ -42,6 +43,19 @@ class AutoRow:
     limit: int = 0  # levels whose tokens could belong to the answer
     tokens: int = 0  # of the answer
     waking: WakingRow | None = None
+
+
+class TimedReader(PromptReader):
+    """A reader that learns how long it takes for a token."""
+
+    def __init__(self, reader: PromptReader, read_s: Mean) -> None:
+        self.reader, self.read_s = reader, read_s
+
+    def read(self, text: Tensor, features: Tensor) -> None:
+        """See `PromptReader`."""
+        began = time.perf_counter()
+        self.reader.read(text, features)
+        self.read_s.add((time.perf_counter() - began) / len(features))
 
 
 class AutoProposer(Proposer):
@@ -62,19 +76,34 @@ class AutoProposer(Proposer):
         reader.read(text, features)
         self.join_row(reader, text, features)
 
-    def prompt_reader(self) -> PromptReader:
-        """See `Proposer`; the first drafter reads prompts."""
-        return self.states.prompt_reader(self.pool.names[0])
+    def prompt_reader(self, request: Request | None = None) -> PromptReader:
+        """See `Proposer`; the first drafter reads prompts where that pays."""
+        if request is not None and not self._reads_prompt(request):
+            return PromptReader()
+        return TimedReader(self.states.prompt_reader(self.pool.names[0]), self.worth.arms.read_s)
+
+    def _reads_prompt(self, request: Request) -> bool:
+        count = max(len(self.rows) + 1, round(self.worth.num_rows.value))
+        row = self.worth.row(request.temperature, count)
+        num_new = min(self.worth.arms.answer_tokens.value, request.max_new_tokens)
+        reads = self.worth.reading_pays(row, request.num_tokens, num_new, count)
+        traffic = row.traffic
+        traffic.num_unread = 0 if reads or traffic.num_unread >= MOST_UNREAD else traffic.num_unread + 1
+        return traffic.num_unread == 0
 
     def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
         """See `Proposer`."""
         names = self.pool.names
-        row_text = self.states.join_row(names[0], reader, text, features)
+        is_awake = isinstance(reader, TimedReader)
+        if is_awake:
+            row_text = self.states.join_row(names[0], reader.reader, text, features)
+        else:
+            row_text = self.states.join_row("", reader, text, features)
         advised = ""
         if self.pool.router is not None and len(names) > 1:
             advice = self.pool.router.advice(text[:-1].tolist(), features, names, self.tokenizer)
             advised = names[int(advice.argmax())]
-        self.rows.append(AutoRow(row_text, RowArms(self.worth.arms, names, advised)))
+        self.rows.append(AutoRow(row_text, RowArms(self.worth.arms, names, advised), is_awake))
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""
@@ -93,12 +122,15 @@ class AutoProposer(Proposer):
             if count not in row.worths:
                 row.worths[count] = self.worth.row(temperature, count)
             row.worth, row.limit = row.worths[count], limit
+            row.worth.is_awake = row.is_awake
         self.worth.plan([row.worth for row in self.rows])
         for row in self.rows:
             row.shape = ROOT_ALONE
+            row.worth.drafts &= row.is_awake or self.states.has_index(row.arms.incumbent)
             if row.worth.drafts:
                 tree = self.pool.shape_of(row.arms.incumbent, record.shape)
                 row.shape = TreeShape(tree.num_tokens, min(tree.depth, row.limit), tree.top_k)
+            if row.waking is None and row.worth.traffic.net.value > 0.0 and row.arms.is_due(row.tokens):
                 self._consider_waking(row)
         record.drafters, record.shapes = [row.arms.incumbent for row in self.rows], [row.shape for row in self.rows]
         record.bounds = bounds(record.shapes)
@@ -106,17 +138,23 @@ class AutoProposer(Proposer):
 
     def _consider_waking(self, row: AutoRow) -> None:
         """Begin to wake a drafter in a row if that pays."""
-        if row.waking is None and row.arms.is_due(row.tokens):
-            sleeping = [name for name in row.arms.names if name != row.arms.incumbent]
-            unread = row.text.length * len(self.rows)  # all rows wait while a drafter reads
-            if name := row.arms.challenger(row.tokens, dict.fromkeys(sleeping, unread), self._stakes(row)):
-                row.waking = self.states.wake(name)
+        if not row.is_awake:
+            if self.worth.reading_pays(row.worth, row.text.length, self._remaining(row), len(self.rows)):
+                row.waking = self.states.wake(row.arms.incumbent)
+            return
+        sleeping = [name for name in row.arms.names if name != row.arms.incumbent]
+        unread = dict.fromkeys(sleeping, row.text.length)
+        if name := row.arms.challenger(row.tokens, unread, self._stakes(row)):
+            row.waking = self.states.wake(name)
+
+    def _remaining(self, row: AutoRow) -> float:
+        """Tokens that the answer is expected to get."""
+        return min(max(self.worth.arms.answer_tokens.value - row.tokens, row.tokens), row.limit + 1)
 
     def _stakes(self, row: AutoRow) -> Stakes:
         count = len(self.rows)
-        token_s = count / self.worth.rate(count)
-        remaining = min(max(self.worth.arms.answer_tokens.value - row.tokens, row.tokens), row.limit + 1)
-        return Stakes(remaining * token_s, (1.0 + row.worth.accepted.value) * token_s, row.neural_share.value)
+        token_s, length = 1.0 / self.worth.rate(count), 1.0 + row.worth.accepted.value
+        return Stakes(self._remaining(row) * token_s, length * count * token_s, row.neural_share.value)
 
     def selection_probs(self) -> dict[str, float]:
         """See `Proposer`."""
@@ -160,6 +198,9 @@ class AutoProposer(Proposer):
         if not awake:
             return
         row.waking, incumbent, stakes = None, row.arms.incumbent, self._stakes(row)
+        if not row.is_awake:
+            row.is_awake = True
+            return
         hits = [self.states.awake(drafter, row.text).hits for drafter in (name, incumbent)]
         if (lengths := common_lengths(*hits, self.worth.levels)) is not None:
             row.arms.compare(name, *lengths)
@@ -171,7 +212,7 @@ class AutoProposer(Proposer):
         """Learn from a finished cycle and the seconds of its steps."""
         self.worth.learn([row.worth for row in self.planned], record, self.limits)
         for row in self.planned:
-            if row.worth.drafts:
+            if row.worth.drafts and row.is_awake:
                 row.neural_share.add(float(row.worth.uses_neural))
 
     def join(
@@ -205,7 +246,8 @@ class AutoProposer(Proposer):
                 waking = row.waking if row.waking is not None and row.waking.name == first else self.states.wake(first)
                 while not self.states.advance(waking, row.text, row.text.length):
                     pass
-                self.states.sleep(name, row.text)
-                row.arms.incumbent, row.waking = first, None
+                if row.is_awake:
+                    self.states.sleep(name, row.text)
+                row.arms.incumbent, row.waking, row.is_awake = first, None, True
             row.arms.remove(name)
         self.states.remove(name)

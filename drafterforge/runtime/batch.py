@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
-from drafterforge.drafters.proposer import PromptReader, Proposer
+from drafterforge.drafters.proposer import PromptReader, Proposer, Request
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.runtime.acceptance import Acceptance, accept
@@ -154,7 +154,7 @@ class Batch:
     def begin(self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY) -> Joining:
         """As `admit`, but nothing is read until `advance` is called, between cycles of other rows."""
         row = Row(Generation(list(prompt)), rule, sampling, began=self.now(), length=len(prompt))
-        prefill = Prefill(self.target, prompt, self.prefill_chunk, self._reader())
+        prefill = Prefill(self.target, prompt, self.prefill_chunk, self._reader(row))
         joining = Joining(row, prefill, self._open_row(len(prompt)))
         self.joining.append(joining)
         return joining
@@ -205,9 +205,11 @@ class Batch:
         self.cache.open_row(length)
         return None
 
-    def _reader(self) -> PromptReader | None:
-        """Reads a prompt for the drafters."""
-        return None if self.proposer is None else self.proposer.prompt_reader()
+    def _reader(self, row: Row) -> PromptReader | None:
+        """Reads a row's prompt for the drafters."""
+        if self.proposer is None:
+            return None
+        return self.proposer.prompt_reader(Request(row.length, row.rule.room, row.sampling.temperature))
 
     def _join(self, joining: Joining, text: Tensor) -> None:
         """Add the keys and drafter state of a new row's prompt.  text: [P + 1], root included."""
@@ -368,7 +370,7 @@ class Batch:
     def _replace_readers(self) -> None:
         """Let the drafters as they are now read the prompts that are being read."""
         for joining in self.joining:
-            joining.prefill.replace_reader(self._reader())
+            joining.prefill.replace_reader(self._reader(joining.row))
 
     def selection_probs(self) -> dict[str, float]:
         """Probability of each drafter of a pool in the last cycle, mean over its rows; empty without a pool."""

@@ -207,7 +207,7 @@ class StaticBatch(Batch):
         """Remember the tokens of the row that joins next."""
         self.fresh_seen = None if seen is None else seen.scatter(1, root[:, None], True)
 
-    def _reader(self) -> StackReader | None:
+    def _reader(self, row: Row) -> StackReader | None:
         """See `Batch`."""
         return None if self.stack is None else StackReader(self.stack)
 

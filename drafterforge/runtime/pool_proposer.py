@@ -16,7 +16,7 @@ from torch import Tensor
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.judging import Judgement
-from drafterforge.drafters.proposer import PromptReader, Proposer
+from drafterforge.drafters.proposer import PromptReader, Proposer, Request
 from drafterforge.runtime.deferred_reading import CommittedCycle, UnreadCycles
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.pool_members import PoolMembers
@@ -48,7 +48,7 @@ class PoolProposer(Proposer):
         reader.read(text, features)
         self.join_row(reader, text, features)
 
-    def prompt_reader(self) -> PromptReader:
+    def prompt_reader(self, request: Request | None = None) -> PromptReader:
         """See `Proposer`."""
         return self.members.prompt_reader()
 

@@ -27,6 +27,8 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256  # cycles without drafting before it is t
 NEURAL_PAUSE = 32  # drafting cycles without the neural drafter before it is tried again
 ROW_HORIZON, TRAFFIC_HORIZON, COST_HORIZON, RATE_HORIZON = 64.0, 400.0, 50.0, 100.0  # cycles that averages reach back
 ASSUMED_TOKENS = (0.5, 0.75, 0.9)  # that chains of 1, 2 and 3 nodes add, until cycles are known
+ASSUMED_NEURAL = 0.3  # tokens that the neural drafter adds beyond its seconds, until cycles are known
+MOST_UNREAD = 64  # requests in a row whose prompts no drafter reads; then one does, to learn what it is worth
 ASSUMED_DRAFTING = 0.25  # seconds of drafting, in those of a pass of one node
 PRIOR = 24.0  # cycles that what is known of other requests counts for in a new one
 LEAST_PROBABILITY = 0.02  # of a node that is looked at
@@ -42,7 +44,9 @@ class Traffic:
         self.neural_gain = Mean(1.0, 16.0, TRAFFIC_HORIZON)  # tokens that the neural drafter adds, over ignorance
         self.accepted = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens of a drafted tree
         self.expected = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens that its probabilities promise
+        self.neural_net = Mean(ASSUMED_NEURAL, 8.0, TRAFFIC_HORIZON)  # that the neural drafter adds beyond its seconds
         self.pause = SHORTEST_PAUSE
+        self.num_unread = 0  # requests in a row whose prompts no drafter has read
 
 
 @dataclass
@@ -60,6 +64,7 @@ class RowWorth:
     drafts: bool = True  # in this cycle
     probes: bool = False  # drafts although it does not seem to pay
     uses_neural: bool = False  # in this cycle
+    is_awake: bool = True  # whether a neural drafter has read the text
     retrieved: float = 0.0  # tokens that retrieval alone would add, calibrated
     ignorance: float = 1.0
 
@@ -88,7 +93,7 @@ class CycleLimits(DraftLimits):
         state = self.rows[row]
         state.retrieved, state.ignorance = expected * state.calibration, ignorance
         gain = state.neural_gain.value * ignorance
-        state.uses_neural = (
+        state.uses_neural = state.is_awake and (
             gain > self.rate * self.worth.neural_s.value or state.neural_skipped >= NEURAL_PAUSE or state.probes
         )
         self.clock[:] = [time.perf_counter()]
@@ -117,6 +122,7 @@ class Worth:
         self.neural_s = Mean(0.4 * first, 1.0, COST_HORIZON)  # of a row: reading, drafting, and its nodes' verification
         self.level_s = Mean(0.06 * first, 1.0, COST_HORIZON)  # of one more level, all rows
         self.level_share = Mean(0.6, 4.0, TRAFFIC_HORIZON)  # reach of a level over that of the one before
+        self.num_rows = Mean(1.0, 1.0, ROW_HORIZON)  # decoded together
         self.num_levels = Mean(3.0, 4.0, TRAFFIC_HORIZON)  # that the neural drafter drafts
         self.path: Path | None = None  # where `save_state` writes; None: nowhere
         self.rates: dict[int, tuple[float, float]] = {}  # rows -> tokens and seconds of recent cycles
@@ -143,10 +149,21 @@ class Worth:
         tokens, seconds = self.rates.get(rows, (0.0, 0.0))
         return max(plain, tokens / seconds) if seconds else plain
 
+    def reading_pays(self, row: RowWorth, num_tokens: int, num_new: float, rows: int) -> bool:
+        """Whether the neural drafter should read a text.
+
+        num_tokens: of the text.  num_new: tokens that the answer is expected to get.  rows: of the batch.
+        """
+        traffic = row.traffic
+        if traffic.net.value <= 0.0 or traffic.neural_net.value <= 0.0:
+            return False
+        cycles = num_new / (1.0 + row.accepted.value)
+        return traffic.neural_net.value * cycles / self.rate(rows) > num_tokens * self.arms.read_s.value
+
     def plan(self, rows: Sequence[RowWorth]) -> None:
         """Decide which rows draft in the next cycle."""
         for row in rows:
-            row.uses_neural = False
+            row.uses_neural, row.retrieved = False, 0.0
             row.probes = row.net.value <= 0.0 and row.skipped >= row.pause
             row.drafts = row.net.value > 0.0 or row.probes
 
@@ -170,6 +187,7 @@ class Worth:
     def learn(self, rows: Sequence[RowWorth], record: CycleRecord, limits: Sequence[CycleLimits] = ()) -> None:
         """Learn from a finished cycle.  limits: of its drafted trees."""
         batch, count = record.tree.tokens.shape
+        self.num_rows.add(batch)
         passing = record.seconds["verify"] + record.seconds["host"]
         self.costs.learn(batch * count, batch, passing)
         tokens, seconds = (
@@ -187,6 +205,9 @@ class Worth:
             if row.drafts:
                 added = record.counts[index] - 1.0
                 self._learn_row(row, added, added - rate * extra_s / len(drafting))
+                if row.is_awake:
+                    neural = added - row.retrieved - rate * self.neural_s.value if row.uses_neural else 0.0
+                    row.traffic.neural_net.add(neural)
                 if record.tree.expected is not None:
                     for state in (row, row.traffic):
                         state.accepted.add(added)

@@ -14,7 +14,7 @@ from drafterforge.errors import ArtifactError
 from drafterforge.runtime.averages import Mean
 from drafterforge.runtime.worth import LONGEST_PAUSE, SHORTEST_PAUSE, Traffic, Worth
 
-MEANS = ("net", "neural_gain", "accepted", "expected")  # of `Traffic`
+MEANS = ("net", "neural_gain", "accepted", "expected", "neural_net")  # of `Traffic`
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class TrafficState:
     neural_gain: MeanState
     accepted: MeanState
     expected: MeanState
+    neural_net: MeanState
     pause: int
 
 
@@ -67,6 +68,7 @@ class WorthState:
     read: MeanState
     level_share: MeanState
     num_levels: MeanState
+    num_rows: MeanState
     noise: MeanState
     answer_tokens: MeanState
     draft: dict[str, MeanState]  # by drafter
@@ -82,6 +84,7 @@ def means_of(worth: Worth) -> dict[str, tuple[Mean, float]]:
     counts = {
         "level_share": worth.level_share,
         "num_levels": worth.num_levels,
+        "num_rows": worth.num_rows,
         "noise": arms.noise,
         "answer_tokens": arms.answer_tokens,
     }

@@ -131,6 +131,5 @@ def test_a_text_that_changes_its_kind_is_noticed():
     lengths = np.array([2.0, 1.0] * 60), np.array([2.0, 2.0] * 60)
     row.compare("sql", *lengths)
     known = row.beliefs["sql"].variance
-    row.next_comparison = 0
     row.challenger(400, {}, STAKES)
     assert row.beliefs["sql"].variance > 3 * known

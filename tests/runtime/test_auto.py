@@ -10,6 +10,7 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
+from drafterforge.runtime import auto_proposer
 from drafterforge.runtime.arm_states import ArmStates
 from drafterforge.runtime.auto_proposer import AutoProposer
 from drafterforge.runtime.engine import Engine
@@ -54,8 +55,11 @@ def switch_at_random(monkeypatch, seed: int) -> list[str]:
 
     def consider(self: AutoProposer, row) -> None:
         used.append(row.arms.incumbent)
+        row.arms.next_turn = 0
         names = [name for name in row.arms.names if name != row.arms.incumbent]
-        if row.waking is None and rng.random() < 0.4:
+        if not row.is_awake:
+            row.waking = self.states.wake(row.arms.incumbent)
+        elif rng.random() < 0.4:
             row.waking = self.states.wake(names[rng.integers(len(names))])
 
     def change(self: AutoProposer, row) -> None:
@@ -64,6 +68,7 @@ def switch_at_random(monkeypatch, seed: int) -> list[str]:
             row.arms.beliefs[other].mean = float(other == name and rng.random() < 0.7)
         advance(self, row)
 
+    monkeypatch.setattr(Worth, "_learn_row", lambda *_: None)  # so that drafting goes on although it does not pay
     monkeypatch.setattr(AutoProposer, "_consider_waking", consider)
     monkeypatch.setattr(AutoProposer, "_advance", change)
     return used
@@ -164,3 +169,42 @@ def test_the_drafter_that_reads_prompts_stays(target, pool):
     with pytest.raises(ConfigError, match=r"first.*reads the prompts"):
         engine.remove_drafter("first")
     assert pool.names == ["first", "second", "other"]
+
+
+def play_prompts(target, pool, prompts: list[list[int]]) -> tuple[list[list[int]], list[bool]]:
+    """Answers, and whether the first drafter read each prompt while the target read it."""
+    engine, answers, read = Engine(target, pool, SHAPE), [], []
+    with torch.inference_mode():
+        for prompt in prompts:
+            batch = engine.open_batch()
+            row = batch.admit(*engine.read(prompt, 40))
+            read.append(batch.proposer.rows[0].is_awake)
+            while batch.rows:
+                batch.cycle(SHAPE)
+            answers.append(row.answer.tokens)
+    return answers, read
+
+
+@pytest.mark.parametrize("names", [["first"], ["first", "second", "other"]])
+def test_prompts_are_read_where_that_pays_and_once_in_a_while(target, pool, names, monkeypatch):
+    monkeypatch.setattr(auto_proposer, "MOST_UNREAD", 3)
+    pool.drafters = {name: pool.drafters[name] for name in names}
+    expected = [answer.tokens for answer in Engine(target).generate(PROMPTS * 2, 40)]
+    pool.worth.arms.read_s.value, pool.worth.arms.read_s.weight = 1e3, 1e9  # seconds
+    answers, read = play_prompts(target, pool, PROMPTS * 2)
+    assert answers == expected and read == [False, False, False, True] * 2
+
+
+def test_a_drafter_that_sleeps_at_first_wakes_once_the_answer_is_long(target, pool, monkeypatch):
+    expected = Engine(target).generate([PROMPTS[0]], 120)[0].tokens
+    reads = iter([False, False, False, True])
+    monkeypatch.setattr(Worth, "reading_pays", lambda *_: next(reads, True))
+    engine = Engine(target, pool, SHAPE)
+    with torch.inference_mode():
+        batch = engine.open_batch()
+        row, awake = batch.admit(*engine.read(PROMPTS[0], 120)), []
+        while batch.rows:
+            awake.append(batch.proposer.rows[0].is_awake)
+            batch.cycle(SHAPE)
+    assert row.answer.tokens == expected
+    assert not awake[0] and awake[-1] and sorted(awake) == awake

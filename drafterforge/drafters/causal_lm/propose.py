@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.judging import Judgement, Truth, draft_id_table, judge
-from drafterforge.drafters.proposer import JudgedProposer, PromptReader
+from drafterforge.drafters.proposer import JudgedProposer, PromptReader, Request
 from drafterforge.kernels.attention import additive
 from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import Tree, TreeShape, root_only
@@ -53,7 +53,7 @@ class CausalLMProposer(JudgedProposer):
         reader.read(text, features)
         self.join_row(reader, text, features)
 
-    def prompt_reader(self) -> CausalLMReader:
+    def prompt_reader(self, request: Request | None = None) -> CausalLMReader:
         return CausalLMReader(self.drafter)
 
     def join_row(self, reader: CausalLMReader, text: Tensor, features: Tensor) -> None:

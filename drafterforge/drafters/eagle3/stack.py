@@ -18,7 +18,7 @@ from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Judgement, Truth, draft_id_table, judge
-from drafterforge.drafters.proposer import PromptReader, SoloProposer
+from drafterforge.drafters.proposer import PromptReader, Request, SoloProposer
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.tree.expand import Growth
@@ -277,7 +277,7 @@ class Eagle3Proposer(SoloProposer):
     def admit(self, text: Tensor, features: Tensor) -> None:
         self.group.admit(text, features)
 
-    def prompt_reader(self) -> StackReader:
+    def prompt_reader(self, request: Request | None = None) -> StackReader:
         return self.group.prompt_reader()
 
     def join_row(self, reader: StackReader, text: Tensor, features: Tensor) -> None:
