@@ -11,6 +11,23 @@ Then it prints the time of a cycle by step, the same forward passes run alone, t
 
 This times plain and tree decoding on an idle machine, and beside one busy process for each core.  Each environment
 setting decodes in its own process.
+
+Figures:
+    ar_over_hf_generate           tokens/s, plain decoding over HF `generate`
+    best_over_hf_generate         tokens/s, our fastest method over HF `generate`
+    retrieval_over_prompt_lookup  tokens/s, our retrieval over HF prompt lookup
+    host_share                    share of a cycle outside its forward passes
+    cycle_over_forwards           seconds of a cycle over those of its forward passes run alone
+    verify16_over_one             milliseconds of a target pass with 16 nodes over one with 1
+    mismatches_fp32               answers in float32 that differ from plain decoding
+    invariant_over_fast           seconds with numerics=invariant over fast, of the worst method
+    mismatches_invariant          answers with numerics=invariant that differ from plain decoding
+With --busy, for METHOD plain and tree, medians:
+    METHOD_idle_tokens_per_s      on an idle machine
+    METHOD_busy_tokens_per_s      beside busy processes
+    METHOD_busy_over_idle         ratio of these
+    busy_processes, mismatches    number of busy processes, and of answers that differ
+    other_cores_idle              cores that other programs used while the machine was to be idle
 """
 
 from __future__ import annotations
@@ -266,9 +283,9 @@ def main() -> None:
     parser.add_argument(
         "drafter", nargs="?", help="drafter=FOLDER of an EAGLE-3 drafter; without it, no chain and no tree"
     )
-    parser.add_argument("--prompts", type=int, default=24)
-    parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--invariant-prompts", type=int, default=24, help="for numerics=invariant; 0 skips it")
+    parser.add_argument("--prompts", type=int, default=24, help="number of held-out prompts")
+    parser.add_argument("--max-new-tokens", type=int, default=128, help="length limit of the answers")
+    parser.add_argument("--invariant-prompts", type=int, default=24, help="prompts for numerics=invariant; 0 skips it")
     parser.add_argument("--dtype", default="auto", help="auto | float32 | bfloat16")
     parser.add_argument("--openvino", default="", help="folder of the target exported to OpenVINO's IR")
     parser.add_argument(
@@ -279,7 +296,7 @@ def main() -> None:
     parser.add_argument(
         "--setting", action="append", default=[], help="with --busy: also time with NAME=VALUE,... in the environment"
     )
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the report here")
     args = parser.parse_args()
     if args.quick:
         args.prompts, args.max_new_tokens, args.invariant_prompts = 4, 12, min(args.invariant_prompts, 2)

@@ -6,6 +6,12 @@ Layers have the shapes of the default target.  Enough copies are read in turn to
 each layer from memory.  Layers are timed one by one; a pass is their sum.  The kernels read bfloat16 weights as
 bfloat16 and others as float32; arithmetic is float32 everywhere.  Implementations take turns; figures are medians over
 rounds.
+
+Figures, of one pass with a number of rows by one implementation (`way`):
+    ms                  milliseconds
+    gflops              billions of operations a second
+    over_fewest_rows    time over that of the fewest rows
+    speedup_over_torch  time of torch over that of this implementation
 """
 
 from __future__ import annotations
@@ -43,12 +49,12 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code: 2 without compiled kernels."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="1,6,16", metavar="N,...", help="rows of the inputs")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, help="by default torch's")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of which figures are the median")
+    parser.add_argument("--threads", type=int, help="number of threads; by default torch's")
     parser.add_argument("--working-set", type=int, default=WORKING_SET, help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the report here")
     options = parser.parse_args(argv)
     try:
         row_counts = sorted({int(count) for count in options.rows.split(",")})

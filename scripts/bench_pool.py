@@ -5,6 +5,15 @@
 A forward pass of the target runs before each reading, so caches are cold as in decoding; pools take turns.  Without
 named drafters, weights are random: times do not depend on them, but the share of selection does, because it is measured
 in live decoding.
+
+Figures:
+    lora8_over_one         time of reading by a generalist and 7 LoRA experts over that of one drafter
+    full8_over_one         the same for 7 experts with full weights
+    lora8_memory_over_one  memory of the generalist and its LoRA experts over that of one drafter
+    normalhedge32_ms       milliseconds of one update of NormalHedge with 32 arms
+    selection_share        share of a cycle that choosing, scoring and learning take
+    pool_share             share of a cycle that a pool adds to decoding with one of its drafters
+    cycle_ms               milliseconds of a cycle of the pool
 """
 
 from __future__ import annotations
@@ -48,13 +57,15 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("pool", nargs="*", help="drafters=NAME,NAME,... of runs_dir=runs")
-    parser.add_argument("--json", type=Path)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "pool", nargs="*", help="drafters=NAME,NAME,... to time, and runs_dir=FOLDER where they are, by default runs"
+    )
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the report here")
     parser.add_argument("--quick", action="store_true", help="few repeats, to test the script")
-    parser.add_argument("--rank", type=int, default=16, help="of LoRA experts")
+    parser.add_argument("--rank", type=int, default=16, help="rank of the LoRA experts with random weights")
     parser.add_argument("--dtype", default="auto", help="auto | float32 | bfloat16")
-    parser.add_argument("--vocab", type=int, default=4096, help="draft vocabulary")
+    parser.add_argument("--vocab", type=int, default=4096, help="size of the draft vocabulary with random weights")
     options = parser.parse_args()
     typed = dict(setting.split("=", 1) for setting in options.pool)
     repeats = 5 if options.quick else 60

@@ -4,6 +4,12 @@
 
 Traces and the latency profile are made if they do not exist.  `live_cycles_different` counts cycles of live decoding
 whose accept length differs from replay; each cycle's tree is drawn from 50 actions of the grid.
+
+Figures:
+    cycles_per_s            replayed cycles a second, of the slowest observation
+    resps_budget_s          seconds of a Re-SpS training
+    latency_median_abs_err  median relative error of the latency profile on held-out answers
+    live_cycles_different   see above
 """
 
 from __future__ import annotations
@@ -45,9 +51,9 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("overrides", nargs="*", help="as for drafterforge train-policy")
-    parser.add_argument("--json", type=Path)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", help="keys of drafterforge train-policy")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the report here")
     parser.add_argument("--quick", action="store_true", help="little of everything, to test the script")
     options = parser.parse_args(arguments)
     cfg: TrainPolicyConfig = load_config("train_policy", TrainPolicyConfig, options.overrides)

@@ -5,6 +5,11 @@
 A stream decodes with the shipped default of the target.  Then a long prompt joins the batch: once read in the chunks of
 the server, once in one piece.  The table shows, for each, the stream's longest wait for a token over the median of its
 waits, the seconds until the long prompt's first token, and the seconds that the prompt takes with nothing beside it.
+
+Figures, for a long prompt of N tokens:
+    longest_over_median_N_chunks    longest wait over the median, when the prompt is read in chunks
+    longest_over_median_N_one       the same when it is read in one piece
+    read_chunks_over_one_piece_N    seconds of reading in chunks over those in one piece, with nothing beside
 """
 
 from __future__ import annotations
@@ -104,8 +109,10 @@ def wait_until(condition: Any) -> None:
 def main() -> None:
     """Measure, print, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prompts", default="2000,7900", help="lengths in tokens")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--prompts", default="2000,7900", metavar="N,...", help="lengths of the long prompts, in tokens"
+    )
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the report here")
     options = parser.parse_args()
     engine = drafterforge.load("smollm2-135m").runtime
     table = Table("prompt", "read in", "longest wait", "median wait", "ratio", "first token after", "alone")
