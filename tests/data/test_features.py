@@ -90,22 +90,23 @@ def test_the_cache_holds_the_targets_features_in_bfloat16(answers, target, prepa
     rows = answers.rows(split)
     order = [*range(len(rows))][::-1]
     expected = FeatureCapture(target)([rows[i].input_ids for i in order])
-    for stored, exact in zip(read(order), expected, strict=True):
-        assert stored.features.dtype == stored.states.dtype == torch.bfloat16 and stored.argmax.dtype == torch.int64
+    for cached_row, exact in zip(read(order), expected, strict=True):
+        assert cached_row.features.dtype == cached_row.states.dtype == torch.bfloat16
+        assert cached_row.argmax.dtype == torch.int64
         # the passes differ in their padding, so a value may round to the neighbour
-        torch.testing.assert_close(stored.features.float(), exact.features, rtol=2**-7, atol=1e-5)
-        torch.testing.assert_close(stored.states.float(), exact.states, rtol=2**-7, atol=1e-5)
-        assert torch.equal(stored.argmax, exact.argmax)
+        torch.testing.assert_close(cached_row.features.float(), exact.features, rtol=2**-7, atol=1e-5)
+        torch.testing.assert_close(cached_row.states.float(), exact.states, rtol=2**-7, atol=1e-5)
+        assert torch.equal(cached_row.argmax, exact.argmax)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_online_features_equal_cached_ones_up_to_bfloat16(answers, target, prepare, split):
     cached = prepare().reader(split)([2, 0])
     online = OnlineFeatures(answers, FeatureCapture(target)).reader(split)([2, 0])
-    for stored, fresh in zip(cached, online, strict=True):
-        torch.testing.assert_close(stored.features.float(), fresh.features, rtol=2**-7, atol=1e-5)
-        torch.testing.assert_close(stored.states.float(), fresh.states, rtol=2**-7, atol=1e-5)
-        assert torch.equal(stored.argmax, fresh.argmax)
+    for cached_row, online_row in zip(cached, online, strict=True):
+        torch.testing.assert_close(cached_row.features.float(), online_row.features, rtol=2**-7, atol=1e-5)
+        torch.testing.assert_close(cached_row.states.float(), online_row.states, rtol=2**-7, atol=1e-5)
+        assert torch.equal(cached_row.argmax, online_row.argmax)
 
 
 def test_shards_hold_their_rows_and_test_prompts_are_left_out(prepare, answers):

@@ -51,7 +51,7 @@ def test_sequences_that_the_spool_lacks_are_captured_anew(tmp_path: Path):
     target = tiny_target()
     spool = CaptureSpool(tmp_path)
     rows = answered(target, spool, 0.0)
-    unspooled = Answer("x", "d", "t", "train", [4, 5, 6, 7], [0, 0, 1, 1], 2, 2, True)
+    missing_answer = Answer("x", "d", "t", "train", [4, 5, 6, 7], [0, 0, 1, 1], 2, 2, True)
     two_turns = Answer("y", "d", "t", "train", rows[0].input_ids, [0, 1] * 6, rows[0].prompt_tokens, 2, True)
     captured = []
 
@@ -59,8 +59,8 @@ def test_sequences_that_the_spool_lacks_are_captured_anew(tmp_path: Path):
         captured.extend(sequences)
         return FeatureCapture(target)(sequences)
 
-    assert len(spool.capture([rows[1], unspooled, rows[2], two_turns], capture)) == 4
-    assert captured == [unspooled.input_ids, two_turns.input_ids]
+    assert len(spool.capture([rows[1], missing_answer, rows[2], two_turns], capture)) == 4
+    assert captured == [missing_answer.input_ids, two_turns.input_ids]
 
 
 def test_a_file_that_a_kill_truncated_is_ignored(tmp_path: Path):
