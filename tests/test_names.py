@@ -33,7 +33,9 @@ def banned_names(path: Path) -> list[str]:
 
 def test_no_name_is_banned():
     paths = [
-        path for folder in ("drafterforge", "pipelines", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))
+        path
+        for folder in ("drafterforge", "pipelines", "scripts", "tests")
+        for path in sorted((ROOT / folder).rglob("*.py"))
     ]
     lines = [line for path in paths for line in banned_names(path)]
     assert lines == [], "\n".join(["rename these to what they are:", *lines])

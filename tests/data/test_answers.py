@@ -1,4 +1,4 @@
-"""The answers artifact: the target's own tokens, marked, resumable, the same bytes after a kill."""
+"""The answers artifact holds the target's tokens and a loss mask, and a killed run resumes to the same bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EOS = "<|im_end|>"
 
 
 class Killed(BaseException):
-    """Like a signal: nobody catches it."""
+    """Ends the run as a signal would: no code catches it."""
 
 
 class Echo:
@@ -42,20 +42,20 @@ class Echo:
         if self.kill_after == len(self.calls):
             raise Killed
         self.calls.append(prompts)
-        return [self.one(prompt, max_new_tokens, seed) for prompt in prompts]
+        return [self.answer(prompt, max_new_tokens, seed) for prompt in prompts]
 
-    def one(self, prompt: list[int], max_new_tokens: int, seed: int) -> list[int]:
+    def answer(self, prompt: list[int], max_new_tokens: int, seed: int) -> list[int]:
         key = hashlib.sha256(f"{prompt} {seed}".encode()).digest()
         answer = [self.letters[byte % 10] for byte in key[: 2 + key[-1] % 12]] + [self.eos]
         return answer[:max_new_tokens]
 
 
 def prompts_of(counts: dict[str, int], turns: int = 1) -> dict[str, list[Prompt]]:
-    def one(split: str, i: int) -> Prompt:
-        said = tuple({"role": "user", "content": f"{split} {i} {'x' * (i * 7 % 11)} {t}"} for t in range(turns))
-        return Prompt(f"sql-{split}-{i:05d}", "sql" if i % 2 else "math", f"task {i}", said, "grammar")
+    def prompt(split: str, i: int) -> Prompt:
+        messages = tuple({"role": "user", "content": f"{split} {i} {'x' * (i * 7 % 11)} {t}"} for t in range(turns))
+        return Prompt(f"sql-{split}-{i:05d}", "sql" if i % 2 else "math", f"task {i}", messages, "grammar")
 
-    return {split: [one(split, i) for i in range(number)] for split, number in counts.items()}
+    return {split: [prompt(split, i) for i in range(number)] for split, number in counts.items()}
 
 
 SMALL = {"train": 10, "val": 3, "test": 2}
@@ -90,7 +90,7 @@ def content(answers: AnswerSet) -> dict[str, bytes]:
     return {name: (answers.path / name).read_bytes() for name in answers.manifest.files}
 
 
-def test_each_prompt_is_followed_by_the_answer_of_the_target_and_the_mask_covers_it(chatml, prepare):
+def test_the_answer_of_the_target_follows_each_prompt_and_the_mask_covers_it(chatml, prepare):
     answers = prepare()
     finished = set()
     for split in SPLITS:
@@ -144,13 +144,13 @@ def test_a_killed_run_restarted_gives_the_bytes_of_an_uninterrupted_one(chatml, 
 
 
 def timeless(answers: AnswerSet) -> Manifest:
-    """The manifest but for its name, its time and its rate."""
+    """The manifest without its name, its time and its rate."""
     manifest = answers.manifest
     return replace(manifest, name="", created="", metrics=manifest.metrics | {"tokens_per_s": 0})
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing record", "half record", "no arrow"])
-def test_a_damaged_shard_is_answered_again_and_never_half_read(chatml, prepare, damage):
+def test_all_prompts_of_a_damaged_shard_are_answered_again(chatml, prepare, damage):
     full = prepare(name="full")
     with pytest.raises(Killed):
         prepare(generate=Echo(chatml, 3))
@@ -195,18 +195,18 @@ def test_the_target_answers_turn_by_turn_and_the_mask_covers_every_turn(chatml, 
         spans = marked_spans(answer.loss_mask)
         assert len(spans) == 3 and spans[0][0] == answer.prompt_tokens
         assert sum(stop - start for start, stop in spans) == answer.answer_tokens
-        said = [chatml.decode(answer.input_ids[start:stop]) for start, stop in spans]
+        texts = [chatml.decode(answer.input_ids[start:stop]) for start, stop in spans]
         messages = []
-        for text, ask in zip(said, prompts_of(SMALL, 3)["train"][int(answer.id[-5:])].messages, strict=True):
+        for text, ask in zip(texts, prompts_of(SMALL, 3)["train"][int(answer.id[-5:])].messages, strict=True):
             messages += [ask, {"role": "assistant", "content": text.removesuffix(EOS)}]
         ids, mask = conversation_ids(chatml, messages)
-        assert ids[:-1] == answer.input_ids and mask[:-1] == answer.loss_mask  # but for the last \n
+        assert ids[:-1] == answer.input_ids and mask[:-1] == answer.loss_mask  # without the last \n
 
 
 def test_a_template_that_rewrites_history_keeps_the_last_answer_only(thinking, prepare):
     echo = Echo(thinking)
     echo.letters = thinking("<think>hm</think>a")["input_ids"]
-    echo.one = lambda prompt, *_: [*echo.letters, echo.eos]
+    echo.answer = lambda prompt, *_: [*echo.letters, echo.eos]
     answers = prepare(prompts_of(SMALL, turns=2), echo, tokenizer=thinking, max_new_tokens=50)
     for answer in answers.rows("train"):
         ((start, stop),) = marked_spans(answer.loss_mask)
@@ -214,31 +214,34 @@ def test_a_template_that_rewrites_history_keeps_the_last_answer_only(thinking, p
         assert "<think>" not in thinking.decode(answer.input_ids[:start])
 
 
-def test_long_prompts_are_left_out_and_counted_and_long_conversations_end_earlier(chatml, prepare):
+def test_long_prompts_are_dropped_and_counted_and_long_conversations_are_cut(chatml, prepare):
     prompts = prompts_of(SMALL)
     lengths = [len(prompt_ids(chatml, p.messages)) for p in prompts["train"]]
     limit = sorted(lengths)[6]
     answers = prepare(prompts, max_prompt_tokens=limit)
-    kept = [p.id for p, n in zip(prompts["train"], lengths, strict=True) if n <= limit]
-    assert [a.id for a in answers.rows("train")] == kept
-    assert answers.manifest.metrics["splits"]["train"]["left_out"] == 10 - len(kept) > 0
+    ids = [p.id for p, n in zip(prompts["train"], lengths, strict=True) if n <= limit]
+    assert [a.id for a in answers.rows("train")] == ids
+    assert answers.manifest.metrics["splits"]["train"]["left_out"] == 10 - len(ids) > 0
     two = prepare(prompts_of(SMALL, turns=2), name="two", max_prompt_tokens=max(lengths) + 5)
     assert all(len(marked_spans(a.loss_mask)) == 1 for a in two.rows("train"))
     with pytest.raises(ArtifactError, match=r"all 10 train prompts are longer than 3 tokens; type data\.max"):
         prepare(name="none", max_prompt_tokens=3)
 
 
-def given(*contents: str) -> Prompt:
+def prompt_with_answers(*contents: str) -> Prompt:
     roles = ("user", "assistant") * len(contents)
-    said = tuple({"role": r, "content": c} for r, c in zip(roles, contents, strict=False))
-    return Prompt(f"id-{contents[0]}", "chat", "", said, "a.jsonl:3")
+    messages = tuple({"role": r, "content": c} for r, c in zip(roles, contents, strict=False))
+    return Prompt(f"id-{contents[0]}", "chat", "", messages, "a.jsonl:3")
 
 
 def test_given_answers_are_marked_without_asking_the_target(chatml, prepare):
     def never(*_):
         raise AssertionError("asked")
 
-    prompts = {s: [given(f"{s} hi", "hello", "and?", "a long answer"), given(s, "x")] for s in SPLITS}
+    prompts = {
+        s: [prompt_with_answers(f"{s} hi", "hello", "and?", "a long answer"), prompt_with_answers(s, "x")]
+        for s in SPLITS
+    }
     answers = prepare(prompts, never, answers="given", max_new_tokens=10)
     row = answers.rows("train")[0]
     ids, mask = conversation_ids(chatml, prompts["train"][0].messages)
@@ -247,7 +250,7 @@ def test_given_answers_are_marked_without_asking_the_target(chatml, prepare):
     spans = [chatml.decode(row.input_ids[a:b]) for a, b in marked_spans(row.loss_mask)]
     assert spans == [f"hello{EOS}", "a long ans"] and not row.finished
     assert answers.rows("train")[1].finished
-    prompts["val"].append(given("only a question"))
+    prompts["val"].append(prompt_with_answers("only a question"))
     with pytest.raises(ArtifactError, match=r"'id-only a question' \(a.jsonl:3\) has no assistant turn"):
         prepare(prompts, never, name="b", answers="given")
 

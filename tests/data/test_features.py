@@ -1,4 +1,4 @@
-"""Cached features are what the target says, kept in half precision, and resumable; online ones are asked anew."""
+"""Cached features are the target's in half precision, and capture resumes; online features are computed anew."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from drafterforge.targets.capture import FeatureCapture
 from tests.models import tiny_target
 from tests.tiny import TINY
 
-pytestmark = pytest.mark.slow  # many short ones
+pytestmark = pytest.mark.slow  # many short tests
 
 COUNTS = {"train": 9, "val": 3, "test": 2}
 CONFIG = {"taps": [2, 2, 2]}
 
 
 class Killed(BaseException):
-    """Like a signal: nobody catches it."""
+    """Ends the run as a signal would: no code catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,8 @@ def target(chatml):
 @pytest.fixture(scope="module")
 def answers(chatml, target, tmp_path_factory) -> AnswerSet:
     def prompt(split: str, i: int) -> Prompt:
-        said = {"role": "user", "content": f"{split} {'x' * (i * 5 % 13)} {i}"}
-        return Prompt(f"sql-{split}-{i}", "sql", f"task {i}", (said,), "grammar")
+        message = {"role": "user", "content": f"{split} {'x' * (i * 5 % 13)} {i}"}
+        return Prompt(f"sql-{split}-{i}", "sql", f"task {i}", (message,), "grammar")
 
     return prepare_answers(
         {split: [prompt(split, i) for i in range(count)] for split, count in COUNTS.items()},
@@ -57,7 +57,7 @@ def answers(chatml, target, tmp_path_factory) -> AnswerSet:
 
 
 class Capture:
-    """The target's view of answers; `kill_at`: which call is the last."""
+    """Captures the target's features of answers; the call `kill_at` raises `Killed`."""
 
     def __init__(self, target, kill_at: int | None = None) -> None:
         self.capture, self.kill_at, self.calls = FeatureCapture(target), kill_at, 0
@@ -80,43 +80,47 @@ def prepare(answers, target, tmp_path):
         drop_staging(tmp_path / name.removeprefix(".").removesuffix(".partial"))
 
 
-def content(found: FeatureSet) -> dict[str, bytes]:
-    return {name: (found.path / name).read_bytes() for name in found.manifest.files}
+def content(features: FeatureSet) -> dict[str, bytes]:
+    return {name: (features.path / name).read_bytes() for name in features.manifest.files}
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_the_cache_holds_what_the_target_says_in_bfloat16(answers, target, prepare, split):
+def test_the_cache_holds_the_targets_features_in_bfloat16(answers, target, prepare, split):
     read = prepare().reader(split)
     rows = answers.rows(split)
     order = [*range(len(rows))][::-1]
     expected = FeatureCapture(target)([rows[i].input_ids for i in order])
-    for found, exact in zip(read(order), expected, strict=True):
-        assert found.features.dtype == found.states.dtype == torch.bfloat16 and found.argmax.dtype == torch.int64
+    for cached_row, exact in zip(read(order), expected, strict=True):
+        assert cached_row.features.dtype == cached_row.states.dtype == torch.bfloat16
+        assert cached_row.argmax.dtype == torch.int64
         # the passes differ in their padding, so a value may round to the neighbour
-        torch.testing.assert_close(found.features.float(), exact.features, rtol=2**-7, atol=1e-5)
-        torch.testing.assert_close(found.states.float(), exact.states, rtol=2**-7, atol=1e-5)
-        assert torch.equal(found.argmax, exact.argmax)
+        torch.testing.assert_close(cached_row.features.float(), exact.features, rtol=2**-7, atol=1e-5)
+        torch.testing.assert_close(cached_row.states.float(), exact.states, rtol=2**-7, atol=1e-5)
+        assert torch.equal(cached_row.argmax, exact.argmax)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_online_features_equal_cached_ones_up_to_bfloat16(answers, target, prepare, split):
     cached = prepare().reader(split)([2, 0])
     online = OnlineFeatures(answers, FeatureCapture(target)).reader(split)([2, 0])
-    for one, other in zip(cached, online, strict=True):
-        torch.testing.assert_close(one.features.float(), other.features, rtol=2**-7, atol=1e-5)
-        torch.testing.assert_close(one.states.float(), other.states, rtol=2**-7, atol=1e-5)
-        assert torch.equal(one.argmax, other.argmax)
+    for cached_row, online_row in zip(cached, online, strict=True):
+        torch.testing.assert_close(cached_row.features.float(), online_row.features, rtol=2**-7, atol=1e-5)
+        torch.testing.assert_close(cached_row.states.float(), online_row.states, rtol=2**-7, atol=1e-5)
+        assert torch.equal(cached_row.argmax, online_row.argmax)
 
 
 def test_shards_hold_their_rows_and_test_prompts_are_left_out(prepare, answers):
     done = []
-    found = prepare(progress=lambda *numbers: done.append(numbers))
+    features = prepare(progress=lambda *numbers: done.append(numbers))
     shards = ["train-00000", "train-00001", "train-00002", "val-00000"]
-    assert sorted(found.manifest.files) == ["index.json", *(f"{shard}.safetensors" for shard in shards)]
-    assert [[len(shard) for shard in found.index[split]["lengths"]] for split in ("train", "val")] == [[4, 4, 1], [3]]
+    assert sorted(features.manifest.files) == ["index.json", *(f"{shard}.safetensors" for shard in shards)]
+    assert [[len(shard) for shard in features.index[split]["lengths"]] for split in ("train", "val")] == [
+        [4, 4, 1],
+        [3],
+    ]
     total = sum(int(answers.rows(split).lengths.sum()) for split in ("train", "val"))
-    assert done[-1] == (total, total) and found.manifest.metrics == {"tokens": total}
-    assert found.manifest.parents == [answers.manifest.as_parent()]
+    assert done[-1] == (total, total) and features.manifest.metrics == {"tokens": total}
+    assert features.manifest.parents == [answers.manifest.as_parent()]
 
 
 @pytest.mark.parametrize("kill_at", [1, 2, 4])
@@ -141,7 +145,7 @@ def test_a_shard_cut_off_by_a_kill_is_captured_anew(prepare, target, tmp_path, d
     assert content(prepare()) == complete
 
 
-def test_a_shard_is_written_whole_or_not_at_all(prepare, monkeypatch, tmp_path):
+def test_a_shard_is_written_atomically(prepare, monkeypatch, tmp_path):
     real = features.save_file
 
     def cut(tensors, path, **options):
@@ -156,7 +160,7 @@ def test_a_shard_is_written_whole_or_not_at_all(prepare, monkeypatch, tmp_path):
     assert content(prepare()) == content(prepare(name="complete"))
 
 
-def test_features_made_before_are_taken_as_they_are(prepare, target):
+def test_a_finished_capture_is_not_repeated(prepare, target):
     prepare()
     again = Capture(target)
     prepare(again)
@@ -164,9 +168,9 @@ def test_features_made_before_are_taken_as_they_are(prepare, target):
 
 
 def test_features_of_another_target_are_refused(prepare):
-    found = prepare()
+    features = prepare()
     with pytest.raises(ArtifactError, match=r"fingerprint f00d, but target 'tiny' has fingerprint beef"):
-        FeatureSet.open(found.path, "beef")
+        FeatureSet.open(features.path, "beef")
     with pytest.raises(ArtifactError, match=r"fingerprint f00d, .* has fingerprint beef"):
         prepare(target=SimpleNamespace(name="tiny", fingerprint="beef"))
 

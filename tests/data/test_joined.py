@@ -1,4 +1,4 @@
-"""Joined answers: artifacts read as one, even at every beginning; nothing is learned that one of them holds out."""
+"""Joined answers: several artifacts are read as one, evenly mixed, and held-out prompts are never trained on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from drafterforge.errors import ArtifactError, ConfigError
 DOMAINS = ("sql", "math", "chat")
 
 
-def made(folder: Path, name: str, prompts: dict[str, list[tuple[int, str]]]) -> AnswerSet:
+def write_answers(folder: Path, name: str, prompts: dict[str, list[tuple[int, str]]]) -> AnswerSet:
     """An artifact whose (prompt token, domain) rows are stored backwards, in two shards."""
     path, parts = folder / name, []
     target = {"target": "tiny", "target_fingerprint": "f00d", "config": {"name": name}}
@@ -46,134 +46,145 @@ def numbered(first: int, *, train: int, domains: tuple[str, ...] = DOMAINS) -> d
     }
 
 
-def asked(rows) -> list[int]:
+def prompt_tokens(rows) -> list[int]:
     return [row.input_ids[1] for row in rows]
 
 
-def test_one_artifact_is_read_as_it_is(tmp_path):
-    one = made(tmp_path, "one", numbered(10, train=9))
-    joined = JoinedAnswers([one])
+def test_joining_one_artifact_changes_nothing(tmp_path):
+    answers = write_answers(tmp_path, "one", numbered(10, train=9))
+    joined = JoinedAnswers([answers])
     for split in SPLITS:
-        assert list(joined.rows(split)) == list(one.rows(split))
-        assert asked(joined.rows(split)) == sorted(asked(joined.rows(split)))
-        own = joined.rows(split, "math")
-        assert list(own) == [row for row in one.rows(split) if row.domain == "math"]
-        assert [one.rows(split)[row] for _, row in own.locations.tolist()] == list(own)
-        assert len(joined.rows(split, "general")) == len(one.rows(split))
-    assert joined.digest == one.manifest.digest and joined.manifests == [one.manifest]
+        assert list(joined.rows(split)) == list(answers.rows(split))
+        assert prompt_tokens(joined.rows(split)) == sorted(prompt_tokens(joined.rows(split)))
+        rows = joined.rows(split, "math")
+        assert list(rows) == [row for row in answers.rows(split) if row.domain == "math"]
+        assert [answers.rows(split)[row] for _, row in rows.locations.tolist()] == list(rows)
+        assert len(joined.rows(split, "general")) == len(answers.rows(split))
+    assert joined.digest == answers.manifest.digest and joined.manifests == [answers.manifest]
 
 
-def test_splits_and_domains_are_those_of_all_artifacts_and_every_beginning_is_even(tmp_path):
-    sets = [made(tmp_path, "small", numbered(10, train=30)), made(tmp_path, "large", numbered(100, train=60))]
+def test_splits_and_domains_join_all_artifacts_and_every_prefix_is_evenly_mixed(tmp_path):
+    sets = [
+        write_answers(tmp_path, "small", numbered(10, train=30)),
+        write_answers(tmp_path, "large", numbered(100, train=60)),
+    ]
     joined = JoinedAnswers(sets)
     for split in SPLITS:
         rows = joined.rows(split)
-        assert sorted(asked(rows)) == sorted(asked(sets[0].rows(split)) + asked(sets[1].rows(split)))
-        own = joined.rows(split, "sql")
-        assert {row.domain for row in own} == {"sql"} and len(own) == len(rows) / 3
+        assert sorted(prompt_tokens(rows)) == sorted(
+            prompt_tokens(sets[0].rows(split)) + prompt_tokens(sets[1].rows(split))
+        )
+        sql_rows = joined.rows(split, "sql")
+        assert {row.domain for row in sql_rows} == {"sql"} and len(sql_rows) == len(rows) / 3
     rows = joined.rows("train")
     assert Counter((row.id[0], row.domain) for row in rows[:9]) == {
         **{("s", domain): 1 for domain in DOMAINS},
         **{("l", domain): 2 for domain in DOMAINS},
     }
     assert {row.id[0] for row in joined.rows("test")[:6]} == {"s", "l"}
-    assert joined.digest == [one.manifest.digest for one in sets]
+    assert joined.digest == [answers.manifest.digest for answers in sets]
     ids, mask = rows.arrays(4)
     assert (ids.tolist(), mask.tolist()) == (rows[4].input_ids, rows[4].loss_mask)
 
 
-def test_a_prompt_is_taken_once_and_never_taught_where_any_artifact_holds_it_out(tmp_path, caplog):
+def test_a_prompt_is_used_once_and_never_trained_on_if_any_artifact_holds_it_out(tmp_path, caplog):
     first = {"train": [(1, "sql"), (2, "sql"), (3, "sql")], "val": [(10, "sql")], "test": [(20, "sql"), (21, "sql")]}
     later = {
-        "train": [(1, "sql"), (10, "sql"), (4, "sql"), (20, "sql")],  # taught, held out, new, held out
-        "val": [(2, "sql"), (11, "sql")],  # taught by the first
-        "test": [(21, "sql"), (10, "sql"), (22, "sql")],  # held out by the first
+        "train": [(1, "sql"), (10, "sql"), (4, "sql"), (20, "sql")],  # trained on, held out, new, held out
+        "val": [(2, "sql"), (11, "sql")],  # trained on in the first
+        "test": [(21, "sql"), (10, "sql"), (22, "sql")],  # held out in the first
     }
-    joined = JoinedAnswers([made(tmp_path, "first", first), made(tmp_path, "later", later)])
-    found = {split: sorted(row.id for row in joined.rows(split)) for split in SPLITS}
-    assert found == {
+    joined = JoinedAnswers([write_answers(tmp_path, "first", first), write_answers(tmp_path, "later", later)])
+    ids = {split: sorted(row.id for row in joined.rows(split)) for split in SPLITS}
+    assert ids == {
         "train": ["first-1", "first-3", "later-4"],
-        "val": ["first-10", "later-11", "later-2"],  # held out rather than taught
+        "val": ["first-10", "later-11", "later-2"],  # held out rather than trained on
         "test": ["first-20", "first-21", "later-22"],
     }
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
         "first, later: dropped 3 answers to prompts that an earlier artifact has, and 3 training answers to prompts "
         "that one of them holds out"
     ]
 
 
-def test_held_out_rows_can_be_those_of_others_and_none_of_these_is_taught(tmp_path, caplog):
+def test_other_artifacts_can_give_the_held_out_rows_and_none_of_these_is_trained_on(tmp_path, caplog):
     gold = {"train": [(1, "sql"), (2, "sql"), (10, "sql")], "val": [(3, "sql"), (11, "sql")], "test": [(21, "sql")]}
-    own = {"train": [(1, "sql"), (4, "sql"), (30, "sql")], "val": [(10, "sql"), (11, "sql")], "test": [(20, "sql")]}
-    sets = [made(tmp_path, "gold", gold), made(tmp_path, "own", own)]
+    small = {"train": [(1, "sql"), (4, "sql"), (30, "sql")], "val": [(10, "sql"), (11, "sql")], "test": [(20, "sql")]}
+    sets = [write_answers(tmp_path, "gold", gold), write_answers(tmp_path, "own", small)]
     joined = JoinedAnswers(sets[:1], held_out=sets[1:])
-    found = {split: sorted(row.id for row in joined.rows(split)) for split in SPLITS}
-    assert found == {"train": ["gold-1", "gold-2"], "val": ["own-10", "own-11"], "test": ["own-20"]}
+    ids = {split: sorted(row.id for row in joined.rows(split)) for split in SPLITS}
+    assert ids == {"train": ["gold-1", "gold-2"], "val": ["own-10", "own-11"], "test": ["own-20"]}
     assert "dropped 0 answers to prompts that an earlier artifact has, and 1 training" in caplog.text
-    digests = [one.manifest.digest for one in sets]
+    digests = [answers.manifest.digest for answers in sets]
     assert joined.recorded_settings == {"answers": digests[0], "val_answers": digests[1:]}
-    assert [one.digest for one in joined.manifests] == digests
+    assert [manifest.digest for manifest in joined.manifests] == digests
 
-    both = JoinedAnswers(sets, held_out=sets[1:])
-    found = {split: sorted(row.id for row in both.rows(split)) for split in SPLITS}
-    assert found["train"] == ["gold-1", "gold-2", "own-30", "own-4"] and found["val"] == ["own-10", "own-11"]
+    joined = JoinedAnswers(sets, held_out=sets[1:])
+    ids = {split: sorted(row.id for row in joined.rows(split)) for split in SPLITS}
+    assert ids["train"] == ["gold-1", "gold-2", "own-30", "own-4"] and ids["val"] == ["own-10", "own-11"]
     assert JoinedAnswers(sets[:1]).recorded_settings == {"answers": digests[0]}
     few = JoinedAnswers(sets[:1], 1, sets[1:])
     assert len(few.rows("train")) == 1 and len(few.rows("val")) == 2
 
 
 def test_artifacts_without_common_prompts_say_nothing(tmp_path, caplog):
-    JoinedAnswers([made(tmp_path, "a", numbered(10, train=3)), made(tmp_path, "b", numbered(50, train=3))])
+    JoinedAnswers(
+        [write_answers(tmp_path, "a", numbered(10, train=3)), write_answers(tmp_path, "b", numbered(50, train=3))]
+    )
     assert caplog.records == []
 
 
-def test_the_first_training_answers_are_even_over_domains_and_each_choice_holds_the_smaller_ones(tmp_path):
-    one = made(tmp_path, "one", numbered(10, train=60))  # its domains stand one after the other
-    chosen = [JoinedAnswers([one], count).rows("train") for count in range(1, 61)]
-    assert [len(rows) for rows in chosen] == list(range(1, 61))
-    for fewer, more in pairwise(chosen):
-        assert asked(more)[: len(fewer)] == asked(fewer)
-    counts = Counter(row.domain for row in chosen[9])
+def test_num_answers_takes_evenly_from_domains_and_more_answers_contain_fewer(tmp_path):
+    answers = write_answers(tmp_path, "one", numbered(10, train=60))  # one domain after the other
+    selections = [JoinedAnswers([answers], count).rows("train") for count in range(1, 61)]
+    assert [len(rows) for rows in selections] == list(range(1, 61))
+    for fewer, more in pairwise(selections):
+        assert prompt_tokens(more)[: len(fewer)] == prompt_tokens(fewer)
+    counts = Counter(row.domain for row in selections[9])
     assert max(counts.values()) - min(counts.values()) <= 1 and counts.keys() == set(DOMAINS)
-    of_math = [row for row in chosen[29] if row.domain == "math"]
-    assert of_math == [row for row in one.rows("train") if row.domain == "math"][: len(of_math)]  # by prompt, not shard
-    limited = JoinedAnswers([one], 4)
+    of_math = [row for row in selections[29] if row.domain == "math"]
+    assert (
+        of_math == [row for row in answers.rows("train") if row.domain == "math"][: len(of_math)]
+    )  # by prompt, not shard
+    limited = JoinedAnswers([answers], 4)
     assert len(limited.rows("val")) == len(limited.rows("test")) == 3
     assert limited.token_counts(90)[5:7].tolist() == [4, 4] and limited.token_counts(90).sum() == 8
     assert {row.domain for row in limited.rows("train", "chat")} == {"chat"} and len(limited.rows("train", "chat")) == 4
 
 
 def test_more_answers_than_there_are_is_refused(tmp_path):
-    limited = JoinedAnswers([made(tmp_path, "one", numbered(10, train=9))], 4)
+    limited = JoinedAnswers([write_answers(tmp_path, "one", numbered(10, train=9))], 4)
     with pytest.raises(ConfigError, match=r"trainer.num_answers=4, but .*one has 3 training answers of sql; type .*=3"):
         limited.rows("train", "sql")
 
 
 def test_an_artifact_without_the_domain_gives_nothing_and_says_so(tmp_path, caplog):
-    sets = [made(tmp_path, "both", numbered(10, train=6, domains=("sql", "math")))]
-    sets += [made(tmp_path, "other", numbered(50, train=6, domains=("chat",)))]
+    sets = [write_answers(tmp_path, "both", numbered(10, train=6, domains=("sql", "math")))]
+    sets += [write_answers(tmp_path, "other", numbered(50, train=6, domains=("chat",)))]
     rows = JoinedAnswers(sets).rows("train", "sql")
     assert {row.id.partition("-")[0] for row in rows} == {"both"} and len(rows) == 3
     assert "no sql answers in other: training on the others alone" in caplog.text
-    assert len(JoinedAnswers(sets).rows("train", "python")) == 12  # as of one artifact that lacks the domain
+    assert (
+        len(JoinedAnswers(sets).rows("train", "python")) == 12
+    )  # all rows, as of a single artifact without the domain
 
 
-def test_a_split_without_the_domain_says_what_to_make(tmp_path):
+def test_a_split_without_the_domain_says_what_to_type(tmp_path):
     prompts = numbered(10, train=6) | {"val": [(90, "sql")]}
     with pytest.raises(ArtifactError, match=r"one has no val answers of math; prepare it with data\.num_val=3 or more"):
-        JoinedAnswers([made(tmp_path, "one", prompts)]).rows("val", "math")
+        JoinedAnswers([write_answers(tmp_path, "one", prompts)]).rows("val", "math")
 
 
 def test_artifacts_of_one_name_are_refused(tmp_path):
-    one = made(tmp_path, "one", numbered(10, train=3))
+    answers = write_answers(tmp_path, "one", numbered(10, train=3))
     with pytest.raises(ConfigError, match="two folders are called one, but their features are stored by that name"):
-        JoinedAnswers([one, one])
+        JoinedAnswers([answers, answers])
 
 
-def test_a_token_that_the_target_does_not_have_is_told(tmp_path):
+def test_a_token_outside_the_targets_vocabulary_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match="has token id 6, but the target has 6 ids"):
-        JoinedAnswers([made(tmp_path, "one", numbered(10, train=3))]).token_counts(6)
+        JoinedAnswers([write_answers(tmp_path, "one", numbered(10, train=3))]).token_counts(6)
 
 
 def test_features_of_several_artifacts_come_in_the_order_asked_for():
@@ -187,10 +198,10 @@ def test_features_of_several_artifacts_come_in_the_order_asked_for():
     parts = [Part("a"), Part("b"), Part("c")]
     read = JoinedFeatures(parts).reader("val")
     assert read([[1, 7], [0, 2], [1, 0]]) == ["b val 7", "a val 2", "b val 0"]
-    assert [part.calls for part in parts] == [[[2]], [[7, 0]], []]  # together, as one artifact's are
+    assert [part.calls for part in parts] == [[[2]], [[7, 0]], []]  # one call per artifact
 
 
-def test_spread_keeps_the_order_within_groups_and_evens_out_every_beginning():
+def test_proportional_order_keeps_the_order_within_groups_and_mixes_every_prefix_evenly():
     groups = ["a"] * 6 + ["b"] * 3 + ["c"]
     order = proportional_order(groups)
     assert sorted(order.tolist()) == list(range(10))

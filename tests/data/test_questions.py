@@ -1,4 +1,4 @@
-"""Question files: every layout and form, one line of error for what is wrong, an even choice, turns in order."""
+"""Question files: every layout and form, one line of error for what is wrong, even limits, turns in order."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ def write(path: Path, rows: list) -> Path:
     return path
 
 
-def asked(number: int, category: str = "", *turns: str) -> dict:
+def question_row(number: int, category: str = "", *turns: str) -> dict:
     row = {"question_id": number, "category": category, "turns": list(turns or (f"{category} {number}",))}
     return {key: value for key, value in row.items() if value != ""}
 
 
 def spec_bench() -> list[dict]:
     names = [*MT_BENCH, *(group for group in SPEC_BENCH if group != "mt_bench")]
-    return [asked(10 * place + n, name) for place, name in enumerate(names) for n in range(10)]
+    return [question_row(10 * position + n, name) for position, name in enumerate(names) for n in range(10)]
 
 
 # --- layouts and forms ---------------------------------------------------------------------------
 
 
 def test_both_layouts_of_a_folder_give_the_same_questions(tmp_path):
-    rows = {"mt_bench": [asked(81, "writing", "one", "two")], "sum": [asked(241, "", "Summarize: x")]}
+    rows = {"mt_bench": [question_row(81, "writing", "one", "two")], "sum": [question_row(241, "", "Summarize: x")]}
     for name, row in rows.items():
         write(tmp_path / "flat" / f"{name}.jsonl", row)
         write(tmp_path / "deep" / name / "question.jsonl", row)
     flat, deep = load_questions(tmp_path / "flat"), load_questions(tmp_path / "deep")
     assert flat == deep
-    assert [(one.id, one.suite, one.category, one.domain, one.turns) for one in flat] == [
+    assert [(question.id, question.suite, question.category, question.domain, question.turns) for question in flat] == [
         ("mt_bench-81", "mt_bench", "writing", "chat", ("one", "two")),
         ("cnn_dm-241", "cnn_dm", "cnn_dm", "summarization", ("Summarize: x",)),
     ]
@@ -51,21 +51,26 @@ def test_both_layouts_of_a_folder_give_the_same_questions(tmp_path):
 @pytest.mark.parametrize(
     ("name", "row", "turns", "reference"),
     [
-        ("mt_bench", asked(1, "math", "How many?", "Why?") | {"reference": ["3", "so"]}, 2, ("3", "so")),
-        ("humaneval", asked(1, "humaneval", "Complete this.\n\ndef one():\n") | {"reference": ["return 1"]}, 1, None),
-        ("gsm8k", asked(1, "gsm8k", "2 and 2?") | {"reference": "4"}, 1, ("4",)),
+        ("mt_bench", question_row(1, "math", "How many?", "Why?") | {"reference": ["3", "so"]}, 2, ("3", "so")),
+        (
+            "humaneval",
+            question_row(1, "humaneval", "Complete this.\n\ndef one():\n") | {"reference": ["return 1"]},
+            1,
+            None,
+        ),
+        ("gsm8k", question_row(1, "gsm8k", "2 and 2?") | {"reference": "4"}, 1, ("4",)),
         ("alpaca", {"question_id": 1, "turns": ["Name a bird."]}, 1, ()),
-        ("cnn_dm", asked(1, "summarization", "Summarize: rain.") | {"reference": [None, ["wet"]]}, 1, ()),
-        ("qa", asked(1, "qa", "Who?") | {"reference": None}, 1, ()),
-        ("spec_bench", asked(1, "rag", "Read, then tell."), 1, ()),
+        ("cnn_dm", question_row(1, "summarization", "Summarize: rain.") | {"reference": [None, ["wet"]]}, 1, ()),
+        ("qa", question_row(1, "qa", "Who?") | {"reference": None}, 1, ()),
+        ("spec_bench", question_row(1, "rag", "Read, then tell."), 1, ()),
     ],
 )
 def test_every_benchmark_is_named_by_its_file_and_belongs_to_a_domain(tmp_path, name, row, turns, reference):
-    (found,) = load_questions(write(tmp_path / name / "question.jsonl", [row]))
-    assert (found.suite, found.id, len(found.turns)) == (name, f"{name}-1", turns)
-    assert found.domain == (BENCHMARKS[name] or SPEC_BENCH["rag"])
-    assert found.reference == (("return 1",) if reference is None else reference)
-    assert found.system == ""
+    (question,) = load_questions(write(tmp_path / name / "question.jsonl", [row]))
+    assert (question.suite, question.id, len(question.turns)) == (name, f"{name}-1", turns)
+    assert question.domain == (BENCHMARKS[name] or SPEC_BENCH["rag"])
+    assert question.reference == (("return 1",) if reference is None else reference)
+    assert question.system == ""
 
 
 def test_our_own_form_keeps_ids_domains_and_system_prompts(tmp_path):
@@ -84,22 +89,24 @@ def test_our_own_form_keeps_ids_domains_and_system_prompts(tmp_path):
 
 def test_a_file_of_our_domain_is_called_as_the_domain(tmp_path):
     write(tmp_path / "code.jsonl", [{"id": "a", "messages": [{"role": "user", "content": "x"}]}])
-    (found,) = load_questions(tmp_path)
-    assert (found.suite, found.domain, found.column) == ("python", "python", "python")
+    (question,) = load_questions(tmp_path)
+    assert (question.suite, question.domain, question.column) == ("python", "python", "python")
 
 
-def test_mt_benchs_categories_are_one_of_spec_benchs_six_groups(tmp_path):
-    found = load_questions(write(tmp_path / "spec_bench.jsonl", spec_bench()))
-    assert Counter(one.group for one in found) == {name: 80 if name == "mt_bench" else 10 for name in SPEC_BENCH}
-    assert {one.column for one in found} == {f"spec_bench/{name}" for name in SPEC_BENCH}
-    assert {one.domain for one in found if one.group == "math_reasoning"} == {"math"}
-    assert {one.domain for one in found if one.category == "math"} == {"chat"}
+def test_the_categories_of_mt_bench_form_one_of_spec_benchs_six_groups(tmp_path):
+    questions = load_questions(write(tmp_path / "spec_bench.jsonl", spec_bench()))
+    assert Counter(question.group for question in questions) == {
+        name: 80 if name == "mt_bench" else 10 for name in SPEC_BENCH
+    }
+    assert {question.column for question in questions} == {f"spec_bench/{name}" for name in SPEC_BENCH}
+    assert {question.domain for question in questions if question.group == "math_reasoning"} == {"math"}
+    assert {question.domain for question in questions if question.category == "math"} == {"chat"}
 
 
 def test_names_pick_files_in_their_order(tmp_path):
     for name in ("gsm8k", "qa", "sum"):
-        write(tmp_path / f"{name}.jsonl", [asked(1)])
-    assert [one.suite for one in load_questions(tmp_path, names=["sum", "gsm8k"])] == ["cnn_dm", "gsm8k"]
+        write(tmp_path / f"{name}.jsonl", [question_row(1)])
+    assert [question.suite for question in load_questions(tmp_path, names=["sum", "gsm8k"])] == ["cnn_dm", "gsm8k"]
     with pytest.raises(ConfigError, match=r"has no questions called 'humaneval'; it has gsm8k, qa, cnn_dm$"):
         load_questions(tmp_path, names=["qa", "humaneval"])
 
@@ -108,53 +115,53 @@ def test_data_sets_on_disk_and_of_the_hub_are_read_as_files_are(tmp_path, monkey
     rows = [{"prompt_id": 81, "category": "writing", "prompt": ["one", "two"], "reference": []}]
     table = datasets.Dataset.from_list(rows)
     datasets.DatasetDict({"train": table, "test": table}).save_to_disk(str(tmp_path / "mt-bench"))
-    (found,) = load_questions(tmp_path / "mt-bench")
-    assert (found.id, found.suite, found.turns) == ("mt_bench-81", "mt_bench", ("one", "two"))
+    (question,) = load_questions(tmp_path / "mt-bench")
+    assert (question.id, question.suite, question.turns) == ("mt_bench-81", "mt_bench", ("one", "two"))
     monkeypatch.setattr(datasets, "load_dataset", lambda name: {"test": table}[{"org/mt_bench_prompts": "test"}[name]])
-    assert load_questions("org/mt_bench_prompts") == [found]
+    assert load_questions("org/mt_bench_prompts") == [question]
 
 
 # --- mistakes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "reason"),
     [
         ("{oops", "found no JSON"),
         ('["one"]', "found a list, wanted an object like"),
         ({"question_id": 3}, r"found no turns \(keys: question_id\), wanted"),
-        (asked(3) | {"turns": []}, "found no turns"),
-        (asked(3) | {"turns": {"a": 1}}, "found no turns"),
-        (asked(3) | {"turns": ["one", 2]}, "found 2 as turn 2, wanted text"),
-        (asked(3) | {"turns": [" "]}, "found ' ' as turn 1, wanted text"),
-        (asked(3) | {"category": 5}, "found category=5, wanted text"),
-        (asked(3) | {"domain": ["x"]}, r"found domain=\['x'\], wanted text"),
-        (asked(3) | {"question_id": [1]}, r"found the id \[1\], wanted text or a whole number"),
-        (asked(1), r"found the id 'gsm8k-1' a second time \(first in 1\)"),
+        (question_row(3) | {"turns": []}, "found no turns"),
+        (question_row(3) | {"turns": {"a": 1}}, "found no turns"),
+        (question_row(3) | {"turns": ["one", 2]}, "found 2 as turn 2, wanted text"),
+        (question_row(3) | {"turns": [" "]}, "found ' ' as turn 1, wanted text"),
+        (question_row(3) | {"category": 5}, "found category=5, wanted text"),
+        (question_row(3) | {"domain": ["x"]}, r"found domain=\['x'\], wanted text"),
+        (question_row(3) | {"question_id": [1]}, r"found the id \[1\], wanted text or a whole number"),
+        (question_row(1), r"found the id 'gsm8k-1' a second time \(first in 1\)"),
         (
             {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
             "found an assistant message, wanted user turns only",
         ),
     ],
 )
-def test_a_mistake_is_one_line_with_file_and_line(tmp_path, line, said):
-    path = write(tmp_path / "gsm8k.jsonl", [asked(1), "", line])
-    with pytest.raises(ArtifactError, match=rf"gsm8k\.jsonl, line 3: {said}") as caught:
+def test_a_mistake_is_one_line_with_file_and_line(tmp_path, line, reason):
+    path = write(tmp_path / "gsm8k.jsonl", [question_row(1), "", line])
+    with pytest.raises(ArtifactError, match=rf"gsm8k\.jsonl, line 3: {reason}") as caught:
         load_questions(path)
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_question_file_says_what_to_give(tmp_path, monkeypatch):
+def test_a_path_without_questions_says_what_to_give(tmp_path, monkeypatch):
     hint = "give a file, a folder of NAME.jsonl or NAME/question.jsonl, or a data set's hub id"
     (tmp_path / "empty").mkdir()
     write(tmp_path / "blank.jsonl", [""])
-    for path, said in (
+    for path, reason in (
         (tmp_path / "no" / "such.jsonl", "no question files at"),
         ("no/such.jsonl", "no question files at"),
         (tmp_path / "empty", "holds no question files"),
         (tmp_path / "blank.jsonl", "holds no questions"),
     ):
-        with pytest.raises(ArtifactError, match=f"{said}.*{hint}"):
+        with pytest.raises(ArtifactError, match=f"{reason}.*{hint}"):
             load_questions(path)
 
     def unreachable(*_):
@@ -168,8 +175,8 @@ def test_what_is_no_question_file_says_what_to_give(tmp_path, monkeypatch):
 
 
 def test_a_benchmark_or_an_id_stands_in_one_file_only(tmp_path):
-    write(tmp_path / "sum.jsonl", [asked(1)])
-    write(tmp_path / "cnn_dm" / "question.jsonl", [asked(1)])
+    write(tmp_path / "sum.jsonl", [question_row(1)])
+    write(tmp_path / "cnn_dm" / "question.jsonl", [question_row(1)])
     with pytest.raises(ArtifactError, match=r"are both cnn_dm; keep one of them"):
         load_questions(tmp_path)
     (tmp_path / "sum.jsonl").unlink()
@@ -179,39 +186,45 @@ def test_a_benchmark_or_an_id_stands_in_one_file_only(tmp_path):
         load_questions(tmp_path)
 
 
-# --- a choice of them ----------------------------------------------------------------------------
+# --- limits --------------------------------------------------------------------------------------
 
 
-def test_a_limit_takes_as_many_of_each_group_and_category_as_it_can(tmp_path):
+def test_a_limit_takes_equally_many_questions_of_each_group_and_category(tmp_path):
     path = write(tmp_path / "spec_bench.jsonl", spec_bench())
-    found = load_questions(path, limit=48)
-    assert Counter(one.group for one in found) == dict.fromkeys(SPEC_BENCH, 8)
-    assert Counter(one.category for one in found if one.group == "mt_bench") == dict.fromkeys(MT_BENCH, 1)
+    questions = load_questions(path, limit=48)
+    assert Counter(question.group for question in questions) == dict.fromkeys(SPEC_BENCH, 8)
+    assert Counter(question.category for question in questions if question.group == "mt_bench") == dict.fromkeys(
+        MT_BENCH, 1
+    )
     assert load_questions(path, limit=1000) == load_questions(path)
-    assert Counter(one.group for one in load_questions(path, limit=80))["mt_bench"] == 30  # others have no more than 10
+    assert (
+        Counter(question.group for question in load_questions(path, limit=80))["mt_bench"] == 30
+    )  # the other groups have 10 each
 
 
-def test_a_choice_is_the_seeds_own_and_grows_with_the_limit(tmp_path):
+def test_the_seed_decides_the_questions_and_a_larger_limit_only_adds_some(tmp_path):
     path = write(tmp_path / "spec_bench.jsonl", spec_bench())
-    every = load_questions(path)
-    chosen = [load_questions(path, limit=count) for count in range(1, 40)]
-    assert [len(one) for one in chosen] == list(range(1, 40))
-    assert all(set(less) < set(more) for less, more in pairwise(chosen))
-    assert all(one == [q for q in every if q in one] for one in chosen)  # in their order
-    assert load_questions(path, limit=12) == chosen[11]
-    assert load_questions(path, limit=12, seed=1) != chosen[11]
+    questions = load_questions(path)
+    selections = [load_questions(path, limit=count) for count in range(1, 40)]
+    assert [len(selection) for selection in selections] == list(range(1, 40))
+    assert all(set(less) < set(more) for less, more in pairwise(selections))
+    assert all(
+        selection == [q for q in questions if q in selection] for selection in selections
+    )  # in the order of the file
+    assert load_questions(path, limit=12) == selections[11]
+    assert load_questions(path, limit=12, seed=1) != selections[11]
 
 
 def test_a_limit_counts_for_every_file(tmp_path):
     for name in ("gsm8k", "qa"):
-        write(tmp_path / f"{name}.jsonl", [asked(n) for n in range(5)])
-    assert Counter(one.suite for one in load_questions(tmp_path, limit=2)) == {"gsm8k": 2, "qa": 2}
+        write(tmp_path / f"{name}.jsonl", [question_row(n) for n in range(5)])
+    assert Counter(question.suite for question in load_questions(tmp_path, limit=2)) == {"gsm8k": 2, "qa": 2}
 
 
 # --- turns ---------------------------------------------------------------------------------------
 
 
-def test_a_turn_follows_the_targets_own_answers():
+def test_a_turn_follows_the_answers_of_the_target():
     question = Question("a", "mt_bench", "math", "chat", ("one", "two"))
     user = [{"role": "user", "content": turn} for turn in question.turns]
     assert turn_messages(question) == user[:1]

@@ -1,4 +1,4 @@
-"""Captures kept while answering are those of a teacher-forced pass, as far as training reads them."""
+"""Features captured while answering equal those of a teacher-forced pass wherever training reads them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROMPTS = [[3, 14, 15], [9, 26, 5, 35, 8, 9], [7], [21, 22, 23, 24]]
 
 
 def answered(target, spool: CaptureSpool, temperature: float) -> list[Answer]:
-    """Answers to the prompts, their captures kept."""
+    """Answers to the prompts; the spool stores their captures."""
     answers = BatchAnswerer(target, 3, temperature, keep=spool.add)(PROMPTS, 9, seed=5)
     rows = []
     for index, (prompt, answer) in enumerate(zip(PROMPTS, answers, strict=True)):
@@ -36,32 +36,34 @@ def test_spooled_captures_equal_a_teacher_forced_pass(tmp_path: Path, temperatur
     def never(sequences):
         raise AssertionError(f"not in the spool: {sequences}")
 
-    found = CaptureSpool(tmp_path).capture(rows, never)
-    for row, kept, expected in zip(rows, found, FeatureCapture(target)([row.input_ids for row in rows]), strict=True):
-        assert kept.features.shape == expected.features.shape
-        torch.testing.assert_close(kept.features[:-1].float(), expected.features[:-1], rtol=0.02, atol=0.02)
-        torch.testing.assert_close(kept.states[:-1].float(), expected.states[:-1], rtol=0.02, atol=0.02)
+    captures = CaptureSpool(tmp_path).capture(rows, never)
+    for row, capture, expected in zip(
+        rows, captures, FeatureCapture(target)([row.input_ids for row in rows]), strict=True
+    ):
+        assert capture.features.shape == expected.features.shape
+        torch.testing.assert_close(capture.features[:-1].float(), expected.features[:-1], rtol=0.02, atol=0.02)
+        torch.testing.assert_close(capture.states[:-1].float(), expected.states[:-1], rtol=0.02, atol=0.02)
         teaching = slice(row.prompt_tokens - 1, len(row.input_ids) - 1)
-        assert kept.argmax[teaching].tolist() == expected.argmax[teaching].tolist()
+        assert capture.argmax[teaching].tolist() == expected.argmax[teaching].tolist()
 
 
-def test_what_the_spool_lacks_is_captured_anew(tmp_path: Path):
+def test_sequences_that_the_spool_lacks_are_captured_anew(tmp_path: Path):
     target = tiny_target()
     spool = CaptureSpool(tmp_path)
     rows = answered(target, spool, 0.0)
-    other = Answer("x", "d", "t", "train", [4, 5, 6, 7], [0, 0, 1, 1], 2, 2, True)
+    missing_answer = Answer("x", "d", "t", "train", [4, 5, 6, 7], [0, 0, 1, 1], 2, 2, True)
     two_turns = Answer("y", "d", "t", "train", rows[0].input_ids, [0, 1] * 6, rows[0].prompt_tokens, 2, True)
-    asked = []
+    captured = []
 
     def capture(sequences):
-        asked.extend(sequences)
+        captured.extend(sequences)
         return FeatureCapture(target)(sequences)
 
-    assert len(spool.capture([rows[1], other, rows[2], two_turns], capture)) == 4
-    assert asked == [other.input_ids, two_turns.input_ids]
+    assert len(spool.capture([rows[1], missing_answer, rows[2], two_turns], capture)) == 4
+    assert captured == [missing_answer.input_ids, two_turns.input_ids]
 
 
-def test_a_file_cut_off_by_a_kill_is_passed_over(tmp_path: Path):
+def test_a_file_that_a_kill_truncated_is_ignored(tmp_path: Path):
     spool = CaptureSpool(tmp_path)
     answered(tiny_target(), spool, 0.0)
     spool.flush()

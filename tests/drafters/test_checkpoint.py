@@ -1,4 +1,4 @@
-"""Drafters on disk: what was saved comes back, in the layout that other programs read, or is refused."""
+"""Drafters on disk: a loaded drafter equals the saved one, in the layout that other programs read."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def refused(folder, embedding) -> str:
     return str(caught.value)
 
 
-def test_what_was_saved_comes_back_in_bfloat16_with_its_maps_intact(drafter, saved):
+def test_a_loaded_drafter_equals_the_saved_one_in_bfloat16_and_has_its_maps(drafter, saved):
     back = load_drafter(saved, drafter.embedding)
     assert back.spec == drafter.spec
     for name, value in drafter.state_dict().items():
-        found = back.state_dict()[name]
-        assert found.dtype == value.dtype, name
-        assert torch.equal(found, value.bfloat16().float() if value.is_floating_point() else value), name
+        loaded = back.state_dict()[name]
+        assert loaded.dtype == value.dtype, name
+        assert torch.equal(loaded, value.bfloat16().float() if value.is_floating_point() else value), name
     assert torch.equal(back.token_ids, drafter.token_ids)
 
 
@@ -108,7 +108,7 @@ def test_a_drafter_saved_again_is_the_same_file(drafter, saved, tmp_path_factory
         assert (again / name).read_bytes() == (saved / name).read_bytes()
 
 
-def test_float32_weights_come_back_to_the_last_bit(drafter, tmp_path):
+def test_float32_weights_are_loaded_without_rounding(drafter, tmp_path):
     save_drafter(tmp_path, drafter, torch.float32)
     back = load_drafter(tmp_path, drafter.embedding).state_dict()
     assert all(torch.equal(back[name], value) for name, value in drafter.state_dict().items())
@@ -150,19 +150,19 @@ def test_a_scaled_rope_is_written_in_both_spellings():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_spec_comes_back_from_its_config(family):
+def test_the_config_determines_the_spec(family):
     target = tiny_target(family)
     spec = DrafterSpec.for_target(target.config, target.backbone.taps, 1000)
     assert spec.draft_vocab_size == 61
     assert DrafterSpec.from_config(json.loads(json.dumps(spec.to_config("bfloat16"))), "x") == spec
 
 
-def test_embeddings_that_other_writers_add_are_left_aside(drafter, saved):
+def test_embeddings_of_other_writers_are_ignored(drafter, saved):
     edit_tensors(saved, lambda tensors: tensors.update({"embed_tokens.weight": torch.zeros(61, 32)}))
     assert torch.equal(load_drafter(saved, drafter.embedding).embedding, drafter.embedding)
 
 
-# Strict on load.
+# Loading is strict.
 
 
 @pytest.mark.quick_cases(4)
@@ -184,7 +184,7 @@ def test_a_misshapen_tensor_is_named(drafter, saved, name):
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "header"])
-def test_a_damaged_weight_file(drafter, saved, damage):
+def test_a_damaged_weight_file_is_refused(drafter, saved, damage):
     path = saved / "model.safetensors"
     content = path.read_bytes()
     if damage == "gone":
@@ -196,7 +196,7 @@ def test_a_damaged_weight_file(drafter, saved, damage):
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "null"])
-def test_a_damaged_config(drafter, saved, content):
+def test_a_damaged_config_is_refused(drafter, saved, content):
     path = saved / "config.json"
     path.unlink() if content is None else path.write_text(content)
     refused(saved, drafter.embedding)
@@ -216,13 +216,13 @@ def test_a_missing_key_is_named(drafter, saved, key):
     assert f"lacks the key {key!r}" in refused(saved, drafter.embedding)
 
 
-def test_a_variant_that_this_version_does_not_run_is_refused(drafter, saved):
+def test_an_unsupported_variant_is_refused(drafter, saved):
     edit(saved, norm_before_fc=True)
     assert "sets norm_before_fc, which this version does not support" in refused(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize("norms", [{"norm_before_residual": True}, *NORMS.values()], ids=["before residual", *NORMS])
-def test_norms_come_back_as_they_were_written(tmp_path, norms):
+def test_loaded_norms_equal_the_saved_ones(tmp_path, norms):
     drafter = uneven(tiny_drafter(tiny_target(), **norms))
     save_drafter(tmp_path, drafter, torch.float32)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -233,7 +233,7 @@ def test_norms_come_back_as_they_were_written(tmp_path, norms):
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-def test_a_config_from_before_a_norm_was_known_has_it_not(drafter, saved, flag):
+def test_a_config_without_the_flag_of_a_norm_has_no_norm(drafter, saved, flag):
     edit(saved, **{flag: ...})
     assert load_drafter(saved, drafter.embedding).spec == drafter.spec
     edit(saved, **{flag: "yes"})
@@ -252,13 +252,13 @@ def test_a_wrong_or_missing_norm_of_a_feature_is_named(tmp_path, number):
     assert "holds unexpected tensors: fc_norm.3.weight" in refused(tmp_path, drafter.embedding)
 
 
-def test_norms_of_features_that_the_config_does_not_tell_of_are_refused(drafter, saved):
+def test_norms_of_features_without_the_config_s_flag_are_refused(drafter, saved):
     edit_tensors(saved, lambda tensors: tensors.update({"fc_norm.0.weight": torch.ones(32)}))
     assert "holds unexpected tensors: fc_norm.0.weight" in refused(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize("shape", [(61, 16), (60, 32)])
-def test_a_target_of_another_size(drafter, saved, shape):
+def test_a_target_of_another_size_is_refused(drafter, saved, shape):
     line = refused(saved, torch.zeros(shape))
     assert f"vocabulary 61 and width 32; this target has {shape[0]} and {shape[1]}" in line
 
@@ -272,17 +272,17 @@ def test_a_target_of_another_size(drafter, saved, shape):
     ],
     ids=["twice", "negative", "too large"],
 )
-def test_an_impossible_vocabulary_map(drafter, saved, change):
+def test_an_impossible_vocabulary_map_is_refused(drafter, saved, change):
     edit_tensors(saved, change)
     assert "d2t does not map draft ids to distinct target ids below 61" in refused(saved, drafter.embedding)
 
 
-def test_maps_that_contradict_each_other(drafter, saved):
+def test_contradictory_maps_are_refused(drafter, saved):
     edit_tensors(saved, lambda tensors: tensors["t2d"].logical_not_())
     assert "t2d and d2t name different tokens" in refused(saved, drafter.embedding)
 
 
-def test_a_map_that_is_not_ascending_is_kept(drafter, saved):
+def test_the_order_of_a_vocabulary_map_is_preserved(drafter, saved):
     def swap(tensors):
         tensors["d2t"][[0, 1]] = torch.stack((tensors["d2t"][1] + 1, tensors["d2t"][0] - 1))
 
@@ -300,12 +300,12 @@ def tied(drafter, tmp_path):
     return tmp_path
 
 
-def test_a_head_that_is_the_embedding_is_not_stored_and_comes_back(drafter, tied):
+def test_a_head_tied_to_the_embedding_is_not_stored_but_loaded(drafter, tied):
     assert "lm_head.weight" not in load_file(tied / "model.safetensors")
     back = load_drafter(tied, drafter.embedding)
     assert torch.equal(back.lm_head.weight, drafter.embedding[drafter.token_ids])
-    other = torch.randn_like(drafter.embedding)
-    assert torch.equal(load_drafter(tied, other).lm_head.weight, other[drafter.token_ids])
+    embedding = torch.randn_like(drafter.embedding)
+    assert torch.equal(load_drafter(tied, embedding).lm_head.weight, embedding[drafter.token_ids])
 
 
 def test_a_config_that_contradicts_the_stored_head_is_refused(drafter, tied):

@@ -1,4 +1,4 @@
-"""The fused drafter is the module; a warm start is the target's last layer; the vocabulary is a function of counts."""
+"""The fused drafter equals the module, a warm start copies the target's last layer, and counts give the vocabulary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.tiny import save_tiny_target
 
 
 def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Plain attention; queries are the last slots."""
+    """Plain causal attention whose queries are the last positions."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     scores = torch.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5
@@ -46,11 +46,13 @@ def test_the_fused_drafter_equals_the_module(family, norms, rows):
     tokens, features, positions = torch.randint(0, 61, (11,)), torch.randn(11, 96), torch.arange(11) + 5
     with torch.no_grad():
         hidden = module.fuse(features)
-        chosen = None if rows is None else torch.arange(11)[rows]
-        expected = module.layer(module.embed(tokens), hidden, module.rotary(positions, torch.float32), causal, chosen)
-        found = fused.layer(fused.embed(tokens), fused.fuse(features), positions, causal, rows)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(fused.logits(found), module.logits(expected), rtol=1e-4, atol=1e-5)
+        row_indices = None if rows is None else torch.arange(11)[rows]
+        expected = module.layer(
+            module.embed(tokens), hidden, module.rotary(positions, torch.float32), causal, row_indices
+        )
+        output = fused.layer(fused.embed(tokens), fused.fuse(features), positions, causal, rows)
+        torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(fused.logits(output), module.logits(expected), rtol=1e-4, atol=1e-5)
     assert torch.equal(fused.token_ids, module.token_ids)
 
 
@@ -68,7 +70,7 @@ def test_the_residual_is_the_feature_before_or_after_its_norm(target, before):
         return seen[0]
 
     with torch.no_grad():
-        found = layer(embeddings, hidden, rope, attend)
+        output = layer(embeddings, hidden, rope, attend)
         # as speculators writes it: residual = hidden; hidden = norm(hidden); residual = hidden if norm_before_residual
         residual = hidden
         hidden = hidden * (hidden.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * layer.hidden_norm.weight
@@ -76,7 +78,7 @@ def test_the_residual_is_the_feature_before_or_after_its_norm(target, before):
             residual = hidden
         expected = residual + layer.self_attn.o_proj(seen[0].flatten(1))
         expected = expected + layer.mlp(layer.post_attention_layernorm(expected))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
 
 
 def plain_norm(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
@@ -84,7 +86,7 @@ def plain_norm(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
-def test_the_norms_of_eagle_3_1_are_where_the_servers_have_them(target, norms):
+def test_the_norms_of_eagle_3_1_are_applied_as_in_servers(target, norms):
     drafter = uneven(tiny_drafter(target, **norms))
     features, embeddings = 5 * torch.randn(6, 96), torch.randn(6, 32)
     rope = drafter.rotary(torch.arange(6), torch.float32)
@@ -103,7 +105,7 @@ def test_the_norms_of_eagle_3_1_are_where_the_servers_have_them(target, norms):
         torch.testing.assert_close(drafter.logits(out), after @ drafter.lm_head.weight.T, rtol=1e-4, atol=1e-4)
 
 
-def test_without_the_norms_nothing_is_added_to_a_drafter(target):
+def test_a_drafter_without_the_norms_has_no_further_tensors(target):
     plain, most = ({*tiny_drafter(target, **norms).state_dict()} for norms in ({}, NORMS["EAGLE-3.1"]))
     assert most - plain == {f"fc_norm.{number}.weight" for number in range(3)} and plain < most
 
@@ -159,7 +161,7 @@ def test_setting_the_vocabulary_writes_both_maps(drafter):
     assert torch.equal(drafter.token_ids, ids) and torch.equal(drafter.t2d.nonzero()[:, 0], ids)
 
 
-# Starts.
+# Initial weights.
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["own head", "tied head"])
@@ -194,17 +196,17 @@ def test_a_warm_start_copies_the_last_layer_and_the_heads_rows(folder):
     assert torch.equal(drafter.lm_head.weight, head[torch.arange(30) * 5])
 
 
-def test_a_warm_start_hands_the_high_feature_on(folder):
+def test_a_warm_start_passes_the_high_feature_on(folder):
     drafter, _, _ = warm(folder)
     low, middle, high = torch.randn(3, 7, 32)
     fused = drafter.fuse(torch.cat((low, middle, high), dim=-1))
     assert F.cosine_similarity(fused, high, dim=-1).min() > 0.99
 
 
-def test_sized_norms_hand_each_feature_on_in_its_own_size(target):
+def test_initial_norms_keep_the_scale_of_each_feature(target):
     drafter = tiny_drafter(target, fc_norm=True)
     features = torch.randn(64, 3, 32) * torch.tensor([0.5, 4.0, 60.0])[:, None] * (0.8 + 0.4 * torch.rand(64, 3, 1))
-    features[0] *= 1000  # as the first token of a text does
+    features[0] *= 1000  # the first token of a text has such features
     init_feature_norms(drafter, features.flatten(1))
     for number, part in enumerate(features.transpose(0, 1)[:, 1:]):
         drafter.fc.weight.data.copy_(torch.eye(96)[32 * number : 32 * number + 32])
@@ -214,8 +216,8 @@ def test_sized_norms_hand_each_feature_on_in_its_own_size(target):
 
 
 def test_a_warm_start_is_a_function_of_the_seed(folder):
-    one, other = warm(folder)[0].state_dict(), warm(folder)[0].state_dict()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    first, second = warm(folder)[0].state_dict(), warm(folder)[0].state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_a_warm_start_from_a_model_with_other_names_says_what_to_type(folder, drafter):

@@ -1,4 +1,4 @@
-"""LoRA experts: what peft trains and writes is what we read, merge and decode with."""
+"""LoRA experts: adapters that peft trains and writes are read, merged and decoded with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.models import tiny_drafter
 
 
 def trained(target, config: LoraConfig):
-    """A generalist, and a copy with additions that are not zero."""
+    """A generalist, and an expert of it whose adapter is not zero."""
     torch.manual_seed(3)
     plain = tiny_drafter(target)
     torch.manual_seed(3)
@@ -25,7 +25,7 @@ def trained(target, config: LoraConfig):
     for name, parameter in expert.named_parameters():
         assert parameter.requires_grad == ("lora_" in name)
         if "lora_B" in name:
-            assert not parameter.any()  # it starts as the generalist
+            assert not parameter.any()  # an untrained adapter changes nothing
             parameter.data = (0.2 * torch.randn_like(parameter)).bfloat16().float()
         elif "lora_A" in name:
             parameter.data = parameter.data.bfloat16().float()
@@ -33,23 +33,23 @@ def trained(target, config: LoraConfig):
 
 
 def outputs(drafter, hidden):
-    """Numbers that pass every projection."""
-    both = torch.cat((hidden, hidden), dim=-1)
+    """Outputs that depend on every projection."""
+    doubled = torch.cat((hidden, hidden), dim=-1)
     attention = drafter.midlayer.self_attn
-    mixed = drafter.fuse(hidden.repeat(1, 3)) + attention.o_proj(attention.q_proj(both))
-    return drafter.logits(drafter.midlayer.mlp(mixed)), attention.k_proj(both), attention.v_proj(both)
+    mixed = drafter.fuse(hidden.repeat(1, 3)) + attention.o_proj(attention.q_proj(doubled))
+    return drafter.logits(drafter.midlayer.mlp(mixed)), attention.k_proj(doubled), attention.v_proj(doubled)
 
 
 @pytest.mark.parametrize("targets", [list(LoraConfig().targets), ["q_proj", "fc"]])
-def test_files_written_by_training_read_back_as_the_same_drafter(target, tmp_path, targets):
+def test_a_loaded_adapter_gives_the_trained_expert(target, tmp_path, targets):
     config = LoraConfig(rank=3, alpha=6.0, targets=targets)
     plain, expert = trained(target, config)
     save_adapter(tmp_path / "adapter", expert, config, "general")
-    merged = merge(plain, load_adapter(tmp_path / "adapter", plain))
+    dense_expert = merge(plain, load_adapter(tmp_path / "adapter", plain))
     hidden = torch.randn(5, plain.spec.hidden_size)
-    for ours, theirs in zip(outputs(merged, hidden), outputs(expert, hidden), strict=True):
+    for ours, theirs in zip(outputs(dense_expert, hidden), outputs(expert, hidden), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(merged.lm_head.weight, effective_weight(expert.lm_head), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(dense_expert.lm_head.weight, effective_weight(expert.lm_head), rtol=1e-5, atol=1e-6)
     size = sum(path.stat().st_size for path in (tmp_path / "adapter").iterdir())
     assert size < 2 * sum(p.numel() for n, p in expert.named_parameters() if "lora_" in n) + 8000
 
@@ -65,7 +65,7 @@ def test_peft_itself_opens_the_files(target, tmp_path):
         torch.testing.assert_close(ours, theirs)
 
 
-def test_additions_that_are_taken_over_are_those_of_the_files_and_go_on_learning(target, tmp_path):
+def test_a_loaded_adapter_can_be_trained_further(target, tmp_path):
     config = LoraConfig(rank=3, alpha=6.0, targets=["q_proj", "lm_head"])
     plain, expert = trained(target, config)
     save_adapter(tmp_path / "adapter", expert, config, "general")
@@ -75,7 +75,7 @@ def test_additions_that_are_taken_over_are_those_of_the_files_and_go_on_learning
         assert torch.equal(parameter, expected[name]) and parameter.requires_grad == ("lora_" in name), name
 
 
-def test_every_addition_is_trained(target):
+def test_every_tensor_of_the_adapter_is_trained(target):
     _, expert = trained(target, LoraConfig(rank=2))
     logits, k, v = outputs(expert, torch.randn(5, expert.spec.hidden_size))
     head = effective_weight(expert.lm_head).square().sum()

@@ -1,4 +1,4 @@
-"""Retrieval: occurrences are those a slow search finds, and the tree grown from them keeps its promises."""
+"""Retrieval: occurrences equal those of a slow search, and trees of them are closed, ordered and within limits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def grow(context, store, num_tokens, depth, top_k) -> Nodes:
 
 
 def shared_suffix(left, right, limit) -> int:
-    """Length of the longest common suffix, walls excluded."""
+    """Length of the longest common suffix, which never crosses a separator."""
     length = 0
     while length < min(len(left), len(right), limit) and left[-1 - length] == right[-1 - length] != SEPARATOR:
         length += 1
@@ -46,31 +46,33 @@ def shared_suffix(left, right, limit) -> int:
 
 
 def slow_matches(text, context, spec) -> dict[int, list[int]]:
-    """Every place of `text` with a token at it, by the length of its match, last places first."""
-    found: dict[int, list[int]] = {}
-    for place in reversed(range(len(text))):
-        length = shared_suffix(text[:place], context, spec.max_ngram)
-        if text[place] != SEPARATOR and length >= spec.min_ngram:
-            found.setdefault(length, []).append(place)
-    return dict(sorted(found.items(), reverse=True))
+    """Positions of all tokens of `text` by the length of their match with the context, last positions first."""
+    matches: dict[int, list[int]] = {}
+    for position in reversed(range(len(text))):
+        length = shared_suffix(text[:position], context, spec.max_ngram)
+        if text[position] != SEPARATOR and length >= spec.min_ngram:
+            matches.setdefault(length, []).append(position)
+    return dict(sorted(matches.items(), reverse=True))
 
 
 @QUICK
 @given(TOKENS, SPECS)
 def test_occurrences_are_the_best_of_a_slow_search_longest_then_most_recent_first(tokens, spec):
-    every = [(length, place) for length, places in slow_matches(tokens, tokens, spec).items() for place in places]
-    found = index_of(tokens, spec).occurrences()
-    assert [(length, place) for length, places in found for place in places] == every[: spec.max_matches]
-    assert len({length for length, _ in found}) == len(found)
+    matches = [
+        (length, position) for length, places in slow_matches(tokens, tokens, spec).items() for position in places
+    ]
+    occurrences = index_of(tokens, spec).occurrences()
+    assert [(length, position) for length, places in occurrences for position in places] == matches[: spec.max_matches]
+    assert len({length for length, _ in occurrences}) == len(occurrences)
 
 
 @QUICK
 @given(st.lists(TOKENS, max_size=5), SPECS)
-def test_appending_bit_by_bit_equals_appending_at_once(parts, spec):
+def test_appending_in_parts_equals_appending_at_once(parts, spec):
     index = ContextIndex(spec)
     for part in parts:
         index.append(part)
-        index.occurrences()  # looking changes nothing
+        index.occurrences()  # a lookup changes nothing
     full = index_of([token for part in parts for token in part], spec)
     assert index.tokens == full.tokens
     assert index.occurrences() == full.occurrences()
@@ -83,31 +85,33 @@ def test_lookup_names_the_longest_matches_of_a_slow_search_and_never_crosses_seq
     text = store.text.tolist()
     assert text == [SEPARATOR, *(token for sequence in sequences for token in [*sequence, SEPARATOR])]
     room = spec.max_matches
-    found = dict(store.lookup(context, spec))
+    matches = dict(store.lookup(context, spec))
     for length, places in slow_matches(text, context, spec).items():
-        taken = found.pop(length, [])
-        assert len(set(taken)) == len(taken) == min(room, len(places))
-        assert set(taken) <= set(places)
-        room -= len(taken)
-    assert not found
+        positions = matches.pop(length, [])
+        assert len(set(positions)) == len(positions) == min(room, len(places))
+        assert set(positions) <= set(places)
+        room -= len(positions)
+    assert not matches
 
 
 @QUICK
 @given(SEQUENCES)
-def test_the_order_sorts_all_places_by_what_stands_before_them(sequences):
+def test_the_order_sorts_all_positions_by_their_preceding_tokens(sequences):
     store = Datastore.build(sequences)
     text, order = store.text.tolist(), store.order.tolist()
-    before = [text[: text.index(SEPARATOR) + 1] for text in ([*text[place - 1 :: -1]] for place in order)]
+    before = [text[: text.index(SEPARATOR) + 1] for text in ([*text[position - 1 :: -1]] for position in order)]
     assert before == sorted(before)
-    assert sorted(order) == [place for place in range(1, len(text)) if SEPARATOR not in text[place - 1 : place + 1]]
+    assert sorted(order) == [
+        position for position in range(1, len(text)) if SEPARATOR not in text[position - 1 : position + 1]
+    ]
 
 
-def test_few_of_many_places_are_spread_over_what_stands_before_them():
+def test_a_limit_spreads_matches_over_their_preceding_tokens():
     store = Datastore.build([[before, 99, 50 + before] for before in reversed(range(40))])
     ((length, places),) = store.lookup([98, 99], RetrievalSpec(max_matches=4))
-    assert (length, [store.text[place] for place in places]) == (1, [50, 60, 70, 80])
-    (_, (_, places)) = store.lookup([0, 99], RetrievalSpec(max_matches=4))  # the first is 0 99 itself
-    assert [store.text[place] for place in places] == [51, 64, 77]
+    assert (length, [store.text[position] for position in places]) == (1, [50, 60, 70, 80])
+    (_, (_, places)) = store.lookup([0, 99], RetrievalSpec(max_matches=4))  # the first match is 0 99
+    assert [store.text[position] for position in places] == [51, 64, 77]
 
 
 @QUICK
@@ -137,7 +141,7 @@ def test_trees_are_closed_ordered_distinct_and_within_their_limits(tokens, seque
     for children in siblings.values():
         assert len(set(children)) == len(children) <= top_k
     for level in range(1, depth + 1):
-        likely = [one for one, at in zip(tree.probabilities, tree.levels, strict=True) if at == level]
+        likely = [probability for probability, at in zip(tree.probabilities, tree.levels, strict=True) if at == level]
         assert likely == sorted(likely, reverse=True)
     matched = bool(index.occurrences() or (store and store.lookup(tokens, spec)))
     assert bool(size) == (matched and num_tokens > 1 and depth > 0)
@@ -153,16 +157,16 @@ def test_a_smaller_tree_holds_the_likeliest_nodes_of_a_larger_one(tokens, sequen
 
 
 def paths(tree) -> set[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = []
+    node_paths: list[tuple[int, ...]] = []
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
-        found.append((*(found[parent - 1] if parent else ()), token))
-    return set(found)
+        node_paths.append((*(node_paths[parent - 1] if parent else ()), token))
+    return set(node_paths)
 
 
 def test_a_childs_probability_is_its_share_of_the_weight_and_of_doubt():
     spec = RetrievalSpec(length_weight=3.0, recency=0.5, doubt=2.0)
     tree = grow(index_of([1, 2, 5, 9, 2, 6, 8, 2, 7, 1, 2], spec), None, 4, 1, 4)
-    # 1 2 stood before 5 (weight 3); 2 alone before 7 (1), then 6 (1/2)
+    # 1 2 precede 5 (weight 3); 2 alone precedes 7 (1) and 6 (1/2)
     assert tree.tokens == [5, 7, 6]
     assert tree.probabilities == pytest.approx([weight / 6.5 for weight in (3, 1, 0.5)])
 
@@ -182,11 +186,11 @@ def test_a_longer_match_leaves_less_doubt():
     assert first < second - first < third - second  # each confirmed token lengthens the match
 
 
-def test_a_match_that_overlaps_the_suffix_goes_on_repeating():
+def test_a_match_that_overlaps_the_suffix_continues_the_repetition():
     assert grow(index_of([9, 1, 2, 3, 1]), None, 9, 8, 1).tokens == [2, 3, 1, 2, 3, 1, 2, 3]
 
 
-def test_the_datastore_adds_what_the_context_does_not_know_and_ends_with_its_sequence():
+def test_the_datastore_adds_tokens_that_the_context_lacks_up_to_the_end_of_a_sequence():
     store = Datastore.build([[4, 5, 6], [7, 8]])
     tree = grow(index_of([3, 4]), store, 16, 8, 4)
     assert tree.tokens == [5, 6]
@@ -194,7 +198,7 @@ def test_the_datastore_adds_what_the_context_does_not_know_and_ends_with_its_seq
 
 
 @pytest.mark.parametrize("sequences", [[], [[]], [[3]]])
-def test_a_datastore_without_two_tokens_in_a_row_finds_nothing(sequences, tmp_path):
+def test_a_datastore_without_two_consecutive_tokens_finds_nothing(sequences, tmp_path):
     Datastore.build(sequences).save(tmp_path)
     assert Datastore.open(tmp_path).lookup([3], RetrievalSpec()) == []
 
@@ -215,7 +219,7 @@ def refused(folder) -> str:
     return line
 
 
-def test_a_saved_datastore_comes_back(saved):
+def test_a_loaded_datastore_equals_the_saved_one(saved):
     store, again = Datastore.open(saved), Datastore.open(saved)
     again.save(saved)
     assert {path.name for path in saved.iterdir()} == {"datastore.safetensors", "config.json"}
@@ -245,7 +249,7 @@ def test_a_damaged_file_is_refused(saved, name, content):
         ("more", 1, "'more': 1"),
     ],
 )
-def test_a_config_that_says_otherwise_is_refused(saved, key, value, words):
+def test_a_config_that_contradicts_the_tensors_is_refused(saved, key, value, words):
     path = saved / "config.json"
     config = json.loads(path.read_text()) | {key: value}
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
@@ -261,10 +265,10 @@ def test_a_config_that_says_otherwise_is_refused(saved, key, value, words):
         (lambda text: text[:0], "not a list of token sequences"),
         (lambda text: text[:-1], "not a list of token sequences"),
         (lambda text: np.where(text == 0, -2, text).astype(np.int32), "not a list of token sequences"),
-        (lambda text: text.astype(np.int32), "not a list of token sequences"),  # its separators are others
+        (lambda text: text.astype(np.int32), "not a list of token sequences"),  # with other separators
     ],
 )
-def test_tensors_that_are_no_datastore_are_refused(saved, change, words):
+def test_tensors_of_no_datastore_are_refused(saved, change, words):
     path = saved / "datastore.safetensors"
     text = load_file(path)["text"]
     save_file({} if change is None else {"text": np.ascontiguousarray(change(text), None)}, path)
@@ -280,7 +284,7 @@ def test_a_token_takes_two_bytes_where_that_is_enough(tmp_path, largest, bytes_e
     assert again.text.tolist() == store.text.tolist() and again.order.tolist() == store.order.tolist()
 
 
-def test_a_datastore_that_was_stored_with_its_order_opens_too(saved):
+def test_a_datastore_with_a_stored_order_opens_too(saved):
     store = Datastore.open(saved)
     arrays = {"text": np.asarray(store.text, np.int32), "order": np.asarray(store.order, np.int32)}
     save_file(arrays, saved / "datastore.safetensors")
@@ -288,6 +292,6 @@ def test_a_datastore_that_was_stored_with_its_order_opens_too(saved):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
-def test_types_that_numpy_does_not_know_are_refused(saved, dtype):
+def test_types_unknown_to_numpy_are_refused(saved, dtype):
     save_torch_file({"text": torch.zeros(3, dtype=dtype)}, saved / "datastore.safetensors")
     assert "is not a readable datastore" in refused(saved)

@@ -1,4 +1,4 @@
-"""The ledger gives back what was written, and rows made of it are those of what was measured."""
+"""A measurements file is read as it was written, and rows computed from it equal those of the measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from drafterforge.runtime.batch import STEPS, Cycle, Generation
 
 def answer(tokens: int, accepts: list[int], seconds: float) -> Generation:
     times = dict.fromkeys(STEPS, 0.125) | {"total": seconds}
-    cycles = [Cycle(3, 8, one, one - 1, draft_s=0.5, drafter="sql", top_k=2, refresh_s=0.25) for one in accepts]
+    cycles = [
+        Cycle(3, 8, length, length - 1, draft_s=0.5, drafter="sql", top_k=2, refresh_s=0.25) for length in accepts
+    ]
     return Generation([], list(range(tokens)), cycles=cycles, stop_reason="eos", time_s=times)
 
 
@@ -56,7 +58,7 @@ def batch() -> Measurement:
     return Measurement("pool", requests, answers, 2.75, axis="batch size", at=2.0, dtype="float32", numerics="fast")
 
 
-def test_what_was_written_is_read_again(tmp_path):
+def test_read_measurements_equal_the_written_ones(tmp_path):
     replay = Measurement("ucb1", [RequestInfo(3, "chat")], [answer(4, [3], 0.0)], source="replay", options='{"c": 0.5}')
     measurements = [*MEASUREMENTS, batch(), replay, measurement("HF generate", 2, "sql", 4, [], 1.0, external=True)]
     save_measurements(tmp_path / "a.parquet", measurements)
@@ -85,7 +87,7 @@ def test_a_damaged_file_is_reported_in_one_line(tmp_path):
         load_measurements(tmp_path / "b.parquet")
 
 
-def test_rows_are_those_by_hand():
+def test_rows_equal_hand_computed_ones():
     wrong = {"method": "sql alone", "prompt": 1, "position": 2, "margin": 0.5, "rerun": False}
     rows = {(row["method"], row["domain"]): row for row in timed_rows(MEASUREMENTS, [wrong], {0: 1, 1: 2})}
     full = rows["sql alone", ALL]
@@ -106,19 +108,22 @@ def test_requests_decoded_together_share_one_clock():
     assert (row["axis"], row["at"]) == ("batch size", 2.0)
 
 
-def test_what_was_measured_apart_is_not_put_together():
-    hot = [dataclasses.replace(one, temperature=1.0, seconds=2 * one.seconds) for one in MEASUREMENTS]
+def test_measurements_of_other_temperatures_are_other_rows():
+    hot = [
+        dataclasses.replace(measurement, temperature=1.0, seconds=2 * measurement.seconds)
+        for measurement in MEASUREMENTS
+    ]
     rows = timed_rows([*MEASUREMENTS, *hot], [], {}, by_domain=False)
     assert [row["temperature"] for row in rows] == [0.0, 0.0, 1.0, 1.0]
     assert rows[0]["tokens_per_s"] == pytest.approx(2 * rows[2]["tokens_per_s"], rel=1e-3)
     assert rows[1]["speedup"] == rows[3]["speedup"]
 
 
-def test_the_text_of_another_program_is_its_own():
+def test_other_text_of_another_program_is_no_mismatch():
     external = [
-        dataclasses.replace(one, method="HF generate", selector="none", external=True)
-        for one in MEASUREMENTS
-        if one.method == AUTOREGRESSIVE
+        dataclasses.replace(measurement, method="HF generate", selector="none", external=True)
+        for measurement in MEASUREMENTS
+        if measurement.method == AUTOREGRESSIVE
     ]
     wrong = {"method": "HF generate", "prompt": 0, "position": 2, "margin": 0.5, "rerun": False}
     row = timed_rows([*MEASUREMENTS, *external], [wrong], {0: 1, 1: 2}, by_domain=False)[-1]

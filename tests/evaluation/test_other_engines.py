@@ -1,4 +1,4 @@
-"""transformers' own decoding, as it says itself, with its passes counted."""
+"""Decoding with transformers and other programs: the target's text, with their forward passes counted."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def model(target):
     return open_model(target)
 
 
-def test_its_text_and_its_passes(target, model):
+def test_transformers_gives_our_text_in_one_pass_per_token(target, model):
     ours = Engine(target).generate([PROMPT, [9, 4]], 12)
     theirs = Transformers(model, target).generate([PROMPT, [9, 4]], 12, [GREEDY, GREEDY])
-    assert [one.tokens for one in theirs] == [one.tokens for one in ours]
-    for one in theirs:
-        assert [cycle.accept_length for cycle in one.cycles] == [1] * 11 and one.time_s["total"] > 0
+    assert [answer.tokens for answer in theirs] == [answer.tokens for answer in ours]
+    for answer in theirs:
+        assert [cycle.accept_length for cycle in answer.cycles] == [1] * 11 and answer.time_s["total"] > 0
 
 
-def test_prompt_lookup_accepts_what_was_seen_before(target, model):
+def test_prompt_lookup_accepts_tokens_of_a_repeated_prompt(target, model):
     plain = Transformers(model, target).generate([PROMPT], 24)[0]
-    again = plain.prompt + plain.tokens + plain.prompt  # what follows has stood here already
-    found = Transformers(model, target, prompt_lookup_num_tokens=4).generate([again], 24)[0]
-    assert found.tokens == Engine(target).generate([again], 24)[0].tokens
-    assert all(1 <= cycle.accept_length <= cycle.num_nodes for cycle in found.cycles)
-    assert any(cycle.num_nodes > 1 for cycle in found.cycles)
-    emitted = sum(cycle.accept_length for cycle in found.cycles)
-    assert 24 - 5 <= emitted <= 24 - 1  # the rest came with the prompt's own pass
+    again = plain.prompt + plain.tokens + plain.prompt  # the prompt already contains its continuation
+    answer = Transformers(model, target, prompt_lookup_num_tokens=4).generate([again], 24)[0]
+    assert answer.tokens == Engine(target).generate([again], 24)[0].tokens
+    assert all(1 <= cycle.accept_length <= cycle.num_nodes for cycle in answer.cycles)
+    assert any(cycle.num_nodes > 1 for cycle in answer.cycles)
+    emitted = sum(cycle.accept_length for cycle in answer.cycles)
+    assert 24 - 5 <= emitted <= 24 - 1  # the prefill emitted the rest
 
 
 def test_flashspec_gives_the_same_text_in_fewer_passes(target):
@@ -57,21 +57,21 @@ def test_flashspec_gives_the_same_text_in_fewer_passes(target):
     plain = Engine(target).generate([PROMPT], 24)[0]
     again = plain.prompt + plain.tokens + plain.prompt
     rival = FlashSpec(open_model(target), target)
-    found = rival.generate([again], 24)[0]
-    assert found.tokens == Engine(target).generate([again], 24)[0].tokens and found.time_s["total"] > 0
+    answer = rival.generate([again], 24)[0]
+    assert answer.tokens == Engine(target).generate([again], 24)[0].tokens and answer.time_s["total"] > 0
     assert len(rival.engine.generate(torch.tensor([again]), 24).arm_steps) < 23
-    ended = dataclasses.replace(target, eos_ids=frozenset(found.tokens[5:6]))
+    ended = dataclasses.replace(target, eos_ids=frozenset(answer.tokens[5:6]))
     (cut,) = FlashSpec(open_model(target), ended).generate([again], 24)
-    assert cut.tokens == found.tokens[: found.tokens.index(found.tokens[5]) + 1]
+    assert cut.tokens == answer.tokens[: answer.tokens.index(answer.tokens[5]) + 1]
 
 
-def test_other_noise_is_refused(target, model):
+def test_sampling_of_another_program_is_refused(target, model):
     for rival in (Transformers(model, target), OpenVINO(None, target)):
         with pytest.raises(ConfigError, match="samples with other noise"):
             rival.generate([PROMPT], 2, Sampling(temperature=1.0))
 
 
-def test_openvino_is_asked_for_what_it_needs(target, tmp_path, monkeypatch):
+def test_openvino_names_its_missing_package_and_model(target, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"names no folder; type `optimum-cli export .* then suite\.openvino=FOLDER"):
         require_openvino("")
     with pytest.raises(ConfigError, match=r"has no openvino_model\.xml; type"):
@@ -87,22 +87,24 @@ def test_openvino_is_asked_for_what_it_needs(target, tmp_path, monkeypatch):
 def test_openvino_gets_our_ids_and_end_tokens(target, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Tensor=list))
     monkeypatch.setitem(
-        sys.modules, "openvino_genai", SimpleNamespace(TokenizedInputs=lambda *given: given, GenerationConfig=Namespace)
+        sys.modules,
+        "openvino_genai",
+        SimpleNamespace(TokenizedInputs=lambda *inputs: inputs, GenerationConfig=Namespace),
     )
-    asked = []
+    calls = []
 
     class Pipeline:
         def generate(self, inputs, config):
-            asked.append((inputs, config))
+            calls.append((inputs, config))
             return SimpleNamespace(tokens=[[7, 8, 9]])
 
     ended = dataclasses.replace(target, eos_ids=frozenset({2}))
     (answer,) = OpenVINO(Pipeline(), ended).generate([PROMPT], 3)
     assert answer.tokens == [7, 8, 9] and len(answer.cycles) == 2 and answer.time_s["total"] > 0
-    (((ids,), (mask,)), config), *_ = asked
+    (((ids,), (mask,)), config), *_ = calls
     assert list(ids) == PROMPT and list(mask) == [1] * len(PROMPT)
     assert (config.max_new_tokens, config.do_sample) == (3, False)
     assert (config.stop_token_ids, config.ignore_eos) == ({2}, False)
     endless = dataclasses.replace(target, eos_ids=frozenset())
     OpenVINO(Pipeline(), endless).generate([PROMPT], 3)
-    assert asked[1][1].ignore_eos
+    assert calls[1][1].ignore_eos

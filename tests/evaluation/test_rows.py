@@ -1,4 +1,4 @@
-"""Reports: the keys that other tools read, figures recomputed by hand, and mismatches that are told from near ties."""
+"""Reports: the keys that other tools read, figures computed by hand, and mismatches as opposed to near ties."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.tree.grow import TreeShape
 from tests.models import tiny_drafter, tiny_target
 
-# DESIGN 6, which other tools read
+# other tools read these keys
 ROW = """
     method selector scheduler drafters domain temperature batch_size num_prompts num_tokens num_cycles mat accept_rate
     tokens_per_s speedup speedup_ci95 wilcoxon_p mismatches dtype numerics regret_cycles regret_tokens time_s
@@ -38,9 +38,9 @@ def generation(tokens: int, seconds: float, accepts: list[int] = (), depth: int 
     return Generation([1], list(range(tokens)), cycles=cycles, stop_reason="length", time_s=times)
 
 
-def row(name: str, found: list[Generation], baseline: list[Generation], **method: object) -> dict:
+def row(name: str, answers: list[Generation], baseline: list[Generation], **method: object) -> dict:
     options = {"domain": "sql", "mismatches": 0, "dtype": "float32"}
-    return build_row(Method(name, None, **method), found, baseline, **options)
+    return build_row(Method(name, None, **method), answers, baseline, **options)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def measured() -> tuple[list[Method], dict[str, list[Generation]], object]:
 
 
 def report_of(measured) -> dict:
-    methods, found, _ = measured
-    rows = [row(m.name, found[m.name], found[AUTOREGRESSIVE], **{
+    methods, answers, _ = measured
+    rows = [row(m.name, answers[m.name], answers[AUTOREGRESSIVE], **{
         "selector": m.selector, "scheduler": m.scheduler, "drafters": m.drafters
     }) for m in methods]  # fmt: skip
     options = {
@@ -75,31 +75,31 @@ def report_of(measured) -> dict:
 def test_a_report_has_exactly_the_keys_that_other_tools_read(measured):
     report = report_of(measured)
     assert report.keys() == set(REPORT.split())
-    for one in report["rows"]:
-        assert one.keys() == set(ROW.split()) and one["time_s"].keys() == TIMES
+    for row in report["rows"]:
+        assert row.keys() == set(ROW.split()) and row["time_s"].keys() == TIMES
     assert report["schema"] == 1 and json.loads(json.dumps(report)) == report
 
 
-def test_a_row_adds_up(measured):
-    methods, found, _ = measured
+def test_tokens_cycles_and_seconds_of_a_row_add_up(measured):
+    methods, answers, _ = measured
     for method in methods:
-        one = row(method.name, found[method.name], found[AUTOREGRESSIVE], selector=method.selector)
-        assert one["num_prompts"] == len(PROMPTS)
-        assert one["num_tokens"] == sum(len(g.tokens) for g in found[method.name])
+        figures = row(method.name, answers[method.name], answers[AUTOREGRESSIVE], selector=method.selector)
+        assert figures["num_prompts"] == len(PROMPTS)
+        assert figures["num_tokens"] == sum(len(g.tokens) for g in answers[method.name])
         # the prefill emits one token without a cycle
-        assert one["num_tokens"] - one["num_prompts"] == round(one["mat"] * one["num_cycles"])
-        parts = sum(one["time_s"][part] for part in TIMES - {"total"})
-        assert parts <= one["time_s"]["total"] * 1.01 + 0.01
+        assert figures["num_tokens"] - figures["num_prompts"] == round(figures["mat"] * figures["num_cycles"])
+        parts = sum(figures["time_s"][part] for part in TIMES - {"total"})
+        assert parts <= figures["time_s"]["total"] * 1.01 + 0.01
 
 
-def test_figures_equal_those_by_hand():
+def test_figures_equal_hand_computed_ones():
     baseline = [generation(10, 2.0, [1] * 9, 0), generation(6, 1.0, [1] * 5, 0)]
-    found = [generation(10, 1.0, [4, 4, 1]), generation(6, 0.5, [3, 2])]
-    one = row("tree", found, baseline, selector="static")
-    assert one["tokens_per_s"] == round(16 / 1.5, 3) and one["speedup"] == 2.0
-    assert (one["num_tokens"], one["num_cycles"], one["mat"]) == (16, 5, 2.8)
-    assert one["accept_rate"] == round((14 - 5) / 15, 4)
-    assert one["regret_cycles"] == one["regret_tokens"] == 0.0
+    answers = [generation(10, 1.0, [4, 4, 1]), generation(6, 0.5, [3, 2])]
+    figures = row("tree", answers, baseline, selector="static")
+    assert figures["tokens_per_s"] == round(16 / 1.5, 3) and figures["speedup"] == 2.0
+    assert (figures["num_tokens"], figures["num_cycles"], figures["mat"]) == (16, 5, 2.8)
+    assert figures["accept_rate"] == round((14 - 5) / 15, 4)
+    assert figures["regret_cycles"] == figures["regret_tokens"] == 0.0
     base = row(AUTOREGRESSIVE, baseline, baseline)
     assert (base["speedup"], base["mat"], base["accept_rate"]) == (1.0, 1.0, None)
     assert base["speedup_ci95"] is base["wilcoxon_p"] is base["regret_cycles"] is None
@@ -107,8 +107,8 @@ def test_figures_equal_those_by_hand():
 
 def test_equal_timings_are_a_speedup_of_one():
     many = [generation(n, 0.1 * n) for n in (5, 9, 3, 12, 7, 8, 4)]
-    one = row("tree", many, many)
-    assert one["speedup"] == 1.0 and one["speedup_ci95"] == [1.0, 1.0] and one["wilcoxon_p"] is None
+    figures = row("tree", many, many)
+    assert figures["speedup"] == 1.0 and figures["speedup_ci95"] == [1.0, 1.0] and figures["wilcoxon_p"] is None
 
 
 def test_the_interval_holds_the_ratio_and_narrows_with_prompts():
@@ -117,10 +117,10 @@ def test_the_interval_holds_the_ratio_and_narrows_with_prompts():
     for count in (12, 300):
         tokens = random.integers(20, 60, count)
         baseline = [generation(n, n * s) for n, s in zip(tokens, random.uniform(0.8, 1.2, count), strict=True)]
-        found = [generation(n, n * s) for n, s in zip(tokens, random.uniform(0.4, 0.6, count), strict=True)]
-        low, high = speedup_interval(found, baseline)
-        assert low < tokens_per_s(found) / tokens_per_s(baseline) < high
-        assert [low, high] == speedup_interval(found, baseline)
+        answers = [generation(n, n * s) for n, s in zip(tokens, random.uniform(0.4, 0.6, count), strict=True)]
+        low, high = speedup_interval(answers, baseline)
+        assert low < tokens_per_s(answers) / tokens_per_s(baseline) < high
+        assert [low, high] == speedup_interval(answers, baseline)
         widths.append(high - low)
     assert widths[1] < widths[0] / 2
 
@@ -133,7 +133,7 @@ def test_the_test_of_pairs_sees_a_difference_and_its_absence():
     assert paired_p(faster[:5], baseline[:5]) is None
 
 
-def test_methods_take_turns_at_being_first():
+def test_methods_take_turns_in_the_first_position():
     class Recorder:
         def __init__(self, name: str, log: list[str]) -> None:
             self.name, self.log = name, log
@@ -144,18 +144,18 @@ def test_methods_take_turns_at_being_first():
 
     log: list[str] = []
     methods = [Method(name, Recorder(name, log)) for name in "abc"]
-    found = generate_in_turns(methods, [[1]] * 4, 5)
+    answers = generate_in_turns(methods, [[1]] * 4, 5)
     assert log[:3] == list("abc")  # warming up
     assert log[3:] == list("abc" + "bca" + "cab" + "abc")
-    assert all(len(found[name]) == 4 for name in "abc")
+    assert all(len(answers[name]) == 4 for name in "abc")
     assert generate_in_turns(methods, [], 5) == {"a": [], "b": [], "c": []}
 
 
 def test_the_table_shows_every_row(measured):
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     print_table(report_of(measured), console)
-    shown = console.export_text()
-    assert all(name in shown for name in (AUTOREGRESSIVE, "chain", "tree", "1.00x", "sql, held out: tiny on cpu"))
+    text = console.export_text()
+    assert all(name in text for name in (AUTOREGRESSIVE, "chain", "tree", "1.00x", "sql, held out: tiny on cpu"))
 
 
 # Mismatches.
@@ -169,53 +169,55 @@ def test_first_differences():
 
 
 def test_lossless_methods_have_no_mismatches(measured):
-    _, found, target = measured
+    _, answers, target = measured
     for name in ("chain", "tree"):
-        assert find_mismatches(name, target, found[name], found[AUTOREGRESSIVE]) == []
+        assert find_mismatches(name, target, answers[name], answers[AUTOREGRESSIVE]) == []
 
 
 def changed(expected: list[Generation], prompt: int, position: int) -> list[Generation]:
-    """Answers of which one goes astray."""
-    found = [Generation(g.prompt, [*g.tokens]) for g in expected]
-    found[prompt].tokens[position] += 1
-    return found
+    """The answers with one token changed."""
+    answers = [Generation(g.prompt, [*g.tokens]) for g in expected]
+    answers[prompt].tokens[position] += 1
+    return answers
 
 
-def test_a_mismatch_is_found_with_its_place_and_margin(measured):
+def test_a_mismatch_has_its_position_and_margin(measured):
     _, result, target = measured
     expected = result[AUTOREGRESSIVE]
-    (found,) = find_mismatches("tree", target, changed(expected, 3, 4), expected, lambda: pytest.fail("no near tie"))
+    (mismatch,) = find_mismatches("tree", target, changed(expected, 3, 4), expected, lambda: pytest.fail("no near tie"))
     ids = torch.tensor([[*expected[3].prompt, *expected[3].tokens[:4]]])
     logits = target.logits(target.forward(ids, torch.arange(ids.shape[1])[None], None)[0])[0, -1]
     best = logits.topk(2)
     assert int(best.indices[0]) == expected[3].tokens[4]
     margin = float(best.values[0] - best.values[1])
-    assert found.as_dict() == {
+    assert mismatch.as_dict() == {
         "method": "tree", "prompt": 3, "position": 4, "margin": pytest.approx(margin, rel=1e-4), "rerun": False,
     }  # fmt: skip
-    assert count_mismatches([found]) == 1
+    assert count_mismatches([mismatch]) == 1
 
 
 class Answers:
-    """An engine that answers what it is told."""
+    """An engine with fixed answers."""
 
     def __init__(self, tokens: list[int]) -> None:
-        self.tokens, self.asked = tokens, []
+        self.tokens, self.calls = tokens, []
 
     def generate(self, prompts: list[list[int]], count: int) -> list[Generation]:
-        self.asked += [(prompt, count) for prompt in prompts]
+        self.calls += [(prompt, count) for prompt in prompts]
         return [Generation(prompt, self.tokens[:count]) for prompt in prompts]
 
 
 @pytest.mark.parametrize(("equal", "counts"), [(True, 0), (False, 1)])
-def test_a_near_tie_is_run_again_in_float64_and_counts_if_it_stays(measured, monkeypatch, equal, counts):
+def test_a_near_tie_is_decoded_again_in_float64_and_counts_if_it_differs_there_too(
+    measured, monkeypatch, equal, counts
+):
     _, result, target = measured
     monkeypatch.setattr("drafterforge.evaluation.lossless.top2_margin", lambda *args: 5e-5)
     expected = result[AUTOREGRESSIVE]
     fast, plain = Answers([1] * 99), Answers([1 if equal else 2] * 99)
-    found = find_mismatches("tree", target, changed(expected, 2, 1), expected, lambda: (fast, plain))
-    assert [one.rerun for one in found] == [equal] and count_mismatches(found) == counts
-    assert fast.asked == plain.asked == [(expected[2].prompt, len(expected[2].tokens))]
+    mismatches = find_mismatches("tree", target, changed(expected, 2, 1), expected, lambda: (fast, plain))
+    assert [mismatch.rerun for mismatch in mismatches] == [equal] and count_mismatches(mismatches) == counts
+    assert fast.calls == plain.calls == [(expected[2].prompt, len(expected[2].tokens))]
 
 
 def test_a_near_tie_without_float64_counts(measured, monkeypatch):

@@ -1,4 +1,4 @@
-"""Ratios and corrected p values are those of hand-computed numbers."""
+"""Ratios, intervals and corrected p values equal hand-computed ones."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PAIRS = [(10, 1, 10, 2), (300, 15, 300, 15)]
 
 
 def test_holm_multiplies_by_the_tests_that_are_left_and_never_falls():
-    # sorted 0.01, 0.02, 0.03, 0.04: times 4, 3, 2, 1 is 0.04, 0.06, 0.06, 0.04, and no less than the one before
+    # sorted 0.01, 0.02, 0.03, 0.04: times 4, 3, 2, 1 is 0.04, 0.06, 0.06, 0.04, and none is less than the previous
     assert holm([0.01, 0.04, 0.03, 0.02]) == pytest.approx([0.04, 0.06, 0.06, 0.06])
-    # Holm's own kind of example: sorted 0.001, 0.01, 0.02, 0.3 times 4, 3, 2, 1
+    # another example: sorted 0.001, 0.01, 0.02, 0.3 times 4, 3, 2, 1
     assert holm([0.3, 0.001, 0.02, 0.01]) == pytest.approx([0.3, 0.004, 0.04, 0.03])
 
 
-def test_holm_leaves_out_what_was_not_tested_and_stays_a_probability():
+def test_holm_ignores_missing_values_and_returns_probabilities():
     assert holm([None, 0.02, None, 0.5]) == [None, pytest.approx(0.04), None, pytest.approx(0.5)]
     assert holm([0.6, 0.7, 1.0]) == [1.0, 1.0, 1.0]
     assert holm([0.2]) == [0.2] and holm([]) == [] and holm([None]) == [None]
@@ -36,7 +36,7 @@ def test_equal_p_values_stay_equal():
 
 
 @pytest.mark.parametrize("wrong", [1.5, -0.1, float("nan")])
-def test_what_is_no_probability_is_refused(wrong):
+def test_p_values_outside_0_and_1_are_refused(wrong):
     with pytest.raises(DrafterforgeError, match=r"a p value lies in \[0, 1\], got"):
         holm([0.1, wrong])
 
@@ -46,16 +46,16 @@ def test_a_macro_ratio_weighs_prompts_alike_and_totals_weigh_seconds():
     assert totals_ratio(PAIRS) == pytest.approx((310 / 16) / (310 / 17))
 
 
-def test_intervals_are_those_of_pairs_drawn_again():
+def test_intervals_equal_those_of_resampled_pairs():
     pairs = [(10.0 + n, 1.0, 10.0, 1.0 + n / 20) for n in range(12)]
     picked = np.random.default_rng(3).integers(0, 12, size=(2000, 12))
     macro, totals = [], []
     for draw in picked:
-        some = [pairs[place] for place in draw]
+        some = [pairs[index] for index in draw]
         macro.append(np.mean([a / b / (c / d) for a, b, c, d in some]))
         totals.append(
-            np.divide(*(sum(one[at] for one in some) for at in (0, 1)))
-            * np.divide(*(sum(one[at] for one in some) for at in (3, 2)))
+            np.divide(*(sum(pair[at] for pair in some) for at in (0, 1)))
+            * np.divide(*(sum(pair[at] for pair in some) for at in (3, 2)))
         )
     assert bootstrap_macro_ratio(pairs, seed=3) == pytest.approx(np.percentile(macro, [2.5, 97.5]))
     assert bootstrap_ratio(pairs, seed=3) == pytest.approx(np.percentile(totals, [2.5, 97.5]))
@@ -63,9 +63,9 @@ def test_intervals_are_those_of_pairs_drawn_again():
     assert low < macro_ratio(pairs) < high
 
 
-def test_one_method_against_itself_is_one():
-    same = [(n, n / 7, n, n / 7) for n in range(1, 9)]
-    for interval in (bootstrap_ratio(same), bootstrap_macro_ratio(same)):
+def test_the_ratio_of_a_method_to_itself_is_one():
+    pairs = [(n, n / 7, n, n / 7) for n in range(1, 9)]
+    for interval in (bootstrap_ratio(pairs), bootstrap_macro_ratio(pairs)):
         assert interval == pytest.approx((1.0, 1.0))
     with pytest.raises(DrafterforgeError, match="tokens and seconds of both methods for each prompt"):
         macro_ratio([])

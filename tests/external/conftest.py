@@ -1,4 +1,4 @@
-"""Exports of the shipped pool, prompts of our grammars, what our own chain decoding does, and other programs.
+"""Exports of the shipped pool, held-out prompts, our chain decoding of them, and other programs.
 
 scripts/clients_env && pytest -m external
 """
@@ -41,8 +41,8 @@ NUM_PROMPTS, SHORT = 7, "Say hello."
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take minutes and gigabytes: only where they are asked for, by marker or by path."""
-    if "external" in config.option.markexpr or any("external" in given for given in config.args):
+    """Skip these tests, which take minutes and gigabytes, unless the command names their marker or path."""
+    if "external" in config.option.markexpr or any("external" in argument for argument in config.args):
         return
     ours = [item for item in items if Path(__file__).parent in item.path.parents]
     config.hook.pytest_deselected(items=ours)
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Client:
-    """Another program in an environment of its own."""
+    """Another program in its own environment."""
 
     def __init__(self, name: str) -> None:
         folder = Path(os.environ.get("CLIENTS", ROOT)) / f".venv-{name}"
@@ -63,9 +63,9 @@ class Client:
         return self
 
     def env(self, **more: str) -> dict[str, str]:
-        """Variables for its programs: one thread, no network, none of our packages."""
-        kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
-        return {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", **more}
+        """Environment variables of its programs: one thread, no network, none of our packages."""
+        variables = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        return {**variables, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", **more}
 
     def run(self, script: str | Path, *arguments: object, log: Path, **more: str) -> None:
         """Run a script to its end; on failure show the end of its log."""
@@ -95,12 +95,12 @@ def our_logits(
 
 
 def with_norms(drafter: Eagle3Drafter, features: torch.Tensor, norms: dict[str, bool]) -> Eagle3Drafter:
-    """The drafter with norms of EAGLE-3.1, which it was not trained with; features keep about the sizes they have."""
-    made = Eagle3Drafter(replace(drafter.spec, **norms), drafter.embedding)
-    made.load_state_dict(drafter.state_dict(), strict=False)
-    if made.spec.fc_norm:
-        init_feature_norms(made, features)
-    return made.eval()
+    """The drafter with untrained norms of EAGLE-3.1, sized to keep the scale of each feature."""
+    drafter_31 = Eagle3Drafter(replace(drafter.spec, **norms), drafter.embedding)
+    drafter_31.load_state_dict(drafter.state_dict(), strict=False)
+    if drafter_31.spec.fc_norm:
+        init_feature_norms(drafter_31, features)
+    return drafter_31.eval()
 
 
 def chains(target: Target, drafter: FusedDrafter, prompts: list[list[int]]) -> list[Generation]:
@@ -141,8 +141,8 @@ def exported(tmp_path_factory, target_folder) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def prompts(real) -> list[list[int]]:
     """Token ids."""
-    asked = held_out_prompts(real, NUM_PROMPTS, POOL_DOMAINS)
-    return [*asked, Engine(real).read([{"role": "user", "content": SHORT}], 1, (), stream=False)[0]]
+    domain_prompts = held_out_prompts(real, NUM_PROMPTS, POOL_DOMAINS)
+    return [*domain_prompts, Engine(real).read([{"role": "user", "content": SHORT}], 1, (), stream=False)[0]]
 
 
 @pytest.fixture(scope="session")
@@ -161,7 +161,7 @@ def prompt_file(tmp_path_factory, prompts) -> Path:
 
 @pytest.fixture(scope="session")
 def ours(real, prompts) -> Callable[[str], list[Generation]]:
-    """Our chain decoding of every prompt, some tokens beyond the limit, so that the cycle at the limit is whole."""
+    """Our chain decoding of every prompt, some tokens beyond the limit, so that the cycle at the limit is complete."""
 
     @cache
     def decode(name: str) -> list[Generation]:

@@ -1,4 +1,4 @@
-"""Law 6: llama.cpp's converter takes an export to its own file, with the same numbers in it."""
+"""llama.cpp's converter turns an export into its own format with the same weights."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_the_converted_file_holds_the_drafter(client, exported, tmp_path, name, 
     assert done.returncode == 0, done.stderr[-3000:]
     read = gguf.GGUFReader(out)
     keys = ("target_layers", "target_hidden_size", "norm_before_residual", "context_length", "rope.freq_base")
-    found = {key: read.fields[f"eagle3.{key}"].contents() for key in keys}
-    assert found == dict(zip(keys, ([2, 15, 27], 576, False, 8192, 100000.0), strict=True))
+    fields = {key: read.fields[f"eagle3.{key}"].contents() for key in keys}
+    assert fields == dict(zip(keys, ([2, 15, 27], 576, False, 8192, 100000.0), strict=True))
     drafter = load_drafter(SHIPPED / "smollm2-135m" / "drafters" / name, facts.embedding)
     tensors = {tensor.name.removesuffix(".weight"): np.array(tensor.data) for tensor in read.tensors}
     assert torch.equal(torch.from_numpy(tensors.pop("d2t")), drafter.token_ids)
@@ -63,7 +63,7 @@ def test_the_converted_file_holds_the_drafter(client, exported, tmp_path, name, 
     assert tensors.keys() == NAMES.keys()
     for theirs, ours in NAMES.items():
         expected = drafter.state_dict()[f"{ours}.weight"]
-        if ours.endswith(("q_proj", "k_proj")):  # llama.cpp rotates neighbours, not parse_hybrid
+        if ours.endswith(("q_proj", "k_proj")):  # llama.cpp rotates pairs of neighbours, we rotate halves
             heads = expected.shape[0] // drafter.spec.head_dim
             expected = expected.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
         assert torch.equal(torch.from_numpy(tensors[theirs]), expected), theirs

@@ -1,4 +1,4 @@
-"""Law 6: speculators opens an export with no tensor missing or too many, and its own forward pass gives our logits."""
+"""speculators opens an export with no missing or extra tensor, and its forward pass gives our logits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.models import NORMS
 
 pytestmark = pytest.mark.external
 STEPS = 3
-VERIFIER = {"verifier_lm_head.weight", "verifier_norm.weight"}  # the target's, which it takes from the target
+VERIFIER = {"verifier_lm_head.weight", "verifier_norm.weight"}  # speculators takes these from the target
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +29,26 @@ def speculators() -> Client:
 
 
 def their_logits(client, folder, features, tokens, tmp_path, *more) -> tuple[torch.Tensor, dict]:
-    """Logits of teacher-forced steps, [I, T, W]; what was missing and unexpected."""
+    """Logits of teacher-forced steps, [I, T, W], and a report with missing and unexpected tensors."""
     config = read_target(TargetConfig())
     inputs = {"features": features[:-1], "tokens": tokens[1:], "embedding": config.embedding}
     save_file({name: tensor.contiguous() for name, tensor in inputs.items()}, tmp_path / "in.safetensors")
-    given = ("--drafter", folder, "--inputs", tmp_path / "in.safetensors", "--out", tmp_path / "out", "--steps", STEPS)
-    client.run("speculators_logits.py", *given, *more, log=tmp_path / "speculators.log")
+    arguments = (
+        "--drafter",
+        folder,
+        "--inputs",
+        tmp_path / "in.safetensors",
+        "--out",
+        tmp_path / "out",
+        "--steps",
+        STEPS,
+    )
+    client.run("speculators_logits.py", *arguments, *more, log=tmp_path / "speculators.log")
     return load_file(tmp_path / "out.safetensors")["logits"], json.loads((tmp_path / "out.json").read_text())
 
 
 def largest_difference(ours, rows, theirs) -> float:
-    """Over all steps and the slots whose token the text still has."""
+    """The largest difference over all steps and the positions inside the text."""
     worst = 0.0
     for step in range(STEPS):
         inside = rows + step < theirs.shape[1]
@@ -51,34 +60,34 @@ def largest_difference(ours, rows, theirs) -> float:
 
 @pytest.mark.parametrize("layout", ["speculators", "sglang, converted"])
 @pytest.mark.parametrize("name", ["general", "sql"])
-def test_its_logits_are_ours(speculators, exported, text, tmp_path, name, layout):
+def test_speculators_gives_our_logits(speculators, exported, text, tmp_path, name, layout):
     facts = read_target(TargetConfig())
     direct = layout == "speculators"
     folder = exported(name, "vllm") if direct else exported(name, "sglang")
     more = () if direct else ("--convert-for", facts.model)
-    theirs, told = their_logits(speculators, folder, *text, tmp_path, *more)
-    assert told["unexpected"] == [] and told["layers"] == [2, 15, 27]
-    assert set(told["missing"]) - VERIFIER == (set() if direct else {"embed_tokens.weight"})
+    theirs, report = their_logits(speculators, folder, *text, tmp_path, *more)
+    assert report["unexpected"] == [] and report["layers"] == [2, 15, 27]
+    assert set(report["missing"]) - VERIFIER == (set() if direct else {"embed_tokens.weight"})
     drafter = load_drafter(SHIPPED / "smollm2-135m" / "drafters" / name, facts.embedding.float())
     worst = largest_difference(*our_logits(drafter, *text, STEPS), theirs)
     print(f"speculators, {name}, {layout}: largest difference of logits {worst:.1e}")
     assert worst < 1e-4
 
 
-def test_norming_before_the_residual_means_the_same_there(speculators, text, tmp_path):
+def test_norm_before_residual_means_the_same_to_speculators(speculators, text, tmp_path):
     facts = read_target(TargetConfig())
     drafter = load_drafter(SHIPPED / "smollm2-135m" / "drafters" / "general", facts.embedding.float())
     plain, rows = our_logits(drafter, *text, STEPS)
     object.__setattr__(drafter.spec, "norm_before_residual", True)
     write_vllm(tmp_path, drafter, facts, tmp_path)
-    theirs, told = their_logits(speculators, tmp_path, *text, tmp_path)
-    assert told["norm_before_residual"] is True
+    theirs, report = their_logits(speculators, tmp_path, *text, tmp_path)
+    assert report["norm_before_residual"] is True
     ours, rows = our_logits(drafter, *text, STEPS)
-    # The weights were not trained for this, and logits are larger than a trained head's: so relative to them.
+    # The weights were not trained with this flag and give larger logits than a trained head, so the error is relative.
     worst, scale = largest_difference(ours, rows, theirs), float(ours.abs().max())
     print(f"speculators, normed before the residual: largest difference of logits {worst:.1e} of {scale:.0f}")
     assert worst < 1e-5 * scale
-    assert float((ours - plain).abs().max()) > 1  # another drafter than without
+    assert float((ours - plain).abs().max()) > 1  # the flag changes the drafter
 
 
 @pytest.mark.parametrize(
@@ -88,7 +97,7 @@ def test_norming_before_the_residual_means_the_same_there(speculators, text, tmp
         ("norm_output", "sglang, converted"),  # their converter of 0.9.0 leaves the tensors of fc_norm behind
     ],
 )
-def test_the_norms_of_eagle_3_1_mean_the_same_there(speculators, text, tmp_path, name, layout):
+def test_the_norms_of_eagle_3_1_mean_the_same_to_speculators(speculators, text, tmp_path, name, layout):
     norms = NORMS[name]
     facts = read_target(TargetConfig())
     plain = load_drafter(SHIPPED / "smollm2-135m" / "drafters" / "general", facts.embedding)
@@ -96,12 +105,12 @@ def test_the_norms_of_eagle_3_1_mean_the_same_there(speculators, text, tmp_path,
     direct = layout == "speculators"
     (write_vllm if direct else write_sglang)(tmp_path, drafter, facts, tmp_path)
     more = () if direct else ("--convert-for", facts.model)
-    theirs, told = their_logits(speculators, tmp_path, *text, tmp_path, *more)
-    assert {flag: told[flag] for flag in NORMS_31} == dict.fromkeys(NORMS_31, False) | norms
-    assert told["unexpected"] == []
-    assert set(told["missing"]) - VERIFIER == (set() if direct else {"embed_tokens.weight"})
+    theirs, report = their_logits(speculators, tmp_path, *text, tmp_path, *more)
+    assert {flag: report[flag] for flag in NORMS_31} == dict.fromkeys(NORMS_31, False) | norms
+    assert report["unexpected"] == []
+    assert set(report["missing"]) - VERIFIER == (set() if direct else {"embed_tokens.weight"})
     ours, rows = our_logits(drafter, *text, STEPS)
     worst, scale = largest_difference(ours, rows, theirs), float(ours.abs().max())
     print(f"speculators, {name}, {layout}: largest difference of logits {worst:.1e} of {scale:.0f}")
     assert worst < 1e-5 * scale
-    assert float((ours - our_logits(plain, *text, STEPS)[0]).abs().max()) > 1  # another drafter than without
+    assert float((ours - our_logits(plain, *text, STEPS)[0]).abs().max()) > 1  # the flag changes the drafter

@@ -1,4 +1,4 @@
-"""Law 6: vLLM decodes with an exported drafter, cycle by cycle, what our own chain decoding does."""
+"""vLLM with an exported drafter accepts, cycle by cycle, the tokens of our chain decoding."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ def vllm() -> Client:
 
 
 def preload(client: Client) -> dict[str, str]:
-    """vLLM's CPU build asks for its own OpenMP."""
+    """Variables that preload the OpenMP of vLLM's CPU build."""
     return {"LD_PRELOAD": str(client.folder / "lib" / "libiomp5.so"), "VLLM_CPU_OMP_THREADS_BIND": "1"}
 
 
 def decode(client: Client, target: Path, drafter: Path, prompts: Path, stop_ids, folder: Path) -> dict:
     out = folder / "found.json"
-    given = ("--target", target, "--drafter", drafter, "--prompts", prompts, "--out", out)
+    arguments = ("--target", target, "--drafter", drafter, "--prompts", prompts, "--out", out)
     more = ("--depth", DEPTH, "--max-tokens", MAX_TOKENS, "--stop-ids", *stop_ids)
-    client.run("vllm_cycles.py", *given, *more, log=folder / "vllm.log", **preload(client))
+    client.run("vllm_cycles.py", *arguments, *more, log=folder / "vllm.log", **preload(client))
     return json.loads(out.read_text())
 
 
 def per_position(accepted: list[list[int]]) -> list[int]:
-    """How many cycles accepted the drafted token of each position."""
-    return [sum(count > place for cycles in accepted for count in cycles) for place in range(DEPTH)]
+    """The number of cycles that accepted the drafted token of each position."""
+    return [sum(count > position for cycles in accepted for count in cycles) for position in range(DEPTH)]
 
 
 def compare(ours: list[Generation], theirs: list[dict]) -> tuple[list[list[int]], list[list[int]], list[int]]:
-    """Accepted counts of all whole cycles, ours and vLLM's, and vLLM's of cycles that an end token cut.
+    """Accepted counts of all complete cycles, ours and vLLM's, and vLLM's of cycles that an end token cut.
 
-    vLLM counts what a cycle accepted before it cuts the answer.  At the limit of tokens our longer answer has the
-    whole cycle; behind an end token it has not.
+    vLLM counts the accepted tokens of a cycle before it cuts the answer.  At the limit our longer answer has the
+    complete cycle; after an end token it has not.
     """
-    full, found, cut = [], [], []
+    full, accepted_by_vllm, cut = [], [], []
     for answer, their in zip(ours, theirs, strict=True):
         assert answer.tokens[:MAX_TOKENS] == their["tokens"]
         accepted, cycles = list(their["accepted"]), [cycle.accepted for cycle in answer.cycles]
@@ -66,30 +66,30 @@ def compare(ours: list[Generation], theirs: list[dict]) -> tuple[list[list[int]]
             cut.append(accepted.pop())
         assert set(their["drafted"]) == {DEPTH}
         full.append(cycles[: len(accepted)])
-        found.append(accepted)
-    return full, found, cut
+        accepted_by_vllm.append(accepted)
+    return full, accepted_by_vllm, cut
 
 
 @pytest.mark.parametrize("layout", ["speculators", "plain"])
 @pytest.mark.parametrize("name", ["general", "sql"])
-def test_every_cycle_accepts_what_ours_does(
+def test_every_cycle_accepts_as_many_tokens_as_ours(
     vllm, real, exported, ours, prompt_file, tmp_path, record_property, name, layout
 ):
     folder = exported(name, "vllm", layout)
     theirs = decode(vllm, real.folder, folder, prompt_file, sorted(real.eos_ids), tmp_path)
-    full, found, cut = compare(ours(name), theirs["answers"])
-    assert found == full
-    assert sum(map(len, full)) > 150 and per_position(full)[-1] > 20  # it says something
+    full, accepted, cut = compare(ours(name), theirs["answers"])
+    assert accepted == full
+    assert sum(map(len, full)) > 150 and per_position(full)[-1] > 20  # enough cycles to compare
     counted = theirs["counters"]
-    assert counted["num_accepted_tokens_per_pos"] == per_position([*found, cut])
-    assert counted["num_drafts"] == [sum(map(len, found)) + len(cut)]
+    assert counted["num_accepted_tokens_per_pos"] == per_position([*accepted, cut])
+    assert counted["num_drafts"] == [sum(map(len, accepted)) + len(cut)]
     assert cut  # the prompt with a short answer
-    told = {"cycles": sum(map(len, full)), "per_position": per_position(full), "cut": cut}
-    record_property(f"vllm {theirs['version']} {name} {layout}", json.dumps(told))
-    print(f"vLLM {theirs['version']}, {name}, {layout}: {told}, ours {per_position(full)}")
+    figures = {"cycles": sum(map(len, full)), "per_position": per_position(full), "cut": cut}
+    record_property(f"vllm {theirs['version']} {name} {layout}", json.dumps(figures))
+    print(f"vLLM {theirs['version']}, {name}, {layout}: {figures}, ours {per_position(full)}")
 
 
-def test_every_cycle_of_a_drafter_with_the_norms_of_eagle_3_1_accepts_what_ours_does(
+def test_every_cycle_of_an_eagle_3_1_drafter_accepts_as_many_tokens_as_ours(
     vllm, real, text, prompts, prompt_file, tmp_path
 ):
     facts = read_target(TargetConfig())
@@ -102,27 +102,29 @@ def test_every_cycle_of_a_drafter_with_the_norms_of_eagle_3_1_accepts_what_ours_
         drafter = with_norms(plain, text[0], norms)
         return chains(real, FusedDrafter(drafter, real.backbone.embedding), prompts)
 
-    full, found, _ = compare(cycles_with(NORMS["EAGLE-3.1"]), theirs["answers"])
-    assert found == full and sum(map(len, full)) > 150
-    for name in ("fc_norm", "norm_output"):  # it says something: with one of them alone other tokens are accepted
+    full, accepted, _ = compare(cycles_with(NORMS["EAGLE-3.1"]), theirs["answers"])
+    assert accepted == full and sum(map(len, full)) > 150
+    for name in ("fc_norm", "norm_output"):  # the comparison can fail: with one norm alone other tokens are accepted
         assert [[cycle.accepted for cycle in answer.cycles] for answer in cycles_with(NORMS[name])] != full
     print(f"vLLM {theirs['version']}, EAGLE-3.1: {sum(map(len, full))} cycles, {per_position(full)}")
 
 
-def test_layers_one_too_far_are_found_out(vllm, real, exported, ours, prompt_file, tmp_path):
-    """The comparison can fail: with the inputs of the layers behind, texts are the same and counts are not."""
+def test_shifted_layer_ids_change_the_accepted_counts(vllm, real, exported, ours, prompt_file, tmp_path):
+    """The comparison can fail: features of the next layers give the same texts but other accepted counts."""
     shutil.copytree(exported("general", "vllm", "plain"), tmp_path / "shifted")
     edit(tmp_path / "shifted", eagle_aux_hidden_state_layer_ids=[3, 16, 28])
     theirs = decode(vllm, real.folder, tmp_path / "shifted", prompt_file, sorted(real.eos_ids), tmp_path)
-    assert [answer.tokens[:MAX_TOKENS] for answer in ours("general")] == [one["tokens"] for one in theirs["answers"]]
+    assert [answer.tokens[:MAX_TOKENS] for answer in ours("general")] == [
+        answer["tokens"] for answer in theirs["answers"]
+    ]
     cycles = [[cycle.accepted for cycle in answer.cycles] for answer in ours("general")]
-    assert cycles != [one["accepted"] for one in theirs["answers"]]
+    assert cycles != [answer["accepted"] for answer in theirs["answers"]]
     assert theirs["counters"]["num_accepted_tokens_per_pos"] != per_position(cycles)
 
 
 @contextmanager
 def server(client: Client, command: str, log: Path):
-    """The printed command, with what a small machine needs besides."""
+    """A server started with the printed command and settings for a small machine."""
     words = shlex.split(command)
     assert words[0] == "vllm"
     small = f"--port {PORT} --max-model-len 1024 --max-num-seqs 1 --enforce-eager".split()
@@ -151,17 +153,17 @@ def test_the_printed_command_serves_with_the_drafter(vllm, real, exported, ours,
     command = exported("sql", "vllm").with_suffix(".command").read_text()
     with server(vllm, command, tmp_path / "serve.log") as url:
         model = json.load(urllib.request.urlopen(f"{url}/v1/models"))["data"][0]["id"]
-        asked = {"model": model, "prompt": prompts[0], "max_tokens": MAX_TOKENS, "temperature": 0}
+        body = {"model": model, "prompt": prompts[0], "max_tokens": MAX_TOKENS, "temperature": 0}
         request = urllib.request.Request(
             f"{url}/v1/completions",
-            json.dumps({**asked, "return_token_ids": True}).encode(),
+            json.dumps({**body, "return_token_ids": True}).encode(),
             {"Content-Type": "application/json"},
         )
         answer = json.load(urllib.request.urlopen(request))["choices"][0]
-        shown = urllib.request.urlopen(f"{url}/metrics").read().decode().splitlines()
+        metrics = urllib.request.urlopen(f"{url}/metrics").read().decode().splitlines()
     expected = ours("sql")[0]
     assert answer["token_ids"] == expected.tokens[:MAX_TOKENS]
-    counted = [line for line in shown if line.startswith("vllm:spec_decode_num_accepted_tokens_per_pos_total")]
+    counted = [line for line in metrics if line.startswith("vllm:spec_decode_num_accepted_tokens_per_pos_total")]
     emitted = num_cycles = 0
     while emitted < MAX_TOKENS - 1:  # the first token comes from the prefill
         emitted += expected.cycles[num_cycles].accept_length

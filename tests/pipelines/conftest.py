@@ -20,18 +20,19 @@ from drafterforge.prompts.domains import domains
 from tests.tiny import save_tiny_target
 
 SMOKE = ("experiment=smoke", "eval.num_prompts=1", "eval.max_new_tokens=4", "eval.chain=false")
-LEFT_OUT = [  # as few prompts need few domains
+LEFT_OUT = [  # a smoke run has prompts of four domains
     f"domain.weights.{name}=0" for name in domains() if name not in ("sql", "python", "math", "chat")
 ]
 GENERAL = ("train-drafter", "domain=general", *LEFT_OUT, *SMOKE)
 EXPERT = ("train-drafter", "answers=general", "drafter=lora", "drafter.lora.rank=4", *SMOKE)
-PLAIN = "target.dtype=float32"  # so that a CPU with bfloat16 gives the same tokens and rows as one without
+CONTINUED = ("train-drafter", "domain=sql", "answers=general", "drafter=lora", "drafter.init=sql", *SMOKE)
+PLAIN = "target.dtype=float32"  # so that CPUs with and without bfloat16 give the same tokens and rows
 TRAIN = ("train-drafter", "domain=sql", "experiment=smoke")
 
 
 @contextmanager
-def ever_better(by: int = 1) -> Iterator[None]:
-    """Whatever training measures has a longer accept length than what it measured before; by=-1: a shorter one."""
+def rising_lengths(by: int = 1) -> Iterator[None]:
+    """Each accept length that training measures is `by` more than the previous one."""
     lengths = itertools.count(100, by)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepCounts, "accept_length", lambda counts: torch.tensor(float(next(lengths))))
@@ -40,14 +41,14 @@ def ever_better(by: int = 1) -> Iterator[None]:
 
 @dataclass
 class Done:
-    """What a command left behind."""
+    """A command's exit code and output."""
 
     code: int
     out: str
     err: str
 
     def one_line(self, code: int = 2) -> str:
-        """The line that tells of a user's mistake; nothing else may look like an error."""
+        """The one line that names the user's mistake; no other line may look like an error."""
         lines = self.err.splitlines()
         ours = [line for line in lines if line.startswith("drafterforge: ")]
         assert self.code == code and len(ours) == 1 and ours[0] == lines[-1], self.err
@@ -80,7 +81,7 @@ class Bench:
         return self.runs / "tiny" / kind / name
 
     def finished(self) -> list[str]:
-        """Folders that a command would take for whole artifacts."""
+        """Folders that a command would accept as complete artifacts."""
         return sorted(str(path.parent.relative_to(self.runs)) for path in self.runs.glob("*/*/[!.]*/manifest.json"))
 
 
@@ -92,15 +93,15 @@ def tiny_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def other_folder(tmp_path_factory) -> Path:
-    """The same shapes, other weights."""
+    """A target with the same shapes and other weights."""
     return save_tiny_target(tmp_path_factory.mktemp("target") / "tiny", initializer_range=0.1)
 
 
 @pytest.fixture
 def bench(tmp_path, tiny_folder, capsys) -> Bench:
-    """A bench with nothing on it."""
-    yield (made := Bench(tmp_path, tiny_folder, capsys))
-    for staging in made.runs.glob("*/*/.*.partial"):
+    """A bench without runs."""
+    yield (bench := Bench(tmp_path, tiny_folder, capsys))
+    for staging in bench.runs.glob("*/*/.*.partial"):
         drop_staging(staging.with_name(staging.name.removeprefix(".").removesuffix(".partial")))
 
 
@@ -122,7 +123,7 @@ def trained(bench, trained_runs) -> Bench:
 
 @pytest.fixture
 def interrupt_again() -> Callable[[int], Callable]:
-    """Wraps a function so that its n-th call is met by Ctrl-C; lightning's deaf ear for SIGINT is healed afterwards."""
+    """Wraps a function so that its n-th call raises KeyboardInterrupt; afterwards SIGINT is handled as before."""
     handler = signal.getsignal(signal.SIGINT)
 
     def wrap(real: Callable, call: int, error: BaseException | type[BaseException] = KeyboardInterrupt) -> Callable:
@@ -146,7 +147,7 @@ def pool_runs(tmp_path_factory, tiny_folder) -> Path:
     runs = tmp_path_factory.mktemp("pool") / "runs"
     hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={runs}")
     assert main([*GENERAL, *hf]) == 0
-    with ever_better():
+    with rising_lengths():
         assert all(main([*EXPERT, *hf, f"domain={domain}"]) == 0 for domain in ("sql", "math"))
     return runs
 

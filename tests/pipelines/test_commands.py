@@ -44,7 +44,7 @@ def test_prepare_data_online_writes_no_features(bench):
     assert bench.finished() == ["tiny/answers/sql"]
 
 
-def test_answers_are_the_targets_own(trained):
+def test_answers_are_the_targets_tokens(trained):
     target = load_target(TargetConfig(source="hf", model=str(trained.target), dtype="float32"))
     answers = AnswerSet.open(trained.artifact("answers"), target.fingerprint)
     for row in answers.rows("test"):
@@ -68,14 +68,14 @@ def test_train_drafter_leaves_a_drafter_and_a_report_without_mismatches(trained)
     assert not list(trained.runs.rglob(".*.partial"))
 
 
-def test_train_drafter_again_trains_nothing_decodes_anew_and_tells_what_works(trained):
+def test_a_second_train_drafter_only_decodes_and_prints_the_next_command(trained):
     before = (trained.artifact("drafters") / "manifest.json").read_bytes()
     done = trained(*TRAIN)
     assert done.code == 0 and "was trained before" in done.err and "step " not in done.err
     assert (trained.artifact("drafters") / "manifest.json").read_bytes() == before
     assert (
         "mismatches" in done.out and "eagle3 tree 6/2/2" in done.out and "…" not in done.out
-    )  # whole, though no terminal
+    )  # complete, though the output is no terminal
     typed = done.out.splitlines()[-1].partition("next: drafterforge ")[2]
     assert typed.startswith("generate drafter=sql") and str(trained.target) in typed
     assert trained(*typed.split(), "max_new_tokens=3").code == 0
@@ -108,7 +108,7 @@ def test_a_drafter_can_keep_the_targets_head(trained):
     assert torch.equal(ours["lm_head.weight"], target["lm_head.weight"][ids].bfloat16())
 
 
-def test_with_the_targets_head_a_drafter_that_starts_from_another_draws_its_own_vocabulary(trained):
+def test_with_the_targets_head_an_initialised_drafter_chooses_a_new_vocabulary(trained):
     done = trained(
         *TRAIN,
         "drafter.init=sql",
@@ -127,7 +127,7 @@ def test_with_the_targets_head_a_drafter_that_starts_from_another_draws_its_own_
     assert len(new["d2t"]) == 100 != len(old["d2t"])
     ids = new["d2t"] + torch.arange(100)
     assert torch.equal(new["lm_head.weight"], target["lm_head.weight"][ids].bfloat16())
-    assert torch.equal(new["fc.weight"], old["fc.weight"])  # the layer goes on
+    assert torch.equal(new["fc.weight"], old["fc.weight"])  # the layer's weights continue
 
 
 def test_a_scratch_drafter_learns_from_online_features_and_named_answers(trained):
@@ -154,8 +154,8 @@ def test_data_from_a_jsonl_file(bench):
     assert done.code == 0 and bench.finished() == ["tiny/answers/medical", "tiny/features/medical"]
 
 
-@pytest.mark.parametrize("given", ["argument", "stdin"])
-def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trained, given, monkeypatch):
+@pytest.mark.parametrize("source", ["argument", "stdin"])
+def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trained, source, monkeypatch):
     prompt = "Show {all} users=active, \u00fcber 'quoted'"
     target = load_target(TargetConfig(source="hf", model=str(trained.target), dtype="float32"))
     expected = Engine(target).generate([[{"role": "user", "content": prompt}]], 40)[0].tokens
@@ -163,7 +163,7 @@ def test_generate_prints_what_the_engine_decodes_with_and_without_a_drafter(trai
 
     def generate(*arguments: str):
         monkeypatch.setattr("sys.stdin", io.StringIO(prompt))
-        typed = [f"prompt={prompt}"] if given == "argument" else []
+        typed = [f"prompt={prompt}"] if source == "argument" else []
         return trained("generate", "max_new_tokens=40", *arguments, *typed)
 
     for arguments in (("drafter=",), ("drafter=sql",), ("drafter=sql", "runtime.num_tokens=9", "runtime.depth=3")):
@@ -186,7 +186,7 @@ def test_bfloat16_decoding_is_also_checked_in_float32(trained):
     assert report["numerics"] == "invariant"
 
 
-def test_doctor_names_the_target_and_what_is_there(trained):
+def test_doctor_names_the_target_and_its_artifacts(trained):
     done = trained("doctor")
     assert done.code == 0
     assert str(trained.target) in done.out.replace("\n", "") and "fingerprint" in done.out
@@ -202,10 +202,10 @@ def test_doctor_changes_nothing(bench, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["answers", "features", "drafters", "reports"])
-def test_inspect_shows_every_kind(trained, kind, capsys):
+def test_inspect_prints_every_kind(trained, kind, capsys):
     from drafterforge.cli import main
 
     capsys.readouterr()
     assert main(["inspect", str(trained.artifact(kind))]) == 0
-    shown = capsys.readouterr().out
-    assert f"{kind} sql: all files undamaged" in shown and "tiny" in shown
+    output = capsys.readouterr().out
+    assert f"{kind} sql: all files undamaged" in output and "tiny" in output

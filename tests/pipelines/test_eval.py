@@ -1,4 +1,4 @@
-"""`eval` from the command line: it goes on where it was, says the same again, and keeps all that it is made of."""
+"""`eval` from the command line: interrupted runs resume, the seed decides every figure, and the cycles are kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def report_of(bench: Bench, name: str = "domains") -> dict:
 
 
 def exact(report: dict) -> list[dict]:
-    """Rows without what a clock told."""
+    """Rows without measured times."""
     clock = (
         "tokens_per_s speedup speedup_ci95 speedup_macro speedup_macro_ci95 wilcoxon_p wilcoxon_p_holm time_s peak_mb"
     )
@@ -71,10 +71,10 @@ def test_a_domain_suite_times_its_methods_on_every_domain(measured):
     for row in live:
         assert row["num_prompts"] == (6 if row["domain"] == "all" else 2)
     assert report["curves"]["per_request"].keys() == {*methods}
-    assert report["curves"]["actions"] == []  # no policy chose a tree
+    assert report["curves"]["actions"] == []  # no scheduler chose a tree
 
 
-def test_in_half_precision_texts_are_those_of_its_own_numerics(pool):
+def test_in_half_precision_drafters_give_the_text_of_half_precision(pool):
     done = pool(*DOMAINS, *FEW, "target.dtype=bfloat16", "suite.methods=[generalist]")
     assert done.code == 0, done.err
     live = [row for row in report_of(pool)["rows"] if row["source"] == "live" and row["domain"] == "all"]
@@ -83,23 +83,23 @@ def test_in_half_precision_texts_are_those_of_its_own_numerics(pool):
     assert [row["mismatches"] for row in live] == [0, 0, 0]
 
 
-def test_every_row_can_be_computed_again_from_the_cycles_file(measured):
+def test_every_row_follows_from_the_cycles_file(measured):
     report = report_of(measured)
     entries = load_measurements(measured.artifact("reports", "domains") / FILE)
     alone = [e for e in entries if e.source == "replay" and e.selector == "static"]
     best: dict[int, int] = {}
     for entry in alone:
-        place = entry.requests[0].request
-        best[place] = min(best.get(place, 1 << 30), len(entry.cycles))
+        request = entry.requests[0].request
+        best[request] = min(best.get(request, 1 << 30), len(entry.cycles))
     assert timed_rows(entries, report["curves"]["mismatches"], best) == [
         row for row in report["rows"] if row["source"] == "live"
     ]
     replays = [row for row in report["rows"] if row["source"] == "replay"]
     assert {row["domain"] for row in replays} == {"all", "chat", "math", "sql"}
     for row in replays:
-        own = [e for e in entries if e.source == "replay" and e.method == row["method"]]
-        own = [e for e in own if row["domain"] in ("all", e.domain)]
-        assert row["num_cycles"] == sum(len(e.cycles) for e in own) > 0
+        matches = [e for e in entries if e.source == "replay" and e.method == row["method"]]
+        matches = [e for e in matches if row["domain"] in ("all", e.domain)]
+        assert row["num_cycles"] == sum(len(e.cycles) for e in matches) > 0
 
 
 def test_the_same_seed_gives_the_same_tokens_and_figures(measured):
@@ -110,7 +110,7 @@ def test_the_same_seed_gives_the_same_tokens_and_figures(measured):
     assert "the pool has no drafter for chat: there `expert` is general" in again.err
     tokens = [
         [
-            (e.method, e.group, [one.tokens for one in e.answers])
+            (e.method, e.group, [answer.tokens for answer in e.answers])
             for e in load_measurements(measured.artifact("reports", n) / FILE)
         ]
         for n in ("domains", "again")
@@ -118,34 +118,34 @@ def test_the_same_seed_gives_the_same_tokens_and_figures(measured):
     assert tokens[0] == tokens[1]
 
 
-def test_an_interrupted_run_goes_on_where_it_was(measured, monkeypatch):
-    full, real, asked, begun = report_of(measured), timing.decode, [], set()
+def test_an_interrupted_run_resumes(measured, monkeypatch):
+    full, real, calls, begun = report_of(measured), timing.decode, [], set()
 
     def interrupted(method, group, *rest):
-        asked.append((method.name, tuple(group[0].tokens)))
-        if len(asked) == 17 and not begun:  # in the third request
+        calls.append((method.name, tuple(group[0].tokens)))
+        if len(calls) == 17 and not begun:  # in the third request
             raise KeyboardInterrupt
         return real(method, group, *rest)
 
     monkeypatch.setattr(timing, "decode", interrupted)
     assert "interrupted" in measured(*DOMAINS, *FEW, "name=cut").one_line(130)
     assert "tiny/reports/cut" not in measured.finished()
-    begun |= {prompt for _, prompt in asked}
-    asked.clear()
+    begun |= {prompt for _, prompt in calls}
+    calls.clear()
     done = measured(*DOMAINS, *FEW, "name=cut")
     assert done.code == 0, done.err
-    assert len(asked) == 4 * 8  # of six requests two were whole
-    assert len({prompt for _, prompt in asked} & begun) == 1
+    assert len(calls) == 4 * 8  # two of six requests were complete
+    assert len({prompt for _, prompt in calls} & begun) == 1
     assert exact(report_of(measured, "cut")) == exact(full)
     assert not list(measured.artifact("reports", "cut").parent.glob(".*.partial"))
 
 
-def test_retrieval_is_timed_beside_a_pool_without_it_and_nothing_is_opened_where_nothing_is_timed(pool, monkeypatch):
-    one = (
+def test_retrieval_is_timed_beside_a_pool_without_it_and_opened_only_if_timed(pool, monkeypatch):
+    options = (
         "pool.drafters=[general,sql]",
         "suite.methods=[retrieval,generalist+retrieval,sql+retrieval,expert+retrieval]",
     )
-    assert pool(*DOMAINS, *FEW, *one, "limit=1").code == 0
+    assert pool(*DOMAINS, *FEW, *options, "limit=1").code == 0
     live = [row for row in report_of(pool)["rows"] if row["source"] == "live" and row["domain"] == "all"]
     assert [row["method"] for row in live] == [
         "autoregressive", "retrieval alone", "general+retrieval", "sql+retrieval", "the domain's expert+retrieval",
@@ -161,7 +161,7 @@ def test_a_pool_of_drafters_with_retrieval_in_their_trees_is_replayed_and_timed(
     done = pool(*DOMAINS, *FEW, "limit=1", drafters, methods, "suite.check_live=true", "name=both")
     assert done.code == 0, done.err
     report = report_of(pool, "both")
-    assert {one["method"]: one["requests_with_other_cycles"] for one in report["curves"]["live"]} == dict.fromkeys(
+    assert {row["method"]: row["requests_with_other_cycles"] for row in report["curves"]["live"]} == dict.fromkeys(
         ["general+retrieval", "sql+retrieval", "math", "hedgespec"], 0
     )
     live = [row for row in report["rows"] if row["domain"] == "all" and row["source"] == "live"]
@@ -172,7 +172,7 @@ def test_a_pool_of_drafters_with_retrieval_in_their_trees_is_replayed_and_timed(
     assert [row["mismatches"] for row in live] == [0] * 5
 
 
-def test_drafters_that_read_seldom_are_timed_and_not_replayed(pool):
+def test_drafters_with_a_read_interval_are_timed_and_not_replayed(pool):
     seldom = ("pool.read_interval=3", "suite.methods=[default]", "limit=1", "name=seldom")
     assert "type suite.replay=false to only time it" in pool(*DOMAINS, *FEW, *seldom).one_line()
     assert pool(*DOMAINS, *FEW, *seldom, "suite.replay=false", "suite.check_live=false").code == 0
@@ -193,7 +193,7 @@ def test_limit_makes_a_suite_shorter(pool):
     assert commands["sql alone"].startswith("drafterforge generate drafter=sql ")
     assert commands["hedgespec over the pool"].startswith("drafterforge generate drafter=pool ")
     assert commands["auto"].startswith("drafterforge generate drafter=auto ")
-    assert "autoregressive" not in commands and [one["requests"] for one in machine["sessions"]] == [3]
+    assert "autoregressive" not in commands and [session["requests"] for session in machine["sessions"]] == [3]
     assert "report.html and report.json" in done.out and summarize(report).sentences[0] in done.out
 
 
@@ -208,8 +208,8 @@ def test_questions_of_two_turns_are_played_in_order(pool):
     assert done.code == 0, done.err
     assert "turn 1 of" in done.err and "skipped: its prompt has" in done.err
     entries = [e for e in load_measurements(pool.artifact("reports", "papers") / FILE) if e.method == "autoregressive"]
-    asked = [(one.domain, one.question, one.turn) for entry in entries for one in entry.requests]
-    assert sorted(asked) == [("gsm8k", "gsm8k-7", 0), ("mt_bench", "mt_bench-1", 0), ("mt_bench", "mt_bench-1", 1)]
+    requests = [(request.domain, request.question, request.turn) for entry in entries for request in entry.requests]
+    assert sorted(requests) == [("gsm8k", "gsm8k-7", 0), ("mt_bench", "mt_bench-1", 0), ("mt_bench", "mt_bench-1", 1)]
     first, second = (entry for entry in entries if entry.domain == "mt_bench")
     assert second.requests[0].prompt_tokens > first.requests[0].prompt_tokens + len(first.answers[0].tokens)
     rows = report_of(pool, "papers")["rows"]
@@ -218,8 +218,12 @@ def test_questions_of_two_turns_are_played_in_order(pool):
 
 def test_every_selector_is_replayed_with_every_scheduler_and_timed_with_some(pool):
     assert pool("train-policy", "policy=planner", "experiment=smoke", "drafter=general", "live.num_prompts=0").code == 0
-    asked = ("suite.schedulers=[planner]", "pool.scheduler=planner", "suite.methods=[default,ucb1/planner,sql/planner]")
-    done = pool(*DOMAINS, *FEW, *asked, "suite.timed_prompts=3")
+    options = (
+        "suite.schedulers=[planner]",
+        "pool.scheduler=planner",
+        "suite.methods=[default,ucb1/planner,sql/planner]",
+    )
+    done = pool(*DOMAINS, *FEW, *options, "suite.timed_prompts=3")
     assert done.code == 0, done.err
     report = report_of(pool)
     replays = {row["method"]: row for row in report["rows"] if row["source"] == "replay" and row["domain"] == "all"}
@@ -236,7 +240,7 @@ def test_every_selector_is_replayed_with_every_scheduler_and_timed_with_some(poo
     entries = load_measurements(pool.artifact("reports", "domains") / FILE)
     played = {
         (entry.method, entry.group): [
-            (one.drafter, one.accept_length, one.depth, one.num_nodes) for one in entry.cycles
+            (cycle.drafter, cycle.accept_length, cycle.depth, cycle.num_nodes) for cycle in entry.cycles
         ]
         for entry in entries
         if entry.source == "replay" and entry.selector == "static"
@@ -244,10 +248,10 @@ def test_every_selector_is_replayed_with_every_scheduler_and_timed_with_some(poo
     for entry in entries:  # a drafter alone with a policy: the replay's cycles are the live ones
         if entry.method == "sql alone with planner" and entry.source == "live":
             cycles = played[entry.method, entry.requests[0].request]
-            assert [(one.accept_length, one.depth, one.num_nodes) for one in entry.cycles] == [
-                one[1:] for one in cycles
+            assert [(cycle.accept_length, cycle.depth, cycle.num_nodes) for cycle in entry.cycles] == [
+                cycle[1:] for cycle in cycles
             ]
-    shares = [one["share"] for one in report["curves"]["actions"]]
+    shares = [row["share"] for row in report["curves"]["actions"]]
     assert sum(shares) == pytest.approx(1.0) and report["curves"]["weights"].keys() == {
         "general", "sql", "math", "retrieval",
     }  # fmt: skip
@@ -263,9 +267,11 @@ SCALING = (
 
 
 def test_scaling_times_every_axis_and_stays_lossless(pool):
-    one = ("eval", "suite=scaling", "experiment=smoke", "suite.domains=[sql,math]", "suite.num_prompts=4")
-    costs = "pool.options={costs: [2,2,2,1]}"  # of all; smaller pools take their share
-    done = pool(*one, *SCALING, "suite.timed_prompts=2", "suite.tuning_prompts=0", "suite.selectors=[hedgespec]", costs)
+    command = ("eval", "suite=scaling", "experiment=smoke", "suite.domains=[sql,math]", "suite.num_prompts=4")
+    costs = "pool.options={costs: [2,2,2,1]}"  # of all drafters; smaller pools take a part of the list
+    done = pool(
+        *command, *SCALING, "suite.timed_prompts=2", "suite.tuning_prompts=0", "suite.selectors=[hedgespec]", costs
+    )
     assert done.code == 0, done.err
     assert "batch size 32 skipped" in done.err and "context length 5000 skipped" in done.err
     report = report_of(pool, "scaling")
@@ -279,12 +285,12 @@ def test_scaling_times_every_axis_and_stays_lossless(pool):
     entries = load_measurements(pool.artifact("reports", "scaling") / FILE)
     plain = [entry for entry in entries if entry.method == "autoregressive"]
     short, long = (
-        [one.prompt_tokens for entry in plain if entry.axis == axis for one in entry.requests]
+        [request.prompt_tokens for entry in plain if entry.axis == axis for request in entry.requests]
         for axis in ("temperature", "context length")
     )
     assert max(short) < max(long) <= 450
-    said = {entry.temperature: entry.answers[0].tokens for entry in entries if entry.axis == "temperature"}
-    assert said[0.0] != said[1.0]
+    tokens = {entry.temperature: entry.answers[0].tokens for entry in entries if entry.axis == "temperature"}
+    assert tokens[0.0] != tokens[1.0]
 
 
 MISTAKES = {
@@ -337,8 +343,8 @@ def test_the_default_is_compared_by_domain_and_in_every_cell(pool):
         (row,) = [row for row in live if keys.items() <= row.items()]
         assert row["speedup"] == cell["over_plain"]
     entries = load_measurements(pool.artifact("reports", "auto") / FILE)
-    asked = {info.request for entry in entries if entry.axis for info in entry.requests}
-    assert len(asked) == 4 and min(asked) == 8 + 2  # those that warmed the engines are not timed
+    requests = {info.request for entry in entries if entry.axis for info in entry.requests}
+    assert len(requests) == 4 and min(requests) == 8 + 2  # requests that warm the engines are not timed
     assert len({info.prompt_tokens for entry in entries if entry.axis for info in entry.requests}) > 1
     page = (pool.artifact("reports", "auto") / "report.html").read_text()
     assert "Default on a stream, by domain" in page and "Default in every cell" in page

@@ -1,4 +1,4 @@
-"""export, and generate and inspect on what it wrote, from the command line on a tiny target."""
+"""`export` from the command line, and `generate` and `inspect` on the exported bundle."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_bundle_is_inspected_as_a_table(exported, capsys):
     assert "has sha256" in capsys.readouterr().err
 
 
-def test_what_a_bundle_says_is_shown_as_it_is_and_moves_no_cursor(exported, capsys):
+def test_control_characters_of_a_bundle_are_escaped(exported, capsys):
     assert exported("export", "bundle=odd", "licence='[/bold] :smile: [link=x]'").code == 0
     assert main(["inspect", str(exported.artifact("bundles", "odd"))]) == 0
     assert "[/bold] :smile: [link=x]" in capsys.readouterr().out
@@ -105,49 +105,49 @@ def test_mistakes_get_one_line_and_leave_the_earlier_bundle(exported):
     assert everything(exported.runs) == before
 
 
-class StandIn:
+class HubFolder:
     """A hub that is a folder."""
 
     def __init__(self, folder):
-        self.folder, self.made = folder, []
+        self.folder, self.calls = folder, []
 
     def list_repo_files(self, repository, revision):
-        there = self.folder / repository
-        return [path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file()]
+        folder = self.folder / repository
+        return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
     def create_branch(self, repository, branch, exist_ok):
-        self.made.append((repository, branch, exist_ok))
+        self.calls.append((repository, branch, exist_ok))
 
     def create_repo(self, repository, private, exist_ok):
-        self.made.append((repository, private, exist_ok))
+        self.calls.append((repository, private, exist_ok))
 
     def upload_folder(self, repo_id, folder_path, allow_patterns, **_):
         for name in allow_patterns:
-            place = self.folder / repo_id / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(f"{folder_path}/{name}", place)
+            path = self.folder / repo_id / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(f"{folder_path}/{name}", path)
         (self.folder / repo_id / ".gitattributes").write_text("*.safetensors lfs\n")
 
 
 def test_a_bundle_goes_to_the_hub_and_comes_back_by_its_id(exported, tmp_path, monkeypatch):
-    stand_in = StandIn(tmp_path / "hub")
+    hub_folder = HubFolder(tmp_path / "hub")
 
     def snapshot_download(repository, revision, allow_patterns, local_dir):
         assert "*.safetensors" in allow_patterns and not any("bin" in pattern for pattern in allow_patterns)
-        shutil.copytree(stand_in.folder / repository, local_dir, dirs_exist_ok=True)
+        shutil.copytree(hub_folder.folder / repository, local_dir, dirs_exist_ok=True)
         (local_dir / ".cache").mkdir(exist_ok=True)
         if revision:
             raise ValueError(f"no revision {revision}\nthere")
 
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: stand_in)
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_folder)
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
     done = exported("export", "bundle=house", "licence=MIT", "overwrite=true", "push=me/house")
     assert done.code == 0 and "pushed to me/house" in done.err, done.err
-    assert stand_in.made == [("me/house", True, True)]
+    assert hub_folder.calls == [("me/house", True, True)]
     done = exported(*ASK, "bundle=me/house")
     assert (done.code, done.out) == (0, exported(*ASK, "drafter=").out), done.err
-    left = tmp_path / "cache/hub-bundles/me--house/drafters/earlier.json"  # of a bundle that was there before
+    left = tmp_path / "cache/hub-bundles/me--house/drafters/earlier.json"  # of an earlier bundle
     left.write_text("{}")
     assert exported(*ASK, "bundle=me/house").code == 0 and not left.exists()
     line = exported(*ASK, "bundle=me/house@v2").one_line()
@@ -155,26 +155,26 @@ def test_a_bundle_goes_to_the_hub_and_comes_back_by_its_id(exported, tmp_path, m
     assert not hub.is_hub_id("a/../b") and not hub.is_hub_id("/tmp/x") and hub.is_hub_id("a/b@refs/pr/1")
 
 
-def test_a_bundle_that_is_there_is_pushed_as_it_is_and_never_over_something_else(exported, tmp_path, monkeypatch):
-    stand_in = StandIn(tmp_path / "hub")
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: stand_in)
+def test_an_existing_bundle_is_pushed_unchanged_and_never_over_another_repository(exported, tmp_path, monkeypatch):
+    hub_folder = HubFolder(tmp_path / "hub")
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_folder)
     before = everything(exported.runs)
     done = exported("export", "bundle=house", "push=me/house@v2")
     assert done.code == 0, done.err
     assert "is used as it is; to rebuild it, type drafterforge export bundle=house" in done.err
     assert "overwrite=true" in done.err
-    assert stand_in.made[1] == ("me/house", "v2", True) and everything(exported.runs) == before
+    assert hub_folder.calls[1] == ("me/house", "v2", True) and everything(exported.runs) == before
     theirs = tmp_path / "hub/me/thesis/model.safetensors"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("weights")
     line = exported("export", "bundle=house", "push=me/thesis").one_line()
     assert "me/thesis holds 'model.safetensors' and no bundle" in line and "type push=OTHER" in line
     assert [path.name for path in theirs.parent.iterdir()] == [theirs.name]
-    monkeypatch.setattr(stand_in, "upload_folder", lambda **_: (_ for _ in ()).throw(OSError("401\nnot you")))
+    monkeypatch.setattr(hub_folder, "upload_folder", lambda **_: (_ for _ in ()).throw(OSError("401\nnot you")))
     assert "(401); the bundle is complete in " in exported("export", "bundle=house", "push=me/house").one_line()
 
 
-def test_a_bundle_that_does_not_open_is_not_put_in_place(exported, monkeypatch):
+def test_a_bundle_that_does_not_open_is_not_written(exported, monkeypatch):
     before = everything(exported.runs)
 
     def refuse(folder, **_):
@@ -185,7 +185,7 @@ def test_a_bundle_that_does_not_open_is_not_put_in_place(exported, monkeypatch):
     assert everything(exported.runs) == before
 
 
-def test_a_bundle_whose_writer_died_between_two_renames_is_found(exported):
+def test_a_bundle_is_found_after_its_writer_died_between_two_renames(exported):
     folder = exported.artifact("bundles", "house")
     for typed in (
         ("generate", "prompt=a", "bundle=house", "max_new_tokens=1"),
@@ -200,7 +200,7 @@ def test_a_bundle_whose_writer_died_between_two_renames_is_found(exported):
         assert folder.is_dir()
 
 
-def test_a_target_is_named_by_where_it_is_and_another_place_can_be_typed(exported, tmp_path, capsys):
+def test_a_bundle_names_its_target_s_folder_and_another_can_be_typed(exported, tmp_path, capsys):
     record = read_record(exported.artifact("bundles", "house"))
     assert record.target.model == str(exported.target.resolve())
     typed = ["target=hf", f"target.model={exported.target}", f"runs_dir={exported.runs}"]  # without target.name
@@ -216,13 +216,13 @@ def test_a_target_is_named_by_where_it_is_and_another_place_can_be_typed(exporte
 
 def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
     before = everything(exported.runs)
-    for place in ("hash_files", "model_card", "check_files"):
+    for function in ("hash_files", "model_card", "check_files"):
         with monkeypatch.context() as patch:
 
             def stop(*_, **__):
                 raise KeyboardInterrupt
 
-            patch.setattr(f"drafterforge.bundle.write.{place}", stop)
+            patch.setattr(f"drafterforge.bundle.write.{function}", stop)
             done = exported("export", "bundle=house", "licence=BSD", "overwrite=true")
         assert "interrupted" in done.one_line(130)
         assert everything(exported.runs) == before
@@ -256,7 +256,7 @@ def test_drafters_of_a_bundle_and_of_runs_are_exported_for_other_programs(export
         assert expected in exported(*typed).one_line(), typed
 
 
-def test_what_is_inspected_may_be_named(exported, capsys):
+def test_inspect_accepts_names(exported, capsys):
     runs = f"runs_dir={exported.runs}"
     assert main(["inspect", "house", runs]) == 0
     assert "bundle house: all files undamaged" in capsys.readouterr().out

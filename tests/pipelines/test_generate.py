@@ -1,4 +1,4 @@
-"""`generate`: any drafter, sampling, stop strings and colour, and the same text whatever drafts it."""
+"""`generate`: every drafter gives the same text, with sampling, stop strings and colour."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def test_a_stop_string_may_name_a_new_line(trained, monkeypatch):
 def test_drafted_tokens_are_green_and_the_text_stays_the_same(trained, small_folder):
     plain = trained(*ASK, "drafter=retrieval", "colour=never").out
     assert "\x1b" not in plain
-    coloured = trained(*ASK, f"drafter={trained.target}", "colour=always").out  # a drafter that is always right
+    coloured = trained(
+        *ASK, f"drafter={trained.target}", "colour=always"
+    ).out  # the target as its own drafter: every draft is accepted
     assert GREEN in coloured and re.sub(r"\x1b\[\d+m", "", coloured) == plain
     drafted = "".join(re.findall(re.escape(GREEN) + "(.*?)" + re.escape(RESET), coloured, re.DOTALL))
     assert len(drafted) > len(plain) / 3
@@ -92,5 +94,5 @@ def test_a_mistake_is_one_line(trained, typed, expected):
 
 
 def test_a_small_model_with_other_token_ids_is_refused(trained, tmp_path):
-    other = save_tiny_target(tmp_path / "other", vocab_size=300)
-    assert "causal LM drafts for a target with the same tokenizer" in trained(*ASK, f"drafter={other}").one_line()
+    folder = save_tiny_target(tmp_path / "other", vocab_size=300)
+    assert "causal LM drafts for a target with the same tokenizer" in trained(*ASK, f"drafter={folder}").one_line()

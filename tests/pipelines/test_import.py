@@ -40,7 +40,7 @@ def test_an_imported_head_decodes_the_targets_own_text(bench, head):
     assert (drafted.code, drafted.out) == (0, plain.out) and "drafted nodes accepted" in drafted.err
 
 
-def test_imported_again_it_is_found_and_another_head_of_the_name_refused(bench, head):
+def test_a_second_import_is_skipped_and_another_head_of_that_name_refused(bench, head):
     assert bench("import", f"path={head}", "name=one").code == 0
     assert "was imported from these files before" in bench("import", f"path={head}", "name=one").out
     edit(head, norm_before_residual=False)
@@ -61,16 +61,16 @@ def test_imported_again_it_is_found_and_another_head_of_the_name_refused(bench, 
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(bench, head, typed, line):
-    done = bench("import", *(one.replace("HEAD", str(head)) for one in typed))
+    done = bench("import", *(argument.replace("HEAD", str(head)) for argument in typed))
     assert line in done.one_line() and bench.finished() == []
 
 
-def test_a_head_that_is_not_imported_is_told_how_to_be(bench, head):
+def test_a_head_that_is_not_imported_names_the_import_command(bench, head):
     done = bench("generate", f"drafter={head}", PROMPT)
     assert f"type `drafterforge import path={head} target=hf" in done.one_line()
 
 
-def test_a_head_of_other_layers_needs_them_typed_and_its_bundle_knows_them(bench, head):
+def test_a_head_of_other_layers_needs_typed_taps_and_its_bundle_stores_them(bench, head):
     edit(head, eagle_aux_hidden_state_layer_ids=[1, 3, 5])
     taps = "target.taps=[1,3,5]"
     assert f"reads the inputs of layers [1, 3, 5], but the target is tapped at [2, 3, 4]; type {taps}" in (
@@ -78,7 +78,7 @@ def test_a_head_of_other_layers_needs_them_typed_and_its_bundle_knows_them(bench
     )
     printed = bench("import", f"path={head}", taps).out
     assert f"generate drafter=head-of-others target=hf target.model={bench.target} target.name=tiny " in printed
-    assert "target.taps='[1,3,5]'" in printed  # brackets mean something to a shell
+    assert "target.taps='[1,3,5]'" in printed  # a shell expands unquoted brackets
     settings = ("target.dtype=float32", "max_new_tokens=12", PROMPT)
     plain = bench("generate", "drafter=", *settings).out
     assert f"type {taps}, or train" in bench("generate", "drafter=head-of-others", *settings).one_line()

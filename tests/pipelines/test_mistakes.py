@@ -26,7 +26,7 @@ from drafterforge.training import best_checkpoint, loggers, resume
 from tests.pipelines.conftest import PLAIN, TRAIN
 
 PREPARE = ("prepare-data", "domain=sql", "experiment=smoke")
-BRIEF = (*TRAIN, "eval.num_prompts=1", "eval.max_new_tokens=2")  # trains as TRAIN does
+BRIEF = (*TRAIN, "eval.num_prompts=1", "eval.max_new_tokens=2")  # the same training as TRAIN
 
 
 @pytest.mark.quick_cases(8)
@@ -60,7 +60,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(bench, arguments, expected):
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_a_logger_that_is_not_installed_is_told_before_anything_is_made(bench, monkeypatch, name):
+def test_a_logger_that_is_not_installed_is_refused_before_anything_is_written(bench, monkeypatch, name):
     monkeypatch.setattr(loggers, "find_spec", lambda package: None)
     line = bench(*TRAIN, f"trainer.loggers=[csv,{name}]").one_line()
     assert line.endswith(f'which is not installed; type pip install "drafterforge[{name}]"') and bench.finished() == []
@@ -119,13 +119,13 @@ def test_a_weight_file_that_lacks_a_tensor(bench):
 
 @pytest.mark.slow
 def test_a_drafter_for_another_target_names_both_fingerprints(trained, other_folder):
-    ours, other = fingerprint(trained.target), fingerprint(other_folder)
+    fingerprints = fingerprint(trained.target), fingerprint(other_folder)
     commands = [("generate", "drafter=sql", "prompt=x"), (*TRAIN, "name=new", "drafter.init=sql"), TRAIN]
     before = trained.finished()
     for command in commands:
         line = trained(*command, target=other_folder).one_line()
-        assert ours in line and other in line
-    assert trained.finished() == before  # told before anything is answered
+        assert all(digest in line for digest in fingerprints)
+    assert trained.finished() == before  # refused before any prompt is answered
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def test_a_full_disk_is_one_line_and_the_next_run_finishes(
 
 
 def equal_drafters(bench, trained_runs) -> None:
-    """The drafter is the one that an undisturbed run makes."""
+    """The drafter equals that of an uninterrupted run."""
     name = "tiny/drafters/sql/{}"
     for file in ("model.safetensors", "config.json", "curves.json", "logs/csv/metrics.csv"):
         assert (bench.runs / name.format(file)).read_bytes() == (trained_runs / name.format(file)).read_bytes(), file
@@ -256,7 +256,7 @@ PIPES = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True, 
 
 
 def program(bench, *arguments: str) -> list[str]:
-    """The command line of a training in a process of its own."""
+    """The command line of a training in another process."""
     hf = ["target=hf", f"target.model={bench.target}", "target.name=tiny", PLAIN, f"runs_dir={bench.runs}"]
     return [sys.executable, "-m", "drafterforge", *TRAIN, *hf, *arguments]
 
@@ -282,7 +282,7 @@ def test_a_process_killed_at_a_moment_and_started_again_gives_the_same_drafter(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-def test_a_training_that_a_signal_ends_between_validations_resumes_where_it_was(bench, signal_number):
+def test_a_training_that_a_signal_ends_between_validations_resumes(bench, signal_number):
     long = ("trainer.max_steps=40", "trainer.val_every=40", "answers=sql", "eval.num_prompts=1")
     assert bench("prepare-data", "domain=sql", "experiment=smoke").code == 0
     assert bench(*TRAIN, *long, "name=whole").code == 0

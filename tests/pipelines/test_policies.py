@@ -18,14 +18,14 @@ from tests.pipelines.conftest import PLAIN, Bench
 
 pytestmark = pytest.mark.slow  # many short ones
 
-OWN = ("experiment=smoke", "drafter=sql")
+SQL = ("experiment=smoke", "drafter=sql")
 POLICIES = {
     "planner": ("policy=planner",),
     "resps": ("policy=resps", "policy.train_hold_cycles=2", "policy.hold_cycles=3"),
     "ltd": ("policy=ltd",),
     "marginal": ("policy=marginal",),
     "narrow": ("policy=planner", "grid.top_ks=[2]", "grid.depths=[1]", "name=narrow"),
-    "resps-text": ("policy=resps-text", "policy.train_hold_cycles=2", "policy.hold_cycles=3"),  # its own name
+    "resps-text": ("policy=resps-text", "policy.train_hold_cycles=2", "policy.hold_cycles=3"),  # another name
     "small": ("policy=resps", "policy.actor=[64,64]", "policy.critic=[64,64]", "policy.hold_cycles=50", "name=small"),
     "alone": ("policy=ltd", "policy.decides=independent", "name=alone"),
 }
@@ -37,7 +37,7 @@ def policy_runs(tmp_path_factory, trained_runs, tiny_folder) -> Path:
     runs = tmp_path_factory.mktemp("policies") / "runs"
     shutil.copytree(trained_runs, runs)
     hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={runs}")
-    assert main(["train-policy", *OWN, "policy=planner", *hf]) == 0
+    assert main(["train-policy", *SQL, "policy=planner", *hf]) == 0
     return runs
 
 
@@ -72,7 +72,7 @@ def test_train_policy_records_calibrates_trains_and_measures(policies):
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "planner"])
 def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(policies, name, monkeypatch):
     monkeypatch.setattr(trace_recording, "record_answer", lambda *_, **__: pytest.fail("recorded again"))
-    done = policies("train-policy", *OWN, *POLICIES[name])
+    done = policies("train-policy", *SQL, *POLICIES[name])
     assert done.code == 0, done.err
     assert f"policy {name}" in done.out
     ask = ("generate", "prompt=How many?", "drafter=sql", "max_new_tokens=8", "colour=never")
@@ -81,7 +81,7 @@ def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(p
     load_policy(policies.artifact("policies", name))
 
 
-def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
+def test_an_interrupted_recording_resumes(policies, monkeypatch):
     full = policies.artifact("traces")
     before = {file.name: file.read_bytes() for file in full.glob("shard-*.safetensors")}
     shutil.rmtree(full)
@@ -94,16 +94,16 @@ def test_an_interrupted_recording_goes_on_where_it_was(policies, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(trace_recording, "record_shard", once)
-    assert "interrupted" in policies("train-policy", *OWN, "policy=planner").one_line(130)
+    assert "interrupted" in policies("train-policy", *SQL, "policy=planner").one_line(130)
     assert not full.exists()
-    assert policies("train-policy", *OWN, "policy=planner").code == 0
+    assert policies("train-policy", *SQL, "policy=planner").code == 0
     assert len(calls) == len(before) + 1
     assert {file.name: file.read_bytes() for file in full.glob("shard-*.safetensors")} == before
 
 
 def test_a_grid_without_the_default_tree_is_compared_with_it(policies):
     typed = ("policy=marginal", "grid.top_ks=[1]", "grid.depths=[1]", "traces.score_top_k=1", "traces.name=thin")
-    done = policies("train-policy", *OWN, *typed, "name=thin")
+    done = policies("train-policy", *SQL, *typed, "name=thin")
     assert done.code == 0, done.err
     assert "default tree 6/2/2" in done.out
 
@@ -111,7 +111,7 @@ def test_a_grid_without_the_default_tree_is_compared_with_it(policies):
 def test_drafters_and_trees_are_selected_together(policies):
     shutil.copytree(policies.artifact("drafters", "sql"), policies.artifact("drafters", "more"))
     expected = ("policy=joint", "traces.drafters=[sql,more]", "traces.name=both", "policy.arms=3")
-    done = policies("train-policy", *OWN, *expected)
+    done = policies("train-policy", *SQL, *expected)
     assert done.code == 0, done.err
     report = json.loads((policies.artifact("reports", "policy-joint") / "report.json").read_text())["curves"]
     rates = {row["name"]: row["tokens_per_s"] for row in report["replayed"]}
@@ -121,11 +121,11 @@ def test_drafters_and_trees_are_selected_together(policies):
 
 
 MISTAKES = {
-    "was made with other settings": ("train-policy", *OWN, "policy=planner", "traces.num_test=3"),
-    "or traces.name=OTHER to keep it": ("train-policy", *OWN, "name=new", "traces.num_test=3"),
-    "no policies named 'plannerr'": ("train-policy", *OWN, "name=new", "live.policies=[plannerr]"),
-    "policy.size_gamma must lie in [0, 1]": ("train-policy", *OWN, "policy=ltd", "policy.size_gamma=1.5"),
-    "policy=marginal has no key policy.size_gamma; policy=ltd has": ("train-policy", *OWN, "policy.size_gamma=0.5"),
+    "was made with other settings": ("train-policy", *SQL, "policy=planner", "traces.num_test=3"),
+    "or traces.name=OTHER to keep it": ("train-policy", *SQL, "name=new", "traces.num_test=3"),
+    "no policies named 'plannerr'": ("train-policy", *SQL, "name=new", "live.policies=[plannerr]"),
+    "policy.size_gamma must lie in [0, 1]": ("train-policy", *SQL, "policy=ltd", "policy.size_gamma=1.5"),
+    "policy=marginal has no key policy.size_gamma; policy=ltd has": ("train-policy", *SQL, "policy.size_gamma=0.5"),
     "pool.scheduler=planner needs a drafter; type drafter=NAME": (
         "generate",
         "prompt=a",
@@ -138,13 +138,13 @@ MISTAKES = {
         "drafter=retrieval",
         "pool.scheduler=planner",
     ),
-    "measured trees up to 4 nodes": ("train-policy", *OWN, "grid.num_tokens=[1,2,4,99]", "grid.depths=[1,2]"),
-    "traces record the scores of top_k=2, which the grid": ("train-policy", *OWN, "policy=ltd", "grid.top_ks=[1]"),
-    "too few to price": ("calibrate", *OWN, "latency.num_prompts=1", "overwrite=true"),
-    "latency.path=nowhere.json: there is no such file": ("train-policy", *OWN, "latency.path=nowhere.json"),
-    "policy.parts must be one of": ("train-policy", *OWN, "policy=planner", "policy.parts=[colour]"),
-    "grid.depths must be ascending": ("train-policy", *OWN, "grid.depths=[2,1]"),
-    "no policy named 'planer'; did you mean": ("train-policy", *OWN, "policy=planer"),
+    "measured trees up to 4 nodes": ("train-policy", *SQL, "grid.num_tokens=[1,2,4,99]", "grid.depths=[1,2]"),
+    "traces record the scores of top_k=2, which the grid": ("train-policy", *SQL, "policy=ltd", "grid.top_ks=[1]"),
+    "too few to price": ("calibrate", *SQL, "latency.num_prompts=1", "overwrite=true"),
+    "latency.path=nowhere.json: there is no such file": ("train-policy", *SQL, "latency.path=nowhere.json"),
+    "policy.parts must be one of": ("train-policy", *SQL, "policy=planner", "policy.parts=[colour]"),
+    "grid.depths must be ascending": ("train-policy", *SQL, "grid.depths=[2,1]"),
+    "no policy named 'planer'; did you mean": ("train-policy", *SQL, "policy=planer"),
     "but traces and profiles are stored by a drafter's name": ("train-policy", "drafter=runs/tiny/drafters/sql"),
     "type `drafterforge train-policy target=hf": ("generate", "prompt=a", "drafter=sql", "pool.scheduler=nothing"),
     "selector=router needs pool.router": ("generate", "prompt=a", "drafter=pool", "pool.selector=router"),
@@ -158,14 +158,14 @@ def test_mistakes_get_one_line_and_leave_nothing(policies, words):
     assert policies.finished() == before
 
 
-def test_a_low_room_suggests_a_command_with_the_target_and_the_runs(policies, tmp_path):
+def test_a_suggested_command_names_the_target_and_the_runs(policies, tmp_path):
     (tmp_path / "latency.json").write_text("{}")
-    line = policies("train-policy", *OWN, f"latency.path={tmp_path / 'latency.json'}").one_line()
+    line = policies("train-policy", *SQL, f"latency.path={tmp_path / 'latency.json'}").one_line()
     assert "type `drafterforge calibrate drafter=NAME overwrite=true target=hf target.model=" in line
     assert f"runs_dir={policies.runs}` on its device" in line
 
 
-def test_a_policy_serves_its_drafter_or_a_pool_that_is_told_of_it(policies):
+def test_a_policy_serves_its_drafter_or_a_pool_that_names_it(policies):
     assert policies("train-drafter", "domain=sql", "experiment=smoke", "seed=1", "name=more").code == 0
     ask = ("generate", "prompt=How many?", "max_new_tokens=8", "colour=never")
     line = policies(*ask, "drafter=more", "pool.scheduler=planner").one_line()
@@ -179,10 +179,10 @@ def test_a_policy_serves_its_drafter_or_a_pool_that_is_told_of_it(policies):
 
 
 def test_a_profile_of_another_target_is_refused_before_anything_is_recorded(policies, tmp_path):
-    found = json.loads((policies.artifact("latency") / "latency.json").read_text())
-    (tmp_path / "other.json").write_text(json.dumps(found | {"target": "another"}))
+    profile = json.loads((policies.artifact("latency") / "latency.json").read_text())
+    (tmp_path / "other.json").write_text(json.dumps(profile | {"target": "another"}))
     shutil.rmtree(policies.artifact("traces"))
-    line = policies("train-policy", *OWN, f"latency.path={tmp_path / 'other.json'}", "name=new").one_line()
+    line = policies("train-policy", *SQL, f"latency.path={tmp_path / 'other.json'}", "name=new").one_line()
     assert "measured for target 'another', but this is 'tiny'" in line and "calibrate drafter=sql" in line
     assert not policies.artifact("traces").exists()
 
@@ -190,23 +190,23 @@ def test_a_profile_of_another_target_is_refused_before_anything_is_recorded(poli
 def test_a_policy_of_other_settings_is_refused_before_anything_is_recorded(policies):
     shutil.rmtree(policies.artifact("traces"))
     shutil.rmtree(policies.artifact("latency"))
-    line = policies("train-policy", *OWN, "policy=planner", "policy.planner_rounds=3").one_line()
+    line = policies("train-policy", *SQL, "policy=planner", "policy.planner_rounds=3").one_line()
     assert "policies/planner was made with other settings (policy.planner_rounds: 2 there, 3 now)" in line
     assert "name=OTHER to keep it" in line
     assert not policies.artifact("traces").exists() and not policies.artifact("latency").exists()
 
 
-def test_what_was_replayed_is_shown_before_anything_is_decoded(policies, monkeypatch):
+def test_replay_results_are_printed_before_live_decoding(policies, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(train_policy, "decode_held_out", interrupted)
-    done = policies("train-policy", *OWN, "policy=planner")
+    done = policies("train-policy", *SQL, "policy=planner")
     assert "interrupted" in done.one_line(130)
     assert "replayed on held-out answers" in done.out and "perfect foresight" in done.out
 
 
-def test_settings_of_policies_without_a_size_policy_are_what_they_were(policies):
+def test_settings_without_a_size_policy_do_not_change(policies):
     settings = open_artifact(policies.artifact("policies", "planner"), "policies").config["policy"]
     assert not [key for key in settings if key.startswith("size_")]
 
@@ -215,7 +215,7 @@ def test_policies_of_another_drafter_and_profiles_of_another_device_are_refused(
     folder = policies.artifact("latency")
     profile = json.loads((folder / "latency.json").read_text()) | {"device": "another"}
     (tmp_path / "other.json").write_text(json.dumps(profile))
-    done = policies("train-policy", *OWN, f"latency.path={tmp_path / 'other.json'}", "name=other")
+    done = policies("train-policy", *SQL, f"latency.path={tmp_path / 'other.json'}", "name=other")
     assert done.code == 0 and "from the latency profile of another" in done.out
     shutil.rmtree(folder)
     shutil.rmtree(policies.artifact("drafters"))

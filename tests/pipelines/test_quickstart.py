@@ -1,4 +1,4 @@
-"""`quickstart` from the command line on a tiny pool: four steps, what they leave, how they go on, what they refuse."""
+"""`quickstart` from the command line on a tiny pool: its four steps, their artifacts, resumption and mistakes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drafterforge.bundle.record import read_record
 from drafterforge.cli import main
 from drafterforge.evaluation import timing
 from drafterforge.reporting.drafter_verdict import drafter_verdict
-from tests.pipelines.conftest import PLAIN, Bench, ever_better
+from tests.pipelines.conftest import PLAIN, Bench, rising_lengths
 
 pytestmark = pytest.mark.slow  # whole programs
 
@@ -34,7 +34,7 @@ def quick_runs(tmp_path_factory, pool_runs, tiny_folder) -> Path:
     """Runs of a pool and one finished `quickstart`."""
     runs = tmp_path_factory.mktemp("quick") / "runs"
     shutil.copytree(pool_runs, runs)
-    with ever_better():
+    with rising_lengths():
         assert (
             main([*QUICK, "target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={runs}"])
             == 0
@@ -57,8 +57,8 @@ def test_quickstart_tells_its_steps_and_leaves_a_report(pool):
         f"quickstart, {number} of 4, {name}"
         for number, name in enumerate(("open", "tune", "export", "evaluate"), start=1)
     ]
-    shown, _, last = done.out.partition("quickstart, sql, held out")
-    assert "sql, before tuning" in shown and "hedgespec over the pool" in shown and "the bundle" in last
+    steps_table, _, last = done.out.partition("quickstart, sql, held out")
+    assert "sql, before tuning" in steps_table and "hedgespec over the pool" in steps_table and "the bundle" in last
     report = report_of(pool)
     assert drafter_verdict(report, "quickstart") in done.out.splitlines()
     assert report == json.loads((pool.runs / "quickstart" / "report.json").read_text())
@@ -70,11 +70,11 @@ def test_quickstart_tells_its_steps_and_leaves_a_report(pool):
     assert [row["method"] for row in about["first"]] == ["autoregressive", "hedgespec over the pool", "sql+retrieval"]
     assert {(row["num_prompts"], row["mismatches"]) for row in about["first"]} == {(2, 0)}
     parents = open_artifact(pool.artifact("reports", "quickstart"), "reports").parents
-    assert [one["name"] for one in parents] == ["general", "sql", "quickstart", "quickstart"]
+    assert [parent["name"] for parent in parents] == ["general", "sql", "quickstart", "quickstart"]
     assert not list(pool.runs.rglob(".*.partial"))
 
 
-def test_a_datastore_of_all_domains_takes_retrieval_s_place(pool):
+def test_a_datastore_of_all_domains_replaces_retrieval(pool):
     for domain, name in (("general", "a-store"), ("math", "a-math-store")):
         train = ("train-drafter", "experiment=smoke", "drafter=retrieval")
         assert pool(*train, f"domain={domain}", f"name={name}").code == 0
@@ -88,14 +88,14 @@ def test_a_datastore_of_all_domains_takes_retrieval_s_place(pool):
     assert pool(*ASK, f"bundle={folder}").out == pool(*ASK, "drafter=").out
 
 
-def test_the_tuned_expert_stands_in_the_bundle_for_the_one_it_went_on_from(quick):
+def test_the_bundle_holds_the_tuned_expert_in_place_of_its_origin(quick):
     folder = quick.artifact("bundles", "quickstart")
     assert read_record(folder).defaults.drafters == ["quickstart+retrieval"]
     tuned = open_artifact(quick.artifact("drafters", "quickstart"), "drafters")
     assert tuned.config["origin"]["name"] == "sql" and tuned.config["drafter"]["lora"]["rank"] == 4
     inside = folder / "drafters" / "quickstart" / "adapter" / "adapter_model.safetensors"
-    own = quick.artifact("drafters", "quickstart") / "adapter" / "adapter_model.safetensors"
-    assert inside.read_bytes() == own.read_bytes()
+    weights = quick.artifact("drafters", "quickstart") / "adapter" / "adapter_model.safetensors"
+    assert inside.read_bytes() == weights.read_bytes()
     plain = quick(*ASK, "drafter=")
     engine = drafterforge.open(folder, dtype="float32")
     assert engine.generate("Which users are active?", max_new_tokens=12) == plain.out[:-1]
@@ -104,18 +104,18 @@ def test_the_tuned_expert_stands_in_the_bundle_for_the_one_it_went_on_from(quick
         assert quick(*ASK, "bundle=quickstart", *typed).out == plain.out, drafter
 
 
-def test_given_drafters_go_into_the_bundle_as_they_are_named(pool):
+def test_typed_drafters_go_into_the_bundle(pool):
     done = pool(*QUICK, "pool.drafters=[general,sql,math]", "name=given", "drafter.init=sql")
     assert done.code == 0, done.err
     defaults = read_record(pool.artifact("bundles", "given")).defaults
     assert defaults.drafters == ["general", "given", "math"]
 
 
-def test_tuning_that_gains_nothing_is_told_and_what_is_said_to_type_next_works(pool):
-    with ever_better(by=-1):
+def test_tuning_without_gain_is_reported_and_the_next_command_works(pool):
+    with rising_lengths(by=-1):
         done = pool(*QUICK)
-    told = "quickstart continued sql for 4 steps; validation did not improve, so quickstart is a copy of sql; "
-    assert f"{told}8 answers to learn from" in done.err and report_of(pool)["curves"]["quickstart"]["best_step"] == 0
+    warning = "quickstart continued sql for 4 steps; validation did not improve, so quickstart is a copy of sql; "
+    assert f"{warning}8 answers to learn from" in done.err and report_of(pool)["curves"]["quickstart"]["best_step"] == 0
     typed = done.out.splitlines()[-1].partition("next: drafterforge ")[2]
     assert typed.startswith("generate bundle=quickstart") and pool(*typed.split(), "max_new_tokens=3").code == 0
 
@@ -142,7 +142,7 @@ def counted(monkeypatch, stop_at: int = 0) -> list[str]:
     return calls
 
 
-def test_an_interrupted_quickstart_goes_on_where_it_was(pool, monkeypatch):
+def test_an_interrupted_quickstart_resumes(pool, monkeypatch):
     first, last = 2 * 3, 2 * len(METHODS)
     with monkeypatch.context() as patched:
         counted(patched, stop_at=first + len(METHODS) + 2)  # in the last step, at the second prompt
@@ -167,7 +167,7 @@ def test_quickstart_again_trains_nothing_and_refuses_other_settings(quick):
     assert "trainer.lr" in quick(*QUICK, "trainer.lr=0.5").one_line()
 
 
-def test_prompts_of_one_s_own(pool):
+def test_quickstart_reads_the_users_prompts(pool):
     path = pool.folder / "mine.jsonl"
     path.write_text("\n".join(json.dumps({"prompt": f"How many rows has table {n}?"}) for n in range(12)))
     done = pool(*QUICK, "data=jsonl", f"path={path}", "name=mine", "drafter.init=general")

@@ -1,4 +1,4 @@
-"""A router trained on a tiny target: read the same way in training and decoding, written whole, found again."""
+"""A router trained on a tiny target: features of training equal those of serving, and its folder is complete."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TINY = RouterConfig(num_train=8, num_val=2, num_test=2, max_steps=8)
 
 
 def train(target: Target, domains: list[str], path: Path, config: RouterConfig, seed: int, **more: object) -> Path:
-    """The folder of a router, trained if it is not there."""
+    """The folder of a router, trained unless it exists."""
     train_router(target, domains, path, config, seed, **more)
     return path
 
@@ -79,14 +79,14 @@ def features_of(target: Target, messages) -> torch.Tensor:
         return target.forward(torch.tensor([ids]), torch.arange(len(ids))[None], None)[1][0]
 
 
-def test_features_of_a_prompt_do_not_depend_on_the_batch_it_stands_in(served, monkeypatch):
+def test_features_of_a_prompt_do_not_depend_on_its_batch(served, monkeypatch):
     monkeypatch.setattr(router_data, "TOKENS_PER_PASS", 90)
     draw = torch.Generator().manual_seed(0)
     prompts = [torch.randint(3, 200, (n,), generator=draw).tolist() for n in (30, 4, 17, 44, 29, 1)]
     pooled = pooled_by_target(served, prompts)
-    for ids, found in zip(prompts, pooled, strict=True):
+    for ids, features_of_prompt in zip(prompts, pooled, strict=True):
         _, features = served.forward(torch.tensor([ids]), torch.arange(len(ids))[None], None)
-        torch.testing.assert_close(found, prompt_features(features[0]), atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(features_of_prompt, prompt_features(features[0]), atol=2e-5, rtol=1e-4)
 
 
 def test_splits_share_no_task_and_every_rephrasing_asks_the_same_test_prompts():
@@ -98,13 +98,13 @@ def test_splits_share_no_task_and_every_rephrasing_asks_the_same_test_prompts():
         assert [prompt.id for prompt in sets[kind]] == [f"{prompt.id}/{kind}" for prompt in sets[CLEAN]]
 
 
-def test_a_conversation_is_routed_by_what_is_asked_first():
+def test_a_conversation_is_routed_by_its_first_message():
     talk = [("system", "Hi"), ("user", "One"), ("user", "Two"), ("assistant", "Three")]
     messages = tuple({"role": role, "content": text} for role, text in talk)
     assert first_turns([Prompt("a", "chat", "", messages, "test")])[0].messages == messages[:2]
 
 
-def test_a_router_is_a_whole_policy_of_its_target(trained, served):
+def test_a_router_is_a_complete_policy_artifact_of_its_target(trained, served):
     manifest = open_artifact(trained, "policies", target_fingerprint=served.fingerprint)
     assert {"router.json", "router.safetensors", "curves.json", "rows.json"} == manifest.files.keys()
     rows = json.loads((trained / "rows.json").read_text())
@@ -117,7 +117,7 @@ def test_a_router_is_a_whole_policy_of_its_target(trained, served):
         assert 0 <= row["ece"] <= 1
 
 
-def test_served_features_are_judged_as_in_training(trained, served):
+def test_served_features_get_the_same_label_as_in_training(trained, served):
     router = Router.load(trained, served.fingerprint)
     sets = router_prompts(DOMAINS, TINY, seed=0)
     right = 0
@@ -129,7 +129,7 @@ def test_served_features_are_judged_as_in_training(trained, served):
     assert right == round(rows[0]["accuracy"] * rows[0]["num_prompts"])
 
 
-def test_a_router_made_before_is_found_and_other_settings_are_refused(trained, served, monkeypatch):
+def test_an_existing_router_is_not_trained_again_and_other_settings_are_refused(trained, served, monkeypatch):
     before = (trained / "manifest.json").read_bytes()
     monkeypatch.setattr(router_data, "pooled_sets", None)
     assert train(served, DOMAINS, trained, TINY, seed=0) == trained
@@ -139,11 +139,13 @@ def test_a_router_made_before_is_found_and_other_settings_are_refused(trained, s
 
 
 def test_a_router_of_another_target_is_refused(trained, other_folder):
-    other = load_target(TargetConfig(source="hf", model=str(other_folder), name="tiny", device="cpu", dtype="float32"))
+    other_target = load_target(
+        TargetConfig(source="hf", model=str(other_folder), name="tiny", device="cpu", dtype="float32")
+    )
     with pytest.raises(ArtifactError, match="but this target has fingerprint"):
-        Router.load(trained, other.fingerprint)
+        Router.load(trained, other_target.fingerprint)
     with pytest.raises(ArtifactError, match="fingerprint"):
-        train(other, DOMAINS, trained, TINY, seed=0)
+        train(other_target, DOMAINS, trained, TINY, seed=0)
 
 
 def test_measured_drafters_become_the_labels(served, tmp_path):
@@ -169,26 +171,26 @@ def test_a_router_over_texts_reads_an_encoder(served, tmp_path):
     assert router.kind == "text" and router.probabilities("What is 3 + 4?").shape == (2,)
 
 
-def test_what_a_scorer_measures_is_what_each_drafter_does_alone(served, tmp_path, monkeypatch):
+def test_a_scorer_measures_the_accept_length_of_each_drafter_alone(served, tmp_path, monkeypatch):
     shapes = {"short": TreeShape(2, 1, 1), "long": TreeShape(8, 7, 1)}
     drafters = {name: Retrieval() for name in shapes}
     pool, shape = Pool(drafters, "static", shapes=shapes), TreeShape(4, 3, 1)
     prompts = router_prompts(DOMAINS, TINY, seed=0)[CLEAN]
     monkeypatch.setattr(drafter_scores, "SHARD", 3)
     rule = DrafterScorer(served, pool, shape, 24)
-    found = rule.measure(prompts, tmp_path)
-    assert found.drafters == ["short", "long"] and found.accept_lengths.keys() == {prompt.id for prompt in prompts}
+    labels = rule.measure(prompts, tmp_path)
+    assert labels.drafters == ["short", "long"] and labels.accept_lengths.keys() == {prompt.id for prompt in prompts}
     for prompt in prompts:
         ids = prompt_ids(served.tokenizer, list(prompt.messages), date=DATE)
-        for name, mat in zip(shapes, found.accept_lengths[prompt.id], strict=True):
+        for name, mat in zip(shapes, labels.accept_lengths[prompt.id], strict=True):
             alone = Engine(served, drafters[name], shapes[name]).generate([ids], 24)[0]
             assert mat == pytest.approx((len(alone.tokens) - 1) / len(alone.cycles))
     monkeypatch.setattr(DrafterScorer, "_mats", lambda *_: pytest.fail("measured again"))
-    assert rule.measure(prompts, tmp_path).digest == found.digest
+    assert rule.measure(prompts, tmp_path).digest == labels.digest
     assert DrafterScorer(served, pool, shape, 25).digest != rule.digest
 
 
-def test_routers_made_before_there_were_labels_are_found_again():
+def test_routers_without_the_setting_labels_are_found_again():
     assert not {*router_data.LATER_KEYS} & router_data.recorded_settings(TINY).keys()
     assert router_data.recorded_settings(replace(TINY, held_out_kinds=["role"]))["held_out_kinds"] == ["role"]
 
@@ -212,7 +214,7 @@ def test_one_domain_needs_no_router(served, tmp_path, domains):
         train(served, domains, tmp_path / "router", TINY, seed=0)
 
 
-def test_prompts_longer_than_the_target_reads_are_told_in_a_line(served, tmp_path):
+def test_prompts_longer_than_the_context_are_refused_in_one_line(served, tmp_path):
     short = replace(served, config=type(served.config)(**served.config.to_dict() | {"max_position_embeddings": 8}))
     with pytest.raises(ConfigError, match="longer than the 8 tokens of the target"):
         train(short, DOMAINS, tmp_path / "router", TINY, seed=0)

@@ -56,8 +56,8 @@ def test_a_mistake_is_one_line(bench, typed, expected):
 
 def test_an_address_in_use_is_one_line_before_the_target_is_loaded(bench, monkeypatch):
     monkeypatch.setattr(serve, "open_engine", pytest.fail)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         line = bench("serve", f"port={port}").one_line()
     assert f"cannot serve at host=127.0.0.1 port={port}" in line and "in use" in line
 
@@ -101,7 +101,7 @@ def test_ipv6_loopback_is_loopback():
         assert is_loopback(sock) and address_of(sock).startswith("http://[::1]:")
 
 
-def test_the_engine_is_what_the_configuration_says(trained):
+def test_the_engine_follows_the_configuration(trained):
     hf = TargetConfig(name="tiny", source="hf", model=str(trained.target))
     common = {"target": hf, "runs_dir": str(trained.runs), "max_batch": 3}
     engine, model = open_engine(ServeConfig(drafter="", **common), 3)
@@ -111,7 +111,7 @@ def test_the_engine_is_what_the_configuration_says(trained):
     assert engine.drafter.names == ["sql", "retrieval"]
 
 
-def test_a_bundle_is_served_under_its_name_with_what_is_asked_of_it(trained):
+def test_a_bundle_is_served_under_its_name_with_the_typed_settings(trained):
     assert trained("export", "bundle=house").code == 0
     hf = TargetConfig(name="tiny", source="hf", model=str(trained.target))
     common = {"target": hf, "runs_dir": str(trained.runs), "bundle": "house"}
@@ -119,8 +119,10 @@ def test_a_bundle_is_served_under_its_name_with_what_is_asked_of_it(trained):
     assert (model, engine.max_batch, engine.drafter.names) == ("house", 3, ["sql+retrieval"])
     engine, model = open_engine(ServeConfig(**common, drafter="pool"), 3)
     assert (model, engine.max_batch, engine.drafter.names) == ("house", 3, ["sql", "retrieval"])
-    asked = {"pool": PoolConfig(selector="ucb1"), "runtime": RuntimeConfig(num_tokens=5, depth=2)}
-    engine, model = open_engine(ServeConfig(**common | {"bundle": str(trained.artifact("bundles", "house"))}, **asked))
+    options = {"pool": PoolConfig(selector="ucb1"), "runtime": RuntimeConfig(num_tokens=5, depth=2)}
+    engine, model = open_engine(
+        ServeConfig(**common | {"bundle": str(trained.artifact("bundles", "house"))}, **options)
+    )
     assert (model, engine.drafter.choose, engine.shape.num_tokens) == ("house", "ucb1", 5)
     with pytest.raises(ConfigError, match=r"a bundle fixes pool\.drafters"):
         open_engine(ServeConfig(**common, pool=PoolConfig(drafters=["sql"])))
@@ -128,7 +130,7 @@ def test_a_bundle_is_served_under_its_name_with_what_is_asked_of_it(trained):
 
 @contextmanager
 def program(target: Path, *typed: str, **more: Any) -> Iterator[subprocess.Popen]:
-    """`drafterforge serve` in a process of its own."""
+    """`drafterforge serve` in another process."""
     command = [sys.executable, "-m", "drafterforge", "serve", "target=hf", f"target.model={target}"]
     pipes = {"stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([*command, "target.name=tiny", "port=0", *typed], **pipes, **more) as process:
@@ -151,8 +153,8 @@ def test_more_silent_clients_than_files_leave_the_server_up_and_its_log_short(be
                 stack.enter_context(socket.create_connection(("127.0.0.1", int(address[1])), timeout=10))
             for _ in range(3):
                 assert httpx.get(f"{address[0]}/health", timeout=10).status_code == 200
-                asked = {"model": "tiny", "prompt": "ask", "max_tokens": 4}
-                assert httpx.post(f"{address[0]}/v1/completions", json=asked, timeout=10).status_code == 200
+                body = {"model": "tiny", "prompt": "ask", "max_tokens": 4}
+                assert httpx.post(f"{address[0]}/v1/completions", json=body, timeout=10).status_code == 200
                 time.sleep(0.5)
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
@@ -169,8 +171,8 @@ def test_a_signal_ends_the_server_after_its_stream(trained, number):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = os.environ | {"DRAFTERFORGE_API_KEY": "sesame"}
     with subprocess.Popen(command, env=environment, **pipes, **hears) as process:
-        said = process.stderr.readline()
-        url = re.search(r"http://127\.0\.0\.1:\d+/v1", said)[0]
+        first_line = process.stderr.readline()
+        url = re.search(r"http://127\.0\.0\.1:\d+/v1", first_line)[0]
         client = OpenAI(base_url=url, api_key="sesame", max_retries=0)
         assert [model.id for model in client.models.list()] == ["tiny"]
         fields = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "temperature": 0}
@@ -182,4 +184,4 @@ def test_a_signal_ends_the_server_after_its_stream(trained, number):
         out, rest = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "")
     assert text == full.message.content
-    assert rest == "the server has stopped\n" and "sesame" not in said
+    assert rest == "the server has stopped\n" and "sesame" not in first_line

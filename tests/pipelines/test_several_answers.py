@@ -19,8 +19,8 @@ from tests.pipelines.conftest import LEFT_OUT, PLAIN, SMOKE, Bench
 
 pytestmark = pytest.mark.slow  # whole programs
 
-BOTH = "answers=[grammar,natural]"
-GENERAL = ("train-drafter", "domain=general", BOTH, *SMOKE)
+ANSWERS = "answers=[grammar,natural]"
+GENERAL = ("train-drafter", "domain=general", ANSWERS, *SMOKE)
 LORA = ("drafter=lora", "drafter.lora.rank=4")
 NATURAL = ("name=natural", "data=jsonl", "data.licences=[MIT]", "data.domain_names={code: python}")
 
@@ -57,7 +57,7 @@ def parents(manifest: Manifest) -> list[tuple[str, str]]:
     return [(parent["kind"], parent["name"]) for parent in manifest.parents]
 
 
-def test_natural_prompts_are_even_over_domains_as_we_call_them(several):
+def test_natural_prompts_are_even_over_renamed_domains(several):
     answers = AnswerSet.open(several.artifact("answers", "natural"))
     assert answers.manifest.metrics["domains"] == {"python": 8, "sql": 8}
     assert Counter(row.domain for row in answers.rows("train")) == {"python": 4, "sql": 4}
@@ -79,10 +79,10 @@ def test_a_generalist_and_its_expert_learn_from_both_and_are_found_again(several
     assert "was trained before" in several(*GENERAL).err
     line = several(*GENERAL, "answers=grammar").one_line()
     assert "made with other settings (answers: [" in line and "name=OTHER" in line
-    expert = ("train-drafter", "domain=sql", BOTH, *LORA, *SMOKE)
+    expert = ("train-drafter", "domain=sql", ANSWERS, *LORA, *SMOKE)
     assert several(*expert).code == 0
     assert parents(manifest_of(several, "sql")) == [*parents(general), ("drafters", "general")]
-    quick = several("quickstart", BOTH, "experiment=smoke", "first_prompts=2", "first_tokens=6")
+    quick = several("quickstart", ANSWERS, "experiment=smoke", "first_prompts=2", "first_tokens=6")
     assert quick.code == 0, quick.err
     about = json.loads((several.runs / "quickstart" / "report.json").read_text())["curves"]["quickstart"]
     assert about["train_prompts"] == 6  # sql has 2 of the grammars' 8, and 4 of the natural 8
@@ -90,7 +90,7 @@ def test_a_generalist_and_its_expert_learn_from_both_and_are_found_again(several
 
 @pytest.mark.parametrize("kind", ["retrieval", "causal_lm"])
 def test_drafters_of_other_kinds_learn_from_their_domain_s_share_of_both(several, kind):
-    done = several("train-drafter", "domain=sql", BOTH, f"drafter={kind}", "data.features=online", *SMOKE)
+    done = several("train-drafter", "domain=sql", ANSWERS, f"drafter={kind}", "data.features=online", *SMOKE)
     assert done.code == 0, done.err
     manifest = manifest_of(several, f"sql-{kind}")
     assert (
@@ -100,7 +100,7 @@ def test_drafters_of_other_kinds_learn_from_their_domain_s_share_of_both(several
     assert not any("features" in name for name in several.finished())
 
 
-def test_fewer_answers_make_another_drafter(several):
+def test_another_number_of_answers_is_another_drafter(several):
     brief = (*GENERAL, "data.features=online", "trainer.max_steps=2")
     assert several(*brief, "trainer.num_answers=5", "name=five").code == 0
     assert manifest_of(several, "five").config["trainer"]["num_answers"] == 5
@@ -114,7 +114,9 @@ def test_fewer_answers_make_another_drafter(several):
 @pytest.mark.parametrize("kind", ["eagle3", "retrieval", "causal_lm"])
 def test_a_drafter_of_some_answers_is_validated_and_decoded_on_others(several, kind, monkeypatch):
     decoded, measure = [], held_out._measure
-    monkeypatch.setattr(held_out, "_measure", lambda *given: (decoded.extend(given[-1]), measure(*given))[1])
+    monkeypatch.setattr(
+        held_out, "_measure", lambda *arguments: (decoded.extend(arguments[-1]), measure(*arguments))[1]
+    )
     named = f"val-{kind}"
     plain = ("train-drafter", "domain=general", "answers=grammar", f"drafter={kind}", "data.features=online", *SMOKE)
     done = several(*plain, "trainer.max_steps=2", "val_answers=natural", f"name={named}")
@@ -131,9 +133,9 @@ def test_a_drafter_of_some_answers_is_validated_and_decoded_on_others(several, k
     assert "val_answers: [" in several(*plain, "trainer.max_steps=2", f"name={named}").one_line()
 
 
-def test_val_answers_that_are_missing_or_of_no_use_are_one_line(several):
+def test_missing_or_useless_val_answers_are_one_line(several):
     assert "no answers named 'nature'" in several(*GENERAL, "name=x", "val_answers=nature").one_line()
-    line = several("quickstart", BOTH, "experiment=smoke", "val_answers=natural").one_line()
+    line = several("quickstart", ANSWERS, "experiment=smoke", "val_answers=natural").one_line()
     assert line == "drafterforge: val_answers= is read by train-drafter only; leave it out"
 
 

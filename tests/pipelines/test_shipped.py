@@ -1,4 +1,4 @@
-"""The pool that comes with the package is whole, for the embedded target, small, and free of this machine."""
+"""The pool that comes with the package is complete, fits the embedded target, is small and names no path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRAFTERS = SHIPPED / "smollm2-135m" / "drafters"
 EXPERTS = POOL_DOMAINS
 
 
-def test_the_shipped_pool_is_whole_and_small(tmp_path):
+def test_the_shipped_pool_is_complete_and_small(tmp_path):
     assert list_artifacts(tmp_path, "smollm2-135m", "drafters") == sorted([*EXPERTS, "general", "store"])
     fingerprints = {
         open_artifact(DRAFTERS / name, "drafters").target_fingerprint for name in (*EXPERTS, "general", "store")
@@ -38,7 +38,7 @@ def test_a_shipped_expert_finds_its_generalist(name):
     assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == "general"
 
 
-def test_what_is_shipped_names_no_path():
+def test_shipped_files_name_no_path():
     for path in SHIPPED.rglob("*.json"):
         text = path.read_text()
         assert not any(f'"{root}' in text for root in ("/home", "/root", "/tmp", "/work", "/Users")), path
@@ -64,6 +64,6 @@ def test_the_shipped_router_serves_the_shipped_pool(tmp_path):
     folder = SHIPPED / "smollm2-135m" / "policies" / pool.router
     manifest = open_artifact(folder, "policies", target=open_artifact(DRAFTERS / "general", "drafters").target)
     router = Router.load(folder, manifest.target_fingerprint)
-    law = router.label_shares(pool.drafters)
-    chosen = [pool.drafters[place] for place in law.argmax(axis=1)]
-    assert chosen == [f"{label}+store" for label in router.labels] and sorted(router.labels) == sorted(EXPERTS)
+    probs = router.label_shares(pool.drafters)
+    drafters = [pool.drafters[index] for index in probs.argmax(axis=1)]
+    assert drafters == [f"{label}+store" for label in router.labels] and sorted(router.labels) == sorted(EXPERTS)

@@ -24,7 +24,7 @@ from drafterforge.drafters.retrieval.kind import answer_texts
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.load import load_target
-from tests.pipelines.conftest import PLAIN, TRAIN, Bench, ever_better
+from tests.pipelines.conftest import PLAIN, TRAIN, Bench, rising_lengths
 
 pytestmark = pytest.mark.slow  # many short ones
 
@@ -52,7 +52,7 @@ def specialists(bench, specialist_runs) -> Bench:
 
 
 def opened(bench: Bench, name: str) -> object:
-    """What `open_for_decoding` makes of a drafter."""
+    """The drafter that `open_for_decoding` returns."""
     return open_for_decoding(
         bench.artifact("drafters", name),
         load_target(TargetConfig(source="hf", model=str(bench.target), dtype="float32")),
@@ -77,9 +77,9 @@ def test_both_kinds_learn_from_the_domain_s_answers_and_are_measured(specialists
 
 def test_any_kind_opens_by_its_manifest(specialists):
     assert isinstance(opened(specialists, "sql"), FusedDrafter)
-    model, found = opened(specialists, "sql-causal_lm"), opened(specialists, "sql-retrieval")
+    model, retrieval = opened(specialists, "sql-causal_lm"), opened(specialists, "sql-retrieval")
     assert isinstance(model, SmallLM) and model.model.config.num_hidden_layers == 2
-    assert isinstance(found, Retrieval) and found.datastore.num_sequences == 8
+    assert isinstance(retrieval, Retrieval) and retrieval.datastore.num_sequences == 8
 
 
 @pytest.mark.parametrize("name", ["sql-retrieval", "sql-causal_lm"])
@@ -103,18 +103,18 @@ def test_a_bundle_holds_drafters_of_every_kind(specialists):
 
 
 @pytest.mark.parametrize("command", [STORE, LM])
-def test_again_nothing_is_made_and_other_settings_are_refused(specialists, command):
+def test_the_same_command_trains_nothing_again_and_other_settings_are_refused(specialists, command):
     done = specialists(*command, *BRIEF)
     kind = command[-1].partition("=")[2]
     assert done.code == 0 and "was trained before" in done.err
     assert f"next: drafterforge generate drafter=sql-{kind}" in done.out
-    other = "trainer.lr=0.5" if command is LM else "answers=math"
+    setting = "trainer.lr=0.5" if command is LM else "answers=math"
     if command is STORE:
         specialists("prepare-data", "domain=math", "experiment=smoke", "data.features=online")
-    assert "was made with other settings" in specialists(*command, other).one_line()
+    assert "was made with other settings" in specialists(*command, setting).one_line()
 
 
-def test_a_datastore_needs_no_features_and_holds_answers_with_what_leads_to_them(bench):
+def test_a_datastore_needs_no_features_and_holds_answers_with_the_end_of_their_prompts(bench):
     assert bench(*STORE, *BRIEF, "name=mine").code == 0
     assert bench.finished() == ["tiny/answers/mine", "tiny/drafters/mine", "tiny/reports/mine"]
     assert not list(bench.runs.glob("tiny/features/.*"))
@@ -123,7 +123,7 @@ def test_a_datastore_needs_no_features_and_holds_answers_with_what_leads_to_them
     assert texts == [row.input_ids[row.prompt_tokens - 5 :] for row in rows]
 
 
-def test_a_small_lm_goes_on_from_another_of_its_kind(specialists):
+def test_training_continues_another_small_lm(specialists):
     done = specialists(*LM, *BRIEF, "drafter.init=sql-causal_lm", "name=further", "answers=sql", "trainer.max_steps=2")
     assert done.code == 0
     parents = open_artifact(specialists.artifact("drafters", "further"), "drafters").parents
@@ -131,7 +131,7 @@ def test_a_small_lm_goes_on_from_another_of_its_kind(specialists):
         ("answers", "sql"),
         ("drafters", "sql-causal_lm"),
     ]
-    with ever_better(by=-1):
+    with rising_lengths(by=-1):
         done = specialists(*LM, *BRIEF, "drafter.init=sql-causal_lm", "name=same", "answers=sql")
     assert done.code == 0 and "training did not improve on the weights it started from" in done.err
     before, after = (specialists.artifact("drafters", name) / "model.safetensors" for name in ("sql-causal_lm", "same"))

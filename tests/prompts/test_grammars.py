@@ -44,7 +44,7 @@ def digest(domain: str, seed: int = 3) -> str:
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_grammar_gives_5000_distinct_prompts_over_1000_tasks(domain):
     texts = {draw.text for split in SPLITS for draw in some_draws(domain, split)}
-    assert len(texts) == 5000  # so the splits share no text either
+    assert len(texts) == 5000  # so the splits share no text
     assert sum(map(len, grammar(domain).tasks.values())) >= 1000
 
 
@@ -54,7 +54,7 @@ def test_splits_share_no_task(domain):
         assert {split_of(draw.task) for draw in some_draws(domain, split)} == {split}
 
 
-def test_split_of_is_nine_to_half_to_half():
+def test_splits_have_90_5_and_5_percent_of_the_tasks():
     shares = [split_of(f"task {i}") for i in range(20_000)]
     assert [round(shares.count(split) / 20_000, 2) for split in SPLITS] == [0.9, 0.05, 0.05]
 
@@ -63,8 +63,8 @@ def test_draws_are_the_same_in_another_process_with_another_hash_seed():
     code = "import test_grammars as t; print(*[t.digest(domain) for domain in t.DOMAINS])"
     env = os.environ | {"PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join(
         [os.path.dirname(__file__), *sys.path])}  # fmt: skip
-    other = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert other.stdout.split() == [digest(domain) for domain in DOMAINS], other.stderr
+    process = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert process.stdout.split() == [digest(domain) for domain in DOMAINS], process.stderr
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -85,7 +85,7 @@ def test_texts_are_whole_sentences_without_open_slots(domain):
     for draw in some_draws(domain, "train"):
         prose = CODE_BLOCK.sub("code", draw.text)
         assert not SLOT.search(prose), draw
-        if domain != "translation":  # where `a` is a word of other languages, and French puts a space before `?`
+        if domain != "translation":  # `a` is a word of other languages, and French puts a space before `?`
             assert not SPACING.search(prose), draw
             assert not A_VOWEL.search(prose), draw
         assert draw.text == draw.text.strip(), draw
@@ -103,18 +103,18 @@ def test_every_sql_query_runs_on_its_schema():
         database = databases.database(line)
         connection = sqlite3.connect(":memory:")
         connection.executescript("".join(map(databases.create_table, database.fields["tables"])))
-        asked = databases.questions(database, sql["one_table"], sql["two_tables"])
-        assert len(asked) > 40
-        for question in asked:
-            if question["query"] and "EXTRACT" not in question["query"]:  # which SQLite lacks
+        questions = databases.questions(database, sql["one_table"], sql["two_tables"])
+        assert len(questions) > 40
+        for question in questions:
+            if question["query"] and "EXTRACT" not in question["query"]:  # SQLite has no EXTRACT
                 connection.execute(fill(question["query"], question | values))
 
 
 def test_every_mistake_changes_a_query():
     sql = lists("sql")
-    asked = databases.questions(databases.database(sql["databases"][0]), sql["one_table"], sql["two_tables"])
+    questions = databases.questions(databases.database(sql["databases"][0]), sql["one_table"], sql["two_tables"])
     values = {"value": "x", "n": 3, "number": 5, "percent": 8, "day": "2020-01-01", "year": 2020, "letter": "A"}
-    queries = [fill(question["query"], question | values) for question in asked if question["query"]]
+    queries = [fill(question["query"], question | values) for question in questions if question["query"]]
     seen = set()
     for seed, query in enumerate(queries * 3):
         wrong, complaint = databases.broken(random.Random(seed), query, sql["mistakes"])
@@ -161,17 +161,17 @@ SUMMARIES = [family["task"].partition(":")[0] for family in read_grammar(grammar
 
 
 @pytest.mark.parametrize("genre", SUMMARIES)
-def test_a_passage_to_summarize_tells_its_facts(genre):
+def test_a_passage_to_summarize_contains_its_facts(genre):
     content = read_grammar(grammar_path("summarization"))
     family = next(family for family in content["tasks"] if family["task"].startswith(f"{genre}:"))
     tables = [[dict(zip(cells(head), cells(row), strict=True)) for row in content["lists"][name]]
               for head, name in family["for"].items()]  # fmt: skip
-    for place in range(max(map(len, tables))):
-        slots = {key: cell for table in tables for key, cell in table[place % len(table)].items()}
-        text = grammar("summarization").writers[fill(family["task"], slots)](random.Random(place))
-        known = [max(SLOT.split(cell), key=len).strip() for cell in slots.values()]
-        told = [piece for piece in known if piece.lower() in text.lower()]
-        assert 2 * len(told) >= len(known) and 50 < len(text.split()) < 230, (place, known, text)
+    for row in range(max(map(len, tables))):
+        slots = {key: cell for table in tables for key, cell in table[row % len(table)].items()}
+        text = grammar("summarization").writers[fill(family["task"], slots)](random.Random(row))
+        facts = [max(SLOT.split(cell), key=len).strip() for cell in slots.values()]
+        facts_in_text = [piece for piece in facts if piece.lower() in text.lower()]
+        assert 2 * len(facts_in_text) >= len(facts) and 50 < len(text.split()) < 230, (row, facts, text)
 
 
 def test_a_quiz_has_its_answer_among_four_options_once():
@@ -182,7 +182,7 @@ def test_a_quiz_has_its_answer_among_four_options_once():
             assert fact.lower() in text and text.count(name.lower()) <= fact.lower().count(name.lower()) + 1
 
 
-def test_a_lab_value_lies_outside_its_reference_on_the_side_it_is_said_to():
+def test_a_lab_value_lies_outside_its_reference_on_the_stated_side():
     for test, _, span, low, high in map(cells, lists("medical")["labs"]):
         ends = [float(end) for end in re.findall(r"[\d.]+", span)]
         if not span.startswith(("below", "oxygen")):
@@ -199,7 +199,7 @@ def test_a_thousand_prompts_take_less_than_a_second(domain):
     assert time.process_time() - start < 1.0
 
 
-def test_asking_for_too_much_says_how_many_there_are(monkeypatch):
+def test_a_count_above_the_grammar_s_size_names_that_size(monkeypatch):
     writers = {f"task {i}": lambda rng, i=i: f"{i} {rng.choice('ab')}" for i in range(30)}
     monkeypatch.setattr(grammar_module, "grammar", lambda domain, path: Grammar(domain, writers.items))
     most = 2 * sum(split_of(task) == "train" for task in writers)
@@ -217,7 +217,7 @@ def test_unknown_domain_or_split_names_the_known_ones(domain, split):
         draw_prompts(domain, split, 1, seed=0)
 
 
-def test_words_are_filled_in_as_english():
+def test_filled_in_words_are_correct_english():
     assert [an(noun) for noun in ("apple", "user", "hour", "engineer")] == [
         "an apple", "a user", "an hour", "an engineer"]  # fmt: skip
     assert [singular(noun) for noun in ("cities", "movies", "matches", "loans")] == [

@@ -1,4 +1,4 @@
-"""Curves hold what figures read, and their numbers are those of the cycles they are made of."""
+"""Curves have the keys that figures read, and their numbers follow from the replayed cycles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = 42
 
 
 def counterfactual(rates: list[float], seed: int) -> Counterfactual:
-    """An answer of drafters whose tokens are right at these rates."""
+    """A counterfactual of drafters whose tokens are accepted at these rates."""
     draw, count = np.random.default_rng(seed), len(rates)
     hits = (draw.random((count, END)) < np.array(rates)[:, None]).astype(float)
     lengths = np.ones((count, END), dtype=np.int64)
@@ -34,9 +34,9 @@ def counterfactual(rates: list[float], seed: int) -> Counterfactual:
 
 @pytest.fixture(scope="module")
 def recorded() -> RecordedAnswers:
-    """Answers of which each has another best drafter; one of them has no second token."""
+    """Answers with different best drafters; one answer has a single token."""
     rates = [[0.9, 0.3, 0.3], [0.3, 0.9, 0.3], [0.3, 0.3, 0.9]] * 2
-    counterfactuals = [counterfactual(one, seed) for seed, one in enumerate(rates)]
+    counterfactuals = [counterfactual(drafter_rates, seed) for seed, drafter_rates in enumerate(rates)]
     counterfactuals.insert(1, replace(counterfactuals[0], end=3))
     return RecordedAnswers.of(counterfactuals, [[1, 2]] * len(counterfactuals))
 
@@ -56,25 +56,27 @@ def test_regret_adds_up_to_the_table_s_regret(recorded, plays):
         assert curves[method][-1] == pytest.approx(6 * recorded.figures(played)["regret_cycles"])
 
 
-def test_weights_are_the_laws_that_were_played(recorded):
+def test_weights_are_the_selector_s_probabilities_in_each_cycle(recorded):
     shares = weights(recorded, recorded.maker("hedgespec"), 2)
     cycles = recorded.run(recorded.maker("hedgespec"))[2]
-    assert list(shares) == recorded.names and {len(one) for one in shares.values()} == {len(cycles)}
+    assert list(shares) == recorded.names and {len(drafter_shares) for drafter_shares in shares.values()} == {
+        len(cycles)
+    }
     probs = np.array(list(shares.values()))
     np.testing.assert_allclose(probs.sum(axis=0), 1.0, atol=1e-3)
     assert [cycle.drafter for cycle in cycles] == probs.argmax(axis=0).tolist()
     assert probs[2, -1] > 0.9 and probs[:, 0] == pytest.approx([1 / 3] * 3, abs=1e-3)
 
 
-def test_weights_of_a_selector_that_remembers_go_on_from_the_answers_before(recorded):
+def test_weights_of_a_carried_selector_continue_from_the_earlier_answers(recorded):
     fresh, carried = (weights(recorded, recorded.maker("normalhedge", carry=carry), 3) for carry in (False, True))
     assert fresh["a"][0] == pytest.approx(1 / 3, abs=1e-3) != carried["a"][0]
 
 
 def test_actions_are_shares_of_the_trees_of_the_named_drafters(recorded, plays):
     shares = actions(recorded, plays["random"])
-    assert sum(one["share"] for one in shares) == pytest.approx(1.0)
-    cycles = [cycle for one in plays["random"] for cycle in one]
+    assert sum(share["share"] for share in shares) == pytest.approx(1.0)
+    cycles = [cycle for answer in plays["random"] for cycle in answer]
     assert shares[0] == {
         "depth": 4,
         "num_tokens": 4,
@@ -95,11 +97,11 @@ def test_requests_add_up_to_their_row(recorded, plays):
         assert {row[2] for row in rows} == {None}
 
 
-def test_a_pool_of_one_has_nothing_to_select_and_the_whole_pool_is_the_whole_pool_s_row(recorded, plays):
+def test_a_pool_of_one_has_no_regret_and_the_full_pool_equals_its_row(recorded, plays):
     played = []
     rows = pool_scaling(recorded, {"hedgespec": {}, "ucb1": {}}, orders=20, progress=lambda: played.append(1))
     rows = rows["pool size"]
-    assert len(played) == 7  # three of one, three of two, one of three: each once
+    assert len(played) == 7  # pools of one, two and three drafters: 3 + 3 + 1
     methods = ["best in hindsight", "best drafter", "hedgespec", "ucb1"]
     assert [(row["at"], row["method"]) for row in rows] == [(size, name) for size in (1, 2, 3) for name in methods]
     by = {(row["method"], row["at"]): row for row in rows}
@@ -114,8 +116,8 @@ def test_a_pool_of_one_has_nothing_to_select_and_the_whole_pool_is_the_whole_poo
 
 
 def test_in_a_smaller_pool_each_drafter_keeps_its_cost(recorded):
-    dear = [1.0 if drafter == 1 else 1e6 for drafter in range(3)]  # the second is all but free
-    rows = pool_scaling(recorded, {"hedgespec": {"costs": dear}, "ftl": {}}, orders=20)["pool size"]
+    costs = [1.0 if drafter == 1 else 1e6 for drafter in range(3)]  # only the second drafter is cheap
+    rows = pool_scaling(recorded, {"hedgespec": {"costs": costs}, "ftl": {}}, orders=20)["pool size"]
     by = {(row["method"], row["at"]): row["mat"] for row in rows}
     second = recorded.figures(recorded.alone(1))["mat"]
     assert by["hedgespec", 3] == pytest.approx(second, abs=0.15) != by["ftl", 3]
@@ -134,16 +136,16 @@ def test_figures_draw_every_curve(recorded, plays):
     assert keys == {"regret", "weights", "actions", "scaling-0-mat", "scaling-0-regret_cycles"}
 
 
-def test_fewer_drafters_are_the_same_drafters(recorded):
+def test_fewer_drafters_play_the_same_cycles(recorded):
     some = recorded.of_drafters([2, 0])
     assert some.names == ["c", "a"] and some.alone(0) == [
-        [cycle._replace(drafter=0) for cycle in one] for one in recorded.alone(2)
+        [cycle._replace(drafter=0) for cycle in answer] for answer in recorded.alone(2)
     ]
     assert (some.static == recorded.static[:, [2, 0]]).all()
 
 
 def test_divergences_of_fewer_drafters_are_means_over_their_own_levels():
-    one = counterfactual([0.5, 0.5], 0)
-    outcomes = replace(one.outcomes[0], divergence=np.full((2, one.num_tokens), 0.25))
-    first, second = (replace(one, depths=[4, 2], outcomes=[outcomes]).select([drafter]) for drafter in (0, 1))
+    recorded = counterfactual([0.5, 0.5], 0)
+    outcomes = replace(recorded.outcomes[0], divergence=np.full((2, recorded.num_tokens), 0.25))
+    first, second = (replace(recorded, depths=[4, 2], outcomes=[outcomes]).select([drafter]) for drafter in (0, 1))
     assert (first.outcomes[0].divergence == 0.25).all() and (second.outcomes[0].divergence == 0.5).all()

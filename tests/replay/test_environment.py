@@ -1,4 +1,4 @@
-"""Environments play what replay plays."""
+"""Environments give the tokens and seconds of replay."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid
 from drafterforge.schedulers.growing import LTDPolicy
 from drafterforge.schedulers.nets import ActorCritic
 from drafterforge.schedulers.spec import PolicySpec
-from tests.replay.made import GRID, profile, table, traces
+from tests.replay.builders import GRID, profile, table, traces
 
 LTD = ActionGrid("ltd", (1, 2, 4, 8), (1, 2, 3), (2,))
 
 
 def undecided(observations: np.ndarray, actions: int) -> ActorCritic:
-    """A random network that chooses now this, now that."""
+    """A random network that chooses different actions."""
     seen = torch.from_numpy(observations)
     net = ActorCritic(seen.shape[1], actions, (8,), (8,))
     net.normalise_by(seen)
@@ -39,7 +39,7 @@ def undecided(observations: np.ndarray, actions: int) -> ActorCritic:
 
 
 def ltd_policy(grid: ActionGrid, depth_net: ActorCritic | None, size_net: ActorCritic | None) -> LTDPolicy:
-    """Decides on depth and size with these networks."""
+    """A policy of depth and size with these networks."""
     return LTDPolicy(PolicySpec("ltd", "ltd", "", "a", "", "cpu", grid.as_dict(), top_k=2), depth_net, size_net)
 
 
@@ -53,65 +53,68 @@ def test_a_grid_has_every_shape_its_pool_can_fill_and_no_drafting():
         GRID.check((1,), 3, "the trace")
 
 
-@pytest.mark.parametrize("every", [1, 4])
-def test_shapes_played_in_an_environment_cost_what_they_cost_in_replay(every):
-    one = table(lengths=(20, 20, 20))
-    env = ShapeEnvironment(one, np.zeros((one.num_roots, 2), np.float32), num_envs=5, hold_cycles=every)
+@pytest.mark.parametrize("hold_cycles", [1, 4])
+def test_shapes_played_in_an_environment_cost_what_they_cost_in_replay(hold_cycles):
+    outcomes = table(lengths=(20, 20, 20))
+    env = ShapeEnvironment(outcomes, np.zeros((outcomes.num_roots, 2), np.float32), num_envs=5, hold_cycles=hold_cycles)
     for action in (0, 3):
         env.reset()
-        begun = one.answer_of[env.rows]
+        begun = outcomes.answer_of[env.rows]
         seconds, over = np.zeros(5), np.zeros(5, dtype=bool)
         while not over.all():
             step = env.step(np.full(5, action))
             seconds += np.where(over, 0.0, step.seconds)
             over |= step.dones
-        assert seconds == pytest.approx(play_static(one)[begun, action])
+        assert seconds == pytest.approx(play_static(outcomes)[begun, action])
 
 
 def test_rewards_are_the_mean_of_the_cycles_throughputs():
-    one = table(lengths=(30,))
-    env = ShapeEnvironment(one, np.zeros((30, 1), np.float32), num_envs=1, hold_cycles=3)
+    outcomes = table(lengths=(30,))
+    env = ShapeEnvironment(outcomes, np.zeros((30, 1), np.float32), num_envs=1, hold_cycles=3)
     env.reset()
     row, ratios = int(env.rows[0]), []
     for _ in range(3):
-        ratios.append(one.tokens[row, 2] / one.seconds[row, 2] * 0.01)
-        row += int(one.tokens[row, 2])
+        ratios.append(outcomes.tokens[row, 2] / outcomes.seconds[row, 2] * 0.01)
+        row += int(outcomes.tokens[row, 2])
     step = env.step(np.array([2]))
     assert step.rewards[0] == pytest.approx(np.mean(ratios), rel=1e-5) and step.cycles[0] == 3
 
 
-def test_depths_decided_one_by_one_are_those_that_replay_looks_up():
+def test_depths_chosen_level_by_level_equal_those_of_replay():
     recorded = traces(lengths=(40, 40))
-    one = build_table(recorded, LTD, 0, profile())
+    outcomes = build_table(recorded, LTD, 0, profile())
     torch.manual_seed(4)
     first = np.ones(recorded.num_roots, dtype=np.int64)
     net = undecided(depth_observations(recorded.rows["scores"][0], first, recorded.positions, 2), 2)
     depths = levels_of(ltd_policy(LTD, net, None), recorded, 0)
     assert set(depths.tolist()) == {1, 2, 3}
     actions_of_depth = actions_by_size(LTD)[:, 1]
-    env = DepthEnvironment(one, recorded, 0, np.tile(actions_of_depth, (one.num_roots, 1)), num_envs=4, seed=1)
+    env = DepthEnvironment(
+        outcomes, recorded, 0, np.tile(actions_of_depth, (outcomes.num_roots, 1)), num_envs=4, seed=1
+    )
     seen, masks = env.reset()
     for _ in range(60):
         rows = env.rows.copy()
         actions = net.logits(torch.from_numpy(seen), torch.from_numpy(masks)).argmax(dim=1).numpy()
         levels = env.levels + ((actions == 1) & masks[:, 1])
         step = env.step(actions)
-        for place in np.flatnonzero(step.cycles):
-            assert levels[place] == depths[rows[place]]
-            assert step.seconds[place] == one.seconds[rows[place], actions_of_depth[levels[place] - 1]]
+        for environment in np.flatnonzero(step.cycles):
+            row, level = rows[environment], levels[environment]
+            assert level == depths[row]
+            assert step.seconds[environment] == outcomes.seconds[row, actions_of_depth[level - 1]]
         seen, masks = step.observations, step.masks
 
 
-def test_sizes_chosen_in_the_environment_are_those_that_replay_looks_up():
+def test_sizes_chosen_in_the_environment_equal_those_of_replay():
     recorded = traces(lengths=(40, 40))
-    one = build_table(recorded, LTD, 0, profile())
+    outcomes = build_table(recorded, LTD, 0, profile())
     torch.manual_seed(3)
     depths = levels_of(ltd_policy(LTD, None, None), recorded, 0)
     assert depths.tolist() == np.clip(recorded.levels, 1, 3).tolist()
     net = undecided(size_observations(recorded.rows["scores"][0], depths, recorded.positions, 2, 3), 3)
     policy = ltd_policy(LTD, None, net)
     sizes = [policy.sizes.index(count) for count in nodes_of(policy, recorded, 0, depths)]
-    env = SizeEnvironment(one, recorded, 0, depths, num_envs=4, seed=1)
+    env = SizeEnvironment(outcomes, recorded, 0, depths, num_envs=4, seed=1)
     seen, masks = env.reset()
     for _ in range(40):
         rows = env.rows.copy()
@@ -120,12 +123,12 @@ def test_sizes_chosen_in_the_environment_are_those_that_replay_looks_up():
         seen, masks = (step := env.step(actions)).observations, step.masks
         assert (step.dones).all()
     actions = grown_actions(policy, recorded, 0)
-    assert play(one, lambda at: actions[at]).tokens.sum() == one.num_roots
+    assert play(outcomes, lambda at: actions[at]).tokens.sum() == outcomes.num_roots
 
 
 @pytest.mark.parametrize("sized", [True, False])
-def test_sizes_are_decided_live_as_in_training(sized):
-    """Pools of 2, 6 and 10 candidates: the next larger size is never the rest of a pool."""
+def test_sizes_chosen_live_equal_those_of_training(sized):
+    """Pools of 2, 6 and 10 candidates, whose sizes are no size of the grid."""
     recorded = traces(lengths=(40, 40))
     grid = ActionGrid("ltd", (1, 2, 4, 8, 16), (1, 2, 3), (2,))
     torch.manual_seed(3)
@@ -142,7 +145,7 @@ def test_sizes_are_decided_live_as_in_training(sized):
     assert nodes.tolist() == grid.table[actions, 0].tolist() and len({*nodes.tolist()}) > 1
 
 
-def test_observations_hold_the_parts_that_were_asked_for():
+def test_observations_hold_the_configured_parts():
     recorded = traces()
     assert observations_of(recorded, 0, ["features"]).shape == (recorded.num_roots, 6)
     seen = observations_of(recorded, 0, ["children", "length"])

@@ -1,4 +1,4 @@
-"""Law 4 for every selector with every scheduler: replayed cycles equal live cycles, request by request."""
+"""Replayed cycles equal live cycles for every selector with every scheduler, request by request."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ from drafterforge.schedulers.policy import ShapePolicy
 from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.tree.grow import TreeShape
 from tests.models import tiny_drafter, tiny_target
-from tests.replay.made import profile
+from tests.replay.builders import profile
 from tests.replay.test_selector_replay_equals_live import live_cycles, replayed_cycles
-from tests.runtime.test_pool import random_adapter
+from tests.runtime.drafters import random_adapter
 
 SHAPE = TreeShape(40, 3, 8)
 GRID = ActionGrid("tiny", (1, 2, 9, 20, 60), (1, 2, 4), (1, 3, 8))
-WIDE = ActionGrid("ltd", (1, 6, 20, 60, 90), (1, 2, 3, 4), (8,))  # no size is all of a level or two: 9 and 73
+WIDE = ActionGrid(
+    "ltd", (1, 6, 20, 60, 90), (1, 2, 3, 4), (8,)
+)  # no size equals the candidates of one or two levels, 9 and 73
 PROMPTS = [[3, 14, 15, 9, 26, 5], [7, 8], [4] * 17]
 COUNT = 26
 SELECTORS = {
@@ -50,17 +52,17 @@ SCHEDULERS = ["static", "another tree", "every cycle", "kept", "text, kept", "lt
 FIRST = [("metasd_ucb", "kept"), ("hedgespec", "ltd"), ("ucb1", "every cycle"), ("normalhedge", "static")]
 
 
-def policy_of(traces, every: int, parts: list[str], temperature: float = 0.0) -> ShapePolicy:
-    """A random network that chooses now this, now that."""
+def policy_of(traces, hold_cycles: int, parts: list[str], temperature: float = 0.0) -> ShapePolicy:
+    """A policy with a random network, which chooses different trees."""
     seen = torch.from_numpy(np.concatenate([observations_of(traces, n, parts) for n in range(3)]))
     net = ActorCritic(seen.shape[1], len(GRID), (16,), (4,))
     net.normalise_by(seen)
-    spec = PolicySpec("shapes", "resps", "in-memory", "a", "", "cpu", GRID.as_dict(), parts, every, temperature)
+    spec = PolicySpec("shapes", "resps", "in-memory", "a", "", "cpu", GRID.as_dict(), parts, hold_cycles, temperature)
     return ShapePolicy(spec, net)
 
 
-class Whim:
-    """Chooses by the best candidate's score, and otherwise at random; stands in for a policy's network."""
+class RandomDecider:
+    """Stands in for a policy's network: logits from the best candidate's score and random weights."""
 
     def __init__(self, actions: int) -> None:
         self.actions = actions
@@ -70,45 +72,50 @@ class Whim:
 
 
 def ltd_policy(size: bool = True) -> LTDPolicy:
-    """Decides on depth and, if asked for, on size."""
+    """A policy of depth and, with `size`, of size."""
     spec = PolicySpec("ltd", "ltd", "in-memory", "a", "", "cpu", WIDE.as_dict(), top_k=8)
-    return LTDPolicy(spec, Whim(2), Whim(4) if size else None)
+    return LTDPolicy(spec, RandomDecider(2), RandomDecider(4) if size else None)
 
 
 def marginal_policy() -> MarginalPolicy:
-    """Now this, now that is worth its price."""
+    """A marginal policy whose prices some nodes are worth."""
     numbers = {"reach": 0.16, "rate": 1.0}
     spec = PolicySpec("marginal", "marginal", "in-memory", "a", "", "cpu", WIDE.as_dict(), top_k=8, numbers=numbers)
     return MarginalPolicy(spec, torch.tensor([0.05, 0.3, 0.5, 0.55]))
 
 
-def knowing(target, answers, size: int, ranks: list[int]) -> list[FusedDrafter]:
-    """A random drafter whose few tokens are those that the answers use most, and LoRA experts of it."""
-    used = Counter(token for one in answers for token in one.tokens)
-    others = [token for token in range(61) if token not in used]
+def informed_drafters(target, answers, size: int, ranks: list[int]) -> list[FusedDrafter]:
+    """A random drafter over the most frequent tokens of the answers, and LoRA experts of it."""
+    used = Counter(token for answer in answers for token in answer.tokens)
+    unused_tokens = [token for token in range(61) if token not in used]
     drafter = tiny_drafter(target, draft_vocab_size=size)
-    drafter.set_vocabulary(torch.tensor([token for token, _ in used.most_common()] + others)[:size].sort().values)
+    drafter.set_vocabulary(
+        torch.tensor([token for token, _ in used.most_common()] + unused_tokens)[:size].sort().values
+    )
     first = FusedDrafter(drafter, target.backbone.embedding)
     return [first, *(first.with_adapter(random_adapter(drafter, rank)) for rank in ranks)]
 
 
 @pytest.fixture(scope="module")
 def everything():
-    """A target, a pool of every kind, its answers, of which one ends early, schedulers, and a recorded for each."""
+    """A target, a pool of every kind, answers of which one ends early, schedulers, and recorded answers for each."""
     torch.manual_seed(2)
     target = tiny_target(eos_token_id=None)
     answers = Engine(target).generate(PROMPTS, COUNT)
-    first, fixed, second = knowing(target, answers, 14, [2, 3])
+    first, fixed, second = informed_drafters(target, answers, 14, [2, 3])
     small = SmallLM(tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24))
-    drafters = {"a": first, "fixed": fixed, "b": knowing(target, answers, 18, [])[0], "c": second}
+    drafters = {"a": first, "fixed": fixed, "b": informed_drafters(target, answers, 18, [])[0], "c": second}
     drafters |= {"small": small, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}
     pool = Pool(drafters, shapes={"retrieval": TreeShape(8, 6, 2), "fixed": TreeShape(16, 2, 8)})
     late = [
-        one.tokens[at] for one in answers for at in range(COUNT - 4, COUNT - 1) if one.tokens[at] not in one.tokens[:at]
+        answer.tokens[at]
+        for answer in answers
+        for at in range(COUNT - 4, COUNT - 1)
+        if answer.tokens[at] not in answer.tokens[:at]
     ]
-    target.eos_ids = {late[0]}  # in the levels that the length limit cuts
+    target.eos_ids = {late[0]}  # the end token falls into a tree that the length limit cuts
     answers = Engine(target).generate(PROMPTS, COUNT)
-    assert {one.stop_reason for one in answers} == {"eos", "length"}
+    assert {answer.stop_reason for answer in answers} == {"eos", "length"}
     served = Pool({name: drafters[name] for name in ("a", "b", "c")}, "static")
     spec = TraceSpec(("a", "b", "c"), (1, 3, 8), 4, 8)
     recorded = [record_answer(target, served, answer, spec, max_new_tokens=COUNT) for answer in answers]
@@ -129,11 +136,11 @@ def everything():
 
 
 def live(everything, selector: str, scheduler: str, max_batch: int = 1) -> list:
-    """Answers decoded with a selector and a scheduler; the engine's own tree is no scheduler's."""
+    """Answers decoded with a selector and a scheduler; "static" is the engine's default tree."""
     target, pool, _, _, schedulers, _ = everything
-    one = None if scheduler == "static" else schedulers[scheduler]
+    policy = None if scheduler == "static" else schedulers[scheduler]
     options = {"seed": 3} | SELECTORS[selector]
-    pool = Pool(pool.drafters, selector, shapes=pool.shapes, scheduler=one, **options)
+    pool = Pool(pool.drafters, selector, shapes=pool.shapes, scheduler=policy, **options)
     return Engine(target, pool, SHAPE, max_batch=max_batch).generate(PROMPTS, COUNT)
 
 
@@ -165,7 +172,7 @@ def test_replayed_cycles_equal_live_cycles(everything, selector, scheduler):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_batches_leave_the_cycles_alone(everything, scheduler):
+def test_batching_does_not_change_the_cycles(everything, scheduler):
     recorded = everything[-1][scheduler]
     played = recorded.run(recorded.maker("hedgespec", seed=3))
     for answer, cycles in zip(live(everything, "hedgespec", scheduler, max_batch=3), played, strict=True):
@@ -173,22 +180,22 @@ def test_batches_leave_the_cycles_alone(everything, scheduler):
 
 
 def test_schedulers_choose_different_trees(everything):
-    """Otherwise equal cycles would prove little."""
+    """Equal cycles prove more if the schedulers choose different trees."""
     lengths = {}
     for name, recorded in everything[-1].items():
-        served = [recorded.names.index(one) for one in ("a", "b", "c")]
-        cycles = [cycle for n in range(len(recorded.names)) for one in recorded.alone(n) for cycle in one]
+        served = [recorded.names.index(name) for name in ("a", "b", "c")]
+        cycles = [cycle for n in range(len(recorded.names)) for answer in recorded.alone(n) for cycle in answer]
         shapes = {(cycle.depth, cycle.num_nodes) for cycle in cycles if cycle.drafter in served}
         assert len(shapes) >= (2 if "tree" in name or name == "static" else 4), (name, shapes)
         lengths[name] = len({cycle.accept_length for cycle in cycles if cycle.drafter in served})
         assert {cycle.top_k for cycle in cycles if cycle.drafter not in served} == {2, 8}
     assert min(lengths.values()) > 1 and max(lengths.values()) > 3, lengths
-    kept = everything[-1]["kept"]
-    assert all(len(each.outcomes) > 3 and each.hold_cycles == 3 for each in kept.counterfactuals)
+    held = everything[-1]["kept"]
+    assert all(len(each.outcomes) > 3 and each.hold_cycles == 3 for each in held.counterfactuals)
 
 
-def test_a_choice_stands_while_others_draft(everything):
-    """In three cycles the policy decides once, also where a drafter that it does not serve comes in between."""
+def test_a_choice_is_held_while_other_drafters_draft(everything):
+    """The policy decides once in three cycles, even if a drafter without it drafts in between."""
     counterfactual = everything[-1]["kept"].counterfactuals[0]
     turns = iter([0, 5, 3] * COUNT)
     cycles = counterfactual.play(lambda _: next(turns))
@@ -202,8 +209,8 @@ def test_a_choice_stands_while_others_draft(everything):
         assert between.top_k == 2 and choices[5, 1] == -1
 
 
-def test_looked_up_trees_are_those_that_are_drafted(everything):
-    """A drafter with a tree of its own drafts it at every position; that of a scheduler is looked up."""
+def test_replay_looks_up_the_drafted_trees(everything):
+    """A drafter with its own shape drafts it at every position; the others draft the scheduler's tree."""
     target, pool, answers, _, _, by_scheduler = everything
     drafted = Pool(pool.drafters, shapes={name: SHAPE for name in ("a", "b", "c")} | pool.shapes)
     recorder = AnswerRecorder(target, drafted, SHAPE, max_new_tokens=COUNT, divergences=True)
@@ -215,16 +222,16 @@ def test_looked_up_trees_are_those_that_are_drafted(everything):
         assert plain.outcomes[0].divergence.max() > 0
 
 
-def test_a_policy_that_draws_is_drawn_once_and_follows_its_law(everything):
+def test_a_sampling_policy_is_sampled_once_and_follows_its_distribution(everything):
     target, pool, answers, traces, _, _ = everything
     policy = policy_of(traces, 1, ["children"], temperature=1.0)
     assert policy.stochastic and not replace_temperature(policy).stochastic and not StaticScheduler(SHAPE).stochastic
     pool = Pool({name: pool.drafters[name] for name in ("a", "b")}, "static")
-    one, two = (record_answers(target, pool, SHAPE, answers, {"x": policy}, COUNT)["x"] for _ in range(2))
-    assert one.alone(0) == two.alone(0)
-    # the network is close to uniform, so that trees of four levels come up as often as there are in the grid
+    first, second = (record_answers(target, pool, SHAPE, answers, {"x": policy}, COUNT)["x"] for _ in range(2))
+    assert first.alone(0) == second.alone(0)
+    # the network is nearly uniform, so trees of four levels are as frequent as in the grid
     nodes, depth = (
-        np.concatenate([getattr(answer.outcomes[0], key)[:, :-5] for answer in one.counterfactuals], axis=1)
+        np.concatenate([getattr(answer.outcomes[0], key)[:, :-5] for answer in first.counterfactuals], axis=1)
         for key in ("num_nodes", "depth")
     )
     share = len([shape for shape in GRID.shapes if shape.depth == 4]) / len(GRID)
@@ -233,25 +240,25 @@ def test_a_policy_that_draws_is_drawn_once_and_follows_its_law(everything):
 
 
 def replace_temperature(policy: ShapePolicy) -> ShapePolicy:
-    """The same policy, always its best choice."""
+    """The same policy at temperature 0."""
     return ShapePolicy(replace(policy.spec, temperature=0.0), policy.net)
 
 
-def test_what_cannot_be_replayed_is_refused(everything):
+def test_a_scheduler_that_cannot_be_replayed_is_refused(everything):
     target, pool, answers, *_ = everything
     with pytest.raises(
         ConfigError, match="scheduler 'x' is a RandomScheduler, which cannot be replayed; wanted one tree"
     ):
         record_answers(target, pool, SHAPE, answers, {"x": RandomScheduler(GRID)}, COUNT)
-    other = ltd_policy()
-    other = LTDPolicy(replace(other.spec, top_k=2), other.depth_net, None)
+    policy = ltd_policy()
+    policy = LTDPolicy(replace(policy.spec, top_k=2), policy.depth_net, None)
     with pytest.raises(ConfigError, match="must be recorded separately, got y of width 8, z of width 2"):
-        record_answers(target, pool, SHAPE, answers, {"y": ltd_policy(), "z": other}, COUNT)
+        record_answers(target, pool, SHAPE, answers, {"y": ltd_policy(), "z": policy}, COUNT)
     with pytest.raises(DrafterforgeError, match=r"an answer has \d+ tokens, more than max_new_tokens=1$"):
         record_answers(target, pool, SHAPE, answers, {"x": StaticScheduler(SHAPE)}, 1)
 
 
-def test_a_pool_without_drafters_to_schedule_is_told_as_it_is(everything):
+def test_a_pool_without_scheduled_drafters_is_replayed_with_its_own_trees(everything):
     target, pool, answers, _, schedulers, _ = everything
     alone = Pool({"retrieval": pool.drafters["retrieval"]}, "static")
     recorded = record_answers(target, alone, SHAPE, answers, {"ltd": schedulers["ltd"]}, COUNT)["ltd"]
@@ -262,18 +269,21 @@ def test_a_pool_without_drafters_to_schedule_is_told_as_it_is(everything):
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("selector", ["ucb1", "thompson"])
-def test_a_drafter_and_a_tree_chosen_together_replay_as_a_pool_of_both_decodes(everything, selector):
-    """A learner over arms has no live form: nobody tells it what every arm would have emitted."""
+def test_replayed_arms_of_drafter_and_tree_equal_a_live_pool_of_these_arms(everything, selector):
+    """Only bandits: a full-information learner cannot decode live, because it needs the tokens of every arm."""
     target, pool, _, traces, _, _ = everything
     arms = [Arm(name, shape) for name in ("a", "c") for shape in (TreeShape(9, 2, 3), TreeShape(60, 4, 8))]
     recorded = JointAnswers.of(traces, GRID, profile(), arms)
     options = {"c": 0.1} if selector == "ucb1" else {}
     shapes = {arm.name: arm.shape for arm in arms}
-    both = {arm.name: pool.drafters[arm.drafter] for arm in arms}
-    both = Pool(both, selector, shapes=shapes, costs=recorded.costs, seed=0, **options)
+    drafters = {arm.name: pool.drafters[arm.drafter] for arm in arms}
+    arm_pool = Pool(drafters, selector, shapes=shapes, costs=recorded.costs, seed=0, **options)
     played = recorded.run(recorded.maker(selector, **options))
-    for answer, cycles in zip(Engine(target, both, SHAPE, max_batch=1).generate(PROMPTS, COUNT), played, strict=True):
+    for answer, cycles in zip(
+        Engine(target, arm_pool, SHAPE, max_batch=1).generate(PROMPTS, COUNT), played, strict=True
+    ):
         assert live_cycles(answer) == [
-            (arms[one.drafter].name, one.accept_length, one.depth, one.num_nodes, one.top_k) for one in cycles
+            (arms[cycle.drafter].name, cycle.accept_length, cycle.depth, cycle.num_nodes, cycle.top_k)
+            for cycle in cycles
         ]
-        assert len({one.drafter for one in cycles}) > 1
+        assert len({cycle.drafter for cycle in cycles}) > 1

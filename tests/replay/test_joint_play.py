@@ -1,4 +1,4 @@
-"""Arms of drafter and tree: what they cost alone is what static play costs."""
+"""Arms of drafter and tree: an arm alone takes the seconds of static play."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.tree.grow import TreeShape
 from drafterforge.tree.union import MISSING
-from tests.replay.made import profile, traces
+from tests.replay.builders import profile, traces
 
 GRID = ActionGrid("made", (1, 2, 4), (1, 2, 3), (1, 2))
 
@@ -28,7 +28,7 @@ def test_an_arm_alone_takes_the_seconds_of_its_static_tree():
     assert np.stack(played, axis=1) == pytest.approx(static, rel=1e-5)
 
 
-def test_a_portfolio_begins_with_the_best_arm_and_never_gets_slower():
+def test_a_portfolio_begins_with_the_best_arm_and_each_addition_makes_it_no_slower():
     recorded = traces(lengths=(20, 30, 25, 18))
     arms = portfolio(recorded, GRID, profile(), 5)
     alone = JointAnswers.of(recorded, GRID, profile(), arms).alone()
@@ -49,7 +49,7 @@ def test_selectors_play_whole_answers(name):
 
 
 def favouring(depths: list[int], lengths: int = 400) -> Traces:
-    """Answers of which the drafter knows so many levels at each root, in turn."""
+    """Answers in which the drafter is right for so many levels at each root, in turn."""
     recorded = traces(lengths=(lengths, lengths))
     ranks = recorded.rows["ranks"].copy()
     ranks[:] = MISSING
@@ -64,16 +64,16 @@ SMALL, LARGE = Arm("a", TreeShape(2, 3, 1)), Arm("a", TreeShape(4, 3, 1))
 
 
 @pytest.mark.parametrize("name", ["hedgespec", "normalhedge", "ftl"])
-@pytest.mark.parametrize(("known", "better"), [([3], 1), ([1], 0), ([0, 0, 0, 1], 0)])
-def test_the_better_of_two_trees_of_one_drafter_wins(name, known, better):
-    """Both trees' first levels accept alike: what tells them apart is what whole cycles emit, and their seconds."""
-    answers = JointAnswers.of(favouring(known), GRID, profile(), [SMALL, LARGE])
+@pytest.mark.parametrize(("known_levels", "better"), [([3], 1), ([1], 0), ([0, 0, 0, 1], 0)])
+def test_the_better_of_two_trees_of_one_drafter_wins(name, known_levels, better):
+    """The first levels of both trees are accepted alike; only tokens and seconds of whole cycles differ."""
+    answers = JointAnswers.of(favouring(known_levels), GRID, profile(), [SMALL, LARGE])
     alone, seconds = answers.alone(), answers.play(answers.maker(name))
     assert alone.sum(axis=0).argmin() == better
     assert seconds.sum() < 0.1 * alone[:, 1 - better].sum() + 0.9 * alone[:, better].sum()
 
 
-def test_a_learner_over_trees_is_told_what_cycles_from_each_position_emit_per_second():
+def test_a_learner_over_trees_observes_tokens_per_second_from_each_position():
     recorded = traces(lengths=(20, 30))
     answers = JointAnswers.of(recorded, GRID, profile(), [SMALL, LARGE])
     heard, make = [], answers.maker("normalhedge")

@@ -1,4 +1,4 @@
-"""Law 4: replayed cycles equal live cycles, position by position, for every action of the grid."""
+"""Replayed cycles equal live cycles at every position for every action of the grid."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import TreeShape
 from tests.models import NORMS, tiny_target
-from tests.replay.made import profile as made_profile
-from tests.runtime.test_pool import full_drafters, lora_drafters
+from tests.replay.builders import profile as sample_profile
+from tests.runtime.drafters import full_drafters, lora_drafters
 
 GRID = ActionGrid("tiny", (1, 2, 4, 7, 12, 20), (1, 2, 5), (1, 2, 3, 5))
 PROMPTS = [[3, 14, 15, 9, 26, 5], [4] * 17]
@@ -70,14 +70,14 @@ def test_replayed_cycles_equal_live_cycles_for_every_action(everything, name):
     different = 0
     for action, shape in enumerate(GRID.shapes):
         live = Engine(target, drafters[name], shape, max_batch=1).generate(PROMPTS, COUNT)
-        for answer, found in enumerate(live):
+        for answer, generation in enumerate(live):
             replayed = played(traces, table, answer, action)
-            assert [cycle.accept_length for cycle in found.cycles] == replayed, (shape, answer)
+            assert [cycle.accept_length for cycle in generation.cycles] == replayed, (shape, answer)
             rows = traces.starts[answer] + np.cumsum([0, *replayed[:-1]])
-            assert [cycle.num_nodes for cycle in found.cycles] == nodes[rows, action].tolist()
-            assert [cycle.depth for cycle in found.cycles] == depths[rows, action].tolist()
+            assert [cycle.num_nodes for cycle in generation.cycles] == nodes[rows, action].tolist()
+            assert [cycle.depth for cycle in generation.cycles] == depths[rows, action].tolist()
             different += len(set(replayed)) > 1
-    assert different > 9 or name != "a"  # drafters that never guess right would prove little
+    assert different > 9 or name != "a"  # a drafter without accepted tokens would prove little
 
 
 def test_recorded_scores_are_those_of_drafting(everything):
@@ -88,7 +88,7 @@ def test_recorded_scores_are_those_of_drafting(everything):
     np.testing.assert_allclose(first, traces.rows["children"][..., :3].astype(np.float32), atol=2e-3)
 
 
-def test_a_truth_ranked_first_at_level_one_is_the_likeliest_child(everything):
+def test_a_true_token_of_rank_1_at_level_1_is_the_likeliest_child(everything):
     _, _, traces = everything
     ranks, log_q = traces.rows["ranks"], traces.rows["log_q"]
     alone = ranks[:, :, 0, 0] == 1  # width 1, depth 1
@@ -97,30 +97,30 @@ def test_a_truth_ranked_first_at_level_one_is_the_likeliest_child(everything):
     assert (log_q[~alone] < best[~alone] + 2e-3).all()
 
 
-def test_only_eagle3_drafters_are_recorded(everything):
+def test_traces_record_only_eagle3_drafters(everything):
     target = everything[0]
     with pytest.raises(DrafterforgeError, match="traces need EAGLE-3 drafters"):
         record_answer(target, Pool({"r": Retrieval()}), Generation([3, 4], [5, 6]), TraceSpec(("r",), (1,), 2, 1))
 
 
 @pytest.mark.parametrize("max_batch", [1, 2])
-def test_any_actions_replay_cycle_by_cycle_and_leave_the_text_alone(everything, max_batch):
+def test_random_actions_replay_cycle_by_cycle_and_do_not_change_the_text(everything, max_batch):
     target, drafters, traces = everything
     pool = Pool({"a": drafters["a"]}, "static", scheduler=RandomScheduler(GRID, seed=4))
     table, (depths, nodes) = traces.accept_lengths(GRID, 0), traces.drafted(GRID)
     expected = Engine(target).generate(PROMPTS, COUNT)
-    for answer, found in enumerate(Engine(target, pool, max_batch=max_batch).generate(PROMPTS, COUNT)):
-        assert found.tokens == expected[answer].tokens
+    for answer, generation in enumerate(Engine(target, pool, max_batch=max_batch).generate(PROMPTS, COUNT)):
+        assert generation.tokens == expected[answer].tokens
         row = traces.starts[answer]
-        for cycle in found.cycles:
+        for cycle in generation.cycles:
             fitting = (nodes[row] == cycle.num_nodes) & (depths[row] == cycle.depth) & (GRID.table[:, 2] == cycle.top_k)
             assert {int(n) for n in table[row][fitting]} == {cycle.accept_length}
             row += cycle.accept_length
         assert row == traces.starts[answer + 1]
 
 
-class Whim(Growth):
-    """Goes on while the best candidate is likely enough, and keeps as many nodes as levels."""
+class ThresholdGrowth(Growth):
+    """Drafts further levels while the best candidate is likely enough, and keeps as many nodes as levels."""
 
     def go_on(self, level, scores):
         return scores.amax(dim=1) > -1.5 * level
@@ -129,39 +129,39 @@ class Whim(Growth):
         return 2 * depths + 1
 
 
-class WhimScheduler(StaticScheduler):
-    """Decides on while drafting."""
+class ThresholdScheduler(StaticScheduler):
+    """Chooses the tree while it is drafted."""
 
     def growth(self, lengths):
-        return Whim()
+        return ThresholdGrowth()
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, seed=3)])
-def test_decisions_while_drafting_leave_the_text_alone(everything, sampling):
+def test_decisions_while_drafting_do_not_change_the_text(everything, sampling):
     target, drafters, _ = everything
     expected = [a.tokens for a in Engine(target).generate(PROMPTS, COUNT, sampling)]
     shapes = set()
     for max_batch in (1, 2):
-        pool = Pool(dict(drafters), "random", scheduler=WhimScheduler(TreeShape(20, 5, 3)))
-        found = Engine(target, pool, max_batch=max_batch).generate(PROMPTS, COUNT, sampling)
-        assert [answer.tokens for answer in found] == expected
-        shapes |= {(cycle.num_nodes, cycle.depth) for answer in found for cycle in answer.cycles}
+        pool = Pool(dict(drafters), "random", scheduler=ThresholdScheduler(TreeShape(20, 5, 3)))
+        answers = Engine(target, pool, max_batch=max_batch).generate(PROMPTS, COUNT, sampling)
+        assert [answer.tokens for answer in answers] == expected
+        shapes |= {(cycle.num_nodes, cycle.depth) for answer in answers for cycle in answer.cycles}
     assert len({depth for _, depth in shapes}) > 2
     assert all(count == 2 * depth + 1 for count, depth in shapes if depth)
 
 
-def shape_policy(traces, every: int, parts: list[str]) -> ShapePolicy:
-    """A random network that chooses now this, now that."""
+def shape_policy(traces, hold_cycles: int, parts: list[str]) -> ShapePolicy:
+    """A policy with a random network, which chooses different trees."""
     seen = torch.from_numpy(observations_of(traces, 0, parts))
     net = ActorCritic(seen.shape[1], len(GRID), (16,), (4,))
     net.normalise_by(seen)
-    spec = PolicySpec("shapes", "resps", "in-memory", "a", "", "cpu", GRID.as_dict(), parts, hold_cycles=every)
+    spec = PolicySpec("shapes", "resps", "in-memory", "a", "", "cpu", GRID.as_dict(), parts, hold_cycles=hold_cycles)
     return ShapePolicy(spec, net)
 
 
 def ltd_policy(traces) -> LTDPolicy:
-    """Random networks for depth and size."""
+    """A policy with random networks for depth and size."""
     grid = ActionGrid("ltd", GRID.num_tokens, GRID.depths, (3,))
     depth, size = ActorCritic(9 + 2, 2, (16,), (4,)), ActorCritic(3 + 4 * 9 + 2, 5, (16,), (4,))
     levels = np.full(traces.num_roots, 3)
@@ -174,7 +174,7 @@ def ltd_policy(traces) -> LTDPolicy:
 
 
 def marginal_policy() -> MarginalPolicy:
-    """Prices that some nodes of random drafters are worth, and some are not."""
+    """A policy whose prices only some nodes of random drafters are worth."""
     grid = marginal_grid(GRID, 3, 5)
     numbers = {"reach": 0.25, "rate": 1.0}
     spec = PolicySpec("marginal", "marginal", "in-memory", "a", "", "cpu", grid.as_dict(), top_k=3, numbers=numbers)
@@ -182,7 +182,7 @@ def marginal_policy() -> MarginalPolicy:
 
 
 def policies_of(traces) -> dict:
-    """What makes each."""
+    """A function that builds each policy."""
     return {
         "children": lambda: shape_policy(traces, 1, ["children", "length"]),
         "features, kept": lambda: shape_policy(traces, 3, ["features"]),
@@ -195,10 +195,10 @@ def policies_of(traces) -> dict:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", ["children", "features, kept", "ltd", "marginal", "text"])
-def test_a_policy_that_was_trained_elsewhere_decodes_on_a_gpu(everything, name):
-    own, _, traces = everything
+def test_a_policy_trained_on_cpu_decodes_on_a_gpu(everything, name):
+    cpu_target, _, traces = everything
     target = tiny_target(eos_token_id=None, device="cuda")
-    policy = policies_of(traces.with_texts(own.backbone.embedding))[name]()
+    policy = policies_of(traces.with_texts(cpu_target.backbone.embedding))[name]()
     pool = Pool({"a": lora_drafters(target, 2)[0]}, "static", scheduler=policy)
     expected = [answer.tokens for answer in Engine(target).generate(PROMPTS, COUNT)]
     assert [answer.tokens for answer in Engine(target, pool).generate(PROMPTS, COUNT)] == expected
@@ -206,29 +206,29 @@ def test_a_policy_that_was_trained_elsewhere_decodes_on_a_gpu(everything, name):
 
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", ["marginal", "children", "features, kept", "ltd", "text"])
-def test_a_policy_decodes_the_cycles_that_its_replay_says(everything, name):
+def test_a_policy_decodes_the_cycles_of_its_replay(everything, name):
     target, drafters, traces = everything
     torch.manual_seed(5)
     traces = traces.with_texts(target.backbone.embedding)
     policy = policies_of(traces)[name]()
-    table, actions, every = actions_of(policy, traces, 0, made_profile())
+    table, actions, hold_cycles = actions_of(policy, traces, 0, sample_profile())
     assert len(set(actions.tolist())) > 2
     expected: list[list[int]] = [[] for _ in PROMPTS]
-    rows, kept, acting = traces.starts[:-1].copy(), [0] * len(PROMPTS), [0] * len(PROMPTS)
-    for place in range(len(PROMPTS)):
-        while rows[place] < traces.starts[place + 1]:
-            if kept[place] == 0:
-                acting[place], kept[place] = actions[rows[place]], every
-            expected[place].append(int(table.tokens[rows[place], acting[place]]))
-            rows[place] += expected[place][-1]
-            kept[place] -= 1
+    rows, left, acting = traces.starts[:-1].copy(), [0] * len(PROMPTS), [0] * len(PROMPTS)
+    for answer in range(len(PROMPTS)):
+        while rows[answer] < traces.starts[answer + 1]:
+            if left[answer] == 0:
+                acting[answer], left[answer] = actions[rows[answer]], hold_cycles
+            expected[answer].append(int(table.tokens[rows[answer], acting[answer]]))
+            rows[answer] += expected[answer][-1]
+            left[answer] -= 1
     pool = Pool({"a": drafters["a"]}, "static", scheduler=policy)
     for max_batch in (1, 2):
         live = Engine(target, pool, max_batch=max_batch).generate(PROMPTS, COUNT)
         assert [[cycle.accept_length for cycle in answer.cycles] for answer in live] == expected
 
 
-def test_a_stored_policy_chooses_alike_and_a_damaged_one_is_refused(everything, tmp_path):
+def test_a_loaded_policy_chooses_the_same_and_a_damaged_one_is_refused(everything, tmp_path):
     _, _, traces = everything
     policy = shape_policy(traces, 2, ["children"])
     save_policy(tmp_path, replace(policy.spec, hidden={"shapes": [16]}), {"shapes": policy.net})
@@ -246,18 +246,18 @@ def test_a_stored_policy_chooses_alike_and_a_damaged_one_is_refused(everything, 
         load_policy(tmp_path)
 
 
-def test_a_stored_marginal_policy_is_itself_again_and_a_damaged_one_is_refused(tmp_path):
+def test_a_loaded_marginal_policy_equals_the_saved_one_and_a_damaged_one_is_refused(tmp_path):
     policy = marginal_policy()
     save_policy(tmp_path, policy.spec, {}, policy.seconds)
     again = load_policy(tmp_path)
     assert (again.spec, again.seconds.tolist()) == (policy.spec, policy.seconds.tolist())
     path = tmp_path / "policy.json"
-    told = json.loads(path.read_text())
+    stored = json.loads(path.read_text())
     for damaged, why in (
-        (told | {"numbers": {"reach": 0.25}}, "wanted numbers reach and rate >= 0"),
-        (told | {"numbers": {"reach": 0.25, "rate": -1.0}}, "wanted numbers reach and rate >= 0"),
-        (told | {"grid": told["grid"] | {"num_tokens": [2, 3]}}, "wanted finite seconds of 2 sizes"),
-        (told | {"grid": told["grid"] | {"num_tokens": [1]}}, "needs a size of 2 nodes or more"),
+        (stored | {"numbers": {"reach": 0.25}}, "wanted numbers reach and rate >= 0"),
+        (stored | {"numbers": {"reach": 0.25, "rate": -1.0}}, "wanted numbers reach and rate >= 0"),
+        (stored | {"grid": stored["grid"] | {"num_tokens": [2, 3]}}, "wanted finite seconds of 2 sizes"),
+        (stored | {"grid": stored["grid"] | {"num_tokens": [1]}}, "needs a size of 2 nodes or more"),
     ):
         path.write_text(json.dumps(damaged))
         with pytest.raises(ArtifactError, match=why):

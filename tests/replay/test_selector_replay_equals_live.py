@@ -1,4 +1,4 @@
-"""A replay tells what decoding would have done, cycle by cycle, for every drafter and selector."""
+"""Replayed cycles equal live cycles for every drafter and selector."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from drafterforge.selectors import names
 from drafterforge.selectors import selector as build_selector
 from drafterforge.tree.grow import TreeShape
 from tests.models import tiny_target
-from tests.runtime.test_pool import full_drafters, lora_drafters
+from tests.runtime.drafters import full_drafters, lora_drafters
 
 SHAPE = TreeShape(9, 3, 3)
 PROMPTS = [[3, 14, 15, 9, 26, 5], [7, 8], [4] * 17]
@@ -29,7 +29,7 @@ COUNT = 40
 
 @pytest.fixture(scope="module")
 def everything():
-    """A target, a pool of every kind with other shapes for some, and the target's answers."""
+    """A target, a pool of every kind, shapes for some of its drafters, and the target's answers."""
     target = tiny_target(eos_token_id=None)
     experts = lora_drafters(target, 3)
     small = SmallLM(tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24))
@@ -41,20 +41,23 @@ def everything():
 
 @pytest.fixture(scope="module")
 def recorded(everything) -> RecordedAnswers:
-    """The counterfactuals of these answers."""
+    """The recorded counterfactuals of the answers."""
     target, drafters, shapes, answers = everything
     pool = Pool(drafters, shapes=shapes)
     return record_answers(target, pool, SHAPE, answers, divergences=True)["static"]
 
 
 def live_cycles(answer) -> list[tuple]:
-    """The cycles of a live answer."""
-    return [(one.drafter, one.accept_length, one.depth, one.num_nodes, one.top_k) for one in answer.cycles]
+    """Drafter, accept length and tree of each live cycle."""
+    return [(cycle.drafter, cycle.accept_length, cycle.depth, cycle.num_nodes, cycle.top_k) for cycle in answer.cycles]
 
 
 def replayed_cycles(recorded, cycles) -> list[tuple]:
-    """The same of a replay."""
-    return [(recorded.names[one.drafter], one.accept_length, one.depth, one.num_nodes, one.top_k) for one in cycles]
+    """Drafter, accept length and tree of each replayed cycle."""
+    return [
+        (recorded.names[cycle.drafter], cycle.accept_length, cycle.depth, cycle.num_nodes, cycle.top_k)
+        for cycle in cycles
+    ]
 
 
 SELECTORS = ["hedgespec", "metasd_ucb", "metasd_exp3", "metasd_halving", "normalhedge", "ucbspec", "exp3spec"]
@@ -68,9 +71,9 @@ def test_replayed_cycles_equal_live_cycles(everything, recorded, selector):
     live = Engine(target, pool, SHAPE, max_batch=1).generate(PROMPTS, COUNT)
     played = recorded.run(recorded.maker(selector, seed=3))
     used = set()
-    for one, cycles in zip(live, played, strict=True):
-        assert live_cycles(one) == replayed_cycles(recorded, cycles)
-        used |= {cycle.drafter for cycle in one.cycles}
+    for answer, cycles in zip(live, played, strict=True):
+        assert live_cycles(answer) == replayed_cycles(recorded, cycles)
+        used |= {cycle.drafter for cycle in answer.cycles}
     assert len(used) > 1
 
 
@@ -85,54 +88,53 @@ def test_replayed_cycles_equal_live_cycles(everything, recorded, selector):
         {"trust": 0.1, "min_reach": 0.0, "min_probability": 1e-3, "min_retrieval_tokens": 1.5},
     ],
 )
-def test_trees_that_take_what_retrieval_proposes_are_replayed_too(everything, selector, worth):
+def test_trees_with_tokens_of_retrieval_are_replayed_too(everything, selector, worth):
     target, drafters, _, answers = everything
     retrieval = drafters["retrieval"]
-    both = {name: HybridDrafter(drafters[name], retrieval, **worth) for name in "ab"}
-    pool = {"a+": both["a"], "d": drafters["d"], "b+": both["b"], "retrieval": retrieval}
+    hybrids = {name: HybridDrafter(drafters[name], retrieval, **worth) for name in "ab"}
+    pool = {"a+": hybrids["a"], "d": drafters["d"], "b+": hybrids["b"], "retrieval": retrieval}
     shapes = {name: TreeShape(12, 7, 3) for name in ("a+", "b+")}
     recorded = record_answers(target, Pool(pool, shapes=shapes), SHAPE, answers, divergences=True)["static"]
     live = Engine(target, Pool(pool, selector, shapes=shapes, seed=3), SHAPE, max_batch=1).generate(PROMPTS, COUNT)
-    for one, cycles in zip(live, recorded.run(recorded.maker(selector, seed=3)), strict=True):
-        assert live_cycles(one) == replayed_cycles(recorded, cycles)
-    for place, name in enumerate(pool):
+    for answer, cycles in zip(live, recorded.run(recorded.maker(selector, seed=3)), strict=True):
+        assert live_cycles(answer) == replayed_cycles(recorded, cycles)
+    for index, name in enumerate(pool):
         alone = Engine(
             target, Pool({name: pool[name]}, "static", shapes={k: v for k, v in shapes.items() if k == name}), SHAPE
         )
-        for one, cycles in zip(alone.generate(PROMPTS, COUNT), recorded.alone(place), strict=True):
-            assert live_cycles(one) == replayed_cycles(recorded, cycles)
+        for answer, cycles in zip(alone.generate(PROMPTS, COUNT), recorded.alone(index), strict=True):
+            assert live_cycles(answer) == replayed_cycles(recorded, cycles)
     accepted = np.sum([counterfactual.accepted.sum(axis=1) for counterfactual in recorded.counterfactuals], axis=0)
-    assert (
-        accepted[0] > accepted[1]
-    )  # a token is proposed if either proposes it, of which retrieval has some of its own
+    assert accepted[0] > accepted[1]  # a hybrid proposes the tokens of both, and retrieval adds some
 
 
-def test_selectors_that_draw_are_replayed_with_their_own_seed(recorded):
+def test_selectors_that_draw_are_replayed_with_their_seed(recorded):
     for name in ("random", "thompson"):
         assert recorded.run(recorded.maker(name, seed=3)) != recorded.run(recorded.maker(name, seed=4))
 
 
-def test_divergences_are_those_that_live_cycles_measure(everything, recorded):
+def test_recorded_divergences_equal_those_of_live_cycles(everything, recorded):
     target, drafters, shapes, _ = everything
     heard = []
 
     def recording(names, levels):
-        made = build_selector("metasd_ucb", names, max(levels), levels=levels)
-        observe = made.observe
-        made.observe = lambda feedback: (heard.append(feedback), observe(feedback))
-        return made
+        bandit = build_selector("metasd_ucb", names, max(levels), levels=levels)
+        observe = bandit.observe
+        bandit.observe = lambda feedback: (heard.append(feedback), observe(feedback))
+        return bandit
 
     Engine(target, Pool(drafters, recording, shapes=shapes), SHAPE, max_batch=1).generate(PROMPTS[:1], COUNT)
-    recorded_divergences = recorded.counterfactuals[0].outcomes[0].divergence
-    divergences = [recorded_divergences[one.drafter, one.position - 1 - len(PROMPTS[0])] for one in heard]
-    assert divergences == pytest.approx([one.divergence for one in heard], abs=1e-5) and len({*divergences}) > 5
-    assert {one.drafter for one in heard} == set(range(len(drafters)))
+    table, start = recorded.counterfactuals[0].outcomes[0].divergence, 1 + len(PROMPTS[0])
+    divergences = [table[feedback.drafter, feedback.position - start] for feedback in heard]
+    assert divergences == pytest.approx([feedback.divergence for feedback in heard], abs=1e-5)
+    assert len({*divergences}) > 5
+    assert {feedback.drafter for feedback in heard} == set(range(len(drafters)))
 
 
 def test_counterfactuals_without_divergences_are_refused_by_selectors_that_need_them():
-    one = made_up([[0, 0, 2, 2, 2], [0, 0, 1, 1, 1]])
+    counterfactual = counterfactual_of([[0, 0, 2, 2, 2], [0, 0, 1, 1, 1]])
     with pytest.raises(DrafterforgeError, match="metasd_ucb needs counterfactuals with divergences"):
-        play_selector(build_selector("metasd_ucb", ["a", "b"], 4), one)
+        play_selector(build_selector("metasd_ucb", ["a", "b"], 4), counterfactual)
 
 
 @pytest.mark.parametrize("name", ["router", "hedgespec"])
@@ -140,19 +142,19 @@ def test_a_router_s_advice_is_replayed(recorded, name):
     advice = [np.eye(6)[2], np.eye(6)[0], np.eye(6)[5]]
     options = {"prior": 4} if name == "hedgespec" else {}
     played = replace(recorded, advice=advice).run(recorded.maker(name, **options))
-    assert [one[0].drafter for one in played] == [2, 0, 5]
+    assert [cycles[0].drafter for cycles in played] == [2, 0, 5]
 
 
 @pytest.mark.slow
-def test_every_drafter_alone_replays_as_it_decodes(everything, recorded):
+def test_the_replay_of_each_drafter_alone_equals_its_decoding(everything, recorded):
     target, drafters, shapes, _ = everything
     for number, name in enumerate(recorded.names):
-        one = Engine(target, drafters[name], shapes.get(name, SHAPE))
-        for answer, cycles in zip(one.generate(PROMPTS, COUNT), recorded.alone(number), strict=True):
+        engine = Engine(target, drafters[name], shapes.get(name, SHAPE))
+        for answer, cycles in zip(engine.generate(PROMPTS, COUNT), recorded.alone(number), strict=True):
             assert [cycle.accept_length for cycle in answer.cycles] == [cycle.accept_length for cycle in cycles]
 
 
-def made_up(lengths: list[list[int]], begin: int = 2) -> Counterfactual:
+def counterfactual_of(lengths: list[list[int]], begin: int = 2) -> Counterfactual:
     """A counterfactual of given accept lengths by drafter and root, without evaluations."""
     table = np.array(lengths)
     outcomes = CycleOutcomes.undrafted(2, table.shape[1] - 1 - begin)
@@ -161,9 +163,9 @@ def made_up(lengths: list[list[int]], begin: int = 2) -> Counterfactual:
 
 
 def test_regret_is_counted_against_the_best_drafter_of_each_answer():
-    one = made_up([[0, 0, 2, 2, 2, 2, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1, 1, 1]])
-    two = made_up([[0, 0, 1, 1, 1, 1, 1], [0, 0, 4, 4, 4, 4, 4]])
-    recorded = RecordedAnswers.of([one, two, made_up([[1] * 3] * 2)], [[1], [2], [3]])
+    first = counterfactual_of([[0, 0, 2, 2, 2, 2, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1, 1, 1]])
+    second = counterfactual_of([[0, 0, 1, 1, 1, 1, 1], [0, 0, 4, 4, 4, 4, 4]])
+    recorded = RecordedAnswers.of([first, second, counterfactual_of([[1] * 3] * 2)], [[1], [2], [3]])
     assert recorded.indices == [0, 1] and recorded.static.tolist() == [[3, 6], [4, 1]]
     assert recorded.tokens.tolist() == [6, 4]
     best = recorded.figures(recorded.hindsight())
@@ -176,7 +178,7 @@ def test_regret_is_counted_against_the_best_drafter_of_each_answer():
     assert 0 < recorded.paired_p(recorded.hindsight(), recorded.alone(0)) <= 1
 
 
-def test_tuning_takes_the_constants_of_the_fewest_cycles(recorded):
+def test_tuning_chooses_the_constants_with_the_fewest_cycles(recorded):
     grids = {"ucb1": {"c": (0.0, 0.1, 5.0)}}
     best = tune_options(recorded, "ucb1", grids)
     totals = {c: sum(map(len, recorded.run(recorded.maker("ucb1", c=c)))) for c in grids["ucb1"]["c"]}
@@ -192,4 +194,4 @@ def test_every_selector_replays(recorded, name):
 
 def test_answers_without_a_second_token_cannot_be_compared():
     with pytest.raises(DrafterforgeError, match="none of 1 answers has a second token"):
-        RecordedAnswers.of([made_up([[1] * 3] * 2)], [[1]])
+        RecordedAnswers.of([counterfactual_of([[1] * 3] * 2)], [[1]])

@@ -17,11 +17,11 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 def find_chromium() -> str | None:
     """The browser, if there is one."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Page:
-    """One tab; what it says on its console is kept."""
+    """One tab, with the messages of its console."""
 
     def __init__(self, folder: Path) -> None:
         binary = find_chromium()
@@ -39,10 +39,10 @@ class Page:
         )
         os.close(to_read)
         os.close(from_write)
-        self.said: list[dict[str, Any]] = []
+        self.console: list[dict[str, Any]] = []
         self.events: list[str] = []
         self.number, self.buffer, self.session = 0, b"", ""
-        tab = next(one for one in self("Target.getTargets")["targetInfos"] if one["type"] == "page")
+        tab = next(target for target in self("Target.getTargets")["targetInfos"] if target["type"] == "page")
         self.session = self("Target.attachToTarget", targetId=tab["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self(f"{domain}.enable")
@@ -53,10 +53,10 @@ class Page:
         message = {"id": self.number, "method": method, "params": parameters}
         message |= {"sessionId": self.session} if self.session else {}
         os.write(self.to_write, json.dumps(message).encode() + b"\0")
-        while (found := self._next()).get("id") != self.number:
+        while (reply := self._next()).get("id") != self.number:
             pass
-        assert "error" not in found, found["error"]
-        return found["result"]
+        assert "error" not in reply, reply["error"]
+        return reply["result"]
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self.buffer:
@@ -64,11 +64,11 @@ class Page:
             assert read, "chromium has ended"
             self.buffer += read
         line, self.buffer = self.buffer.split(b"\0", 1)
-        found = json.loads(line)
-        self.events.append(found.get("method", ""))
-        if found.get("method") in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
-            self.said.append(found["params"])
-        return found
+        message = json.loads(line)
+        self.events.append(message.get("method", ""))
+        if message.get("method") in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+            self.console.append(message["params"])
+        return message
 
     def open(self, path: Path, width: int, scheme: str) -> None:
         """Load a file at a width, in `light` or `dark`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from drafterforge.reporting.page import render_page
+from tests.reporting.builders import FIGURES, full_report, live_row
 from tests.reporting.chromium import Page
-from tests.reporting.made import FIGURES, live_row, made
 
 pytestmark = pytest.mark.slow
 LONG = "a-drafter-with-a-name-that-does-not-end-" * 3
@@ -21,7 +21,7 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["lossless", "lossy"])
 def file(tmp_path_factory, request):
-    report = made()
+    report = full_report()
     if request.param == "lossy":
         report["rows"].append(live_row(LONG, 1.5, [1.4, 1.6], mismatches=3))
         report["curves"]["mat_by_domain"]["sql"][LONG] = 2.0
@@ -35,7 +35,7 @@ def file(tmp_path_factory, request):
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_report_fits_the_screen_in_both_themes(page, file, width, scheme):
     page.open(file, width, scheme)
-    assert page.said == []
+    assert page.console == []
     assert page.ask("document.documentElement.scrollWidth") <= width
     sizes = page.ask("[...document.querySelectorAll('figure svg')].map(one => one.getBoundingClientRect().width)")
     assert len(sizes) == len(FIGURES) and all(200 < size <= width for size in sizes)

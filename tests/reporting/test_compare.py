@@ -1,4 +1,4 @@
-"""Two reports side by side: what is slower, lossy or accepts less is found; equal reports and noise pass."""
+"""Comparing two reports finds slower, lossy and less accepting rows; equal reports and noise pass."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from rich.console import Console
 from drafterforge.cli import main
 from drafterforge.errors import ArtifactError
 from drafterforge.reporting.compare import RULE, compare_reports, print_comparison
-from tests.reporting.made import live_row, made
+from tests.reporting.builders import full_report, live_row
 
 
-def changed(place: int, **values) -> dict:
+def changed(index: int, **values) -> dict:
     """A report with one row changed."""
-    report = made()
-    report["rows"][place] |= values
+    report = full_report()
+    report["rows"][index] |= values
     return report
 
 
 def faults(after: dict) -> list[str]:
-    return compare_reports(made(), after).faults
+    return compare_reports(full_report(), after).faults
 
 
 def test_equal_reports_have_no_fault():
-    found = compare_reports(made(), made())
-    assert (found.faults, found.only_before, found.only_after, found.notes) == ([], [], [], [])
-    assert {pair.figure for pair in found.pairs} == {"mismatches", "MAT", "speed-up", "tokens/s"}
-    assert all(pair.before == pair.after for pair in found.pairs)
+    comparison = compare_reports(full_report(), full_report())
+    assert (comparison.faults, comparison.only_before, comparison.only_after, comparison.notes) == ([], [], [], [])
+    assert {pair.figure for pair in comparison.pairs} == {"mismatches", "MAT", "speed-up", "tokens/s"}
+    assert all(pair.before == pair.after for pair in comparison.pairs)
 
 
 def test_a_speed_up_below_the_earlier_interval_is_a_fault_and_noise_is_not():
@@ -38,19 +38,19 @@ def test_a_speed_up_below_the_earlier_interval_is_a_fault_and_noise_is_not():
     assert faults(changed(2, speedup=1.7, speedup_ci95=[1.5, 1.9])) == []
     assert faults(changed(2, speedup=2.4, speedup_ci95=[2.2, 2.6])) == []
     slower = {"speedup": 1.4, "speedup_ci95": [1.3, 1.5]}
-    assert faults(changed(2, **slower) | {"suite": "other"}) == []  # of other requests
+    assert faults(changed(2, **slower) | {"suite": "other"}) == []  # measured on other requests
     assert faults(changed(2, **slower, num_prompts=1)) == []  # one request has no interval
 
 
 def test_mismatches_that_appear_are_a_fault():
     assert faults(changed(1, mismatches=1)) == ["sql alone: 1 mismatches, 0 before"]
     before = changed(1, mismatches=1)
-    assert compare_reports(before, before).faults == []  # failed, but no worse
+    assert compare_reports(before, before).faults == []  # lossy before and after
     assert faults(changed(1, mismatches=1, dtype="bfloat16")) == []
-    after = made()
+    after = full_report()
     after["rows"].append(live_row("new", 1.0, [0.9, 1.1], mismatches=2))
     assert faults(after) == ["new: mismatches in a new row"]
-    after = made()
+    after = full_report()
     after["curves"]["live"][0]["other_text"] = [{"margin": 0.5, "rerun": False}]
     assert faults(after) == ["sql: 1 live answers in batches differ"]
 
@@ -60,22 +60,22 @@ def test_a_lower_mat_on_the_same_requests_is_a_fault():
     assert faults(changed(5, mat=2.59)) == [] == faults(changed(5, mat=2.7))
     assert faults(changed(5, mat=2.5, num_tokens=900)) == []  # other answers
     after = changed(5, mat=2.5) | {"seed": 1}
-    found = compare_reports(made(), after)
-    assert found.faults == [] and "MAT and speed-ups are shown, not judged" in found.notes[0]
+    comparison = compare_reports(full_report(), after)
+    assert comparison.faults == [] and "MAT and speed-ups are shown, not judged" in comparison.notes[0]
 
 
 def test_a_drafter_that_is_worse_on_one_domain_is_found():
-    after = made()
+    after = full_report()
     after["curves"]["mat_by_domain"]["math"]["math"] = 2.2
     assert faults(after) == ["math on math: MAT 2.200 is lower than 2.400 on the same requests"]
 
 
-def test_requests_in_pairs_find_what_tolerances_hide():
-    name, after = "hedgespec over the pool", made()
+def test_paired_requests_find_a_loss_within_the_tolerance():
+    name, after = "hedgespec over the pool", full_report()
     after["curves"]["per_request"][name] = [[n, c + 1, s] for n, c, s in after["curves"]["per_request"][name]]
     after["rows"][2] |= {"num_cycles": 408, "mat": 2.59}
     assert faults(after) == [f"{name}: MAT 2.590 is lower than 2.600 on the same requests"]
-    after = made()
+    after = full_report()
     after["curves"]["per_request"][name] = [[n, c, 1.2 * s] for n, c, s in after["curves"]["per_request"][name]]
     after["rows"][2]["tokens_per_s"] /= 1.2
     assert faults(after) == [f"{name}: 30.0 tokens/s, 36.0 before (paired p 0.0039)"]
@@ -84,28 +84,28 @@ def test_requests_in_pairs_find_what_tolerances_hide():
 
 def test_speed_on_another_device_is_not_judged():
     after = changed(2, speedup=1.4, speedup_ci95=[1.3, 1.5]) | {"device": "cuda"}
-    found = compare_reports(made(), after)
-    assert found.faults == [] and "different devices" in found.notes[0]
+    comparison = compare_reports(full_report(), after)
+    assert comparison.faults == [] and "different devices" in comparison.notes[0]
 
 
-def test_rows_that_only_one_has_are_named():
-    after = made()
+def test_rows_of_only_one_report_are_named():
+    after = full_report()
     after["rows"][1]["method"] = "math alone"
-    found = compare_reports(made(), after)
-    assert (found.only_before, found.only_after) == (["sql alone"], ["math alone"])
+    comparison = compare_reports(full_report(), after)
+    assert (comparison.only_before, comparison.only_after) == (["sql alone"], ["math alone"])
 
 
 def test_reports_with_nothing_in_common_are_a_mistake():
     with pytest.raises(ArtifactError, match="no row in common"):
-        compare_reports(made(rows=[], curves={}), made())
+        compare_reports(full_report(rows=[], curves={}), full_report())
 
 
-def test_what_is_printed_names_the_rule(capsys):
+def test_the_printed_comparison_names_the_rule(capsys):
     after = changed(1, mismatches=1)
     after["rows"][1]["method"] = before = "[red]sql[/red]"
-    other = made()
-    other["rows"][1]["method"] = before
-    print_comparison(compare_reports(other, after), ("a", "b"), Console(width=300))
+    earlier = full_report()
+    earlier["rows"][1]["method"] = before
+    print_comparison(compare_reports(earlier, after), ("a", "b"), Console(width=300))
     out = capsys.readouterr().out
     assert RULE in " ".join(out.split()) and "[red]sql[/red]" in out and out.count("regression │") == 1
 
@@ -123,14 +123,14 @@ def saved(tmp_path):
 
 
 def test_eval_compare_exits_with_1_on_a_regression(saved, capsys):
-    assert main(["eval", saved(made(), made())]) == 0
+    assert main(["eval", saved(full_report(), full_report())]) == 0
     assert "no significant regression" in capsys.readouterr().out
-    assert main(["eval", saved(made(), changed(2, speedup=1.4, speedup_ci95=[1.3, 1.5]))]) == 1
+    assert main(["eval", saved(full_report(), changed(2, speedup=1.4, speedup_ci95=[1.3, 1.5]))]) == 1
     done = capsys.readouterr()
     assert done.err.startswith("drafterforge: ") and "lies below" in done.err and done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("typed", ["compare=a", "compare=a,b,c", "compare=a,", "compare=nowhere,there"])
-def test_what_cannot_be_compared_exits_with_2(typed, capsys, tmp_path):
+def test_reports_that_cannot_be_compared_exit_with_2(typed, capsys, tmp_path):
     assert main(["eval", typed, f"runs_dir={tmp_path}"]) == 2
     assert capsys.readouterr().err.startswith("drafterforge: ")

@@ -1,49 +1,49 @@
-"""The verdict on a trained drafter is one sentence with an interval, against the best drafter that it could replace."""
+"""The verdict on a trained drafter is one sentence that compares it with the best other drafter."""
 
 from __future__ import annotations
 
 import pytest
 
 from drafterforge.reporting.drafter_verdict import drafter_verdict
-from tests.reporting.made import live_row, made
+from tests.reporting.builders import full_report, live_row
 
 
 def report_of(mine: list[float], general: list[float]) -> dict:
-    """A report on prompts of 60 tokens, with the cycles of each under two drafters."""
+    """A report on prompts of 60 tokens, with the number of cycles of each under two drafters."""
     rows = [live_row("autoregressive", 1.0, None, mat=1.0)]
     curves = {"per_request": {"autoregressive": [[60, 60, 1.0]] * len(mine)}}
     for name, cycles in (("mine alone", mine), ("general alone", general)):
         rows.append(live_row(name, 1.5, [1.0, 2.0], mat=60 * len(cycles) / sum(cycles)))
         curves["per_request"][name] = [[60, count, 1.0] for count in cycles]
-    return made(rows=rows, curves=curves)
+    return full_report(rows=rows, curves=curves)
 
 
 def test_a_better_drafter_is_recommended_with_its_interval():
-    said = drafter_verdict(report_of([20, 24, 20, 24, 20, 24], [30] * 6), "mine")
-    assert said.startswith(
+    sentence = drafter_verdict(report_of([20, 24, 20, 24, 20, 24], [30] * 6), "mine")
+    assert sentence.startswith(
         "`mine` drafts better than `general`: 2.73 tokens per cycle against 2.00, 1.36x (95 % interval "
     )
-    assert said.endswith("6 prompts); the fastest row is drafter=mine")
+    assert sentence.endswith("6 prompts); the fastest row is drafter=mine")
 
 
-def test_a_worse_drafter_is_not():
-    said = drafter_verdict(report_of([40] * 6, [30] * 6), "mine")
-    assert said.startswith("`mine` drafts worse than `general`: 1.50") and said.endswith(
+def test_a_worse_drafter_is_not_recommended():
+    sentence = drafter_verdict(report_of([40] * 6, [30] * 6), "mine")
+    assert sentence.startswith("`mine` drafts worse than `general`: 1.50") and sentence.endswith(
         "the fastest row is drafter=mine"
     )
 
 
-def test_what_is_not_shown_to_be_better_is_said_so():
-    said = drafter_verdict(report_of([20, 45, 20, 45], [30] * 4), "mine")
-    assert said.startswith("`mine` is not shown to draft better than `general`: ")
-    assert said.endswith("the fastest row is drafter=mine; test more prompts to be sure")
-    assert "95 % interval" in said
+def test_an_insignificant_gain_is_called_not_shown():
+    sentence = drafter_verdict(report_of([20, 45, 20, 45], [30] * 4), "mine")
+    assert sentence.startswith("`mine` is not shown to draft better than `general`: ")
+    assert sentence.endswith("the fastest row is drafter=mine; test more prompts to be sure")
+    assert "95 % interval" in sentence
 
 
 @pytest.mark.parametrize(("cycles", "count"), [([20, 21, 20], "3 prompts are"), ([25], "1 prompt is")])
 def test_few_prompts_give_figures_but_no_verdict(cycles, count):
-    said = drafter_verdict(report_of(cycles, [30] * len(cycles)), "mine")
-    assert f"x, but {count} too few for a verdict; test more prompts" in said and "interval" not in said
+    sentence = drafter_verdict(report_of(cycles, [30] * len(cycles)), "mine")
+    assert f"x, but {count} too few for a verdict; test more prompts" in sentence and "interval" not in sentence
 
 
 def test_the_fastest_row_is_recommended():
@@ -60,7 +60,7 @@ def test_the_verdict_has_the_figures_of_the_table():
     assert "2.90 tokens per cycle against 1.90, 1.53x" in drafter_verdict(report, "mine")
 
 
-def test_the_best_of_several_others_is_the_one_to_beat():
+def test_a_drafter_is_compared_with_the_best_of_several_others():
     report = report_of([20] * 4, [30] * 4)
     report["rows"].append(live_row("parent alone", 2.0, [1.0, 3.0], mat=4.0))
     report["curves"]["per_request"]["parent alone"] = [[60, 15, 1.0]] * 4
@@ -71,4 +71,4 @@ def test_without_another_drafter_there_is_no_verdict():
     report = report_of([20] * 4, [30] * 4)
     report["rows"] = report["rows"][:2]
     assert drafter_verdict(report, "mine") == ""
-    assert drafter_verdict(made(rows=[], curves={}), "mine") == ""
+    assert drafter_verdict(full_report(rows=[], curves={}), "mine") == ""

@@ -1,4 +1,4 @@
-"""`report.html` and `report.md`: whole, safe to open, the same bytes for the same report, robust to what is missing."""
+"""`report.html` and `report.md` are complete, inert, reproducible, and robust to missing keys."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from drafterforge.reporting.page import DARK, LIGHT, render_page
 from drafterforge.reporting.reader import CURVES, read_report, text
 from drafterforge.reporting.tables import tables_of
 from drafterforge.reporting.verdict import lossless_faults, summarize
-from tests.reporting.made import FIGURES, live_row, made, replay_row
+from tests.reporting.builders import FIGURES, full_report, live_row, replay_row
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 EVIL = "<script>alert(1)</script>\"'> $x_{ @all ]]> --> \u202e\ud800\x00 {0} #010203"
 
 
 class Reader(HTMLParser):
-    """Tags, text and whatever could reach out of the file."""
+    """Tags, text and references to other files of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -54,13 +54,13 @@ class Reader(HTMLParser):
 
 
 def check(page: str) -> Reader:
-    """The page is one whole, inert file."""
-    found = Reader(page)
-    names = [tag for tag, _ in found.tags]
+    """Check that the page is one complete, inert file; returns its reader."""
+    reader = Reader(page)
+    names = [tag for tag, _ in reader.tags]
     assert not {"script", "img", "link", "iframe", "object", "embed", "base", "form"} & set(names)
-    ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
+    ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
-    for _, attrs in found.tags:
+    for _, attrs in reader.tags:
         assert not any(key.startswith("on") for key in attrs)
         for key in ("src", "href", "xlink:href"):
             assert attrs.get(key, "#").startswith("#") and attrs.get(key, "#")[1:] in ["", *ids]
@@ -69,25 +69,25 @@ def check(page: str) -> Reader:
     assert "url(http" not in page and "@import" not in page
     assert names.count("figure") == names.count("svg") == names.count("desc") == names.count("figcaption")
     assert names.count("title") == 1 + names.count("svg")
-    assert names.count("h1") == 1 and names.count("table") == sum(a.get("class") == "scroll" for _, a in found.tags)
-    return found
+    assert names.count("h1") == 1 and names.count("table") == sum(a.get("class") == "scroll" for _, a in reader.tags)
+    return reader
 
 
 @functools.cache
 def full() -> tuple[list[Figure], str]:
-    """Figures and page of the report that holds everything; drawing them takes seconds, so it is done once."""
-    figures = figures_of(made())
+    """Figures and page of the full report, drawn once because drawing takes seconds."""
+    figures = figures_of(full_report())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_module, "figures_of", lambda report: figures)
-        return figures, render_page(made())
+        return figures, render_page(full_report())
 
 
 def test_every_figure_has_a_title_a_description_and_its_numbers():
     figures, page = full()
     assert {figure.key for figure in figures} == FIGURES
     assert all(figure.title and figure.alt.endswith(".") and figure.table.cells for figure in figures)
-    found = check(page)
-    assert sum(tag == "svg" and attrs.get("role") == "img" for tag, attrs in found.tags) == len(FIGURES)
+    reader = check(page)
+    assert sum(tag == "svg" and attrs.get("role") == "img" for tag, attrs in reader.tags) == len(FIGURES)
 
 
 def test_colours_and_letters_of_figures_follow_the_theme():
@@ -103,34 +103,34 @@ def test_colours_and_letters_of_figures_follow_the_theme():
 
 @pytest.mark.slow
 def test_the_same_report_gives_the_same_bytes():
-    assert render_page(made()) == full()[1]
-    assert render_markdown(made()) == render_markdown(made())
+    assert render_page(full_report()) == full()[1]
+    assert render_markdown(full_report()) == render_markdown(full_report())
 
 
 def renamed(value, name):
-    """The report with every name in it, and every key of a curve, in another's words."""
+    """The report with `name` appended to every name and to every key of a curve."""
     if isinstance(value, dict):
         return {
             f"{name}{key}" if isinstance(key, str) and key in NAMED else key: renamed(v, name)
             for key, v in value.items()
         }
     if isinstance(value, list):
-        return [renamed(one, name) for one in value]
-    return f"{value}{name}" if isinstance(value, str) and value not in KEPT else value
+        return [renamed(item, name) for item in value]
+    return f"{value}{name}" if isinstance(value, str) and value not in FIXED else value
 
 
 NAMED = {"sql", "math", "hedgespec", "ucb1", "pool size", "c"}
-KEPT = {"static", "oracle", "none", "live", "replay", "float32", "fast"}
+FIXED = {"static", "oracle", "none", "live", "replay", "float32", "fast"}
 
 
 @pytest.mark.slow
-def test_names_of_strangers_are_shown_and_do_nothing():
-    report = renamed(made(), EVIL)
+def test_hostile_names_are_shown_as_inert_text():
+    report = renamed(full_report(), EVIL)
     page = render_page(report)
     check(page)
     page.encode()
     assert "&lt;script&gt;" in page and "\u202e" not in page and "\x00" not in page
-    assert '<svg role="img"' in page and "#010203" in "".join(Reader(page).text.values())  # text is no colour
+    assert '<svg role="img"' in page and "#010203" in "".join(Reader(page).text.values())  # as text, not as a colour
     written = render_markdown(report)
     assert "<script" not in written and "@all" not in written
     written.encode()
@@ -142,7 +142,7 @@ def test_markdown_shows_names_as_they_are():
     assert plain("<b>&") == "&lt;b&gt;&amp;"
 
 
-def test_a_name_is_one_line_of_what_can_be_seen():
+def test_a_name_is_shown_as_one_line_of_visible_characters():
     assert text("a\nb\u202ec\ud800") == "a\ufffdb\ufffdc\ufffd" and text(None) == "" and text(3) == "3"
     assert len(text("x" * 1000)) == 80 and text("x" * 1000).endswith("…")
 
@@ -151,8 +151,8 @@ def test_a_name_is_one_line_of_what_can_be_seen():
 @pytest.mark.parametrize(
     "left_out", ["curves", *CURVES, "rows", "target", "dtype", "numerics", "device", "suite", "seed"]
 )
-def test_a_report_without_a_key_has_a_page_without_what_it_tells(left_out):
-    report = made()
+def test_a_report_without_a_key_has_a_page_without_its_section(left_out):
+    report = full_report()
     report.pop(left_out, None)
     report.get("curves", {}).pop(left_out, None)
     check(render_page(report))
@@ -175,19 +175,23 @@ JUNK = st.recursive(
     st.dictionaries(st.sampled_from(sorted(live_row("a", 1, None))), JUNK),
 )
 def test_junk_in_a_report_is_left_out(curves, row):
-    report = made(curves=curves, rows=[live_row("sql", 1.2, [1.1, 1.3]) | row, replay_row("a", "static", 2.0) | row])
+    report = full_report(
+        curves=curves, rows=[live_row("sql", 1.2, [1.1, 1.3]) | row, replay_row("a", "static", 2.0) | row]
+    )
     check(render_page(report))
     render_markdown(report)
     lossless_faults(report)
 
 
-def test_rows_of_single_domains_are_parts_of_those_of_all():
+def test_rows_of_single_domains_are_not_counted_again():
     parts = [
         live_row("sql alone", 1.2, [1.1, 1.3], domain="a"),
         live_row("sql alone", 1.4, [1.3, 1.5], domain="b", mismatches=1),
     ]
     plain = [live_row("autoregressive", 1.0, None, domain=name) for name in ("all", "a", "b")]
-    report = made(rows=[*plain, live_row("sql alone", 1.3, [1.2, 1.4], domain="all", mismatches=1), *parts], curves={})
+    report = full_report(
+        rows=[*plain, live_row("sql alone", 1.3, [1.2, 1.4], domain="all", mismatches=1), *parts], curves={}
+    )
     assert len(lossless_faults(report)) == 1 and summarize(report).headline == "NOT LOSSLESS: 1 mismatch"
     full, *_, parts_alone = tables_of(report)
     assert [(table.title, len(table.cells)) for table in (full, parts_alone)] == [
@@ -199,9 +203,9 @@ def test_rows_of_single_domains_are_parts_of_those_of_all():
 
 
 def test_texts_of_other_programs_are_not_counted_as_compared():
-    other = live_row("HF generate", 0.8, [0.7, 0.9], mismatches=None, external=True)
-    report = made(
-        rows=[live_row("autoregressive", 1.0, None), live_row("sql alone", 1.3, [1.2, 1.4]), other], curves={}
+    external = live_row("HF generate", 0.8, [0.7, 0.9], mismatches=None, external=True)
+    report = full_report(
+        rows=[live_row("autoregressive", 1.0, None), live_row("sql alone", 1.3, [1.2, 1.4]), external], curves={}
     )
     assert summarize(report).details[0].startswith("8 answers compared")
 
@@ -212,25 +216,28 @@ def test_an_empty_report_has_a_page():
 
 
 def test_a_lossless_report_says_so_and_what_to_run():
-    summary = summarize(made())
-    assert lossless_faults(made()) == [] and (summary.state, summary.headline) == ("lossless", "Lossless: 0 mismatches")
+    summary = summarize(full_report())
+    assert lossless_faults(full_report()) == [] and (summary.state, summary.headline) == (
+        "lossless",
+        "Lossless: 0 mismatches",
+    )
     assert "Run “hedgespec over the pool”: 1.80x, 95 % interval 1.60-2.00 over" in summary.sentences[0]
     assert "“hedgespec” 2.60; the best drafter alone “sql alone” 2.00; “best in hindsight” 2.50" in summary.sentences[1]
     assert "“policy planner” +4.9 % tokens/s over “best static tree 8/3/4”" in summary.sentences[2]
 
 
-def test_an_interval_with_one_in_it_is_no_advice_and_a_slow_decoder_none_at_all():
+def test_an_interval_around_1_or_a_slow_decoder_gives_no_advice():
     plain_row = live_row("autoregressive", 1.0, None)
-    unsure = summarize(made(rows=[plain_row, live_row("sql", 1.2, [0.9, 1.5])])).sentences[0]
+    unsure = summarize(full_report(rows=[plain_row, live_row("sql", 1.2, [0.9, 1.5])])).sentences[0]
     assert "No method is shown to be faster" in unsure
-    slow = summarize(made(rows=[plain_row, live_row("sql", 0.8, [0.7, 0.9])])).sentences[0]
+    slow = summarize(full_report(rows=[plain_row, live_row("sql", 0.8, [0.7, 0.9])])).sentences[0]
     assert slow.startswith("Run plain decoding")
 
 
 @pytest.mark.parametrize(("dtype", "numerics"), [("float32", "fast"), ("bfloat16", "invariant")])
 def test_a_lossy_report_is_red_first_and_failed(dtype, numerics):
     wrong = live_row("sql alone", 1.9, [1.8, 2.0], mismatches=3, dtype=dtype, numerics=numerics)
-    report = made(rows=[live_row("autoregressive", 1.0, None), wrong], curves={})
+    report = full_report(rows=[live_row("autoregressive", 1.0, None), wrong], curves={})
     assert lossless_faults(report) == [
         f"sql alone: 3 of 8 answers differ from autoregressive decoding ({dtype}, {numerics} numerics)"
     ]
@@ -244,7 +251,7 @@ def test_a_lossy_report_is_red_first_and_failed(dtype, numerics):
 def test_fast_half_precision_may_differ_and_is_shown():
     differs = live_row("sql alone", 1.9, [1.8, 2.0], mismatches=2, dtype="bfloat16")
     curves = {"mismatches": [{"method": "sql alone", "prompt": 3, "position": 17, "margin": 0.015, "rerun": False}]}
-    report = made(rows=[differs], curves=curves)
+    report = full_report(rows=[differs], curves=curves)
     assert lossless_faults(report) == [] and summarize(report).state == "differs"
     assert tables_of(report)[-1].cells == [["sql alone", "timed", "3", "17", "0.015"]]
 
@@ -252,19 +259,24 @@ def test_fast_half_precision_may_differ_and_is_shown():
 @pytest.mark.parametrize(
     ("margin", "rerun", "state"), [(0.5, False, "lossy"), (1e-6, False, "unsettled"), (1e-6, True, "lossless")]
 )
-def test_other_text_of_live_batches_fails_unless_rounding_decides(margin, rerun, state):
-    report = made()
-    one = {"method": "sql", "prompt": 0, "position": 2, "margin": margin, "rerun": rerun}
-    report["curves"]["live"][0]["other_text"] = [one]
+def test_other_text_of_live_batches_fails_unless_rounding_explains_it(margin, rerun, state):
+    report = full_report()
+    divergence = {"method": "sql", "prompt": 0, "position": 2, "margin": margin, "rerun": rerun}
+    report["curves"]["live"][0]["other_text"] = [divergence]
     assert summarize(report).state == state and bool(lossless_faults(report)) == (state == "lossy")
 
 
 def test_older_reports_are_read(tmp_path):
-    older = {"grid": {}, "profile": "cpu", "live": made()["rows"][:2], "replayed": made()["curves"]["replayed"]}
+    older = {
+        "grid": {},
+        "profile": "cpu",
+        "live": full_report()["rows"][:2],
+        "replayed": full_report()["curves"]["replayed"],
+    }
     (tmp_path / "schedules.json").write_text(json.dumps(older))
     report = read_report(tmp_path)
     assert {figure.key for figure in figures_of(report)} == {"speedups", "schedules", "cost", "times"}
-    counted = made()
+    counted = full_report()
     counted["curves"]["live"][0]["other_text"] = 2  # a count, without margins
     assert summarize(counted).state == "unsettled" and lossless_faults(counted) == []
     (tmp_path / "other.json").write_text("[]")

@@ -1,4 +1,4 @@
-"""The papers' tables: every published number has a source, ours stand in the right cells, nothing is made up."""
+"""The papers' tables: every published number has a source, and our numbers stand in the right cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from drafterforge.reporting.paper_forms import FIGURES, FORMS
 from drafterforge.reporting.paper_tables import PaperTable, paper_tables, render_papers
 from drafterforge.reporting.published import published
 from drafterforge.selectors import names as selector_names
-from tests.reporting.made import live_row, made, replay_row
+from tests.reporting.builders import full_report, live_row, replay_row
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "papers_tables.py"
 POOL = ["general", "sql", "retrieval"]
@@ -27,7 +27,7 @@ RESPS = ("mt_bench", "humaneval", "gsm8k", "alpaca", "cnn_dm")
 
 
 def report(*rows: dict, **more) -> dict:
-    return made(rows=list(rows), curves=more)
+    return full_report(rows=list(rows), curves=more)
 
 
 def alone(drafter: str, domain: str, mat: float = 2.0, speedup: float = 1.5, **more) -> dict:
@@ -50,9 +50,9 @@ def tables(*reports: dict) -> dict[str, PaperTable]:
 
 
 def cells(table: PaperTable) -> dict[tuple[str, str], dict[str, str]]:
-    """Cells with something in them, by method and figure."""
+    """Non-empty cells by method and figure."""
     return {
-        (method, figure): {name: one for name, one in zip(table.ours.headings[2:], values, strict=True) if one}
+        (method, figure): {name: value for name, value in zip(table.ours.headings[2:], values, strict=True) if value}
         for method, figure, *values in table.ours.cells
         if any(values)
     }
@@ -62,9 +62,9 @@ def cells(table: PaperTable) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def test_every_published_number_has_paper_table_target_hardware_and_address():
-    found = published()
-    for table in found.tables:
-        assert re.fullmatch(r"https://arxiv\.org/abs/\d{4}\.\d{5}", found.papers[table.paper].address)
+    publication = published()
+    for table in publication.tables:
+        assert re.fullmatch(r"https://arxiv\.org/abs/\d{4}\.\d{5}", publication.papers[table.paper].address)
         assert table.read.startswith("https://")
         assert all((table.table, table.target, table.hardware))
         assert table.form in {form.key for form in FORMS}
@@ -74,7 +74,7 @@ def test_every_published_number_has_paper_table_target_hardware_and_address():
             assert row.method
 
 
-def test_what_is_unknown_is_empty_and_the_note_says_so():
+def test_unpublished_numbers_are_empty_and_the_note_says_so():
     for table in published().tables:
         if not table.rows or any(None in row.values for row in table.rows):
             assert re.search(r"not in what was read|as reviews .* quote", table.note), table
@@ -92,7 +92,7 @@ def test_published_means_are_those_of_their_rows_unless_the_note_says_otherwise(
     assert checked > 30
 
 
-def test_published_numbers_are_within_reason():
+def test_published_numbers_are_plausible():
     for table in published().tables:
         for row in table.rows:
             for value in filter(None, row.values):
@@ -105,12 +105,12 @@ def test_every_form_of_a_paper_has_published_tables_beside_it():
 
 
 def test_lines_name_selectors_that_exist():
-    known = {"static", "none", "oracle", *selector_names()}
-    assert {line.selector for form in FORMS for line in form.lines} <= known
+    names = {"static", "none", "oracle", *selector_names()}
+    assert {line.selector for form in FORMS for line in form.lines} <= names
 
 
 @pytest.mark.slow
-def test_what_a_table_says_to_type_is_a_command_that_exists():
+def test_the_commands_that_tables_suggest_exist():
     typed = {tuple(shlex.split(command)) for form in FORMS for command in form.commands}
     training = [keys for program, command, *keys in typed if (program, command) == ("drafterforge", "train-policy")]
     assert len(training) > 8
@@ -128,7 +128,7 @@ def test_what_a_table_says_to_type_is_a_command_that_exists():
 
 
 def test_selectors_and_drafters_stand_in_their_cells():
-    found = tables(
+    by_form = tables(
         report(
             live_row(
                 "autoregressive", 1.0, None, selector="none", scheduler="none", domain="alpaca", mat=1.0, drafters=[]
@@ -142,7 +142,7 @@ def test_selectors_and_drafters_stand_in_their_cells():
             replay_row("best in hindsight", "oracle", 3.0, domain="sql"),
         )
     )
-    assert cells(found["hedgespec"]) == {
+    assert cells(by_form["hedgespec"]) == {
         ("EAGLE-3 (generalist)", "MAT"): {"sql": "2.50"},
         ("EAGLE-3 (generalist)", "tokens/s"): {"sql": "25.0"},
         ("the domain's expert", "MAT"): {"sql": "2.75"},
@@ -151,12 +151,12 @@ def test_selectors_and_drafters_stand_in_their_cells():
         ("HedgeSpec (ours)", "tokens/s"): {"sql": "36.0"},
         ("best in hindsight", "MAT"): {"sql": "3.00"},
     }
-    assert cells(found["metasd"]) == {
+    assert cells(by_form["metasd"]) == {
         ("MetaSD-UCB", "speed-up"): {"Code (humaneval)": "1.80x"},
         ("MetaSD-UCB", "MAT"): {"Code (humaneval)": "3.50"},
         ("MetaSD-UCB", "block efficiency"): {"Code (humaneval)": "0.625"},
     }
-    assert cells(found["banditspec"]) == {
+    assert cells(by_form["banditspec"]) == {
         ("autoregressive", "MAT"): {"Alpaca": "1.00"},
         ("autoregressive", "tokens/s"): {"Alpaca": "20.0"},
         ("EAGLE-3 (generalist)", "MAT"): {"Alpaca": "2.25"},
@@ -166,14 +166,14 @@ def test_selectors_and_drafters_stand_in_their_cells():
     }
 
 
-def test_policies_stand_beside_the_default_tree_and_a_whole_row_has_a_mean():
-    default = [alone("general", name, 2.0, 1.0 + 0.1 * place) for place, name in enumerate(RESPS)]
+def test_policies_stand_beside_the_default_tree_and_a_complete_row_has_a_mean():
+    default = [alone("general", name, 2.0, 1.0 + 0.1 * index) for index, name in enumerate(RESPS)]
     resps = [with_policy("resps", name, 2 * row["speedup"]) for name, row in zip(RESPS, default, strict=True)]
     text = [with_policy("resps-text", name, 1.0) for name in RESPS[:4]]
     replayed = [{"name": "policy resps (resps)", "mat": 2.0, "tokens_per_s": 9.0, "actions": 18}]
-    found = tables(report(*default, *resps, *text, replayed=replayed))
-    shown = cells(found["resps"])
-    assert shown["EAGLE-3 (default tree)", "speed-up"] == {
+    by_form = tables(report(*default, *resps, *text, replayed=replayed))
+    values = cells(by_form["resps"])
+    assert values["EAGLE-3 (default tree)", "speed-up"] == {
         "MT-bench": "1.00x",
         "HumanEval": "1.10x",
         "GSM8K": "1.20x",
@@ -181,19 +181,19 @@ def test_policies_stand_beside_the_default_tree_and_a_whole_row_has_a_mean():
         "CNN/DM": "1.40x",
         "mean": "1.20x",
     }
-    assert shown["Re-SpS: standard PPO", "speed-up"]["mean"] == "2.40x"
-    assert cells(found["resps_ablation"]) == {
+    assert values["Re-SpS: standard PPO", "speed-up"]["mean"] == "2.40x"
+    assert cells(by_form["resps_ablation"]) == {
         ("standard PPO, features", "over the default tree"): {"mean": "2.000x"},
         ("standard PPO, features", "trees used"): {"mean": "18"},
     }
-    assert set(cells(found["ltd"])["EAGLE-3 (default tree)", "MAT"]) == {
+    assert set(cells(by_form["ltd"])["EAGLE-3 (default tree)", "MAT"]) == {
         "MT-bench",
         "GSM8K",
         "Alpaca",
-    }  # no mean of three
+    }  # three columns give no mean
 
 
-def test_a_policy_is_known_by_the_name_it_was_trained_under():
+def test_a_policy_is_recognised_by_the_name_of_its_training():
     rows = [
         live_row("policy ltd-size (ltd)", 1.5, None, scheduler="ltd", drafters=["general"], domain="qa"),
         live_row("policy ltd", 1.75, None, scheduler="ltd", drafters=["general"], domain="qa"),
@@ -201,13 +201,13 @@ def test_a_policy_is_known_by_the_name_it_was_trained_under():
         live_row("default tree 10/3/4", 1.0, None, drafters=["general"], domain="qa"),
         live_row("policy ltd", 9.0, None, scheduler="ltd", drafters=["sql"], domain="qa"),
     ]
-    found = tables(report(*rows))
-    rates = {line: row["QA"] for (line, figure), row in cells(found["ltd"]).items() if figure == "speed-up"}
+    by_form = tables(report(*rows))
+    rates = {line: row["QA"] for (line, figure), row in cells(by_form["ltd"]).items() if figure == "speed-up"}
     assert rates == {"EAGLE-3 (default tree)": "1.00x", "EAGLE-3 (best static tree)": "1.25x", "LTD": "1.75x"}
-    assert cells(found["ltd_ablation"])["size policy alone", "speed-up"] == {"QA": "1.50x"}
+    assert cells(by_form["ltd_ablation"])["size policy alone", "speed-up"] == {"QA": "1.50x"}
 
 
-def test_the_best_drafter_is_known_only_if_all_of_the_pool_are():
+def test_the_best_drafter_needs_rows_of_the_whole_pool():
     two = [alone("general", "gsm8k", 2.0), alone("sql", "gsm8k", 2.5), over("metasd_ucb", "gsm8k", 2.4)]
     assert ("best drafter alone", "MAT") not in cells(tables(report(*two))["metasd"])
     three = report(*two, mat_by_domain={"gsm8k": {"retrieval": 2.75}})
@@ -216,95 +216,98 @@ def test_the_best_drafter_is_known_only_if_all_of_the_pool_are():
 
 
 def test_every_drafter_has_its_row_by_domain():
-    found = tables(report(over("hedgespec", "sql", 3.0), mat_by_domain={"sql": {"general": 2.0, "sql": 2.5}}))[
+    table = tables(report(over("hedgespec", "sql", 3.0), mat_by_domain={"sql": {"general": 2.0, "sql": 2.5}}))[
         "drafters"
     ]
-    assert [row[0] for row in found.ours.cells] == POOL
-    assert cells(found) == {("general", "MAT"): {"sql": "2.00"}, ("sql", "MAT"): {"sql": "2.50"}}
-    assert found.note == "22 of 24 cells not measured (2 of the others by exact replay); type:"
+    assert [row[0] for row in table.ours.cells] == POOL
+    assert cells(table) == {("general", "MAT"): {"sql": "2.00"}, ("sql", "MAT"): {"sql": "2.50"}}
+    assert table.note == "22 of 24 cells not measured (2 of the others by exact replay); type:"
 
 
 def test_pool_scaling_is_read_from_rows_along_the_axis_and_from_the_curve():
     points = [{"method": "hedgespec over the pool", "at": 2, "mat": 2.5}, {"method": "ucbspec", "at": 4, "mat": 2.25}]
     row = over("hedgespec", "all", 2.75, axis="pool size", at=4)
-    found = tables(report(row, over("hedgespec", "sql", 9.0, axis="context", at=4), scaling={"pool size": points}))
-    assert cells(found["scaling"]) == {
+    by_form = tables(report(row, over("hedgespec", "sql", 9.0, axis="context", at=4), scaling={"pool size": points}))
+    assert cells(by_form["scaling"]) == {
         ("HedgeSpec (ours)", "MAT"): {"N = 2": "2.50", "N = 4": "2.75"},
         ("UCBSpec", "MAT"): {"N = 4": "2.25"},
     }
-    assert cells(found["hedgespec"]) == {}
+    assert cells(by_form["hedgespec"]) == {}
 
 
-def test_pool_scaling_takes_what_was_replayed_before_what_was_timed():
+def test_pool_scaling_prefers_replayed_rows_to_timed_ones():
     points = [{"method": "hedgespec", "at": 2, "mat": 2.5}, {"method": "hedgespec", "at": 3, "mat": 2.75}]
     row = over("hedgespec", "all", 2.0, axis="pool size", at=2)
-    found = tables(report(row, scaling={"pool size": points}))["scaling"]
-    assert cells(found) == {("HedgeSpec (ours)", "MAT"): {"N = 2": "2.50", "N = 3": "2.75"}}
+    table = tables(report(row, scaling={"pool size": points}))["scaling"]
+    assert cells(table) == {("HedgeSpec (ours)", "MAT"): {"N = 2": "2.50", "N = 3": "2.75"}}
 
 
-def test_spec_bench_is_the_whole_of_its_six_groups():
+def test_spec_bench_sums_its_six_groups():
     groups = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
     rows = [over("ucbspec", f"spec_bench/{name}", 2.0, num_cycles=100, num_tokens=200) for name in groups]
     rows[0] |= {"mat": 4.0, "num_cycles": 500, "num_tokens": 2000, "tokens_per_s": 100.0}
     assert cells(tables(report(*rows[:5]))["banditspec"]) == {}
-    shown = cells(tables(report(*rows))["banditspec"])["UCBSpec", "MAT"]
-    assert shown == {"Spec-Bench": "3.00"}  # (500 x 4 + 500 x 2) / 1000 cycles
+    values = cells(tables(report(*rows))["banditspec"])["UCBSpec", "MAT"]
+    assert values == {"Spec-Bench": "3.00"}  # (500 x 4 + 500 x 2) / 1000 cycles
     rate = float(cells(tables(report(*rows))["banditspec"])["UCBSpec", "tokens/s"]["Spec-Bench"])
     assert rate == pytest.approx(3000 / (2000 / 100 + 5 * 200 / 36), abs=0.06)
 
 
-def test_mat_of_selectors_is_the_replays_and_that_of_policies_the_timed_one():
+def test_mat_of_selectors_comes_from_replay_and_mat_of_policies_from_timing():
     rows = [alone("general", "gsm8k", 2.0), replay_row("general alone", "static", 3.0, drafters=POOL, domain="gsm8k")]
-    found = tables(report(*rows))
-    assert cells(found["metasd"])["one for all (generalist)", "MAT"] == {"Math (gsm8k)": "3.00"}
-    assert cells(found["resps"])["EAGLE-3 (default tree)", "MAT"] == {"GSM8K": "2.00"}
+    by_form = tables(report(*rows))
+    assert cells(by_form["metasd"])["one for all (generalist)", "MAT"] == {"Math (gsm8k)": "3.00"}
+    assert cells(by_form["resps"])["EAGLE-3 (default tree)", "MAT"] == {"GSM8K": "2.00"}
 
 
 def test_the_first_report_that_holds_a_cell_fills_it():
-    one, two = report(alone("general", "qa", 2.0)), report(alone("general", "qa", 2.5), alone("general", "alpaca", 3.0))
-    assert cells(tables(one, two)["ltd"])["EAGLE-3 (default tree)", "MAT"] == {"QA": "2.00", "Alpaca": "3.00"}
-    assert cells(tables(two, one)["ltd"])["EAGLE-3 (default tree)", "MAT"] == {"QA": "2.50", "Alpaca": "3.00"}
+    first, second = (
+        report(alone("general", "qa", 2.0)),
+        report(alone("general", "qa", 2.5), alone("general", "alpaca", 3.0)),
+    )
+    assert cells(tables(first, second)["ltd"])["EAGLE-3 (default tree)", "MAT"] == {"QA": "2.00", "Alpaca": "3.00"}
+    assert cells(tables(second, first)["ltd"])["EAGLE-3 (default tree)", "MAT"] == {"QA": "2.50", "Alpaca": "3.00"}
 
 
 def test_sampled_rows_and_batches_are_left_out_and_counted():
     rows = [alone("general", "qa", temperature=1.0), alone("general", "qa", batch_size=4), alone("general", "qa", 3.0)]
-    evidence, found = paper_tables([report(*rows)])
+    evidence, forms = paper_tables([report(*rows)])
     assert evidence.left_out == 2
-    assert "Left out: 2 rows that were sampled or decoded in batches" in render_papers(evidence, found)
+    assert "Left out: 2 rows that were sampled or decoded in batches" in render_papers(evidence, forms)
     assert [row.figures["mat"] for row in evidence.rows] == [3.0]
 
 
 @pytest.mark.parametrize("key", ["target", "device", "dtype"])
 def test_reports_of_several_targets_or_devices_are_refused(key):
-    other = report() | {key: {"name": "big"} if key == "target" else "other"}
+    other_report = report() | {key: {"name": "big"} if key == "target" else "other"}
     with pytest.raises(
         ArtifactError, match=r"^the reports are of tiny, cpu, float32 and of .*; give reports of one target"
     ):
-        gather([report(), other])
+        gather([report(), other_report])
 
 
 def test_an_empty_report_gives_empty_tables_that_say_what_to_type():
-    evidence, found = paper_tables([{"rows": []}])
-    assert all(cells(table) == {} and table.missing == table.cells > 0 for table in found)
-    text = render_papers(evidence, found)
+    evidence, forms = paper_tables([{"rows": []}])
+    assert all(cells(table) == {} and table.missing == table.cells > 0 for table in forms)
+    text = render_papers(evidence, forms)
     assert "16 of 16 cells not measured; type:" in text
     assert 'drafterforge eval suite=scaling "suite.selectors=' in text
 
 
-def test_a_whole_table_asks_for_nothing():
+def test_a_complete_table_suggests_no_command():
     names = ("mt_bench", "gsm8k", "alpaca", "qa")
     rows = [alone("general", name) for name in names] + [with_policy("ltd", name, 2.0) for name in names]
     rows += [live_row("best static tree 8/3/4", 1.25, None, drafters=["general"], domain=name) for name in names]
-    found = tables(report(*rows))["ltd"]
-    assert (found.missing, found.note) == (0, "All 24 cells measured, 0 of them by exact replay.")
+    table = tables(report(*rows))["ltd"]
+    assert (table.missing, table.note) == (0, "All 24 cells measured, 0 of them by exact replay.")
 
 
 # --- Markdown and the script ---------------------------------------------------------------------
 
 
 def test_markdown_has_every_table_and_every_source():
-    evidence, found = paper_tables([made()])
-    text = render_papers(evidence, found)
+    evidence, forms = paper_tables([full_report()])
+    text = render_papers(evidence, forms)
     assert text.startswith("# The papers' tables: tiny, cpu, float32\n")
     for table in published().tables:
         assert f"]({table.read})" in text
@@ -321,17 +324,17 @@ def script():
     return module.main
 
 
-def test_the_script_prints_and_writes_what_partial_reports_hold(tmp_path, capsys):
-    for name, one in (("a", report(alone("boss", "qa"))), ("b", report(alone("boss", "alpaca")))):
+def test_the_script_prints_and_writes_the_cells_of_partial_reports(tmp_path, capsys):
+    for name, content in (("a", report(alone("boss", "qa"))), ("b", report(alone("boss", "alpaca")))):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "report.json").write_text(json.dumps(one))
+        (tmp_path / name / "report.json").write_text(json.dumps(content))
     out = tmp_path / "tables.md"
-    asked = [str(tmp_path / "a"), str(tmp_path / "b" / "report.json"), "--generalist", "boss", "--out", str(out)]
-    assert script()(asked) == 0
+    arguments = [str(tmp_path / "a"), str(tmp_path / "b" / "report.json"), "--generalist", "boss", "--out", str(out)]
+    assert script()(arguments) == 0
     assert "| EAGLE-3 (default tree) | MAT |  |  | 2.00 | 2.00 |  |" in out.read_text()
     assert "20 of 24 cells not measured; type:" in capsys.readouterr().out
 
 
-def test_the_script_tells_a_mistake_in_one_line(tmp_path, capsys):
+def test_a_mistake_of_the_script_is_one_line(tmp_path, capsys):
     assert script()([str(tmp_path / "nowhere")]) == 2
     assert re.fullmatch(r"cannot read .*nowhere.*\n", capsys.readouterr().err)

@@ -1,4 +1,4 @@
-"""The verdict is a command to type and significant, or says that nothing differs; noise is named."""
+"""The verdict is a command with a significant gain, or says that no method differs; noise is named."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from drafterforge.reporting.console import print_verdict
 from drafterforge.reporting.noise import noise_of
 from drafterforge.reporting.tables import tables_of
 from drafterforge.reporting.verdict import byline_of, heading_of, summarize
-from tests.reporting.made import live_row, made
+from tests.reporting.builders import full_report, live_row
 
 PLAIN = live_row("autoregressive", 1.0, None)
 COMMANDS = {"sql": "drafterforge generate drafter=sql", "pool": "drafterforge generate drafter=pool"}
 
 
 def seconds(*rates: float) -> list[list[float]]:
-    """A request for every rate, each of 100 tokens in 50 cycles."""
+    """One request per rate, with 100 tokens in 50 cycles."""
     return [[100, 50, 100 / rate] for rate in rates]
 
 
@@ -25,24 +25,24 @@ def report_of(sql: list[float], pool: list[float], **curves: object) -> dict:
         live_row("pool", 2.0, [1.8, 2.2], drafters=["sql", "math"]),
     ]
     requests = {"sql": seconds(*sql), "pool": seconds(*pool)}
-    return made(rows=rows, curves={"per_request": requests, "commands": COMMANDS, **curves}, suite="quick")
+    return full_report(rows=rows, curves={"per_request": requests, "commands": COMMANDS, **curves}, suite="quick")
 
 
 def verdict(report: dict) -> str:
     return summarize(report).sentences[0]
 
 
-def test_a_significant_difference_is_a_command_to_type():
-    said = verdict(report_of([20.0] * 8, [30.0 + step for step in range(8)]))
-    assert said.startswith("Type `drafterforge generate drafter=pool` for “pool”: 2.00x, 95 % interval 1.80-2.20")
-    assert "significantly faster than all other methods" in said
+def test_a_significant_difference_gives_a_command():
+    sentence = verdict(report_of([20.0] * 8, [30.0 + step for step in range(8)]))
+    assert sentence.startswith("Type `drafterforge generate drafter=pool` for “pool”: 2.00x, 95 % interval 1.80-2.20")
+    assert "significantly faster than all other methods" in sentence
 
 
 def test_without_a_significant_difference_the_simplest_is_named():
-    said = verdict(report_of([20, 31, 20, 31, 20, 31, 20, 31], [21, 30, 21, 30, 21, 30, 21, 30]))
-    assert said.startswith("Type `drafterforge generate drafter=sql` for “sql”, the simplest: 1.90x")
-    assert "“pool” measured 2.00x" in said
-    assert "does not differ significantly from “sql” (smallest paired p = 0.28)" in said
+    sentence = verdict(report_of([20, 31, 20, 31, 20, 31, 20, 31], [21, 30, 21, 30, 21, 30, 21, 30]))
+    assert sentence.startswith("Type `drafterforge generate drafter=sql` for “sql”, the simplest: 1.90x")
+    assert "“pool” measured 2.00x" in sentence
+    assert "does not differ significantly from “sql” (smallest paired p = 0.28)" in sentence
 
 
 def test_without_the_requests_the_intervals_decide():
@@ -80,14 +80,14 @@ def test_many_free_cores_make_a_busy_machine_no_noise():
     assert noise_of(report_of([20.0] * 8, [30.0] * 8, machine=machine)) == []
 
 
-def test_the_title_says_what_it_is_of_and_the_line_below_where_and_when():
+def test_the_title_names_the_target_and_the_next_line_device_and_date():
     report = report_of([20.0] * 8, [30.0] * 8)
     assert heading_of(report) == f"Quick evaluation of {report['target']['name']}"
     assert byline_of(report) == f"{report['device']} · {report['dtype']} · fast numerics · {report['created']}"
     assert heading_of({"suite": "sql, held out"}) == "Sql, held out"
 
 
-def test_the_terminal_says_the_verdict_and_the_noise(capsys):
+def test_the_terminal_shows_verdict_and_noise(capsys):
     report = report_of([20.0] * 8, [30.0 + step for step in range(8)])
     report["rows"][1]["speedup_ci95"] = [0.49, 1.48]
     print_verdict(report)

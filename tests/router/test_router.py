@@ -1,4 +1,4 @@
-"""A router reads the same in training and decoding, is read back as it was written, and refuses what is not its own."""
+"""A router's features, probabilities and files; files of other targets or with damage are refused."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ HIDDEN = 4  # of the target
 
 
 def net(width: int = HIDDEN, hidden: int = 0) -> RouterNet:
-    made = RouterNet(width, len(LABELS), hidden)
-    made.normalise(torch.randn(9, width) * 3 + 1)
-    for parameter in made.parameters():
+    network = RouterNet(width, len(LABELS), hidden)
+    network.normalise(torch.randn(9, width) * 3 + 1)
+    for parameter in network.parameters():
         parameter.data.normal_()
-    made.temperature.fill_(1.7)
-    return made
+    network.temperature.fill_(1.7)
+    return network
 
 
 def router(hidden: int = 0) -> Router:
@@ -66,7 +66,7 @@ def test_features_are_the_high_tap_of_the_last_position_at_unit_rms():
     torch.testing.assert_close(prompt_features(features), high / high.square().mean().sqrt(), atol=1e-5, rtol=1e-5)
 
 
-def test_features_do_not_depend_on_what_came_before_but_through_the_target():
+def test_features_depend_on_earlier_tokens_only_through_the_target():
     features = torch.randn(5, 3 * HIDDEN)
     assert torch.equal(prompt_features(features), prompt_features(features[-1:]))
 
@@ -75,44 +75,44 @@ def test_features_of_half_precision_are_float32():
     assert prompt_features(torch.randn(3, 12).bfloat16()).dtype == torch.float32
 
 
-# --- net and law ---------------------------------------------------------------------------------
+# --- probabilities ---------------------------------------------------------------------------------
 
 
 def test_temperature_flattens_the_probabilities_and_leaves_the_best_label():
-    made, pooled = net(), torch.randn(20, HIDDEN)
-    sharp = made.probabilities(pooled)
-    made.temperature.fill_(9.0)
-    flat = made.probabilities(pooled)
+    network, pooled = net(), torch.randn(20, HIDDEN)
+    sharp = network.probabilities(pooled)
+    network.temperature.fill_(9.0)
+    flat = network.probabilities(pooled)
     assert torch.equal(sharp.argmax(dim=1), flat.argmax(dim=1))
     assert (flat.max(dim=1).values < sharp.max(dim=1).values).all()
     torch.testing.assert_close(flat.sum(dim=1), torch.ones(20))
 
 
-def test_a_feature_that_never_varied_in_training_cannot_blow_up():
-    made = RouterNet(2, 2)
-    made.normalise(torch.tensor([[1.0, 5.0], [2.0, 5.0]]))
-    assert torch.isfinite(made(torch.tensor([[1.5, 5.1]]))).all() and made.std.min() > 0
+def test_a_feature_that_was_constant_in_training_stays_finite():
+    network = RouterNet(2, 2)
+    network.normalise(torch.tensor([[1.0, 5.0], [2.0, 5.0]]))
+    assert torch.isfinite(network(torch.tensor([[1.5, 5.1]]))).all() and network.std.min() > 0
 
 
-def test_a_label_gives_its_probability_to_its_drafter_else_to_the_generalist_else_to_all_alike():
-    made = router()
-    assert made.label_shares(["math", "sql", "chat"]).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
-    assert made.label_shares(["general", "sql"]).tolist() == [[0, 1], [1, 0], [1, 0]]
-    assert made.label_shares(["sql", "retrieval"]).tolist() == [[1, 0], [0.5, 0.5], [0.5, 0.5]]
-    assert made.label_shares(["general+retrieval", "sql+retrieval"]).tolist() == [[0, 1], [1, 0], [1, 0]]
-    assert made.label_shares(["general", "sql+retrieval", "sql"]).tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0]]
+def test_a_label_without_its_drafter_gives_its_probability_to_the_generalist_or_to_all():
+    policy = router()
+    assert policy.label_shares(["math", "sql", "chat"]).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
+    assert policy.label_shares(["general", "sql"]).tolist() == [[0, 1], [1, 0], [1, 0]]
+    assert policy.label_shares(["sql", "retrieval"]).tolist() == [[1, 0], [0.5, 0.5], [0.5, 0.5]]
+    assert policy.label_shares(["general+retrieval", "sql+retrieval"]).tolist() == [[0, 1], [1, 0], [1, 0]]
+    assert policy.label_shares(["general", "sql+retrieval", "sql"]).tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0]]
 
 
-def test_the_law_of_a_pool_is_a_law():
-    made, features = router(), torch.randn(7, 3 * HIDDEN)
+def test_probabilities_of_a_pool_sum_to_one():
+    policy, features = router(), torch.randn(7, 3 * HIDDEN)
     for pool in (LABELS, ["general", "sql"], ["retrieval", "math", "other"]):
-        law = made.drafter_probs(features, pool)
-        assert law.shape == (len(pool),) and law.min() >= 0
-        np.testing.assert_allclose(law.sum(), 1.0)
-    np.testing.assert_allclose(made.drafter_probs(features, LABELS), made.probabilities(features))
+        probs = policy.drafter_probs(features, pool)
+        assert probs.shape == (len(pool),) and probs.min() >= 0
+        np.testing.assert_allclose(probs.sum(), 1.0)
+    np.testing.assert_allclose(policy.drafter_probs(features, LABELS), policy.probabilities(features))
 
 
-def test_a_pool_that_the_router_knows_nothing_of_is_told_in_a_line():
+def test_a_pool_without_a_label_of_the_router_is_refused_in_one_line():
     with pytest.raises(ConfigError, match="knows sql, math, chat, but the pool has retrieval"):
         router().label_shares(["retrieval"])
     with pytest.raises(ConfigError, match="no drafter"):
@@ -120,13 +120,13 @@ def test_a_pool_that_the_router_knows_nothing_of_is_told_in_a_line():
 
 
 @pytest.mark.parametrize("labels", [["sql"], ["sql", "sql", "math"], ["sql", "math"], ["sql", "math", 3]])
-def test_labels_that_do_not_fit_are_told_in_a_line(labels):
+def test_labels_that_do_not_fit_are_refused_in_one_line(labels):
     with pytest.raises(ConfigError, match="labels"):
         Router(net(), labels)
 
 
 @pytest.mark.parametrize("prompt", [torch.randn(5, 9), torch.randn(0, 12), torch.randn(12), "Hello"])
-def test_a_prompt_of_the_wrong_kind_or_shape_is_told_in_a_line(prompt):
+def test_a_prompt_of_the_wrong_kind_or_shape_is_refused_in_one_line(prompt):
     with pytest.raises(ConfigError, match="this router reads"):
         router().probabilities(prompt)
 
@@ -136,11 +136,11 @@ def test_a_prompt_of_the_wrong_kind_or_shape_is_told_in_a_line(prompt):
 
 @pytest.mark.parametrize("hidden", [0, 5])
 def test_a_saved_router_gives_the_same_probabilities(tmp_path, hidden):
-    made, features = router(hidden), torch.randn(7, 3 * HIDDEN)
-    made.save(tmp_path)
+    policy, features = router(hidden), torch.randn(7, 3 * HIDDEN)
+    policy.save(tmp_path)
     opened = Router.load(tmp_path, "aa")
     assert opened.labels == LABELS and opened.kind == "target" and opened.target == "tiny"
-    assert np.array_equal(opened.probabilities(features), made.probabilities(features))
+    assert np.array_equal(opened.probabilities(features), policy.probabilities(features))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["router.json", "router.safetensors"]
 
 
@@ -150,8 +150,8 @@ def change_spec(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps({key: value for key, value in spec.items() if value is not None}))
 
 
-def refused(folder: Path, told: str, *arguments: object) -> None:
-    with pytest.raises(ArtifactError, match=re.escape(told)) as caught:
+def refused(folder: Path, message: str, *arguments: object) -> None:
+    with pytest.raises(ArtifactError, match=re.escape(message)) as caught:
         Router.load(folder, *arguments)
     assert "\n" not in str(caught.value)
 
@@ -161,7 +161,7 @@ def test_a_router_of_another_target_is_refused(saved):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"schema_version": 99}, "schema version 99, but this drafterforge reads up to 1"),
         ({"pooling": 7}, "was trained with pooling 7"),
@@ -177,19 +177,19 @@ def test_a_router_of_another_target_is_refused(saved):
         ({"hidden": -1}, "hidden -1"),
     ],
 )
-def test_a_changed_description_is_refused_in_a_line(saved, changes, told):
+def test_a_changed_description_is_refused_in_a_line(saved, changes, message):
     change_spec(saved, **changes)
-    refused(saved, told)
+    refused(saved, message)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"3"])
-def test_a_description_that_is_none_is_refused_in_a_line(saved, content):
+def test_an_unreadable_description_is_refused_in_one_line(saved, content):
     (saved / "router.json").write_bytes(content)
     refused(saved, "router")
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"extra": torch.ones(2)}, "missing or unexpected tensors: extra"),
         ({"mean": torch.ones(4).half()}, "mean is [4, 'torch.float16']"),
@@ -198,10 +198,10 @@ def test_a_description_that_is_none_is_refused_in_a_line(saved, content):
         ({"temperature": torch.tensor(-1.0)}, "std and temperature must be > 0"),
     ],
 )
-def test_changed_weights_are_refused_in_a_line(saved, changes, told):
+def test_changed_weights_are_refused_in_a_line(saved, changes, message):
     path = saved / "router.safetensors"
     save_file(load_file(path) | changes, path)
-    refused(saved, told)
+    refused(saved, message)
 
 
 def test_missing_or_cut_weights_are_refused_in_a_line(saved):
@@ -220,21 +220,23 @@ def test_a_text_becomes_the_mean_of_the_encoder_s_last_states(tmp_path):
     ids = encoder.tokenizer("Count the users.", return_tensors="pt")["input_ids"]
     states = encoder.model(input_ids=ids).last_hidden_state[0]
     torch.testing.assert_close(encoder("Count the users."), states.mean(dim=0))
-    assert encoder("x" * 999).shape == (encoder.width,) == (16,)  # longer than its window
+    assert encoder("x" * 999).shape == (encoder.width,) == (16,)  # longer than the encoder's window
 
 
-def test_an_encoder_reads_all_that_the_user_said():
+def test_an_encoder_reads_all_messages_of_the_user():
     talk = [("system", "Be kind."), ("user", "Hi"), ("assistant", "Hello"), ("user", "Sum 1 and 2.")]
     assert request_text([{"role": role, "content": text} for role, text in talk]) == "Hi\nSum 1 and 2."
 
 
 def test_a_saved_router_over_texts_gives_the_same_probabilities_with_any_target(tmp_path):
     folder = save_encoder(tmp_path / "bert")
-    made = Router(net(width=16), LABELS, target="tiny", target_fingerprint="aa", encoder=TextEncoder.open(str(folder)))
-    made.save(tmp_path)
+    text_router = Router(
+        net(width=16), LABELS, target="tiny", target_fingerprint="aa", encoder=TextEncoder.open(str(folder))
+    )
+    text_router.save(tmp_path)
     opened = Router.load(tmp_path, "bb")
     assert opened.kind == "text"
-    assert np.array_equal(opened.probabilities("Count."), made.probabilities("Count."))
+    assert np.array_equal(opened.probabilities("Count."), text_router.probabilities("Count."))
     moved = folder.rename(tmp_path / "moved")
     refused(tmp_path, f"router.encoder={folder} is no folder")
     assert Router.load(tmp_path, encoder=str(moved)).encoder.source == str(moved)
@@ -255,7 +257,7 @@ def test_an_encoder_names_no_attention_kernel(tmp_path):
     assert encoder.model.config._attn_implementation == "sdpa" and encoder("a").shape == (16,)
 
 
-def test_an_encoder_of_another_width_is_told_in_a_line(tmp_path):
+def test_an_encoder_of_another_width_is_refused_in_one_line(tmp_path):
     encoder = TextEncoder.open(str(save_encoder(tmp_path / "bert")))
     with pytest.raises(ConfigError, match=r"reads 4 features, but .* has 16"):
         Router(net(), LABELS, encoder=encoder)

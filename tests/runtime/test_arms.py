@@ -86,24 +86,24 @@ def test_a_better_expert_is_taken_up_and_then_begins_by_itself():
     assert used[-1][1] == "sql" and sum(map(used[-1].count, ["sql"])) > 190
 
 
-def test_experts_that_gain_nothing_are_asked_ever_more_rarely(monkeypatch):
-    knowledge, asked = ArmKnowledge(0.01), []
+def test_experts_without_gain_are_tried_less_and_less_often(monkeypatch):
+    knowledge, challenges = ArmKnowledge(0.01), []
     challenger = RowArms.challenger
 
     def count(self: RowArms, *arguments: object) -> str:
         name = challenger(self, *arguments)
-        asked.append(bool(name))
+        challenges.append(bool(name))
         return name
 
     monkeypatch.setattr(RowArms, "challenger", count)
     rates = dict.fromkeys(NAMES, 0.6)
     play(knowledge, rates, "sql", 10)
-    early = np.mean(asked)
-    asked.clear()
+    early = np.mean(challenges)
+    challenges.clear()
     play(knowledge, rates, "sql", 60, seed=1)
-    asked.clear()
+    challenges.clear()
     play(knowledge, rates, "sql", 60, seed=2)
-    assert np.mean(asked) < 0.5 * early
+    assert np.mean(challenges) < 0.5 * early
 
 
 def test_nobody_is_woken_where_reading_costs_more_than_it_brings():
@@ -130,6 +130,6 @@ def test_a_text_that_changes_its_kind_is_noticed():
     row = RowArms(knowledge, NAMES, "sql")
     lengths = np.array([2.0, 1.0] * 60), np.array([2.0, 2.0] * 60)
     row.compare("sql", *lengths)
-    known = row.beliefs["sql"].variance
+    variance = row.beliefs["sql"].variance
     row.challenger(400, {}, STAKES)
-    assert row.beliefs["sql"].variance > 3 * known
+    assert row.beliefs["sql"].variance > 3 * variance

@@ -64,8 +64,8 @@ def switch_at_random(monkeypatch, seed: int) -> list[str]:
 
     def change(self: AutoProposer, row) -> None:
         name = row.waking.name
-        for other in row.arms.names:
-            row.arms.beliefs[other].mean = float(other == name and rng.random() < 0.7)
+        for candidate in row.arms.names:
+            row.arms.beliefs[candidate].mean = float(candidate == name and rng.random() < 0.7)
         advance(self, row)
 
     monkeypatch.setattr(Worth, "_learn_row", lambda *_: None)  # so that drafting goes on although it does not pay

@@ -1,4 +1,4 @@
-"""Prompts decoded together, where answers end, and drafters of other kinds: never another text."""
+"""Batches, stop strings, token limits and drafters of every kind never change the text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def eagle3(target) -> FusedDrafter:
 
 
 def small_model(**changes):
-    """Another, smaller language model with the same token ids."""
+    """A smaller language model with the same token ids."""
     return SmallLM(tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24, **changes))
 
 
@@ -55,7 +55,7 @@ def same_alone_and_together(target, drafter, sampling: Sampling) -> None:
 
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("family", "forward"), [*((family, "lean") for family in FAMILIES), ("qwen3", "modules")])
-def test_prompts_decoded_together_give_what_each_gives_alone(family, forward):
+def test_prompts_decoded_together_give_the_answers_of_single_ones(family, forward):
     target = tiny_target(family, forward)
     same_alone_and_together(target, eagle3(target), GREEDY)
 
@@ -86,7 +86,7 @@ def test_a_batch_may_mix_samplings_and_lengths(prompts, shape, drafter, seeds):
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS[:4]])
-def test_a_model_that_drafts_for_itself_is_always_right(prompts):
+def test_the_target_as_its_own_drafter_has_every_token_accepted(prompts):
     target = tiny_target(eos_token_id=None)
     engine = Engine(target, SmallLM(tiny_target(eos_token_id=None)), TreeShape(5, 4, 1), max_batch=3)
     expected = Engine(target).generate(prompts, 26)
@@ -95,9 +95,9 @@ def test_a_model_that_drafts_for_itself_is_always_right(prompts):
         assert [cycle.accept_length for cycle in answer.cycles] == [5] * 5
 
 
-def test_retrieval_confirms_what_a_repeating_text_repeats():
+def test_retrieval_drafts_of_a_repeating_text_are_accepted():
     model = tiny_model(eos_token_id=None)
-    model.lm_head.weight.data.zero_()  # every logit is equal: the target says token 0 again and again
+    model.lm_head.weight.data.zero_()  # every logit is equal, so the target repeats token 0
     target = wrap_model(model, None, name="stuck", folder=Path("nowhere"))
     engine = Engine(target, Retrieval(), TreeShape(6, 5, 2))
     alone, _ = engine.generate([[0] * 9, [5, 6]], 31)
@@ -105,7 +105,7 @@ def test_retrieval_confirms_what_a_repeating_text_repeats():
     assert max(cycle.num_nodes for cycle in alone.cycles) == 6
 
 
-def test_retrieval_indexes_the_committed_text_and_nothing_else():
+def test_retrieval_indexes_only_the_committed_text():
     target = tiny_target(eos_token_id=None)
     engine = Engine(target, Retrieval(min_probability=1e-3, min_expected=0.0), TreeShape(8, 4, 3))
     batch = engine.open_batch()
@@ -133,12 +133,12 @@ def test_a_drafting_model_with_other_token_ids_is_refused():
         Engine(tiny_target(), SmallLM(tiny_target(vocab_size=40)))
 
 
-def test_samplings_must_be_one_for_all_or_one_for_each():
+def test_samplings_are_one_for_all_prompts_or_one_for_each():
     with pytest.raises(DrafterforgeError, match="1 samplings for 2 prompts"):
         Engine(tiny_target()).generate([PROMPT, PROMPT], 2, [GREEDY])
 
 
-# Text and where it stops.
+# Text and stop strings.
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def speaking():
 
 
 class Alphabet:
-    """A tokenizer of one letter a token."""
+    """A tokenizer with one letter per token."""
 
     def decode(self, ids, **_):
         """Letters of the ids."""
@@ -177,7 +177,7 @@ def test_a_stop_string_ends_the_answer_where_decoding_token_by_token_would(shape
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [(), ("Z!",)])
-def test_streamed_text_only_grows_and_ends_as_the_whole_text(speaking, stop):
+def test_streamed_text_only_grows_and_ends_as_the_full_text(speaking, stop):
     engine = Engine(speaking, eagle3(speaking), TreeShape(6, 3, 2))
     texts = [answer.text for answer in engine.stream("query", 50, stop=stop)]
     assert all(late.startswith(early) for early, late in pairwise(texts))
@@ -202,22 +202,22 @@ class Letters:
 def test_the_first_stop_string_wins_however_tokens_arrive(text, stops, cuts):
     data = list(text.encode())
     rule = StopRule(frozenset(), 1000, "length", stops, TextStream(Letters()))
-    taken, shown, at = [], "", 0
+    tokens, shown_text, at = [], "", 0
     for cut in cuts:
         if rule.stop_reason or at >= len(data):
             break
-        taken += rule.take(data[at : at + cut])
-        assert rule.text.startswith(shown)  # nothing shown is ever taken back
-        shown, at = rule.text, at + cut
+        tokens += rule.take(data[at : at + cut])
+        assert rule.text.startswith(shown_text)  # text is never withdrawn
+        shown_text, at = rule.text, at + cut
     if at < len(data) and not rule.stop_reason:
         return
-    found = [(text.index(stop) + len(stop), text.index(stop)) for stop in stops if stop in text]
-    if not found:
-        assert not rule.stop_reason and taken == data
+    stops_in_text = [(text.index(stop) + len(stop), text.index(stop)) for stop in stops if stop in text]
+    if not stops_in_text:
+        assert not rule.stop_reason and tokens == data
         return
-    end = min(end for end, _ in found)  # the first to be complete
-    assert rule.stop_reason == "stop" and bytes(taken).decode() == text[:end]
-    assert rule.text == text[: min(start for stop_end, start in found if stop_end == end)]
+    end = min(end for end, _ in stops_in_text)  # the first complete stop string
+    assert rule.stop_reason == "stop" and bytes(tokens).decode() == text[:end]
+    assert rule.text == text[: min(start for stop_end, start in stops_in_text if stop_end == end)]
 
 
 @settings(max_examples=200, deadline=None)
@@ -227,16 +227,16 @@ def test_the_first_stop_string_wins_however_tokens_arrive(text, stops, cuts):
         max_size=6,
     )
 )
-def test_invalid_bytes_come_out_as_the_whole_text_has_them(pieces):
-    stream, shown = TextStream(Letters()), ""
+def test_invalid_bytes_are_streamed_as_in_the_full_text(pieces):
+    stream, shown_text = TextStream(Letters()), ""
     for token in b"".join(pieces):
-        shown += stream.append(token)
-        assert stream.text == shown
+        shown_text += stream.append(token)
+        assert stream.text == shown_text
     stream.finish()
-    assert stream.text == b"".join(pieces).decode(errors="replace") and stream.text.startswith(shown)
+    assert stream.text == b"".join(pieces).decode(errors="replace") and stream.text.startswith(shown_text)
 
 
-def test_text_inside_an_invalid_character_costs_as_much_a_token_however_long_it_is():
+def test_the_cost_per_token_inside_an_invalid_character_does_not_grow():
     class Counting(Letters):
         decoded = 0
 
@@ -253,7 +253,7 @@ def test_text_inside_an_invalid_character_costs_as_much_a_token_however_long_it_
     assert stream.text == "\ufffd" * 2000 + "a"
 
 
-def test_an_end_token_wins_over_what_follows_it():
+def test_tokens_after_an_end_token_are_ignored():
     rule = StopRule(frozenset({0}), 10, "length")
     assert rule.take([5, 6, 0, 7]) == [5, 6, 0] and rule.stop_reason == "eos"
     rule = StopRule(frozenset({0}), 3, "context")
@@ -277,7 +277,7 @@ def test_prompts_may_be_text_ids_or_messages(speaking):
         ({"max_new_tokens": 3, "stop": [""]}, "a stop string must not be empty"),
     ],
 )
-def test_requests_that_make_no_sense_are_refused(speaking, arguments, message):
+def test_invalid_requests_are_refused(speaking, arguments, message):
     with pytest.raises(DrafterforgeError, match=message):
         Engine(speaking).generate(["hello"], **arguments)
     for wrong in ("hello", [3, 4], [{"role": "user", "content": "hello"}]):
@@ -291,16 +291,16 @@ def test_requests_that_make_no_sense_are_refused(speaking, arguments, message):
         TreeShape(4, -1, 2)
     with pytest.raises(DrafterforgeError, match="graphs=True needs"):
         Engine(speaking, Retrieval(), graphs=True)
-    one, same = (
+    from_string, from_list = (
         Engine(speaking).generate(["hello"], 20, stop="ab"),
         Engine(speaking).generate(["hello"], 20, stop=["ab"]),
     )
-    assert one[0].text == same[0].text
+    assert from_string[0].text == from_list[0].text
     with pytest.raises(ConfigError, match="stop strings need a tokenizer"):
         Engine(tiny_target()).generate([PROMPT], 3, stop=["a"])
 
 
-def test_seconds_of_the_steps_add_up_to_no_more_than_the_whole():
+def test_seconds_of_the_steps_add_up_to_at_most_the_total():
     target = tiny_target()
     for answer in Engine(target, eagle3(target), TreeShape(8, 3, 2)).generate([PROMPT], 20):
         steps = sum(answer.time_s[name] for name in ("prefill", "draft", "verify", "host"))

@@ -1,4 +1,4 @@
-"""The record of a cycle: who drafted, which trees, and which step took how long."""
+"""The record of a cycle: its drafter, its trees and the seconds of its steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATE_S = 0.05
 
 
 class Watcher(Proposer):
-    """Drafts nothing, chooses slowly, and keeps the records it is given."""
+    """A proposer that drafts nothing, chooses slowly, and stores the records it receives."""
 
     def __init__(self) -> None:
         self.records, self.steps = [], []
@@ -57,7 +57,7 @@ class Watcher(Proposer):
             self.records.append(record)
 
 
-def test_every_step_of_a_cycle_is_given_the_same_record():
+def test_every_step_of_a_cycle_receives_the_same_record():
     target = tiny_target(eos_token_id=None)
     watcher = Watcher()
     batch = Batch(target, watcher)
@@ -65,16 +65,18 @@ def test_every_step_of_a_cycle_is_given_the_same_record():
         rows = [batch.admit(prompt, StopRule(frozenset(), 4, "length")) for prompt in PROMPTS]
         while batch.rows:
             batch.cycle(TreeShape(4, 2, 2))
-    assert watcher.steps == ["plan", "draft", "refresh"] * 2 + ["plan", "draft"]  # whoever has ended reads no more
+    assert watcher.steps == ["plan", "draft", "refresh"] * 2 + ["plan", "draft"]  # a finished row does not read
     assert len(watcher.records) == 3
     for row in rows:
-        assert [cycle.select_s for cycle in row.answer.cycles] == [one.seconds["select"] for one in watcher.records]
+        assert [cycle.select_s for cycle in row.answer.cycles] == [
+            record.seconds["select"] for record in watcher.records
+        ]
         assert all(cycle.select_s >= LATE_S for cycle in row.answer.cycles)
         assert sum(row.answer.time_s[step] for step in STEPS if step != "total") <= row.answer.time_s["total"]
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-def test_batches_of_both_kinds_record_the_trees_they_were_asked_for(graphs):
+def test_batches_with_and_without_graphs_record_the_requested_trees(graphs):
     target = tiny_target(eos_token_id=None)
     drafter, shape = FusedDrafter(tiny_drafter(target), target.backbone.embedding), TreeShape(8, 3, 2)
     answers = Engine(target, drafter, shape, graphs=graphs).generate(PROMPTS, 12)
@@ -87,7 +89,7 @@ def test_batches_of_both_kinds_record_the_trees_they_were_asked_for(graphs):
             assert min(spent) > 0 and sum(spent) == pytest.approx(answer.time_s[step])
 
 
-def test_a_pool_records_each_row_s_drafter_tree_and_seconds_of_choosing():
+def test_a_pool_records_drafter_tree_and_selection_seconds_of_each_row():
     target = tiny_target(eos_token_id=None)
     eagle = FusedDrafter(tiny_drafter(target), target.backbone.embedding)
     pool = Pool(

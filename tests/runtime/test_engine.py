@@ -1,4 +1,4 @@
-"""Law 1: greedy output is the target's own; law 3: drafter state is a function of the committed text."""
+"""Greedy output equals the target's, and drafter state is a function of the committed text."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_tree_shape_is_lossless(prompt, num_tokens, depth, top_k, count):
 
 
 class Oracle(FusedDrafter):
-    """A drafter whose head is overruled: it proposes what `script` says for a position, or ties everywhere."""
+    """A drafter that proposes the token `script(position)`, or ties between all tokens where that is None."""
 
     def __init__(self, target, script) -> None:
         super().__init__(tiny_drafter(target, draft_vocab_size=61), target.backbone.embedding)
@@ -82,13 +82,13 @@ class Oracle(FusedDrafter):
         self.positions = None
 
     def layer(self, embeddings, hidden, positions, attend, rows=None):
-        """Remember where the drafted slots stand."""
+        """Store the positions of the drafted nodes."""
         out = super().layer(embeddings, hidden, positions, attend, rows)
         self.positions = positions if rows is None else positions[rows]
         return out
 
     def logits(self, hidden):
-        """Logits given by the script for the token two after the slot."""
+        """Logits of the script's token for the position two after the node."""
         out = torch.zeros(hidden.shape[0], self.spec.draft_vocab_size)
         for row, position in enumerate(self.positions.tolist()[: hidden.shape[0]]):
             token = self.script(position + 2)
@@ -97,22 +97,22 @@ class Oracle(FusedDrafter):
         return out
 
 
-def test_a_drafter_that_is_always_right_accepts_every_level():
+def test_every_level_of_a_perfect_drafter_is_accepted():
     target = tiny_target(eos_token_id=None)
     expected = autoregressive(target, PROMPT, 41)
     text = PROMPT + expected
-    oracle = Oracle(target, lambda place: text[place] if place < len(text) else 3)
+    oracle = Oracle(target, lambda position: text[position] if position < len(text) else 3)
     answer = Engine(target, oracle, TreeShape(6, 4, 2)).generate([PROMPT], 41)[0]
     assert answer.tokens == expected
     assert [cycle.accept_length for cycle in answer.cycles] == [5] * 8
     assert answer.mat == 5
 
 
-def test_a_drafter_that_is_always_wrong_emits_the_bonus_alone():
+def test_a_drafter_that_is_always_wrong_emits_only_the_bonus_token():
     target = tiny_target(eos_token_id=None)
     expected = autoregressive(target, PROMPT, 20)
     text = PROMPT + expected
-    wrong = Oracle(target, lambda place: (text[place] + 1) % 61 if place < len(text) else 3)
+    wrong = Oracle(target, lambda position: (text[position] + 1) % 61 if position < len(text) else 3)
     answer = Engine(target, wrong, TreeShape(4, 3, 1)).generate([PROMPT], 20)[0]
     assert answer.tokens == expected and answer.mat == 1
 
@@ -121,7 +121,7 @@ def test_a_drafter_that_is_always_wrong_emits_the_bonus_alone():
 @pytest.mark.parametrize("shape", [(8, 3, 2), (30, 4, 5)])
 def test_a_drafter_full_of_ties_stays_lossless(shape):
     target = tiny_target()
-    ties = Oracle(target, lambda place: None)
+    ties = Oracle(target, lambda position: None)
     assert Engine(target, ties, TreeShape(*shape)).generate([PROMPT], 30)[0].tokens == autoregressive(
         target, PROMPT, 30
     )
@@ -132,7 +132,7 @@ def test_a_drafter_full_of_ties_stays_lossless(shape):
 def test_max_new_tokens_cuts_inside_an_accepted_walk(count):
     target = tiny_target(eos_token_id=None)
     text = PROMPT + autoregressive(target, PROMPT, 40)
-    oracle = Oracle(target, lambda place: text[place] if place < len(text) else 3)
+    oracle = Oracle(target, lambda position: text[position] if position < len(text) else 3)
     answer = Engine(target, oracle, TreeShape(6, 5, 1)).generate([PROMPT], count)[0]
     assert answer.tokens == text[len(PROMPT) : len(PROMPT) + count]
     assert answer.stop_reason == "length"
@@ -143,11 +143,11 @@ def test_an_end_token_inside_an_accepted_walk_ends_the_answer():
     text = PROMPT + autoregressive(plain, PROMPT, 20)
     end = next(
         token
-        for place, token in enumerate(text[len(PROMPT) :])
-        if token not in text[len(PROMPT) : len(PROMPT) + place] and place >= 3
+        for index, token in enumerate(text[len(PROMPT) :])
+        if token not in text[len(PROMPT) : len(PROMPT) + index] and index >= 3
     )
     target = tiny_target(eos_token_id=end)
-    oracle = Oracle(target, lambda place: text[place] if place < len(text) else 3)
+    oracle = Oracle(target, lambda position: text[position] if position < len(text) else 3)
     answer = Engine(target, oracle, TreeShape(8, 6, 1)).generate([PROMPT], 20)[0]
     assert answer.tokens == text[len(PROMPT) : text.index(end, len(PROMPT)) + 1]
     assert answer.stop_reason == "eos"
@@ -169,25 +169,25 @@ def test_drafter_state_equals_one_teacher_forced_pass(norms):
     prompts = [PROMPT, [7, 9], [5] * 11]
     with torch.inference_mode():
         batch = Batch(target, proposer_of(drafter, TreeShape(6, 2, 2)))
-        limits = (100, 4, 100)  # the row in the middle leaves early
+        limits = (100, 4, 100)  # the second row ends early
         for prompt, limit in zip(prompts, limits, strict=True):
             batch.admit(prompt, StopRule(frozenset(), limit, "length"), Sampling())
         for _ in range(6):
             batch.cycle(TreeShape(10, 3, 3))
-            for place, row in enumerate(batch.rows):
+            for number, row in enumerate(batch.rows):
                 text = torch.tensor(row.answer.prompt + row.answer.tokens)
                 before = text.numel() - 1
-                assert row.length == batch.proposer.group.stable[place] == before and batch.root[place] == text[-1]
+                assert row.length == batch.proposer.group.stable[number] == before and batch.root[number] == text[-1]
                 _, features = target.forward(text[None, :-1], torch.arange(before)[None], None)
                 fresh = proposer_of(drafter, TreeShape(6, 2, 2))
                 fresh.admit(text, features[0])
                 torch.testing.assert_close(
-                    batch.proposer.group.cache.data[:, :, place, :, :before],
+                    batch.proposer.group.cache.data[:, :, number, :, :before],
                     fresh.group.cache.data[:, :, 0, :, :before],
                     rtol=1e-4,
                     atol=1e-5,
                 )
-                torch.testing.assert_close(batch.proposer.last[place], fresh.last[0], rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(batch.proposer.last[number], fresh.last[0], rtol=1e-4, atol=1e-5)
         assert len(batch.rows) == 2
 
 

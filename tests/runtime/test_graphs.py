@@ -1,4 +1,4 @@
-"""Cycles of fixed shapes give what cycles of growing ones give; a GPU replays them from graphs."""
+"""Fixed shapes, which a GPU replays from CUDA graphs, give the text of growing shapes."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def cycles_of(answer) -> list[tuple[int, int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_fixed_shapes_change_nothing(family):
+def test_fixed_shapes_do_not_change_the_text(family):
     target = tiny_target(family)
     expected, drafter = [answer.tokens for answer in Engine(target).generate(PROMPTS, 18)], fused(target)
     for shape in SHAPES:
         growing = Engine(target, drafter, TreeShape(*shape)).generate(PROMPTS, 18)
         static = Engine(target, drafter, TreeShape(*shape), graphs=True).generate(PROMPTS, 18)
         assert [answer.tokens for answer in static] == [answer.tokens for answer in growing] == expected
-        # the same trees, but for the last cycles, whose depth is cut when shapes may change
-        for one, other in zip(static, growing, strict=True):
-            assert cycles_of(one)[: -shape[1] - 2] == cycles_of(other)[: -shape[1] - 2]
+        # the same trees except in the last cycles, whose depth only growing shapes cut
+        for static_answer, growing_answer in zip(static, growing, strict=True):
+            assert cycles_of(static_answer)[: -shape[1] - 2] == cycles_of(growing_answer)[: -shape[1] - 2]
     assert [answer.tokens for answer in Engine(target, graphs=True).generate(PROMPTS, 18)] == expected
 
 
@@ -75,7 +75,7 @@ def test_buffers_grow_with_the_text_and_serve_the_next_request(monkeypatch):
 
 
 @pytest.mark.slow
-def test_buffers_that_were_not_used_for_longest_are_given_up(monkeypatch):
+def test_the_least_recently_used_buffers_are_freed(monkeypatch):
     monkeypatch.setattr(graphs, "MOST_BUFFERS", 2)
     monkeypatch.setattr(graphs, "MOST_CYCLES", 1)
     target = tiny_target()
@@ -84,14 +84,14 @@ def test_buffers_that_were_not_used_for_longest_are_given_up(monkeypatch):
     for count in (1, 3, 2, 1, 3):
         assert [answer.tokens for answer in engine.generate(PROMPTS[:count], 18)] == expected[:count]
         assert len(engine.buffers) <= 2 and max(len(rows.cycles) for rows in engine.buffers.values()) == 1
-    assert 3 in {name[0] for name in engine.buffers}  # the last that were used
+    assert 3 in {name[0] for name in engine.buffers}  # the most recently used buffers
     sampled = [Sampling(temperature=1.0, seed=3)] * 3
     again = Engine(target).generate(PROMPTS, 18, sampled)
     assert [a.tokens for a in engine.generate(PROMPTS, 18, sampled)] == [a.tokens for a in again]
 
 
 @pytest.mark.slow
-def test_batches_that_live_at_the_same_time_do_not_share_buffers():
+def test_concurrent_batches_do_not_share_buffers():
     target = tiny_target(eos_token_id=None)
     expected = [answer.tokens for answer in Engine(target).generate(PROMPTS, 20)]
     for drafter in (None, fused(target)):
@@ -99,8 +99,8 @@ def test_batches_that_live_at_the_same_time_do_not_share_buffers():
         streams = [engine.stream(prompt, 20) for prompt in PROMPTS]
         last = [None] * len(PROMPTS)
         for _ in range(20):
-            for place, stream in enumerate(streams):
-                last[place] = next(stream, last[place])
+            for index, stream in enumerate(streams):
+                last[index] = next(stream, last[index])
         assert [answer.tokens for answer in last] == expected
         del streams, stream
         gc.collect()
@@ -128,7 +128,7 @@ def test_a_replayed_cycle_gives_the_same_text_and_stops_the_gpu_once(shape):
     batch = engine.open_batch()
     with torch.inference_mode():
         batch.admit(*engine.read(PROMPTS[0], 40))
-        batch.cycle(engine.shape)  # captures, or finds the graphs of the run before
+        batch.cycle(engine.shape)  # captures graphs, or reuses those of the previous run
         torch.cuda.set_sync_debug_mode("warn")
         try:
             with pytest.warns(UserWarning, match="synchronizing CUDA operation") as warned:

@@ -1,4 +1,4 @@
-"""EAGLE-3 trees that take what retrieval proposes: the target's text, and no larger than is worth it."""
+"""Hybrid trees of EAGLE-3 and retrieval give the target's text and hold no node that is too unlikely."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def test_the_text_is_the_target_s(target, eagle, max_batch, worth, sampling):
         assert [answer.tokens for answer in answers] == expected
 
 
-def test_retrieval_s_deep_chains_are_in_the_tree_though_little_is_drafted(target, eagle):
+def test_the_tree_holds_deep_chains_of_retrieval_although_the_drafter_drafts_few_nodes(target, eagle):
     hybrid = HybridDrafter(eagle, Retrieval(), min_reach=0.99, min_probability=0.0)
     prompt = [5, 9, 13, 2 + 9, 30, 31, 32, 33] * 4
     cycles = Engine(target, hybrid, TreeShape(30, 9, 2)).generate([prompt], 12)[0].cycles
-    assert max(cycle.accepted for cycle in cycles) > 3  # a random drafter is never so sure
+    assert max(cycle.accepted for cycle in cycles) > 3  # a random drafter alone never accepts so many
     assert all(cycle.depth <= 9 and cycle.num_nodes <= 30 for cycle in cycles)
 
 
@@ -78,18 +78,17 @@ def test_unlikely_nodes_are_not_verified(target, eagle):
 def test_a_level_is_drafted_while_its_parents_are_likely():
     reading = LimitedGrowth(TreeShape(9, 5, 2), FixedLimits(0.0, 0.3, 1.0), torch.tensor([1.0, 1.0, 0.3]))
     scores = torch.tensor([[0.2, 0.15, 0.6], [0.1, 0.1, 0.1], [0.2, 0.15, 0.6]]).log()
-    assert reading.go_on(1, scores).tolist() == [True, False, False]  # the last may be known to retrieval
+    assert reading.go_on(1, scores).tolist() == [True, False, False]  # retrieval may propose the last one
     assert reading.nodes(torch.tensor([2, 3, 4]), scores).tolist() == [9, 9, 9]
 
 
 @pytest.mark.parametrize("read_interval", [1, 3])
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, seed=5)])
-def test_it_is_judged_by_what_either_proposes(target, eagle, read_interval, sampling, monkeypatch):
-    found = Retrieval()
+def test_a_hybrid_is_judged_by_the_proposals_of_both_drafters(target, eagle, read_interval, sampling, monkeypatch):
     shapes = {"both": TreeShape(12, 6, 3), "retrieval": TreeShape(12, 6, 3)}
     spec = replace(Retrieval().spec, doubt=Retrieval().spec.doubt * 0.5)
-    found = Retrieval(spec, min_probability=0.08, min_expected=0.0)  # what is taken, and no more
-    drafters = {"eagle": eagle, "both": HybridDrafter(eagle, Retrieval(), trust=0.5), "retrieval": found}
+    retrieval = Retrieval(spec, min_probability=0.08, min_expected=0.0)  # the same proposals as the hybrid's retrieval
+    drafters = {"eagle": eagle, "both": HybridDrafter(eagle, Retrieval(), trust=0.5), "retrieval": retrieval}
     pool = Pool(drafters, "hedgespec", shapes=shapes, read_interval=read_interval)
     judged, read = [], PoolMembers.read
 
@@ -102,28 +101,28 @@ def test_it_is_judged_by_what_either_proposes(target, eagle, read_interval, samp
     order = PoolMembers(pool).names
     Engine(target, pool, TreeShape(12, 6, 3)).generate(PROMPTS, 20, sampling)
     more = 0
-    for one in judged:
-        for part in (one.accepted, one.gamma):
-            eagle_s, both, retrieval_s = (part[order.index(name)] for name in ("eagle", "both", "retrieval"))
-            assert both.equal(torch.maximum(eagle_s, retrieval_s))
-            more += int((both > eagle_s).sum())
+    for judgement in judged:
+        for part in (judgement.accepted, judgement.gamma):
+            eagle_s, hybrid_s, retrieval_s = (part[order.index(name)] for name in ("eagle", "both", "retrieval"))
+            assert hybrid_s.equal(torch.maximum(eagle_s, retrieval_s))
+            more += int((hybrid_s > eagle_s).sum())
     assert more > 0
 
 
-def test_drafters_share_what_reads_the_text_for_them(target, eagle):
-    shared, other = Retrieval(), Retrieval()
+def test_drafters_with_the_same_parts_share_their_state(target, eagle):
+    shared, second_retrieval = Retrieval(), Retrieval()
     proposer = PoolProposer(
         Pool({"a": HybridDrafter(eagle, shared), "b": HybridDrafter(eagle, shared)}), TreeShape(8, 3, 2)
     )
     assert len(proposer.members.indices) == 1
     proposer.join("c", HybridDrafter(eagle, shared), [], [])
-    proposer.join("d", HybridDrafter(eagle, other), [], [])
+    proposer.join("d", HybridDrafter(eagle, second_retrieval), [], [])
     assert len(proposer.members.indices) == 2
     proposer.leave("a"), proposer.leave("d")
     assert len(proposer.members.indices) == 1 and set(proposer.members.index_of) == {"b", "c"}
 
 
-def test_it_joins_and_leaves_a_running_pool(target, eagle):
+def test_a_hybrid_joins_and_leaves_a_running_pool(target, eagle):
     expected = Engine(target).generate([PROMPTS[0]], 24)[0].tokens
     engine = Engine(target, Pool({"eagle": eagle}, "random"), TreeShape(8, 3, 2))
     stream = engine.stream(PROMPTS[0], 24)
@@ -135,7 +134,7 @@ def test_it_joins_and_leaves_a_running_pool(target, eagle):
     assert last.tokens == expected
 
 
-def test_a_cycle_in_which_nothing_was_worth_verifying_teaches_a_bandit_too(target, eagle, monkeypatch):
+def test_a_bandit_learns_from_cycles_without_verified_nodes_too(target, eagle, monkeypatch):
     seen, observe = [], Bandit.observe
 
     def watching(bandit, feedback):
@@ -146,9 +145,11 @@ def test_a_cycle_in_which_nothing_was_worth_verifying_teaches_a_bandit_too(targe
     idle = HybridDrafter(eagle, Retrieval(), min_reach=0.99, min_probability=0.999)
     pool = Pool({"idle": idle, "eagle": eagle}, "ucb1", shapes={"idle": TreeShape(12, 6, 3)})
     Engine(target, pool, TreeShape(6, 2, 2)).generate([PROMPTS[1]], 24)
-    never = [one for one in seen if one.drafter == 0]
-    assert never and {one.accept_length for one in never} == {1}
-    assert never[0].depth == 6 and all(one.depth > 0 for one in never)  # less is asked for near the length limit
+    never = [feedback for feedback in seen if feedback.drafter == 0]
+    assert never and {feedback.accept_length for feedback in never} == {1}
+    assert never[0].depth == 6 and all(
+        feedback.depth > 0 for feedback in never
+    )  # the depth is lower near the length limit
 
 
 @pytest.mark.parametrize("worth", [ALL, {}])
@@ -157,10 +158,10 @@ def test_a_tree_does_not_depend_on_the_rows_beside_it(target, eagle, worth, monk
 
     def watching(batch, record):
         tree = record.tree
-        trees.append({row.answer.prompt[-1]: tuple(kept(tree, place)) for place, row in enumerate(batch.rows)})
+        trees.append({row.answer.prompt[-1]: tuple(nodes_of(tree, index)) for index, row in enumerate(batch.rows)})
         return verify(batch, record)
 
-    def kept(tree, row):
+    def nodes_of(tree, row):
         for node, (token, parent, level) in enumerate(
             zip(tree.tokens[row], tree.parents[row], tree.levels[row], strict=True)
         ):
@@ -171,23 +172,23 @@ def test_a_tree_does_not_depend_on_the_rows_beside_it(target, eagle, worth, monk
     engine = Engine(target, HybridDrafter(eagle, Retrieval(), **worth), TreeShape(12, 5, 3))
     engine.generate(PROMPTS, 20)
     together, alone = {}, {}
-    for one in trees:
-        for prompt, tree in one.items():
+    for cycle_trees in trees:
+        for prompt, tree in cycle_trees.items():
             together.setdefault(prompt, []).append(tree)
     for prompt in PROMPTS:
         trees.clear()
         engine.generate([prompt], 20)
-        alone[prompt[-1]] = [one[prompt[-1]] for one in trees]
+        alone[prompt[-1]] = [cycle_trees[prompt[-1]] for cycle_trees in trees]
     assert together == alone
 
 
-def test_its_trees_are_bounded_for_the_device_and_other_targets_drafters_are_refused(target, eagle):
+def test_default_trees_fit_the_device_and_drafters_of_other_targets_are_refused(target, eagle):
     hybrid = HybridDrafter(eagle, Retrieval())
     assert kind_name(hybrid) == "hybrid"
     assert Engine(target, hybrid).shape == default_shape(target.device, target.dtype, "hybrid")
-    other = tiny_target(vocab_size=70)
+    other_target = tiny_target(vocab_size=70)
     with pytest.raises(DrafterforgeError, match="drafts for a target of vocabulary 61"):
-        Engine(other, hybrid)
+        Engine(other_target, hybrid)
 
 
 @pytest.mark.parametrize(
@@ -199,29 +200,32 @@ def test_its_trees_are_bounded_for_the_device_and_other_targets_drafters_are_ref
         ("min_retrieval_tokens", float("nan"), "must be above 0, got nan"),
     ],
 )
-def test_what_counts_and_what_a_node_must_be_worth_lie_within_bounds(eagle, name, value, words):
+def test_settings_of_a_hybrid_out_of_range_are_refused(eagle, name, value, words):
     with pytest.raises(ConfigError, match=f"{name} {words}"):
         HybridDrafter(eagle, Retrieval(), **{name: value})
 
 
-def test_the_drafter_is_asked_for_rows_of_which_retrieval_does_not_promise_enough(eagle):
-    asked = []
+def test_the_drafter_drafts_only_rows_for_which_retrieval_expects_too_few_tokens(eagle):
+    calls = []
 
-    def draft(rows, growth, others):
-        asked.append((rows, growth.ignorance.tolist(), len(others.evidence)))
+    def draft(rows, growth, merging):
+        calls.append((rows, growth.ignorance.tolist(), len(merging.evidence)))
         return as_tree(torch.tensor([7] * len(rows)), [Nodes([], [], [], [])] * len(rows))
 
-    hybrid, known = HybridDrafter(eagle, Retrieval(), min_retrieval_tokens=0.5), Evidence([(90.0, [1, 2])], 4.0, 2.0)
-    evidence = [Evidence([], 4.0, 2.0), known, Evidence([(1.0, [1, 2])], 4.0, 2.0)]
+    hybrid, promising = (
+        HybridDrafter(eagle, Retrieval(), min_retrieval_tokens=0.5),
+        Evidence([(90.0, [1, 2])], 4.0, 2.0),
+    )
+    evidence = [Evidence([], 4.0, 2.0), promising, Evidence([(1.0, [1, 2])], 4.0, 2.0)]
     tree = HybridDrafting(hybrid).draft(evidence, torch.tensor([7, 8, 7]), TreeShape(9, 2, 2), draft)
-    assert asked == [([0, 2], pytest.approx([1.0, 32 / 33]), 2)]
+    assert calls == [([0, 2], pytest.approx([1.0, 32 / 33]), 2)]
     assert tree.tokens.tolist() == [[7, 0, 0], [8, 1, 2], [7, 0, 0]]
-    asked.clear()
-    HybridDrafting(hybrid).draft([known], torch.tensor([8]), TreeShape(9, 2, 2), draft)
-    assert not asked
+    calls.clear()
+    HybridDrafting(hybrid).draft([promising], torch.tensor([8]), TreeShape(9, 2, 2), draft)
+    assert not calls
 
 
-def test_a_hybrid_that_is_alone_reads_when_it_drafts(target, eagle, monkeypatch):
+def test_a_hybrid_without_a_pool_reads_only_when_it_drafts(target, eagle, monkeypatch):
     unread, drafted, refresh, draft = [], [], PoolProposer.refresh, PoolProposer.draft
 
     def watching(proposer, record):
@@ -237,7 +241,7 @@ def test_a_hybrid_that_is_alone_reads_when_it_drafts(target, eagle, monkeypatch)
     monkeypatch.setattr(PoolProposer, "draft", drawing)
     hybrid = HybridDrafter(eagle, Retrieval(), min_retrieval_tokens=0.3)
     lazy = Engine(target, hybrid, TreeShape(12, 5, 3), max_batch=1).generate(PROMPTS, 24)
-    assert max(unread) > 1 and min(unread) > 0  # cycles in a row do without the drafter
+    assert max(unread) > 1 and min(unread) > 0  # consecutive cycles skip the drafter
     trees = drafted.copy()
     unread.clear(), drafted.clear()
     monkeypatch.setattr(StackedGroup, "commit", eager)
@@ -250,13 +254,13 @@ COMMIT = StackedGroup.commit
 
 
 def eager(part, *committed) -> None:
-    """Read at once."""
+    """Commit and read immediately."""
     COMMIT(part, *committed)
     part.read()
 
 
 @pytest.mark.parametrize("newcomer", ["eagle", "retrieval"])
-def test_a_drafter_joins_one_that_has_not_read_all(target, eagle, newcomer):
+def test_a_drafter_joins_a_hybrid_with_deferred_reads(target, eagle, newcomer):
     expected = Engine(target).generate([PROMPTS[0]], 30)[0].tokens
     engine = Engine(
         target,
@@ -272,7 +276,7 @@ def test_a_drafter_joins_one_that_has_not_read_all(target, eagle, newcomer):
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, seed=5)])
 @pytest.mark.parametrize("drafter", ["eagle", "both"])
-def test_what_the_only_eagle_drafter_read_alone_is_judged_later(target, eagle, drafter, sampling):
+def test_deferred_reads_of_the_only_eagle_drafter_are_judged_later(target, eagle, drafter, sampling):
     expected = [Engine(target).generate([prompt], 24, sampling)[0].tokens for prompt in PROMPTS]
     only = {"eagle": eagle, "both": HybridDrafter(eagle, Retrieval())}[drafter]
     pool = Pool(
@@ -282,21 +286,23 @@ def test_what_the_only_eagle_drafter_read_alone_is_judged_later(target, eagle, d
     assert [answer.tokens for answer in answers] == expected
 
 
-def test_names_of_two_drafters_are_told_from_names_of_one():
+def test_names_of_hybrids_are_distinguished_from_names_of_drafters():
     assert parse_hybrid("general+retrieval") == ("general", "retrieval")
     assert [parse_hybrid(name) for name in ("general", "+retrieval", "general+", "+", "c++")] == [None] * 5
 
 
 def test_two_names_open_one_drafter_and_wrong_kinds_are_one_line(target, eagle, monkeypatch):
     opened = {"general": eagle, "sql": eagle, RETRIEVAL: Retrieval()}
-    monkeypatch.setattr(room, "open_drafters", lambda sources, _: {one.name: opened[one.name] for one in sources})
+    monkeypatch.setattr(
+        room, "open_drafters", lambda sources, _: {source.name: opened[source.name] for source in sources}
+    )
 
     def source_of(name: str) -> DrafterSource:
         return DrafterSource(name, "eagle3", None)
 
-    found = open_named(["sql", "general+retrieval"], source_of, target)
-    assert list(found) == ["sql", "general+retrieval"]
-    assert found["general+retrieval"] == HybridDrafter(eagle, opened[RETRIEVAL])
+    drafters = open_named(["sql", "general+retrieval"], source_of, target)
+    assert list(drafters) == ["sql", "general+retrieval"]
+    assert drafters["general+retrieval"] == HybridDrafter(eagle, opened[RETRIEVAL])
     for name in ("retrieval+general", "general+sql"):
         with pytest.raises(
             ConfigError, match="combines an EAGLE-3 drafter and a retrieval drafter, in this order; type "

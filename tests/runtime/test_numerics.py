@@ -46,11 +46,11 @@ def test_invariant_half_precision_decodes_as_autoregressively(family, dtype, sam
 
 @settings(max_examples=40, deadline=None)
 @given(count=st.integers(1, 200), sizes=st.sets(st.integers(1, 32), min_size=1))
-def test_a_plan_covers_all_rows_in_its_own_sizes(count, sizes):
+def test_a_plan_covers_all_rows_with_its_sizes(count, sizes):
     plan = RowPlan(tuple(sorted(sizes)))
     calls = plan.split(count)
-    assert sum(taken for taken, _ in calls) == count
-    assert all(size in sizes and 0 < taken <= size for taken, size in calls)
+    assert sum(num_rows for num_rows, _ in calls) == count
+    assert all(size in sizes and 0 < num_rows <= size for num_rows, size in calls)
     x = torch.arange(count * 2.0).view(count, 2)
     seen = []
     out = plan.apply(lambda part: seen.append(part.shape[0]) or part * 2, x)
@@ -58,12 +58,12 @@ def test_a_plan_covers_all_rows_in_its_own_sizes(count, sizes):
 
 
 def summed(weight: torch.Tensor, parts: int):
-    """A product that adds its terms in so many parts when it has more than four rows, and in one otherwise."""
+    """A matrix product that sums in `parts` parts for more than four rows, and in one part otherwise."""
 
     def product(x: torch.Tensor) -> torch.Tensor:
         pieces = parts if x.shape[0] > 4 else 1
         chunks = zip(x.float().chunk(pieces, 1), weight.float().chunk(pieces, 1), strict=True)
-        # each row alone, so that only the order of adding differs
+        # row by row, so that only the order of summation differs
         terms = [torch.stack([right @ row for row in left]) for left, right in chunks]
         return torch.stack(terms).sum(dim=0).to(x.dtype)
 
@@ -71,17 +71,17 @@ def summed(weight: torch.Tensor, parts: int):
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)
-def test_another_order_of_adding_shows_after_rounding(dtype):
+def test_another_order_of_summation_changes_rounded_results(dtype):
     trials = trial_data(32, 64, 256, dtype, torch.device("cpu"))
     for parts, sizes in ((1, range(1, 33)), (2, range(5, 33))):
         assert find_plan([(summed(weight, parts), x) for weight, x in trials]).sizes == tuple(sizes)
-    weight, x = trials[0]  # alone it is enough
+    weight, x = trials[0]  # one trial is enough
     assert find_plan([(summed(weight, 2), x)]).sizes == tuple(range(5, 33))
 
 
 @pytest.mark.parametrize("dtype", [*HALF, torch.float32], ids=str)
 @pytest.mark.parametrize("rows", [1, 2, 5, 32, 33, 70])
-def test_rows_of_an_invariant_product_do_not_depend_on_each_other(rows, dtype):
+def test_an_invariant_product_is_batch_invariant(rows, dtype):
     linear = FrozenLinear(torch.randn(40, 24).to(dtype), torch.randn(40).to(dtype))
     x = torch.randn(rows, 24).to(dtype)
     together = linear(x, invariant=True)
@@ -90,7 +90,7 @@ def test_rows_of_an_invariant_product_do_not_depend_on_each_other(rows, dtype):
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)
-def test_exact_attention_reads_what_it_may_and_nothing_else_matters(dtype):
+def test_exact_attention_depends_only_on_unmasked_keys(dtype):
     q, k, v = torch.randn(2, 7, 4, 8), torch.randn(2, 2, 30, 8), torch.randn(2, 2, 30, 8)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     reads = torch.rand(2, 7, 30) < 0.5
@@ -104,9 +104,9 @@ def test_exact_attention_reads_what_it_may_and_nothing_else_matters(dtype):
     for row in range(2):
         for node in range(7):
             keys = reads[row, node]
-            own = slice(row, row + 1)
+            row_slice = slice(row, row + 1)
             alone = kernels_of(q).grouped_attention(
-                q[own, node : node + 1], k[own][:, :, keys], v[own][:, :, keys], None, exact=True
+                q[row_slice, node : node + 1], k[row_slice][:, :, keys], v[row_slice][:, :, keys], None, exact=True
             )
             assert alone[0, 0].equal(together[row, node])
     wide = kernels_of(q).grouped_attention(q.float(), k.float(), v.float(), additive(reads, torch.float32))
@@ -122,7 +122,7 @@ def test_auto_is_invariant_in_half_precision_only():
         choose_numerics("exact", tiny_target())
 
 
-def test_a_model_that_runs_through_its_own_modules_is_not_invariant():
+def test_a_model_that_runs_through_transformers_modules_is_not_invariant():
     target = tiny_target(forward="modules", dtype=torch.bfloat16)
     assert choose_numerics("auto", target) == "fast"
     with pytest.raises(ConfigError, match=r"runs through its own modules.*type runtime.numerics=fast"):
@@ -130,33 +130,33 @@ def test_a_model_that_runs_through_its_own_modules_is_not_invariant():
 
 
 @pytest.mark.parametrize("name", ["qkv", "head", "norm", "attention", "pass"])
-def test_the_operation_that_breaks_is_named(name, monkeypatch):
+def test_an_operation_that_is_not_invariant_is_named(name, monkeypatch):
     target = tiny_target(dtype=torch.bfloat16)
     backbone = target.backbone
 
-    def crooked(function):
-        """Adds the number of rows, which no invariant operation may show."""
+    def row_counting(function):
+        """Adds the number of rows, on which no invariant operation may depend."""
         return lambda x, *rest, **named: function(x, *rest, **named) + x.shape[-3 if x.dim() == 4 else 0]
 
     if name == "qkv":
-        monkeypatch.setattr(backbone.layers[0], "qkv", _Crooked(backbone.layers[0].qkv))
+        monkeypatch.setattr(backbone.layers[0], "qkv", _RowCounting(backbone.layers[0].qkv))
     elif name == "head":
-        monkeypatch.setattr(backbone, "head", _Crooked(backbone.head))
+        monkeypatch.setattr(backbone, "head", _RowCounting(backbone.head))
     elif name == "norm":
-        kernels = replace(backbone.kernels, rms_norm=crooked(backbone.kernels.rms_norm))
+        kernels = replace(backbone.kernels, rms_norm=row_counting(backbone.kernels.rms_norm))
         monkeypatch.setattr(backbone, "kernels", kernels)
     elif name == "attention":
-        kernels = replace(backbone.kernels, grouped_attention=crooked(backbone.kernels.grouped_attention))
+        kernels = replace(backbone.kernels, grouped_attention=row_counting(backbone.kernels.grouped_attention))
         monkeypatch.setattr(backbone, "kernels", kernels)
     else:
-        monkeypatch.setattr(backbone.layers[3], "down", _Crooked(backbone.layers[3].down))
+        monkeypatch.setattr(backbone.layers[3], "down", _RowCounting(backbone.layers[3].down))
     expected = {"norm": "RMS norm", "pass": "a whole pass"}.get(name, name)
     assert expected in invariance_obstacle(target)
     assert choose_numerics("auto", target) == "fast"
 
 
-class _Crooked:
-    """A linear layer that shows how many rows it was given."""
+class _RowCounting:
+    """A linear layer whose product depends on the number of rows."""
 
     def __init__(self, linear: FrozenLinear) -> None:
         self.linear, self.weight = linear, linear.weight

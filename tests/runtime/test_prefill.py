@@ -1,4 +1,4 @@
-"""Prompts that are read in chunks between the cycles of other rows."""
+"""Chunked prefill: prompts are read in chunks between the cycles of other rows."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def drafters(target):
 def test_chunks_give_the_keys_and_features_of_one_pass(chunk):
     target = tiny_target()
     full, parts = Prefill(target, LONG, len(LONG), None), Prefill(target, LONG, chunk, None)
-    cache, other = target.new_cache(), target.new_cache()
+    cache, chunked_cache = target.new_cache(), target.new_cache()
     with torch.inference_mode():
         full.read(cache)
         while not parts.is_read:
-            parts.read(other)
+            parts.read(chunked_cache)
     assert len(parts.parts) == -(-len(LONG) // chunk)
     torch.testing.assert_close(parts.features, full.features)
     torch.testing.assert_close(parts.state, full.state)
     count = len(LONG)
-    torch.testing.assert_close(other.data[:, :, :, :, :count], cache.data[:, :, :, :, :count])
+    torch.testing.assert_close(chunked_cache.data[:, :, :, :, :count], cache.data[:, :, :, :, :count])
 
 
 @pytest.mark.parametrize("name", ["none", "eagle3", "retrieval", "hybrid", "pool"])
-def test_rows_that_join_chunk_by_chunk_answer_and_draft_as_alone(name):
+def test_rows_with_chunked_prefill_answer_and_draft_as_single_ones(name):
     target = tiny_target(eos_token_id=None)
     (alone,) = Engine(target, drafters(target)[name], SHAPE).generate([SHORT], 24)
     (expected,) = Engine(target, drafters(target)[name], SHAPE).generate([LONG], 12)
@@ -64,7 +64,7 @@ def test_rows_that_join_chunk_by_chunk_answer_and_draft_as_alone(name):
         joining = batch.begin(*engine.read(LONG, 12))
         waits = 0
         while not batch.advance(joining):
-            batch.cycle(engine.shape)  # the first row goes on
+            batch.cycle(engine.shape)  # the first row continues
             waits += 1
         while batch.rows:
             batch.cycle(engine.shape)
@@ -95,7 +95,7 @@ def test_a_drafter_that_joins_the_pool_reads_prompts_that_are_half_read():
     assert [c.accept_length for c in joining.row.answer.cycles] == [c.accept_length for c in expected.cycles]
 
 
-def test_rows_that_join_leave_and_overtake_each_other_keep_their_keys():
+def test_rows_keep_their_keys_while_others_join_leave_and_overtake_them():
     target = tiny_target(eos_token_id=None)
     prompts, limits = [SHORT, LONG, LONG[3:]], [4, 16, 12]
     expected = [

@@ -1,4 +1,4 @@
-"""Law 2: sampled output is a function of (prompt, seed) alone, and follows the filtered distribution exactly."""
+"""Sampled output is a function of prompt and seed, and follows the filtered distribution exactly."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def speculative(target, shape: TreeShape) -> Engine:
     return Engine(target, FusedDrafter(tiny_drafter(target, 61), target.backbone.embedding), shape)
 
 
-def test_noise_belongs_to_a_position_and_not_to_where_drawing_began():
+def test_noise_depends_on_the_position_and_not_on_the_first_drawn_one():
     full = noise(9, 100, 40)
     for start in range(0, 40, 7):
         assert noise(9, 100 + start, 5)[: 40 - start].tolist() == full[start : start + 5].tolist()
@@ -73,7 +73,7 @@ def test_the_filters_are_those_of_transformers(sampling, guess, monkeypatch):
     expectation = filtered_by_transformers(logits, text, sampling)
     picker = Picker([sampling] * 4, 50, torch.device("cpu"))
     seen = torch.zeros(4, 50, dtype=torch.bool).scatter_(1, text, True)
-    # every token whose slice of [0, 1) is entered, and no other
+    # exactly the tokens whose interval of [0, 1) has noise
     grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
     drawn = torch.stack([picker(logits, u.expand(4), seen) for u in grid], dim=1)
     for row in range(4):
@@ -90,7 +90,7 @@ def test_rows_of_a_batch_keep_their_own_filters():
         assert alone(logits[row : row + 1], uniform[row : row + 1], seen[row : row + 1]) == together[row]
 
 
-def test_noise_next_to_one_picks_the_last_token_that_has_any_probability():
+def test_noise_close_to_1_picks_the_last_token_with_a_probability():
     logits = torch.tensor([[0.0, 1.0, -torch.inf]])
     almost_one = torch.tensor([1 - 2**-53], dtype=torch.float64)
     assert Picker([Sampling(temperature=1.0)], 3, logits.device)(logits, almost_one, None) == 1
@@ -141,10 +141,10 @@ def test_sampled_tokens_follow_the_exact_distribution():
         states, _ = target.forward(text, torch.arange(len(PROMPT) + 1)[None], None)
         probs = filtered_by_transformers(target.logits(states[:, -1]), text, Sampling(temperature=1.0, top_k=3))[0]
     seconds = [tokens[1] for tokens in drawn if tokens[0] == first]
-    kept = probs.nonzero()[:, 0].tolist()
-    assert set(seconds) <= set(kept) and len(seconds) > 500
-    expected = np.array([float(probs[token]) * len(seconds) for token in kept])
-    counted = np.array([seconds.count(token) for token in kept])
+    possible_tokens = probs.nonzero()[:, 0].tolist()
+    assert set(seconds) <= set(possible_tokens) and len(seconds) > 500
+    expected = np.array([float(probs[token]) * len(seconds) for token in possible_tokens])
+    counted = np.array([seconds.count(token) for token in possible_tokens])
     assert scipy.stats.chisquare(counted, expected * counted.sum() / expected.sum()).pvalue > 1e-3
 
 

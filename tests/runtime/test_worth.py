@@ -97,9 +97,9 @@ def test_a_new_request_begins_with_what_is_known_of_others():
     worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040)))
     worth.plan([unknown := worth.row(0.0, 1)])
     play(worth, 600, 0, 0.013)
-    worth.plan([known := worth.row(0.0, 1)])
-    worth.plan([other := worth.row(1.0, 1)])
-    assert unknown.drafts and not known.drafts and other.drafts
+    worth.plan([informed := worth.row(0.0, 1)])
+    worth.plan([at_temperature_1 := worth.row(1.0, 1)])
+    assert unknown.drafts and not informed.drafts and at_temperature_1.drafts
 
 
 def test_each_request_learns_how_far_its_probabilities_hold():

@@ -1,4 +1,4 @@
-"""Costs are recovered, priced alike everywhere, and refused where they say nothing."""
+"""The latency model recovers known costs, prices unmeasured knots, and refuses profiles without a price."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drafterforge.schedulers.base import RandomScheduler
 from drafterforge.schedulers.latency import STEPS, Cycles, hats, read_profile, terms
 from drafterforge.schedulers.latency_fit import fit_step, fit_terms, unpriced
 from tests.models import tiny_target
-from tests.replay.made import profile, traces
+from tests.replay.builders import profile, traces
 
 
 def drawn(count: int = 2000) -> Cycles:
@@ -29,95 +29,95 @@ def drawn(count: int = 2000) -> Cycles:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_the_fit_predicts_what_made_the_data_despite_interruptions(step):
-    known, cycles, draw = profile(), drawn(), np.random.default_rng(1)
-    clean = known.step_s(step, cycles)
+def test_the_fit_recovers_the_costs_despite_interruptions(step):
+    costs, cycles, draw = profile(), drawn(), np.random.default_rng(1)
+    clean = costs.step_s(step, cycles)
     noisy = clean * draw.normal(1, 0.02, len(clean)) + (draw.random(len(clean)) < 0.03) * 0.5
-    found = fit_terms(terms(step, cycles, known.nodes, known.top_ks), noisy)
-    fitted = profile(seconds={**known.seconds, step: found}).step_s(step, cycles)
+    fitted_seconds = fit_terms(terms(step, cycles, costs.nodes, costs.top_ks), noisy)
+    fitted = profile(seconds={**costs.seconds, step: fitted_seconds}).step_s(step, cycles)
     assert np.abs(fitted / clean - 1).max() < 0.02
-    assert min(found.values()) >= 0
+    assert min(fitted_seconds.values()) >= 0
 
 
-def only(cycles: Cycles, kept: np.ndarray) -> Cycles:
-    """Some of them."""
-    return Cycles(*(getattr(cycles, name)[kept] for name in Cycles.__dataclass_fields__))
+def only(cycles: Cycles, mask: np.ndarray) -> Cycles:
+    """The cycles of a mask."""
+    return Cycles(*(getattr(cycles, name)[mask] for name in Cycles.__dataclass_fields__))
 
 
 @pytest.mark.parametrize(("step", "knot"), [("verify", 4), ("draft", 3)])
 def test_a_knot_that_no_cycle_reached_is_priced_between_its_neighbours(step, knot):
-    known, cycles = profile(), drawn()
-    knots = known.nodes if step == "verify" else known.top_ks
+    costs, cycles = profile(), drawn()
+    knots = costs.nodes if step == "verify" else costs.top_ks
     values = cycles.nodes if step == "verify" else cycles.top_k
-    place = knots.index(knot)
-    seen = only(cycles, (values <= knots[place - 1]) | (values >= knots[place + 1]))
-    found = fit_step(step, seen, known.step_s(step, seen), known)
-    name = list(terms(step, seen, known.nodes, known.top_ks))[place + (2 if step == "draft" else 0)]
-    assert list(found) == list(terms(step, seen, known.nodes, known.top_ks)) and str(knot) in name
-    assert found[name] == pytest.approx(known.seconds[step][name], rel=0.02)
+    index = knots.index(knot)
+    seen = only(cycles, (values <= knots[index - 1]) | (values >= knots[index + 1]))
+    fitted = fit_step(step, seen, costs.step_s(step, seen), costs)
+    name = list(terms(step, seen, costs.nodes, costs.top_ks))[index + (2 if step == "draft" else 0)]
+    assert list(fitted) == list(terms(step, seen, costs.nodes, costs.top_ks)) and str(knot) in name
+    assert fitted[name] == pytest.approx(costs.seconds[step][name], rel=0.02)
 
 
 @pytest.mark.parametrize(("step", "knot"), [("verify", 1), ("verify", 20), ("draft", 1), ("draft", 5)])
 def test_an_outermost_knot_that_no_cycle_reached_is_named(step, knot):
-    known, cycles = profile(), drawn()
-    knots = known.nodes if step == "verify" else known.top_ks
+    costs, cycles = profile(), drawn()
+    knots = costs.nodes if step == "verify" else costs.top_ks
     values = cycles.nodes if step == "verify" else cycles.top_k
     inside = values >= knots[1] if knot == knots[0] else values <= knots[-2]
-    assert unpriced(step, cycles, known) == ""
-    assert str(knot) in unpriced(step, only(cycles, inside), known).split()
+    assert unpriced(step, cycles, costs) == ""
+    assert str(knot) in unpriced(step, only(cycles, inside), costs).split()
 
 
 def test_more_nodes_and_wider_levels_never_cost_less():
-    known, cycles = profile(), drawn()
-    falling = {f"{n} nodes": 0.1 - 0.004 * n for n in known.nodes}
-    cheap = profile(seconds={**known.seconds, "verify": {**known.seconds["verify"], **falling}})
-    found = fit_step("verify", cycles, cheap.step_s("verify", cycles), known)
-    prices = [found[f"{n} nodes"] for n in known.nodes]
+    costs, cycles = profile(), drawn()
+    falling = {f"{n} nodes": 0.1 - 0.004 * n for n in costs.nodes}
+    cheap = profile(seconds={**costs.seconds, "verify": {**costs.seconds["verify"], **falling}})
+    fitted = fit_step("verify", cycles, cheap.step_s("verify", cycles), costs)
+    prices = [fitted[f"{n} nodes"] for n in costs.nodes]
     assert min(prices) > 0 and prices == sorted(prices)
 
 
-def test_few_cycles_at_a_knot_are_no_interruptions():
-    known, cycles = profile(), drawn()
+def test_few_slow_cycles_at_a_knot_are_not_taken_for_interruptions():
+    costs, cycles = profile(), drawn()
     seen = only(cycles, (cycles.nodes <= 8) | (np.cumsum(cycles.nodes == 20) <= 3) & (cycles.nodes == 20))
-    seconds = known.step_s("verify", seen) + 5.0 * (seen.nodes == 20)
-    assert fit_step("verify", seen, seconds, known)["20 nodes"] > 4
+    seconds = costs.step_s("verify", seen) + 5.0 * (seen.nodes == 20)
+    assert fit_step("verify", seen, seconds, costs)["20 nodes"] > 4
 
 
-def test_every_tree_has_its_turn_before_one_comes_again():
+def test_every_tree_is_chosen_once_before_any_is_chosen_twice():
     grid = ActionGrid("g", (1, 2, 4), (1, 2), (1, 2))
     scheduler = RandomScheduler(grid, seed=1)
     three = type("Seen", (), {"rows": 3})()
-    found = [shape for _ in range(2 * len(grid)) for shape in scheduler.choose(three)]
-    for start in range(0, len(found), len(grid)):
-        assert set(found[start : start + len(grid)]) == set(grid.shapes)
+    shapes = [shape for _ in range(2 * len(grid)) for shape in scheduler.choose(three)]
+    for start in range(0, len(shapes), len(grid)):
+        assert set(shapes[start : start + len(grid)]) == set(grid.shapes)
 
 
-def beside(known, cycles: Cycles, scale: float) -> ProbedAnswer:
-    """Cycles and probes of one answer on a machine so many times as slow as the profile says."""
-    one = ProbedAnswer()
+def probed_answer(costs, cycles: Cycles, scale: float) -> ProbedAnswer:
+    """Cycles and probes of one answer on a machine that is `scale` times as slow as the profile."""
+    answer = ProbedAnswer()
     for name in Cycles.__dataclass_fields__:
-        one.cycles.columns[name] = list(getattr(cycles, name))
+        answer.cycles.columns[name] = list(getattr(cycles, name))
     for step in STEPS:
-        one.cycles.columns[step] = list(scale * known.step_s(step, cycles))
+        answer.cycles.columns[step] = list(scale * costs.step_s(step, cycles))
     length = np.arange(100, 108)
-    one.probes = CycleTimes({name: [0.0] * len(length) for name in one.probes.columns})
-    one.probes.columns |= {"length": list(length), "host": list(scale * known.token_s(length))}
-    return one
+    answer.probes = CycleTimes({name: [0.0] * len(length) for name in answer.probes.columns})
+    answer.probes.columns |= {"length": list(length), "host": list(scale * costs.token_s(length))}
+    return answer
 
 
-def test_a_machine_that_slows_down_over_held_out_answers_shows_in_their_scale_and_not_in_the_fit():
-    known, grid = profile(), ActionGrid("g", (1, 2, 4, 8, 20), (1, 2, 3, 4, 5), (1, 2, 3, 5))
+def test_a_slower_machine_on_held_out_answers_changes_their_scale_and_not_the_errors():
+    costs, grid = profile(), ActionGrid("g", (1, 2, 4, 8, 20), (1, 2, 3, 4, 5), (1, 2, 3, 5))
     cfg, target = CalibrateConfig(drafter="a"), tiny_target()
-    found = fit_profile(cfg, target, grid, [beside(known, drawn(), 1.0)])
-    assert found.token_s(np.array([104])) == pytest.approx(known.token_s(np.array([104])), rel=1e-6)
-    errors = errors_on([beside(known, drawn(50), 1.5), beside(known, drawn(60), 1.5)], found)
+    fitted = fit_profile(cfg, target, grid, [probed_answer(costs, drawn(), 1.0)])
+    assert fitted.token_s(np.array([104])) == pytest.approx(costs.token_s(np.array([104])), rel=1e-6)
+    errors = errors_on([probed_answer(costs, drawn(50), 1.5), probed_answer(costs, drawn(60), 1.5)], fitted)
     assert errors["autoregressive_scale"] == pytest.approx(1.5, rel=1e-3) and errors["total"] < 0.01
 
 
-def test_too_few_cycles_name_the_key_that_brings_more():
-    known, grid = profile(), ActionGrid("g", (1, 2, 4, 8, 20), (1, 2, 3, 4, 5), (1, 2, 3, 5))
+def test_too_few_cycles_name_the_setting_that_adds_more():
+    costs, grid = profile(), ActionGrid("g", (1, 2, 4, 8, 20), (1, 2, 3, 4, 5), (1, 2, 3, 5))
     seen = drawn()
-    few = beside(known, only(seen, seen.nodes < 8), 1.0)
+    few = probed_answer(costs, only(seen, seen.nodes < 8), 1.0)
     with pytest.raises(ConfigError, match=r"verify \(20 nodes\); type latency.num_prompts=2"):
         fit_profile(CalibrateConfig(drafter="a"), tiny_target(), grid, [few])
 
@@ -134,7 +134,7 @@ def test_a_profile_is_read_as_it_was_written(tmp_path):
     assert read_profile(path) == profile()
 
 
-def test_a_profile_that_cannot_be_used_gets_one_line(tmp_path):
+def test_an_unusable_profile_is_one_line(tmp_path):
     path = tmp_path / "latency.json"
     with pytest.raises(ArtifactError, match="no latency profile at"):
         read_profile(path)
@@ -146,27 +146,27 @@ def test_a_profile_that_cannot_be_used_gets_one_line(tmp_path):
         path.write_text(text)
         with pytest.raises(ArtifactError, match=words):
             read_profile(path)
-    with pytest.raises(ConfigError, match="measured trees up to 20 nodes, 5 levels and top_k 5") as told:
+    with pytest.raises(ConfigError, match="measured trees up to 20 nodes, 5 levels and top_k 5") as caught:
         profile().check(ActionGrid("g", (64,), (2,), (4,)), path)
-    assert "drafterforge calibrate drafter=a grid.num_tokens=[1,2,4,8,20,64] grid.depths=[2]" in str(told.value)
+    assert "drafterforge calibrate drafter=a grid.num_tokens=[1,2,4,8,20,64] grid.depths=[2]" in str(caught.value)
 
 
 def changed(path: str, value: object = None) -> dict:
     """A profile with one value changed, or without it."""
-    found = json.loads(json.dumps(profile().as_json()))
+    content = json.loads(json.dumps(profile().as_json()))
     *keys, last = path.split("/")
-    inner = found
+    inner = content
     for key in keys:
         inner = inner[key]
     if value is None:
         del inner[last]
     else:
         inner[last] = value
-    return found
+    return content
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("content", "words"),
     [
         (changed("seconds/verify/8 nodes"), "seconds.verify lacks '8 nodes'"),
         (changed("seconds/verify/9 nodes", 1.0), "has the unknown key '9 nodes'"),
@@ -182,25 +182,25 @@ def changed(path: str, value: object = None) -> dict:
         (changed("device", 3), "device is 3"),
     ],
 )
-def test_a_profile_that_lacks_a_price_or_has_none_is_one_line(tmp_path, found, words):
+def test_a_profile_with_a_missing_or_invalid_price_is_one_line(tmp_path, content, words):
     path = tmp_path / "latency.json"
-    path.write_text(json.dumps(found))
-    with pytest.raises(ArtifactError) as told:
+    path.write_text(json.dumps(content))
+    with pytest.raises(ArtifactError) as caught:
         read_profile(path)
-    assert words in str(told.value) and "type `drafterforge calibrate" in str(told.value)
-    assert "\n" not in str(told.value)
+    assert words in str(caught.value) and "type `drafterforge calibrate" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_shards_give_back_the_traces_that_were_saved(tmp_path):
-    one, other = traces(0), traces(1, lengths=(9, 17))
-    save_shard(tmp_path / "shard-00000.safetensors", one)
-    save_shard(tmp_path / "shard-00001.safetensors", other)
-    both = load_shards(tmp_path, one.spec)
-    assert both.num_roots == one.num_roots + other.num_roots
-    assert both.splits == ["train", "test", "train", "test"]
-    back = both.select([2, 3])
-    for key, value in other.rows.items():
+def test_loaded_shards_equal_the_saved_traces(tmp_path):
+    first, second = traces(0), traces(1, lengths=(9, 17))
+    save_shard(tmp_path / "shard-00000.safetensors", first)
+    save_shard(tmp_path / "shard-00001.safetensors", second)
+    all_traces = load_shards(tmp_path, first.spec)
+    assert all_traces.num_roots == first.num_roots + second.num_roots
+    assert all_traces.splits == ["train", "test", "train", "test"]
+    back = all_traces.select([2, 3])
+    for key, value in second.rows.items():
         np.testing.assert_array_equal(back.rows[key], value)
-    assert (back.positions == other.positions).all() and (back.ahead == other.ahead).all()
+    assert (back.positions == second.positions).all() and (back.ahead == second.ahead).all()
     with pytest.raises(ArtifactError, match="holds no traces"):
-        load_shards(tmp_path / "nothing", one.spec)
+        load_shards(tmp_path / "nothing", first.spec)

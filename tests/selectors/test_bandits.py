@@ -1,4 +1,4 @@
-"""Bandits: what they count, how they explore, and what their windows hold."""
+"""Bandits: their statistics, exploration, windows and state."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def test_a_clear_winner_is_played_most(name):
     tuned = {"ucbspec": {"scale": 0.1}, "exp3spec": {"scale": 4.0}, "metasd_exp3": {"scale": 4.0}}
     chooser = make(name, 3, **tuned.get(name, {"c": 0.1} if name.startswith("ucb1") else {}))
     chooser.begin(seed=0)
-    chosen, _ = decode(chooser, Text(3, 4000, means=[0.1, 0.95, 0.1]), 600)
-    assert np.bincount(chosen[300:], minlength=3).argmax() == 1
+    choices, _ = decode(chooser, Text(3, 4000, means=[0.1, 0.95, 0.1]), 600)
+    assert np.bincount(choices[300:], minlength=3).argmax() == 1
 
 
 def slow_scores(history, num_drafters, c, window, windowing, discount):
     means, counts, rounds = np.zeros(num_drafters), np.zeros(num_drafters), float(len(history))
-    kept = history[-window:] if window and windowing == "rounds" else history
+    recent = history[-window:] if window and windowing == "rounds" else history
     for drafter in range(num_drafters):
-        played = [place for place, (who, _) in enumerate(kept) if who == drafter]
+        played = [index for index, (who, _) in enumerate(recent) if who == drafter]
         counted = played[-window:] if window else played
-        weights = [discount ** (len(kept) - 1 - place) for place in counted]
-        rewards = [kept[place][1] for place in counted]
+        weights = [discount ** (len(recent) - 1 - index) for index in counted]
+        rewards = [recent[index][1] for index in counted]
         counts[drafter] = sum(weights) if discount < 1 else len(played)
         means[drafter] = np.average(rewards, weights=weights) if played else 0
     rounds = counts.sum() if discount < 1 else min(rounds, window) if windowing == "rounds" and window else rounds
@@ -59,7 +59,7 @@ def test_ucb1_scores_are_those_of_its_history(window, windowing, discount):
         assert chooser.scores() == pytest.approx(slow, rel=1e-9)
 
 
-def test_a_window_over_rounds_tries_a_stale_drafter_again_and_one_per_drafter_does_not():
+def test_a_window_over_rounds_explores_a_stale_drafter_again_and_a_window_per_drafter_does_not():
     for windowing, stale in (("rounds", 1), ("arm", 0)):
         chooser = make("ucb1", 2, c=0.1, window=10, windowing=windowing)
         chooser.learn(1, 0.1)
@@ -106,25 +106,25 @@ def test_thompson_counts_every_reward_as_one_trial():
             assert chooser.alpha.sum() - 3 == pytest.approx(sums.sum(), abs=25)
 
 
-def test_decay_returns_every_law_towards_its_start():
+def test_decay_moves_probabilities_towards_their_initial_values():
     chooser = make("thompson", 2, decay=0.5)
     chooser.learn(0, 1.0)
     chooser.learn(1, 0.0)
     assert chooser.alpha.tolist() == [1.5, 1.0] and chooser.beta.tolist() == [1.0, 2.0]
 
 
-def test_halving_plays_in_turns_drops_the_worse_half_and_stays():
+def test_halving_plays_in_turns_drops_the_worse_half_and_keeps_the_last():
     chooser = make("metasd_halving", 4, budget=16)
     chooser.begin()
-    rewards, chosen = [0.3, 0.9, 0.1, 0.8], []
+    rewards, choices = [0.3, 0.9, 0.1, 0.8], []
     for cycle in range(24):
         drafter = chooser.select(Context(cycle, 0)).drafter
         chooser.observe(Feedback(drafter, 0, 1, DEPTH, divergence=rewards[drafter]))
-        chosen.append(drafter)
-    assert chosen == [0, 0, 1, 1, 2, 2, 3, 3] + [1] * 4 + [3] * 4 + [1] * 8
+        choices.append(drafter)
+    assert choices == [0, 0, 1, 1, 2, 2, 3, 3] + [1] * 4 + [3] * 4 + [1] * 8
 
 
-def test_halving_lets_a_newcomer_duel_with_the_last_one_left():
+def test_halving_compares_a_new_drafter_with_the_last_one():
     chooser = make("metasd_halving", 2, budget=4)
     chooser.begin()
     for reward in (0.5, 0.5, 0.2, 0.2):
@@ -139,7 +139,7 @@ def test_halving_lets_a_newcomer_duel_with_the_last_one_left():
 
 
 @pytest.mark.parametrize("name", LEARNS)
-def test_a_cycle_that_drafted_nothing_teaches_nothing(name):
+def test_a_cycle_without_drafted_tokens_changes_nothing(name):
     chooser = make(name)
     chooser.begin(seed=0)
     before = chooser.state_dict()
@@ -153,7 +153,7 @@ def test_rewards_are_shares_of_the_deepest_draft():
         assert chooser.reward_of(Feedback(0, 0, length, depth)) == reward
 
 
-def test_costs_turn_rewards_into_paces():
+def test_costs_turn_rewards_into_tokens_per_second():
     chooser = make("ucb1", 2, costs=[0.1, 0.05])
     slow, fast = (chooser.reward_of(Feedback(drafter, 0, 3, DEPTH)) for drafter in (0, 1))
     assert (slow, fast) == (pytest.approx(3 / 5 / 2), pytest.approx(3 / 5))
@@ -189,12 +189,12 @@ def test_ucb1_keeps_below_auers_bound():
 
 
 @pytest.mark.parametrize("name", ["exp3spec", "metasd_exp3"])
-def test_a_newcomer_of_exp3_starts_at_the_others_mean(name):
+def test_a_new_drafter_of_exp3_starts_at_the_mean_of_the_others(name):
     chooser = make(name)
     chooser.begin(seed=0)
     decode(chooser, Text(), 60)
-    others = chooser.losses.copy()
+    losses = chooser.losses.copy()
     chooser.add_drafter()
-    assert chooser.losses.tolist() == [*others.tolist(), pytest.approx(others.mean())]
+    assert chooser.losses.tolist() == [*losses.tolist(), pytest.approx(losses.mean())]
     probs = chooser.select(Context(60, 0)).probs
     assert probs[:3].min() < probs[3] < probs[:3].max()

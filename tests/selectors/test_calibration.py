@@ -1,4 +1,4 @@
-"""Deep levels that accept less than predicted are marked down, for the drafter and level they belong to."""
+"""Calibration lowers the predictions of a drafter's level that accepts less than predicted."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ def cycle(drafter, position, length, gamma):
     return Feedback(drafter, position, length, DEPTH, evaluation=Evaluation(position, gamma, gamma))
 
 
-def test_factors_approach_realised_over_predicted_of_the_drafter_that_ran():
-    rng, known = np.random.default_rng(0), Calibration(2, DEPTH, rate=0.01)
+def test_factors_approach_accepted_over_predicted_of_the_drafter_that_drafted():
+    rng, calibration = np.random.default_rng(0), Calibration(2, DEPTH, rate=0.01)
     position = 0
     for _ in range(6000):
         hits = rng.random(DEPTH) < [0.8, 0.4, 0.4]  # the pool pass predicts .8 at every level
         length = int(1 + hits.cumprod().sum())
         feedback = cycle(0, position, length, np.full((2, length), 0.8))
-        known.add_cycle(feedback)
-        known.extend(feedback.evaluation)
+        calibration.add_cycle(feedback)
+        calibration.extend(feedback.evaluation)
         position += length
-    assert known.factors[0] == pytest.approx([1, 0.5, 0.5], abs=0.12)
-    assert known.factors[1].tolist() == [1, 1, 1]
-    assert known.cycles == []
+    assert calibration.factors[0] == pytest.approx([1, 0.5, 0.5], abs=0.12)
+    assert calibration.factors[1].tolist() == [1, 1, 1]
+    assert calibration.cycles == []
 
 
-def test_late_evaluations_teach_what_prompt_ones_do():
+def test_late_evaluations_give_the_same_factors_as_prompt_ones():
     rng, prompt, late = np.random.default_rng(1), Calibration(2, DEPTH), Calibration(2, DEPTH)
     gamma, begin, sent = rng.random((2, 200)), 0, 0
     for number in range(60):
         length = int(rng.integers(1, DEPTH + 2))
         feedback = cycle(number % 2, begin, length, gamma[:, begin : begin + length])
-        for known in (prompt, late):
-            known.add_cycle(feedback)
+        for calibration in (prompt, late):
+            calibration.add_cycle(feedback)
         prompt.extend(feedback.evaluation)
         begin += length
         if number % 3 == 2:
@@ -47,8 +47,8 @@ def test_late_evaluations_teach_what_prompt_ones_do():
     assert np.array_equal(prompt.factors, late.factors)
 
 
-def test_a_drafter_that_fails_deep_loses_its_lead():
-    """At level 1 both predict, A more; from level 2 on A accepts nothing, which only calibration knows."""
+def test_a_drafter_that_fails_at_deep_levels_loses_its_lead():
+    """A predicts more at level 1, but accepts nothing from level 2 on, which only calibration shows."""
     shares = {}
     for calibration in (False, True):
         rng = np.random.default_rng(2)

@@ -1,4 +1,4 @@
-"""Losses cut where the chosen drafter failed keep it chosen; delayed ones do not (selectors.md 1.4)."""
+"""Losses truncated at the chosen drafter's first rejection favour it; delayed losses do not (selectors.md 1.4)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def run(drafter, rng):
 
 
 def truncated(rng):
-    """Share of late cycles with the better drafter, judged by what each chunk shows."""
-    made, late = learner("normalhedge", 2), []
+    """Share of late cycles with the better drafter if each loss only uses the levels of its own cycle."""
+    policy, late = learner("normalhedge", 2), []
     for cycle in range(CYCLES):
-        drafter = 0 if cycle < FORCED else int(rng.random() < made.probs[1])
-        shown = LEVELS[:, : min(run(drafter, rng), DEPTH)]
-        made.update(length_loss(expected_length(shown, shown), DEPTH))
+        drafter = 0 if cycle < FORCED else int(rng.random() < policy.probs[1])
+        levels = LEVELS[:, : min(run(drafter, rng), DEPTH)]
+        policy.update(length_loss(expected_length(levels, levels), DEPTH))
         late.append(drafter)
     return np.mean(late[CYCLES // 2 :])
 
 
 def delayed(rng, seed):
-    """The same with complete rounds: the rest of a cycle's levels comes with the next evaluation."""
+    """The same share with complete rounds, whose remaining levels come with the next evaluation."""
     chooser, late, sent = make("normalhedge", 2, DEPTH, granularity="chunk", draw="sample"), [], 0
     chooser.begin(seed=seed)
     stream = np.tile(LEVELS, CYCLES)
@@ -37,14 +37,14 @@ def delayed(rng, seed):
         drafter = chooser.select(Context(cycle, 0, mask)).drafter
         length = run(drafter, rng)
         end = cycle * DEPTH + min(length, DEPTH)
-        shown = Evaluation(sent, stream[:, sent:end], stream[:, sent:end])
-        chooser.observe(Feedback(drafter, cycle * DEPTH, length, DEPTH, evaluation=shown))
+        evaluation = Evaluation(sent, stream[:, sent:end], stream[:, sent:end])
+        chooser.observe(Feedback(drafter, cycle * DEPTH, length, DEPTH, evaluation=evaluation))
         sent = end
         late.append(drafter)
     return np.mean(late[CYCLES // 2 :])
 
 
-def test_only_delayed_losses_find_a_drafter_that_is_better_deep_down():
+def test_only_delayed_losses_find_a_drafter_that_is_better_at_deep_levels():
     rng = np.random.default_rng(0)
     assert np.mean([delayed(rng, seed) for seed in range(RUNS)]) >= 0.95
     assert np.mean([truncated(rng) for _ in range(RUNS)]) <= 0.5

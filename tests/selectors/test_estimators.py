@@ -11,7 +11,7 @@ DEPTH, SAMPLES = 5, 40_000
 
 
 class Chain:
-    """A target p and a drafter q, both [V, V]: the next token given the last."""
+    """A target p and a drafter q, both [V, V]: probabilities of the next token given the last."""
 
     def __init__(self, p, q):
         self.p, self.meet = p, np.minimum(p, q)
@@ -45,7 +45,7 @@ class Chain:
 
 
 def random_chain(seed, sharp=1.0):
-    """A drafter that is good after half of six tokens."""
+    """A drafter that is close to the target after three of six tokens."""
     rng = np.random.default_rng(seed)
     p, noise = rng.dirichlet(np.full(6, sharp), 6), rng.dirichlet(np.full(6, sharp), 6)
     mix = np.where(np.arange(6) < 3, 0.95, 0.4)[:, None]
@@ -53,14 +53,14 @@ def random_chain(seed, sharp=1.0):
 
 
 def tree_chain(seed, width=2):
-    """A drafter that proposes the two likeliest tokens of a noisy target, judged by what the target samples."""
+    """A drafter that proposes the two likeliest tokens of a noisy target, verified against sampled tokens."""
     rng = np.random.default_rng(seed)
     p = rng.dirichlet(np.full(6, 0.7), 6)
     noisy = p + 0.3 * rng.random((6, 6))
     children = np.argsort(-noisy, axis=1)[:, :width]
     inside = np.zeros((6, 6))
     np.put_along_axis(inside, children, 1.0, axis=1)
-    return Chain(p, p * inside)  # min(1, q / p) is then whether the token is a child
+    return Chain(p, p * inside)  # then min(1, q / p) is 1 for a child and 0 otherwise
 
 
 def near(samples, mean):
@@ -70,20 +70,20 @@ def near(samples, mean):
 @pytest.mark.parametrize(
     "chain", [random_chain(1), random_chain(0, 0.5), tree_chain(2)], ids=["underrated", "overrated", "tree"]
 )
-def test_ratio_estimators_are_exact_in_the_mean_and_plug_in_has_the_bias_of_its_own_programme(chain):
+def test_ratio_estimators_are_unbiased_and_the_plug_in_has_its_computed_bias(chain):
     rng = np.random.default_rng(3)
     exact, plugin = chain.exact(), chain.plugin()
     worst = int(np.abs(exact - plugin).argmax())
     assert abs(exact - plugin)[worst] > 0.05
     for start in {0, worst}:
-        found = chain.estimates(start, rng)
-        assert near(found["ratio"], exact[start]) and near(found["ratio_rb"], exact[start])
-        assert near(found["plugin"], plugin[start])
-        assert found["plugin"].var() < found["ratio_rb"].var() < found["ratio"].var()
+        estimates = chain.estimates(start, rng)
+        assert near(estimates["ratio"], exact[start]) and near(estimates["ratio_rb"], exact[start])
+        assert near(estimates["plugin"], plugin[start])
+        assert estimates["plugin"].var() < estimates["ratio_rb"].var() < estimates["ratio"].var()
     assert not near(chain.estimates(worst, rng)["plugin"], exact[worst])
 
 
-def test_plug_in_cannot_tell_the_drafter_of_the_easy_branch_from_that_of_the_hard_one():
+def test_the_plug_in_cannot_distinguish_drafters_of_an_easy_and_a_hard_branch():
     # From the fork 0 the target takes branch 1 or 2 with equal odds and stays there.  Both drafters accept half at the
     # fork, everything on branch 1 and .3 on branch 2; one drafts branch 1 at the fork, the other branch 2.
     p = np.array([[0, 0.5, 0.5], [0, 1, 0], [0, 0, 1]], dtype=float)
@@ -97,11 +97,11 @@ def test_plug_in_cannot_tell_the_drafter_of_the_easy_branch_from_that_of_the_har
     assert near(easy.estimates(0, rng)["ratio_rb"], 3.5) and near(hard.estimates(0, rng)["ratio_rb"], 1.71255)
 
 
-def test_all_agree_in_the_mean_at_one_level():
+def test_all_estimators_agree_in_the_mean_at_one_level():
     chain = random_chain(4)
-    found = chain.estimates(0, np.random.default_rng(0), depth=1)
+    estimates = chain.estimates(0, np.random.default_rng(0), depth=1)
     assert chain.plugin(1) == pytest.approx(chain.exact(1), abs=1e-12)
-    assert all(near(samples, chain.exact(1)[0]) for samples in found.values())
+    assert all(near(samples, chain.exact(1)[0]) for samples in estimates.values())
 
 
 def test_at_temperature_zero_all_count_the_leading_hits():

@@ -1,4 +1,4 @@
-"""Selectors that learn nothing, and the best in hindsight."""
+"""Selectors without learning, and the best drafter in hindsight."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_static_picks_the_named_drafter_or_the_first():
     assert picks(make("static", drafter="d2"), mask=np.array([False, True, False])) == [1] * 5
 
 
-def test_static_follows_its_drafter_when_others_leave_and_does_not_let_it_go():
+def test_static_follows_its_drafter_when_others_are_removed_and_refuses_its_removal():
     chooser = make("static", drafter="d2")
     chooser.remove_drafter(0)
     assert picks(chooser) == [1] * 5
@@ -29,7 +29,7 @@ def test_static_follows_its_drafter_when_others_leave_and_does_not_let_it_go():
         chooser.remove_drafter(1)
 
 
-def test_random_picks_all_alike():
+def test_random_picks_uniformly():
     chooser = make("random", 4)
     chooser.begin(seed=0)
     counts = np.bincount(picks(chooser, 4000), minlength=4)
@@ -39,17 +39,17 @@ def test_random_picks_all_alike():
 
 
 def test_the_router_is_asked_once_per_prompt():
-    asked = []
+    prompts = []
 
     def route(prompt):
-        asked.append(prompt)
+        prompts.append(prompt)
         return np.array([0.1, 0.2, 0.7]) if prompt[0] else 1
 
     chooser = make("router", route=route)
     for prompt, drafter in (([1, 2], 2), ([0], 1)):
         chooser.begin(prompt)
         assert picks(chooser) == [drafter] * 5
-    assert asked == [[1, 2], [0]]
+    assert prompts == [[1, 2], [0]]
     sampled = make("router", route=route, draw="sample")
     sampled.begin([1], seed=0)
     assert np.bincount(picks(sampled, 3000)) / 3000 == pytest.approx([0.1, 0.2, 0.7], abs=0.04)
@@ -58,13 +58,13 @@ def test_the_router_is_asked_once_per_prompt():
 @pytest.mark.parametrize(
     "answer", [3, -1, 0.5, float("nan"), [0.5, 0.5], [0, 0, 0], [0.5, -0.1, 0.6], [0.5, 0.5, np.nan]]
 )
-def test_a_router_that_answers_nonsense_is_refused_in_one_line(answer):
+def test_an_invalid_answer_of_a_router_is_refused_in_one_line(answer):
     with pytest.raises(ConfigError, match=r"^route must .*, got .*$"):
         make("router", route=lambda prompt: answer).begin([1])
 
 
 def test_the_oracle_takes_an_index_a_name_a_plan_or_a_function_of_the_prompt():
-    for best, chosen in (
+    for best, choices in (
         (1, [1] * 5),
         ("d2", [2] * 5),
         ([2, 0, 1], [2, 0, 1, 1, 1]),
@@ -72,7 +72,7 @@ def test_the_oracle_takes_an_index_a_name_a_plan_or_a_function_of_the_prompt():
     ):
         chooser = make("oracle", best=best)
         chooser.begin([2])
-        assert picks(chooser) == chosen
+        assert picks(chooser) == choices
     with pytest.raises(ConfigError, match=r"^best must name one of 3 drafters, counted from 0, got 3$"):
         make("oracle", best=3)
 
@@ -86,7 +86,7 @@ def test_hindsight_of_a_small_table():
     assert best_in_hindsight(np.zeros((4, 3))) == 0
 
 
-def test_a_router_s_law_is_followed_and_must_be_given():
+def test_a_router_s_probabilities_are_played_and_required():
     chooser = selector("router", ["a", "b", "c"], 4)
     with pytest.raises(ConfigError, match="needs a router"):
         chooser.begin([1, 2])
@@ -95,7 +95,7 @@ def test_a_router_s_law_is_followed_and_must_be_given():
     assert chooser.select(Context(0, 0)).drafter == 1
 
 
-def test_a_router_s_law_counts_as_rounds_of_a_learner():
+def test_a_router_s_probabilities_count_as_prior_rounds_of_a_learner():
     for prior, expected in ((0, 0), (5, 2)):
         chooser = selector("hedge", ["a", "b", "c"], 4, prior=prior)
         chooser.advise([0.1, 0.1, 0.8])

@@ -19,14 +19,14 @@ EXACT = {"rel": 0, "abs": 1e-9}
 @pytest.mark.parametrize("name", ["normalhedge", "hedge", "adanormalhedge", "squint"])
 def test_learners_retrace_the_worked_examples(name, example):
     losses = FIXTURES[example]["losses"]
-    made = learner(name, len(losses[0]), **({"eta": 1.0} if name == "hedge" else {}))
+    policy = learner(name, len(losses[0]), **({"eta": 1.0} if name == "hedge" else {}))
     for loss, row in zip(losses, FIXTURES[example][name], strict=True):
-        made.update(loss)
-        assert made.regrets == pytest.approx(row["R"], **EXACT)
-        assert made.probs == pytest.approx(row["w"], **EXACT)
-        assert abs(made.probs.sum() - 1) < 1e-12 and made.probs.min() >= 0
+        policy.update(loss)
+        assert policy.regrets == pytest.approx(row["R"], **EXACT)
+        assert policy.probs == pytest.approx(row["w"], **EXACT)
+        assert abs(policy.probs.sum() - 1) < 1e-12 and policy.probs.min() >= 0
         if "c" in row:
-            assert normalhedge_probs(made.regrets)[1] == pytest.approx(row["c"], **EXACT)
+            assert normalhedge_probs(policy.regrets)[1] == pytest.approx(row["c"], **EXACT)
 
 
 def test_estimators_of_the_worked_example():

@@ -1,4 +1,4 @@
-"""HedgeSpec's policy: what it learns from, when, and for which objective."""
+"""HedgeSpec's policy: its rounds, delays, objectives and costs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def test_the_best_drafter_is_found_within_a_request(name, estimator):
     text = Text(means=[0.4, 0.85, 0.5])
     chooser = make(name, estimator=estimator)
     chooser.begin(seed=0)
-    chosen, _ = decode(chooser, text, 150)
-    assert np.mean(np.array(chosen[75:]) == 1) > 0.9
+    choices, _ = decode(chooser, text, 150)
+    assert np.mean(np.array(choices[75:]) == 1) > 0.9
 
 
 @pytest.mark.parametrize("granularity", ["token", "chunk"])
 @pytest.mark.parametrize("objective", ["length", "token"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_policy_is_its_learner_fed_round_by_round(granularity, objective, estimator):
+def test_the_policy_equals_its_learner_updated_round_by_round(granularity, objective, estimator):
     text = Text()
     chooser = make("hedge", granularity=granularity, objective=objective, estimator=estimator, draw="sample", eta=0.4)
     chooser.begin(seed=0)
@@ -51,9 +51,9 @@ def test_the_policy_is_its_learner_fed_round_by_round(granularity, objective, es
     assert chooser.probs == pytest.approx(slow.probs, rel=1e-12)
 
 
-def test_evaluations_that_come_late_teach_the_same():
+def test_late_evaluations_give_the_same_probabilities():
     text, probs = Text(), []
-    for every in (1, 5):
+    for eval_interval in (1, 5):
         chooser = make("adanormalhedge")
         chooser.begin()
         position = sent = 0
@@ -62,7 +62,7 @@ def test_evaluations_that_come_late_teach_the_same():
             feedback = text.feedback(0, position)
             position += feedback.accept_length
             late = None
-            if cycle % every == every - 1:
+            if cycle % eval_interval == eval_interval - 1:
                 late = Evaluation(sent, text.gamma[:, sent:position], text.accepted[:, sent:position])
                 sent = position
             chooser.observe(replace(feedback, evaluation=late))
@@ -70,7 +70,7 @@ def test_evaluations_that_come_late_teach_the_same():
     assert probs[0] == probs[1] > 0
 
 
-def test_the_end_of_an_answer_drops_what_is_not_complete():
+def test_the_end_of_an_answer_drops_incomplete_rounds():
     text = Text()
     chooser = make("normalhedge")
     chooser.begin()
@@ -106,28 +106,28 @@ FULL = [name for name in every_selector() if make(name).needs.evaluation]
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("name", FULL)
 @pytest.mark.parametrize("objective", ["length", "token"])
-def test_costs_make_a_cheap_drafter_beat_one_that_is_accepted_more(name, objective):
+def test_costs_make_a_cheap_drafter_beat_a_better_accepted_one(name, objective):
     text = Text(2, means=[0.75, 0.6])
     for costs, best in ((None, 0), ([1.0, 1.0], 0), ([0.1, 0.05], 1)):
         chooser = make(name, 2, costs=costs, objective=objective)
         chooser.begin()
-        chosen, _ = decode(chooser, text, 150)
-        assert np.mean(np.array(chosen) == best) > 0.6
+        choices, _ = decode(chooser, text, 150)
+        assert np.mean(np.array(choices) == best) > 0.6
 
 
 @pytest.mark.parametrize("name", FULL)
 @pytest.mark.parametrize(("rates", "costs", "best"), [((0.7, 0.75), (1.0, 2.0), 0), ((0.5, 0.9), (1.0, 1.5), 1)])
-def test_costs_count_in_rounds_that_wait_too(name, rates, costs, best):
-    """Greedy hits, of 0 and 1: neither the token accepted more often nor the lower cost decides alone."""
+def test_costs_count_in_incomplete_rounds_too(name, rates, costs, best):
+    """Greedy hits of 0 and 1: neither the acceptance rate nor the cost alone decides."""
     text = Text(2)
     text.accepted = text.gamma = (np.random.default_rng(0).random(text.gamma.shape) < np.array(rates)[:, None]) * 1.0
     chooser = make(name, 2, costs=costs)
     chooser.begin()
-    chosen, _ = decode(chooser, text, 200)
-    assert np.mean(np.array(chosen) == best) > 0.7
+    choices, _ = decode(chooser, text, 200)
+    assert np.mean(np.array(choices) == best) > 0.7
 
 
-def test_waiting_rounds_with_costs_know_levels_and_calibration():
+def test_incomplete_rounds_with_costs_use_levels_and_calibration():
     shallow = make("hedgespec", 2, levels=[1, 4], costs=[1.0, 1.0], calibration=True)
     shallow.begin()
     shallow.select(Context(0, 0))
@@ -140,7 +140,7 @@ def test_waiting_rounds_with_costs_know_levels_and_calibration():
     assert shallow._open_losses(shallow.queue.open_rounds())[0] == pytest.approx([1 - 2 / 5, 1 - length / 5])
 
 
-def test_hybrid_counts_waiting_rounds_by_their_first_token():
+def test_hybrid_counts_incomplete_rounds_by_their_first_token():
     chooser = make("hedge", 2, eta=1.0, hybrid=True)
     chooser.begin()
     chooser.select(Context(0, 0))
@@ -152,25 +152,25 @@ def test_hybrid_counts_waiting_rounds_by_their_first_token():
     assert chooser.learner.probs.tolist() == [0.5, 0.5]
 
 
-def test_skip_asks_for_no_evaluation_while_the_learner_is_sure():
-    text, asked = Text(means=[0.9, 0.2, 0.2]), []
+def test_skip_needs_no_evaluation_while_the_learner_is_certain():
+    text, requests = Text(means=[0.9, 0.2, 0.2]), []
     chooser = make("normalhedge", skip=0.9, skip_cycles=6)
     chooser.begin()
     position = 0
     for cycle in range(80):
-        asked.append(chooser.needs.evaluation)
+        requests.append(chooser.needs.evaluation)
         drafter = chooser.select(Context(cycle, position)).drafter
-        given = {} if asked[-1] else {"evaluation": None}
-        feedback = text.feedback(drafter, position, **given)
+        changes = {} if requests[-1] else {"evaluation": None}
+        feedback = text.feedback(drafter, position, **changes)
         chooser.observe(feedback)
         position += feedback.accept_length
-    assert asked[0] and 0.05 < np.mean(asked) < 0.6
-    runs = "".join("x" if need else "." for need in asked).strip(".").replace("x", " ").split()
+    assert requests[0] and 0.05 < np.mean(requests) < 0.6
+    runs = "".join("x" if need else "." for need in requests).strip(".").replace("x", " ").split()
     assert set(map(len, runs)) == {6}
     assert make("normalhedge").needs == Needs(evaluation=True)
 
 
-def test_each_request_starts_anew_unless_told_to_carry_over():
+def test_each_request_starts_anew_without_carry():
     text = Text()
     for carry in (False, True):
         chooser = make("normalhedge", carry=carry)

@@ -1,4 +1,4 @@
-"""NormalHedge solves its equation, wherever the regrets lie."""
+"""NormalHedge solves its equation for all regrets."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def bisected(regrets) -> float:
 
 @QUICK
 @given(REGRETS)
-def test_c_solves_the_equation_inside_its_bracket_as_bisection_does(regrets):
+def test_c_solves_the_equation_inside_its_bracket_and_equals_bisection(regrets):
     weights, c = normalhedge_probs(regrets)
     assert abs(weights.sum() - 1) < 1e-12 and weights.min() >= 0
     top = regrets.max()
-    if top <= 1e-100:  # whose square is no number
+    if top <= 1e-100:  # the square underflows
         return
     assert top**2 / (2 * (1 + math.log(len(regrets)))) * (1 - 1e-12) <= c <= top**2 / 2 * (1 + 1e-12)
     assert abs(np.exp(np.maximum(regrets, 0) ** 2 / (2 * c)).mean() - math.e) < 1e-9
@@ -47,12 +47,12 @@ def test_c_solves_the_equation_inside_its_bracket_as_bisection_does(regrets):
 @QUICK
 @given(REGRETS, st.sampled_from([1e-6, 1e-3, 1e3, 1e6]))
 def test_weights_do_not_depend_on_the_scale_of_regrets(regrets, scale):
-    assume(not 0 < regrets.max() < 1e-100)  # which scales to a denormal number
+    assume(not 0 < regrets.max() < 1e-100)  # scaled regrets would be denormal
     assert normalhedge_probs(scale * regrets)[0] == pytest.approx(normalhedge_probs(regrets)[0], rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("regrets", [[0.0], [0.0, 0.0], [-1.0, -2.0, 0.0]])
-def test_without_positive_regret_the_law_is_uniform(regrets):
+def test_without_positive_regret_the_probabilities_are_uniform(regrets):
     weights, c = normalhedge_probs(np.array(regrets))
     assert weights.tolist() == [1 / len(regrets)] * len(regrets)
     assert c == 0
@@ -67,8 +67,8 @@ def test_large_regrets_do_not_overflow():
 @QUICK
 @given(REGRETS)
 def test_a_round_of_equal_losses_changes_nothing(regrets):
-    made = learner("normalhedge", len(regrets))
-    made.regrets = regrets
-    before = made.probs
-    made.update(np.full(len(regrets), 0.3))
-    assert np.array_equal(made.regrets, regrets) and np.array_equal(made.probs, before)
+    policy = learner("normalhedge", len(regrets))
+    policy.regrets = regrets
+    before = policy.probs
+    policy.update(np.full(len(regrets), 0.3))
+    assert np.array_equal(policy.regrets, regrets) and np.array_equal(policy.probs, before)

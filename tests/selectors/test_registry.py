@@ -1,4 +1,4 @@
-"""Names, options and mistakes: one clear line each; a new selector is one line."""
+"""Names and options of selectors: mistakes are one line, and one line registers a selector."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ def test_a_new_selector_registers_in_one_line(monkeypatch):
     monkeypatch.setattr(registry, "_SELECTORS", dict(registry._SELECTORS))
     register("last", Last)
     assert "last" in names()
-    made = selector("last", POOL, 5)
-    made.begin()
-    assert made.select(Context(0, 0)).drafter == 1
+    policy = selector("last", POOL, 5)
+    policy.begin()
+    assert policy.select(Context(0, 0)).drafter == 1
 
 
-def test_a_newcomer_needs_a_new_name_and_a_cost_where_others_have_one():
+def test_a_new_drafter_needs_a_new_name_and_a_cost_if_the_others_have_one():
     with pytest.raises(ConfigError, match="twice"):
         make("ucb1").add_drafter("d0")
     with pytest.raises(ConfigError, match="must be > 0, got None"):
         make("ucb1", costs=[1.0, 1.0, 1.0]).add_drafter()
 
 
-def test_the_room_imports_numpy_alone():
+def test_the_selectors_room_imports_only_numpy():
     code = (
         "import sys, drafterforge.selectors; "
         "print(sorted({'torch', 'scipy', 'hydra', 'lightning', 'matplotlib'} & set(sys.modules)))"

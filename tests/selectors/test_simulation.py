@@ -1,4 +1,4 @@
-"""The simulation is the room's own rules, and reproduces the reference's regrets."""
+"""The simulation chooses like the real selectors and reproduces the reference's regrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIMULATED = importlib.import_module("simulated_selectors")
 
 
 class Live(SCRIPT.SimulatedSelector):
-    """Real selectors, one per seed; their evaluations come two cycles late."""
+    """Real selectors, one per seed, whose evaluations come two cycles late."""
 
     def __init__(self, name, **options):
         self.name, self.options = name, options
@@ -24,24 +24,24 @@ class Live(SCRIPT.SimulatedSelector):
     def reset(self, seeds, num_drafters):
         super().reset(seeds, num_drafters)
         self.selectors = [make(self.name, num_drafters, SCRIPT.DEPTH, **self.options) for _ in range(seeds)]
-        self.shown = []
+        self.gammas = []
         for chooser in self.selectors:
             chooser.begin()
 
     def select(self, rng):
         return np.array([chooser.select(Context(self.rounds, 0)).drafter for chooser in self.selectors])
 
-    def observe(self, chosen, length, gamma):
-        self.shown.append(gamma)
+    def observe(self, choices, length, gamma):
+        self.gammas.append(gamma)
         for seed, chooser in enumerate(self.selectors):
             late, evaluation = self.rounds - SIMULATED.DELAY, None
             if late >= 0:
-                values = self.shown[late][seed]
+                values = self.gammas[late][seed]
                 evaluation = Evaluation(late * SCRIPT.DEPTH, values, values)
-            divergence = float(gamma[seed, chosen[seed]].mean())
+            divergence = float(gamma[seed, choices[seed]].mean())
             position = self.rounds * SCRIPT.DEPTH
             feedback = Feedback(
-                int(chosen[seed]), position, int(length[seed]), SCRIPT.DEPTH, False, divergence, evaluation
+                int(choices[seed]), position, int(length[seed]), SCRIPT.DEPTH, False, divergence, evaluation
             )
             chooser.observe(feedback)
         self.rounds += 1
@@ -57,7 +57,7 @@ class Live(SCRIPT.SimulatedSelector):
         ("MetaSD-UCB", "metasd_ucb", {}),
     ],
 )
-def test_many_seeds_at_once_choose_what_real_selectors_choose(simulated, name, options):
+def test_many_simulated_seeds_choose_like_real_selectors(simulated, name, options):
     makers = {"fast": SCRIPT.SELECTORS[simulated], "real": lambda: Live(name, **options)}
     curves = SCRIPT.regret_curves(makers, 4, 4, cycles=120)
     assert np.array_equal(curves["fast"], curves["real"])
@@ -88,18 +88,18 @@ def test_a_small_pool_has_the_regret_of_the_reference():
         "EXP3Spec",
         "random",
     ]
-    found = SCRIPT.regret_curves({name: SCRIPT.SELECTORS[name] for name in names}, 4, SEEDS)
-    place = SCRIPT.SIZES.index(4)
-    assert [name for name in names if not SCRIPT.agrees(found[name][-1], SCRIPT.REFERENCE[name][place])] == []
+    curves = SCRIPT.regret_curves({name: SCRIPT.SELECTORS[name] for name in names}, 4, SEEDS)
+    index = SCRIPT.SIZES.index(4)
+    assert [name for name in names if not SCRIPT.agrees(curves[name][-1], SCRIPT.REFERENCE[name][index])] == []
 
 
 @pytest.mark.slow
 def test_all_pools_have_the_regret_of_the_reference():
     outside, before = [], {}
-    for place, size in enumerate(SCRIPT.SIZES):
-        found = SCRIPT.regret_curves(SCRIPT.SELECTORS, size, SEEDS)
-        for name, curve in found.items():
-            if not SCRIPT.agrees(curve[-1], SCRIPT.REFERENCE[name][place]):
+    for index, size in enumerate(SCRIPT.SIZES):
+        curves = SCRIPT.regret_curves(SCRIPT.SELECTORS, size, SEEDS)
+        for name, curve in curves.items():
+            if not SCRIPT.agrees(curve[-1], SCRIPT.REFERENCE[name][index]):
                 outside.append((name, size, curve[-1].mean()))
             if name in ("Thompson", "UCBSpec", "UCB1", "MetaSD-UCB", "EXP3Spec"):
                 assert curve[-1].mean() > before.get(name, 0)
@@ -109,18 +109,18 @@ def test_all_pools_have_the_regret_of_the_reference():
 
 @pytest.mark.slow
 def test_near_ties_have_the_regret_of_the_reference():
-    for place, size in enumerate(SCRIPT.NEAR_SIZES):
+    for index, size in enumerate(SCRIPT.NEAR_SIZES):
         makers = {name: SCRIPT.SELECTORS[name] for name in SCRIPT.NEAR_REFERENCE}
-        found = SCRIPT.regret_curves(makers, size, SEEDS, rest=SCRIPT.NEAR)
+        curves = SCRIPT.regret_curves(makers, size, SEEDS, rest=SCRIPT.NEAR)
         for name, references in SCRIPT.NEAR_REFERENCE.items():
-            assert SCRIPT.agrees(found[name][-1], references[place]), (name, size)
+            assert SCRIPT.agrees(curves[name][-1], references[index]), (name, size)
 
 
 @pytest.mark.slow
 def test_on_mixed_requests_normalhedge_needs_its_reset():
-    found = SCRIPT.queries(seeds=6)
+    regrets = SCRIPT.queries(seeds=6)
     for name, reference in SCRIPT.QUERY_REFERENCE.items():
-        assert found[name].mean() == pytest.approx(reference, rel=0.15), name
+        assert regrets[name].mean() == pytest.approx(reference, rel=0.15), name
 
 
 def test_figures_are_drawn(tmp_path):

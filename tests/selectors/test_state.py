@@ -1,4 +1,4 @@
-"""Laws that hold for every selector: restored state, masks, pools that change, pools of one, lossless output."""
+"""Properties of every selector: restored state, masks, changing pools, pools of one, lossless output."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ VARIANTS = [
     ("ucb1", {"window": 7}),
     ("thompson", {"rounding": "bernoulli", "decay": 0.9}),
 ]
-EVERY = pytest.mark.parametrize(
-    ("name", "options"), VARIANTS, ids=[f"{name}{place}" for place, (name, _) in enumerate(VARIANTS)]
+ALL_VARIANTS = pytest.mark.parametrize(
+    ("name", "options"), VARIANTS, ids=[f"{name}{index}" for index, (name, _) in enumerate(VARIANTS)]
 )
 
 
 @pytest.mark.quick_cases(6)
-@EVERY
+@ALL_VARIANTS
 def test_a_restored_selector_makes_the_same_choices(name, options):
     text = Text()
     chooser = make(name, **options)
@@ -38,8 +38,8 @@ def test_a_restored_selector_makes_the_same_choices(name, options):
     assert again.state_dict() == chooser.state_dict()
 
 
-@EVERY
-def test_equal_seeds_give_equal_requests_whatever_came_before(name, options):
+@ALL_VARIANTS
+def test_equal_seeds_give_equal_requests_after_any_request(name, options):
     if options.get("carry"):
         return
     runs = []
@@ -51,18 +51,18 @@ def test_equal_seeds_give_equal_requests_whatever_came_before(name, options):
     assert runs[0] == runs[1]
 
 
-@EVERY
+@ALL_VARIANTS
 def test_masked_drafters_are_never_chosen(name, options):
     mask = np.array([True, False, True])
     chooser = make(name, **options)
     chooser.begin([1], seed=0)
-    chosen, _ = decode(chooser, Text(), 60, mask=mask)
-    assert 1 not in chosen
+    choices, _ = decode(chooser, Text(), 60, mask=mask)
+    assert 1 not in choices
     with pytest.raises(ConfigError, match=r"^a mask must allow one of 3 drafters, got \[False, False, False\]$"):
         chooser.select(Context(0, 0, np.zeros(3, dtype=bool)))
 
 
-@EVERY
+@ALL_VARIANTS
 def test_a_pool_may_change_while_it_runs(name, options):
     text = Text(4)
     chooser = make(name, **options)
@@ -74,8 +74,8 @@ def test_a_pool_may_change_while_it_runs(name, options):
     _, position = decode(chooser, text, 20, position, first=20)
     leaving = 1 if name == "static" else 0
     chooser.remove_drafter(leaving)
-    kept = [row for row in range(4) if row != leaving]
-    small.gamma, small.accepted = text.gamma[kept], text.accepted[kept]
+    remaining = [row for row in range(4) if row != leaving]
+    small.gamma, small.accepted = text.gamma[remaining], text.accepted[remaining]
     decode(chooser, small, 20, position, first=40)
     assert chooser.num_drafters == len(chooser.drafters) == 3
     state = json.loads(json.dumps(chooser.state_dict()))
@@ -85,8 +85,8 @@ def test_a_pool_may_change_while_it_runs(name, options):
     fresh.load_state_dict(state)
 
 
-@EVERY
-def test_a_pool_of_one_is_its_drafter(name, options):
+@ALL_VARIANTS
+def test_a_pool_of_one_picks_its_drafter(name, options):
     options = options | ({"costs": [0.1]} if "costs" in options else {})
     chooser = make(name, 1, **options)
     chooser.begin([1], seed=0)
@@ -95,9 +95,9 @@ def test_a_pool_of_one_is_its_drafter(name, options):
         chooser.remove_drafter(0)
 
 
-@EVERY
-def test_the_output_does_not_depend_on_who_drafts(name, options):
-    """A toy at temperature 0: the target's next token is a function of the last two; drafters guess it at times."""
+@ALL_VARIANTS
+def test_the_output_does_not_depend_on_the_drafters(name, options):
+    """A toy at temperature 0: two tokens determine the target's next one, which drafters guess sometimes."""
     rng = np.random.default_rng(0)
     table = rng.integers(0, 7, (7, 7))
     guesses = np.where(rng.random((3, 7, 7)) < np.array([0.9, 0.6, 0.2])[:, None, None], table, 0)
@@ -118,7 +118,7 @@ def test_the_output_does_not_depend_on_who_drafts(name, options):
         length = 1 + int(np.cumprod([a == b for a, b in zip(draft, truth, strict=False)]).sum())
         position = len(text)
         text += [*draft[: length - 1], truth[length - 1]]
-        pairs = [(text[place - 2], text[place - 1]) for place in range(position, len(text))]
+        pairs = [(text[index - 2], text[index - 1]) for index in range(position, len(text))]
         hits = np.array([[float(rule[pair] == table[pair]) for pair in pairs] for rule in guesses])
         toy = Text(3, 1)
         toy.gamma = toy.accepted = np.concatenate((np.zeros((3, position)), hits, np.zeros((3, DEPTH))), axis=1)
@@ -132,12 +132,12 @@ def test_the_output_does_not_depend_on_who_drafts(name, options):
 
 def test_a_state_of_another_selector_is_refused_in_one_line():
     state = make("hedge", eta=0.5).state_dict()
-    for other, words in (
+    for selector_of_state, words in (
         (make("squint"), "selector 'hedge', but this selector has 'squint'"),
         (make("hedge", eta=0.6), "'eta': 0.5"),
         (make("hedge", depth=7, eta=0.5), "depth 4, but this selector has 7"),
         (make("hedge", 4, eta=0.5), "a pool of 3 drafters, but the selector has 4"),
     ):
         with pytest.raises(ConfigError) as caught:
-            other.load_state_dict(state)
+            selector_of_state.load_state_dict(state)
         assert words in str(caught.value) and "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A pool decoding a fixed text: what each drafter would accept at each position is drawn once."""
+"""A pool that decodes a fixed text, whose acceptance by every drafter at every position is drawn once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drafterforge.selectors import Context, Evaluation, Feedback, names, selecto
 
 HERE = Path(__file__).parent
 FIXTURES = json.loads((HERE / "fixtures.json").read_text())
-WANTED = {"router": {"route": lambda prompt: 1}, "oracle": {"best": 1}}  # options without a default
+REQUIRED = {"router": {"route": lambda prompt: 1}, "oracle": {"best": 1}}  # required options
 DEPTH = 4
 
 
@@ -26,10 +26,10 @@ def simulation():
 
 
 def make(name, num_drafters=3, depth=DEPTH, **options):
-    drafters = [f"d{place}" for place in range(num_drafters)]
-    if name in WANTED and num_drafters == 1:
+    drafters = [f"d{index}" for index in range(num_drafters)]
+    if name in REQUIRED and num_drafters == 1:
         options = {"router": {"route": lambda prompt: 0}, "oracle": {"best": 0}}[name] | options
-    return selector(name, drafters, depth, **(WANTED.get(name, {}) | options))
+    return selector(name, drafters, depth, **(REQUIRED.get(name, {}) | options))
 
 
 def every_selector():
@@ -37,7 +37,7 @@ def every_selector():
 
 
 class Text:
-    """Tables [N, positions] of gamma and of what is accepted."""
+    """Tables [N, positions] of gamma and of accepted tokens."""
 
     def __init__(self, num_drafters=3, positions=1200, seed=0, means=None):
         rng = np.random.default_rng(seed)
@@ -46,26 +46,26 @@ class Text:
         self.accepted = (rng.random(self.gamma.shape) < self.gamma).astype(float)
 
     def feedback(self, drafter, position, depth=DEPTH, ended=False, **changes):
-        """What a cycle from `position` on shows."""
+        """The feedback of a cycle from `position` on."""
         reach = self.accepted[drafter, position : position + depth]
         length = int(1 + reach.cumprod().sum())
         here = slice(position, position + length)
-        given = {
+        measurements = {
             "divergence": float(self.gamma[drafter, position : position + depth].mean()),
             "evaluation": Evaluation(position, self.gamma[:, here], self.accepted[:, here]),
         }
-        return Feedback(drafter, position, length, depth, ended, **(given | changes))
+        return Feedback(drafter, position, length, depth, ended, **(measurements | changes))
 
 
 def decode(chooser, text, cycles, position=0, mask=None, first=0):
-    """Run cycles; returns the drafters chosen and the next position."""
-    chosen = []
+    """Run cycles; returns the drafter of each cycle and the next position."""
+    drafters = []
     for cycle in range(first, first + cycles):
         choice = chooser.select(Context(cycle, position, mask))
         assert abs(choice.probs.sum() - 1) < 1e-12 and choice.probs.min() >= 0
         assert choice.probs[choice.drafter] > 0
         feedback = text.feedback(choice.drafter, position)
         chooser.observe(feedback)
-        chosen.append(choice.drafter)
+        drafters.append(choice.drafter)
         position += feedback.accept_length
-    return chosen, position
+    return drafters, position

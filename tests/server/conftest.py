@@ -1,4 +1,4 @@
-"""Tiny targets with a tokenizer behind a real server, on a port of its own, in a thread."""
+"""Tiny targets with a tokenizer behind a real server in a thread, on a free port."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tests.tiny import build_tokenizer
 
 SHAPE = TreeShape(5, 2, 2)
 MODEL = "tiny"
-WAIT_S = 30.0  # for what has to happen soon
+WAIT_S = 30.0  # longest wait for an expected event
 HTTP = httpx.Client(timeout=WAIT_S, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def speaking_target(dtype: torch.dtype = torch.float32, **changes: Any) -> Target:
-    """A tiny Llama that answers in bytes, most of them no valid text."""
+    """A tiny Llama with a byte tokenizer; most of its answers are no valid UTF-8."""
     tokenizer = build_tokenizer()
     sizes = {"vocab_size": len(tokenizer), "num_hidden_layers": 4, "eos_token_id": None}
     model = tiny_model(dtype=dtype, **{**sizes, **changes})
@@ -54,7 +54,7 @@ def pool_of(target: Target) -> Pool:
 
 @dataclass
 class Serving:
-    """A server that is up."""
+    """A running server and its clients."""
 
     url: str
     address: tuple[str, int]
@@ -64,7 +64,7 @@ class Serving:
 
     @cached_property
     def client(self) -> OpenAI:
-        """OpenAI's own client, which does not try again."""
+        """OpenAI's client without retries."""
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
 
     def post(self, path: str = "/v1/completions", **sent: Any) -> httpx.Response:
@@ -77,11 +77,13 @@ class Serving:
     def figure(self, name: str, **labels: str) -> float:
         """A sample of `/metrics`; 0 where there is none."""
         text = HTTP.get(f"{self.url}/metrics").text
-        samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
-        found = [
-            one.value for one in samples if one.name == f"drafterforge_{name}" and labels.items() <= one.labels.items()
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        values = [
+            sample.value
+            for sample in samples
+            if sample.name == f"drafterforge_{name}" and labels.items() <= sample.labels.items()
         ]
-        return sum(found)
+        return sum(values)
 
     def stop(self) -> None:
         self.server.should_exit = True
@@ -89,7 +91,7 @@ class Serving:
 
 @contextmanager
 def serving(engine: Engine, **changes: Any) -> Iterator[Serving]:
-    """The engine behind HTTP until the block ends."""
+    """Serves the engine over HTTP until the block ends."""
     cfg, up, sock = ServeConfig(**changes), threading.Event(), listen("127.0.0.1", 0)
     server = Server(build_app(engine, MODEL, cfg), cfg.grace_s, ready=up.set)
     url, address = address_of(sock), sock.getsockname()
@@ -105,7 +107,7 @@ def serving(engine: Engine, **changes: Any) -> Iterator[Serving]:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what has to happen soon."""
+    """Waits until the condition holds."""
     limit = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < limit
@@ -119,14 +121,14 @@ def speaking() -> Target:
 
 @pytest.fixture(scope="session")
 def shared(speaking) -> Iterator[Serving]:
-    """A server with the cheapest drafter, for tests that leave it as it was."""
+    """A server with the cheapest drafter, for tests that do not change its state."""
     drafter = Retrieval(min_probability=1e-3, min_expected=0.0)
     with serving(Engine(speaking, drafter, SHAPE), max_body_bytes=20_000, max_new_tokens=60) as up:
         yield up
 
 
 class Gate:
-    """Cycles that wait until they are let through."""
+    """A gate that holds cycles until a test lets them pass."""
 
     def __init__(self) -> None:
         self.steps = threading.Semaphore(0)
@@ -154,12 +156,12 @@ class Gate:
 @pytest.fixture
 def gate(monkeypatch) -> Iterator[Gate]:
     """Holds every cycle of every server."""
-    made, cycle = Gate(), Batch.cycle
+    held_gate, cycle = Gate(), Batch.cycle
 
     def held(batch: Batch, shape: TreeShape) -> Any:
-        made.passed()
+        held_gate.passed()
         return cycle(batch, shape)
 
     monkeypatch.setattr(Batch, "cycle", held)
-    yield made
-    made.open()
+    yield held_gate
+    held_gate.open()

@@ -1,4 +1,4 @@
-"""OpenAI's client gets what the engine says: whole, streamed, cut, sampled and many at once."""
+"""OpenAI's client receives the engine's answers: complete, streamed, cut, sampled and many at once."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def complete(up, **fields):
 
 def streamed(chunks) -> dict[int, dict]:
     """Text, finish reason and number of pieces of every choice."""
-    found: dict[int, dict] = {}
+    choices: dict[int, dict] = {}
     for chunk in chunks:
         for choice in chunk.choices:
-            one = found.setdefault(choice.index, {"text": "", "finish": None, "pieces": 0})
+            state = choices.setdefault(choice.index, {"text": "", "finish": None, "pieces": 0})
             piece = choice.delta.content if hasattr(choice, "delta") else choice.text
-            assert one["finish"] is None  # nothing after the end
-            one["text"] += piece or ""
-            one["pieces"] += bool(piece)
-            one["finish"] = choice.finish_reason
-    return found
+            assert state["finish"] is None  # nothing after the end
+            state["text"] += piece or ""
+            state["pieces"] += bool(piece)
+            state["finish"] = choice.finish_reason
+    return choices
 
 
 def test_models_are_listed_and_found_by_name(shared):
@@ -46,7 +46,7 @@ def test_models_are_listed_and_found_by_name(shared):
     assert client.models.retrieve(MODEL).id == MODEL
 
 
-def test_a_chat_answer_is_the_engine_s(shared, speaking):
+def test_a_chat_answer_equals_the_engine_s(shared, speaking):
     answer = chat(shared, temperature=0)
     expected = Engine(speaking).generate([CHAT], 16, stop=["\x00never"])[0]
     assert answer.choices[0].message.content == expected.text and answer.choices[0].message.role == "assistant"
@@ -61,15 +61,15 @@ def test_a_chat_answer_is_the_engine_s(shared, speaking):
 @pytest.mark.parametrize(
     "sampling", [{"temperature": 0}, SAMPLED, {"seed": 6}, {"seed": 7, "stop": ["e", "\ufffd\ufffd"]}]
 )
-def test_the_pieces_of_a_stream_are_the_whole_answer(shared, ask, sampling):
+def test_the_pieces_of_a_stream_join_to_the_full_answer(shared, ask, sampling):
     full = ask(shared, **sampling).choices[0]
     text = full.message.content if ask is chat else full.text
-    found = streamed(ask(shared, stream=True, **sampling))
-    assert found == {0: {"text": text, "finish": full.finish_reason, "pieces": found[0]["pieces"]}}
-    assert found[0]["pieces"] > 1 or "stop" in sampling
+    choices = streamed(ask(shared, stream=True, **sampling))
+    assert choices == {0: {"text": text, "finish": full.finish_reason, "pieces": choices[0]["pieces"]}}
+    assert choices[0]["pieces"] > 1 or "stop" in sampling
 
 
-def test_a_stream_tells_the_usage_when_asked(shared):
+def test_a_stream_ends_with_the_usage_if_requested(shared):
     full = chat(shared, **SAMPLED)
     chunks = list(chat(shared, stream=True, stream_options={"include_usage": True}, **SAMPLED))
     assert chunks[-1].usage == full.usage and chunks[-1].choices == []
@@ -82,14 +82,14 @@ def test_a_stop_string_ends_the_answer_and_is_never_sent(shared):
     stop = next(text for text in re.findall(r"[ -~]{2,3}", full[3:]))
     for more in ({}, {"stream": True}):
         answer = complete(shared, temperature=0, max_tokens=30, stop=[stop, "never to be found"], **more)
-        found = (
+        result = (
             streamed(answer)[0] if more else {"text": answer.choices[0].text, "finish": answer.choices[0].finish_reason}
         )
-        assert found["text"] == full[: full.index(stop)] and found["finish"] == "stop"
+        assert result["text"] == full[: full.index(stop)] and result["finish"] == "stop"
     assert complete(shared, temperature=0, max_tokens=30, stop=stop).usage.completion_tokens < 30
 
 
-def test_an_answer_that_ends_itself_says_stop_and_counts_its_end_token():
+def test_an_answer_with_an_end_token_says_stop_and_counts_that_token():
     plain = Engine(speaking_target()).generate(["count"], 20)[0]
     end = plain.tokens[12]
     ended = speaking_target(eos_token_id=end)
@@ -100,24 +100,26 @@ def test_an_answer_that_ends_itself_says_stop_and_counts_its_end_token():
 
 
 def test_the_same_seed_gives_the_same_text_and_another_seed_another(shared):
-    first, again, other = (chat(shared, seed=seed).choices[0].message.content for seed in (3, 3, 4))
-    assert first == again != other
-    assert len({chat(shared).choices[0].message.content for _ in range(2)}) == 2  # drawn where none is given
+    first, again, other_seed = (chat(shared, seed=seed).choices[0].message.content for seed in (3, 3, 4))
+    assert first == again != other_seed
+    assert len({chat(shared).choices[0].message.content for _ in range(2)}) == 2  # without a seed the server draws one
     assert chat(shared, seed=-1).choices[0].message.content == chat(shared, seed=2**64 - 1).choices[0].message.content
 
 
-def test_max_tokens_cuts_where_a_longer_answer_has_not_ended(shared):
+def test_max_tokens_cuts_a_longer_answer(shared):
     answers = [complete(shared, temperature=0, max_tokens=count) for count in (1, 6, 16)]
     assert [answer.usage.completion_tokens for answer in answers] == [1, 6, 16]
     assert {answer.choices[0].finish_reason for answer in answers} == {"length"}
     short, middle, long = (answer.choices[0].text for answer in answers)
     assert len(short) < len(middle) < len(long) and up_to(short, middle) and up_to(middle, long)
-    assert chat(shared, max_completion_tokens=2, max_tokens=50).usage.completion_tokens == 2  # the newer name wins
-    assert complete(shared, temperature=0, max_tokens=None).usage.completion_tokens == 60  # the server's own limit
+    assert (
+        chat(shared, max_completion_tokens=2, max_tokens=50).usage.completion_tokens == 2
+    )  # the newer name takes precedence
+    assert complete(shared, temperature=0, max_tokens=None).usage.completion_tokens == 60  # the server's limit
 
 
 def up_to(short: str, long: str) -> bool:
-    """Whether one text begins the other, but for a character that was cut."""
+    """Whether `short` is a prefix of `long`, apart from a cut character."""
     return long.startswith(short.rstrip("\ufffd"))
 
 
@@ -127,15 +129,15 @@ def test_an_answer_at_the_end_of_the_context_says_length(speaking):
     assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (12, "length")
 
 
-def test_several_answers_are_those_of_the_seeds_after_the_first(shared):
+def test_n_answers_have_consecutive_seeds(shared):
     answers = complete(shared, prompt=["one", "two"], n=2, seed=8, max_tokens=9)
     alone = [complete(shared, prompt=prompt, seed=seed, max_tokens=9) for prompt in ("one", "two") for seed in (8, 9)]
-    assert [choice.text for choice in answers.choices] == [one.choices[0].text for one in alone]
+    assert [choice.text for choice in answers.choices] == [answer.choices[0].text for answer in alone]
     assert [choice.index for choice in answers.choices] == [0, 1, 2, 3]
     assert answers.usage.prompt_tokens == 6
-    assert answers.usage.completion_tokens == sum(one.usage.completion_tokens for one in alone)
-    found = streamed(complete(shared, prompt=["one", "two"], n=2, seed=8, max_tokens=9, stream=True))
-    assert [found[index]["text"] for index in range(4)] == [one.choices[0].text for one in alone]
+    assert answers.usage.completion_tokens == sum(answer.usage.completion_tokens for answer in alone)
+    choices = streamed(complete(shared, prompt=["one", "two"], n=2, seed=8, max_tokens=9, stream=True))
+    assert [choices[index]["text"] for index in range(4)] == [answer.choices[0].text for answer in alone]
 
 
 def test_prompts_may_be_token_ids(shared, speaking):
@@ -173,7 +175,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_32_requests_at_once_get_what_each_gets_alone(kind):
+def test_32_concurrent_requests_get_the_answers_of_single_ones(kind):
     dtype, drafter, options = KINDS[kind]
     target = speaking_target(dtype)
     samplings = [GREEDY if number % 2 else Sampling(temperature=1.0, seed=number) for number in range(32)]
@@ -194,7 +196,7 @@ def test_32_requests_at_once_get_what_each_gets_alone(kind):
             return streamed(client.completions.create(stream=True, **fields))[0]["text"]
 
         with ThreadPoolExecutor(32) as pool:
-            found = list(pool.map(ask, range(32)))
-        assert found == expected
+            texts = list(pool.map(ask, range(32)))
+        assert texts == expected
         assert up.figure("step_seconds_count", step="verify") < up.figure("cycles_total") / 2  # they shared cycles
         assert up.figure("answers_running") == up.figure("answers_waiting") == 0

@@ -1,4 +1,4 @@
-"""What `/metrics` says is what the clients were told."""
+"""The figures of `/metrics` agree with the answers of the clients."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def test_figures_agree_with_the_usage_and_with_the_engine(speaking):
         list(up.client.completions.create(model=MODEL, prompt="streamed", max_tokens=9, temperature=0, stream=True))
         refused = up.ask(max_tokens=0)
         assert refused.status_code == 400
-        tokens = sum(one["completion_tokens"] for one in used) + 9
+        tokens = sum(usage["completion_tokens"] for usage in used) + 9
         assert up.figure("generated_tokens_total") == tokens
-        assert up.figure("prompt_tokens_total") == sum(one["prompt_tokens"] for one in used) + len("streamed")
+        assert up.figure("prompt_tokens_total") == sum(usage["prompt_tokens"] for usage in used) + len("streamed")
         assert up.figure("requests_total", status="200") == 4 and up.figure("requests_total", status="400") == 1
         assert up.figure("answers_total", reason="length") == 4
         cycles = sum(up.figure("cycles_total", drafter=name) for name in NAMES)
@@ -46,7 +46,7 @@ def test_a_step_of_several_answers_counts_once(speaking):
         assert 4 <= up.figure("step_seconds_count", step="verify") <= 5  # two were admitted before the first cycle
 
 
-def test_every_family_has_its_help_and_nothing_of_other_servers(shared, speaking):
+def test_every_family_has_its_help_and_belongs_to_this_server(shared, speaking):
     with serving(Engine(speaking)) as up:
         response = HTTP.get(f"{up.url}/metrics")
     families = {family.name: family for family in text_string_to_metric_families(response.text)}

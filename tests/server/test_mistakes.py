@@ -1,4 +1,4 @@
-"""Requests that make no sense: the right status, the field that is wrong, and a server that goes on."""
+"""Invalid requests get the right status and the name of the wrong field, and the server goes on."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def refused(response: httpx.Response, status: int, **expected: str | None) -> st
     ids=str,
 )
 def test_a_wrong_field_is_named(shared, fields, param, message):
-    found = refused(shared.post(json=PLAIN | fields), 400, param=param)
-    assert message in found
+    error = refused(shared.post(json=PLAIN | fields), 400, param=param)
+    assert message in error
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_a_wrong_field_is_named(shared, fields, param, message):
     ids=str,
 )
 def test_a_wrong_message_is_named(shared, messages, param, message):
-    found = refused(shared.post("/v1/chat/completions", json={"model": MODEL, "messages": messages}), 400, param=param)
-    assert message in found
+    error = refused(shared.post("/v1/chat/completions", json={"model": MODEL, "messages": messages}), 400, param=param)
+    assert message in error
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_fields_with_neutral_values_are_accepted(shared, fields):
     assert shared.post(json=PLAIN | fields).json()["choices"] == shared.post(json=PLAIN).json()["choices"]
 
 
-def test_a_message_may_come_back_as_the_client_got_it(shared):
+def test_an_answer_may_be_sent_back_unchanged_as_a_message(shared):
     fields = {"model": MODEL, "temperature": 0, "max_tokens": 4}
     answer = shared.client.chat.completions.create(messages=[TURN], **fields).choices[0].message
     more = [TURN, answer.model_dump(), TURN]
@@ -148,7 +148,7 @@ def test_a_body_that_is_no_object_is_refused(shared, body):
 
 
 @pytest.mark.parametrize("text", ["\\ud800", "a \\udfff b"])
-def test_half_a_character_is_refused(shared, text):
+def test_an_unpaired_surrogate_is_refused(shared, text):
     for body in (PLAIN, PLAIN | {"prompt": ["x", "ask"]}, PLAIN | {"prompt": "x", "stop": "ask"}):
         sent = json.dumps(body).replace("ask", text)
         assert "surrogates" in refused(shared.post(content=sent), 400, code="malformed_json")
@@ -166,12 +166,12 @@ def test_infinity_is_no_temperature(shared):
 def test_a_body_over_the_limit_is_refused_whatever_its_headers_say(shared, chunked, size):
     body = json.dumps(PLAIN | {"user": "x" * size}).encode()
     parts = (body[at : at + 10_000] for at in range(0, len(body), 10_000))
-    found = refused(shared.post(content=parts if chunked else body), 413, code="too_large")
-    assert "limit of 20000 bytes" in found
+    error = refused(shared.post(content=parts if chunked else body), 413, code="too_large")
+    assert "limit of 20000 bytes" in error
     assert shared.ask().status_code == 200
 
 
-def test_a_prompt_over_the_context_is_refused_by_the_code_that_clients_know(shared):
+def test_a_prompt_over_the_context_is_refused_with_openai_s_code(shared):
     with pytest.raises(openai.BadRequestError) as caught:
         shared.client.completions.create(model=MODEL, prompt="x" * 512)
     assert caught.value.code == "context_length_exceeded" and caught.value.param == "prompt"
@@ -205,7 +205,7 @@ def test_a_web_page_of_another_host_is_not_answered(shared):
     assert shared.post(json=PLAIN, headers={"Origin": shared.url}).status_code == 200
 
 
-def test_without_the_key_only_health_is_told(speaking):
+def test_without_the_key_only_health_answers(speaking):
     with serving(Engine(speaking), api_key="sesame") as up:
         for headers in (
             {},

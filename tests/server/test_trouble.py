@@ -1,4 +1,4 @@
-"""Clients that leave, queues that are full, time that is over, engines that fail, an end in the middle of a stream."""
+"""Clients that disconnect, full queues, timeouts, failing engines, and a shutdown during a stream."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def expected(speaking) -> str:
 
 @contextmanager
 def open_stream(up, **fields):
-    """A stream whose prompt has been read."""
+    """A stream after its prefill."""
     with HTTP.stream("POST", f"{up.url}/v1/completions", json=ASK | {"stream": True} | fields) as response:
         lines = response.iter_lines()
         assert response.status_code == 200
@@ -47,14 +47,14 @@ def open_stream(up, **fields):
 
 
 def events(lines) -> list[dict]:
-    """What is left of a stream."""
-    found = [line.removeprefix("data: ") for line in lines if line]
-    assert found[-1] == "[DONE]"
-    return [json.loads(one) for one in found[:-1]]
+    """The remaining events of a stream."""
+    payloads = [line.removeprefix("data: ") for line in lines if line]
+    assert payloads[-1] == "[DONE]"
+    return [json.loads(payload) for payload in payloads[:-1]]
 
 
-def joins(up, gate) -> None:
-    """Let a second answer join the one that is held in its cycle, or wait until it has come before that cycle."""
+def let_join(up, gate) -> None:
+    """Let a second answer join the batch with the answer that the gate holds."""
     worker = up.service.worker
     eventually(lambda: len(worker.waiting) == 1 or len(worker.running) == 2)
     if len(worker.running) < 2:
@@ -63,23 +63,23 @@ def joins(up, gate) -> None:
 
 
 def idle(up) -> bool:
-    """Whether nothing runs or waits, as the batch itself and `/metrics` say."""
+    """Whether the batch and `/metrics` show no running and no waiting answer."""
     worker = up.service.worker
     return not worker.batch.rows and up.figure("answers_running") == up.figure("answers_waiting") == 0
 
 
 @pytest.mark.parametrize("drafter", [pool_of, lambda target: None], ids=["pool", "alone"])
-def test_a_client_that_hangs_up_leaves_the_batch_and_the_others_go_on(speaking, gate, expected, drafter):
+def test_a_client_that_disconnects_leaves_the_batch_and_the_others_continue(speaking, gate, expected, drafter):
     with serving(Engine(speaking, drafter(speaking), SHAPE)) as up, ThreadPoolExecutor(1) as pool:
         with open_stream(up, prompt="another", max_tokens=400):
-            other = pool.submit(lambda: up.ask(max_tokens=30).json()["choices"][0]["text"])
-            joins(up, gate)
+            concurrent = pool.submit(lambda: up.ask(max_tokens=30).json()["choices"][0]["text"])
+            let_join(up, gate)
             gate.let(1)
         eventually(lambda: up.figure("requests_total", status="499") == 1)
         gate.let(2)
         eventually(lambda: len(up.service.worker.batch.rows) == 1)
         gate.open()
-        assert other.result(WAIT_S) == expected
+        assert concurrent.result(WAIT_S) == expected
         eventually(lambda: idle(up))
         assert up.figure("answers_total", reason="dropped") == 1
         if isinstance(up.service.engine.drafter, Pool):
@@ -88,7 +88,7 @@ def test_a_client_that_hangs_up_leaves_the_batch_and_the_others_go_on(speaking, 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_hangs_up_before_its_answer_leaves_too(speaking, gate, stream):
+def test_a_client_that_disconnects_before_its_answer_leaves_too(speaking, gate, stream):
     with serving(Engine(speaking, max_batch=1)) as up, open_stream(up):
         body = json.dumps(ASK | {"stream": stream}).encode()
         with socket.create_connection(up.address) as sock:
@@ -101,7 +101,7 @@ def test_a_client_that_hangs_up_before_its_answer_leaves_too(speaking, gate, str
         assert up.figure("prompt_tokens_total") == 3  # the second prompt was never read
 
 
-def test_a_client_that_hangs_up_inside_its_body_leaves_nothing(shared):
+def test_a_client_that_disconnects_inside_its_body_leaves_no_request(shared):
     before = shared.figure("requests_total", status="499")
     with socket.create_connection(shared.address) as sock:
         sock.sendall(HEAD.format(100).encode() + b"{")
@@ -109,7 +109,7 @@ def test_a_client_that_hangs_up_inside_its_body_leaves_nothing(shared):
     assert shared.ask().status_code == 200
 
 
-def test_a_full_queue_says_when_to_come_back(speaking, gate):
+def test_a_full_queue_answers_with_retry_after(speaking, gate):
     with serving(Engine(speaking, max_batch=1), max_batch=1, max_waiting=1, max_choices=2) as up, open_stream(up):
         with ThreadPoolExecutor(1) as pool:
             waits = pool.submit(up.ask)
@@ -121,11 +121,11 @@ def test_a_full_queue_says_when_to_come_back(speaking, gate):
                 up.client.completions.create(**ASK)
             gate.open()
             assert waits.result(WAIT_S).status_code == 200
-        assert up.ask(n=2).status_code == 200  # once there is room
+        assert up.ask(n=2).status_code == 200  # after the queue has room again
         assert up.figure("requests_total", status="429") == 2
 
 
-def test_too_slow_an_answer_is_a_timeout(speaking, gate):
+def test_an_answer_that_takes_too_long_is_a_timeout(speaking, gate):
     with serving(Engine(speaking, max_batch=2), timeout_s=1.5) as up:
         with open_stream(up) as lines, ThreadPoolExecutor(2) as pool:
             late, later = pool.submit(up.ask), pool.submit(up.client.completions.create, **ASK)
@@ -140,7 +140,7 @@ def test_too_slow_an_answer_is_a_timeout(speaking, gate):
         assert up.ask(max_tokens=2).status_code == 200
 
 
-def test_too_slow_a_body_is_a_timeout(speaking):
+def test_a_body_that_takes_too_long_is_a_timeout(speaking):
     def drip():
         yield b"{"
         time.sleep(0.4)
@@ -157,7 +157,7 @@ def test_a_failing_cycle_fails_its_answers_and_no_others(speaking, gate, expecte
     with serving(engine) as up, ThreadPoolExecutor(2) as pool:
         with open_stream(up) as lines:
             complete = pool.submit(up.ask)
-            joins(up, gate)
+            let_join(up, gate)
             waits = pool.submit(up.ask, max_tokens=30)
             eventually(lambda: len(up.service.worker.waiting) == 1)
             gate.error = RuntimeError("the device is on fire")
@@ -178,20 +178,20 @@ def health(up) -> tuple[int, str]:
     return response.status_code, response.json()["status"]
 
 
-def test_health_says_so_from_a_failing_cycle_to_the_next_that_succeeds(speaking, gate):
+def test_health_reports_a_failing_cycle_until_one_succeeds(speaking, gate):
     gate.open()
     with serving(Engine(speaking)) as up:
         for _ in range(2):
             gate.error = RuntimeError("the device is on fire")
             assert up.ask().status_code == 500
             assert health(up) == (503, "failing")
-        assert up.ask(max_tokens=1).status_code == 200  # from its prompt alone
+        assert up.ask(max_tokens=1).status_code == 200  # needs only its prefill
         assert health(up) == (503, "failing")
         assert up.ask().status_code == 200
         assert health(up) == (200, "ok")
 
 
-def test_health_says_so_while_no_prompt_can_be_read(speaking, monkeypatch):
+def test_health_reports_failing_prefills(speaking, monkeypatch):
     with serving(Engine(speaking)) as up:
         with monkeypatch.context() as patch:
             patch.setattr(Batch, "begin", lambda *_: 1 / 0)
@@ -201,7 +201,7 @@ def test_health_says_so_while_no_prompt_can_be_read(speaking, monkeypatch):
         assert health(up) == (200, "ok")
 
 
-def test_health_tells_a_worker_that_died_from_one_that_ends(speaking, monkeypatch):
+def test_health_distinguishes_a_dead_worker_from_a_closing_one(speaking, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     with serving(Engine(speaking)) as up:
         monkeypatch.setattr(Worker, "_step", lambda _: (_ for _ in ()).throw(SystemError("gone")))
@@ -247,7 +247,7 @@ def test_a_prompt_that_cannot_be_read_fails_alone_unless_the_batch_is_broken(
         eventually(lambda: idle(up))
 
 
-# The end.
+# Shutdown.
 
 
 def test_a_running_stream_may_finish_while_the_server_closes_and_new_requests_are_refused(speaking, gate, expected):
@@ -259,15 +259,15 @@ def test_a_running_stream_may_finish_while_the_server_closes_and_new_requests_ar
             assert refused.status_code == 503 and refused.json()["error"]["code"] == "shutting_down"
             assert refused.headers["Retry-After"] == "5"
             gate.open()
-            found = events(lines)
-        assert found[-1]["choices"][0]["finish_reason"] == "length"
+            chunks = events(lines)
+        assert chunks[-1]["choices"][0]["finish_reason"] == "length"
         up.thread.join(WAIT_S)
         assert not up.thread.is_alive() and not up.service.worker.alive
         with pytest.raises(httpx.ConnectError):
             HTTP.get(f"{up.url}/health")
 
 
-def test_a_stream_that_outlasts_the_grace_is_told_so(speaking, gate):
+def test_a_stream_that_outlasts_the_grace_period_ends_with_an_error(speaking, gate):
     with serving(Engine(speaking), grace_s=0.2) as up:
         with open_stream(up) as lines:
             up.stop()
@@ -309,9 +309,9 @@ def test_a_second_signal_refuses_the_requests_that_wait(speaking, gate, stream, 
 
 
 def test_a_client_that_stops_reading_is_cut_off_some_time_after_its_request(speaking, monkeypatch):
-    said: list[str] = []
+    warnings: list[str] = []
     monkeypatch.setattr(streaming, "LINGER_S", 0.1)
-    monkeypatch.setattr(streaming.log, "warning", lambda text, *_: said.append(text))
+    monkeypatch.setattr(streaming.log, "warning", lambda text, *_: warnings.append(text))
     worker, counted = Worker(Engine(speaking), Metrics("none"), max_waiting=8), []
 
     async def stuck(message: dict | None = None) -> None:
@@ -326,4 +326,4 @@ def test_a_client_that_stops_reading_is_cut_off_some_time_after_its_request(spea
         return [job.dropped for job in exchange.jobs]
 
     assert asyncio.run(stream()) == [True] and counted == [499]
-    assert len(said) == 1 and "did not read its answer" in said[0]
+    assert len(warnings) == 1 and "did not read its answer" in warnings[0]

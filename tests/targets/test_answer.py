@@ -1,4 +1,4 @@
-"""Answers of a batch are those of one prompt at a time; captures that fall out are those of a teacher-forced pass."""
+"""Batched answers equal single ones, and captures during answering equal those of a teacher-forced pass."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def prompts() -> list[list[int]]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_answers_equal_hf_generate(family, forward):
     model, target = tiny_model(family), tiny_target(family, forward)
-    asked = prompts()[:6]
-    answers = BatchAnswerer(target, 4)(asked, 8, seed=0)
-    for prompt, answer in zip(asked, answers, strict=True):
+    batch = prompts()[:6]
+    answers = BatchAnswerer(target, 4)(batch, 8, seed=0)
+    for prompt, answer in zip(batch, answers, strict=True):
         ids = torch.tensor([prompt])
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
         assert answer == expected[0, len(prompt) :].tolist()
@@ -73,8 +73,8 @@ def test_samples_depend_on_the_seed_and_follow_the_targets_probabilities():
     ids = torch.tensor([prompt])
     logits = target.logits(target.forward(ids, torch.arange(3)[None], None)[0])[0, -1]
     expected = (logits / 0.7).softmax(-1)
-    found = torch.bincount(torch.tensor(answers)[:, 0], minlength=61) / 3000
-    assert 0.5 * (found - expected).abs().sum() < 0.06
+    frequencies = torch.bincount(torch.tensor(answers)[:, 0], minlength=61) / 3000
+    assert 0.5 * (frequencies - expected).abs().sum() < 0.06
     assert BatchAnswerer(target, 8, 0.7)([prompt] * 8, 9, seed=1) != BatchAnswerer(target, 8, 0.7)([prompt] * 8, 9, 2)
 
 
@@ -104,16 +104,16 @@ def test_captures_equal_single_passes(tokens_per_pass, forward):
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_captures_that_fall_out_of_answering_equal_a_teacher_forced_pass(batch_size, temperature):
-    target, kept = tiny_target(), {}
+def test_captures_during_answering_equal_a_teacher_forced_pass(batch_size, temperature):
+    target, captures = tiny_target(), {}
     answerer = BatchAnswerer(
-        target, batch_size, temperature, keep=lambda ids, count, capture: kept.update({(*ids,): (count, capture)})
+        target, batch_size, temperature, keep=lambda ids, count, capture: captures.update({(*ids,): (count, capture)})
     )
     answers = answerer(prompts(), 10, seed=0)
     texts = [prompt + answer for prompt, answer in zip(prompts(), answers, strict=True)]
-    assert kept.keys() == {(*text,) for text in texts}
+    assert captures.keys() == {(*text,) for text in texts}
     for prompt, text, expected in zip(prompts(), texts, FeatureCapture(target)(texts), strict=True):
-        count, capture = kept[(*text,)]
+        count, capture = captures[(*text,)]
         assert count == len(prompt)
         half = expected.features[:-1].bfloat16(), expected.states[:-1].bfloat16()
         torch.testing.assert_close(capture.features[:-1], half[0], rtol=2e-2, atol=1e-3)

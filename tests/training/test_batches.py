@@ -27,7 +27,7 @@ class View:
 
 
 def data(seed: int | None, first: int = 0, num_rows: int = 11, budget: int = 20) -> PackedData:
-    """Rows whose tokens tell the row, and a target that says the same."""
+    """Rows whose tokens are the row's number, and features with the same number."""
     rows = [Row([i] * (3 + i % 5), [0, 0] + [1] * (1 + i % 5)) for i in range(num_rows)]
 
     def capture(indices: list[int]) -> list[View]:
@@ -41,7 +41,7 @@ def data(seed: int | None, first: int = 0, num_rows: int = 11, budget: int = 20)
 
 
 def read(packed: PackedData, count: int) -> list[list[int]]:
-    """Tokens of the first batches."""
+    """Tokens of the first `count` batches."""
     return [batch.tokens.tolist() for batch in islice(packed, count)]
 
 
@@ -56,13 +56,13 @@ def test_every_row_is_in_one_batch_and_only_a_lone_row_exceeds_the_budget(length
 
 def test_the_plan_is_a_function_of_seed_and_epoch():
     torch.manual_seed(1)
-    one = [data(7).plan(epoch) for epoch in range(3)]
+    plans = [data(7).plan(epoch) for epoch in range(3)]
     torch.manual_seed(2)
-    assert one == [data(7).plan(epoch) for epoch in range(3)]
-    assert one[0] != one[1] and one[0] != data(8).plan(0)
+    assert plans == [data(7).plan(epoch) for epoch in range(3)]
+    assert plans[0] != plans[1] and plans[0] != data(8).plan(0)
 
 
-def test_batch_s_does_not_depend_on_where_reading_began():
+def test_a_batch_does_not_depend_on_the_first_batch_that_was_read():
     complete = read(data(7), 30)
     for first in (1, 3, 4, 5, 9, 17):
         assert read(data(7, first), 30 - first) == complete[first:]

@@ -1,4 +1,4 @@
-"""Loggers by config: what is logged arrives, without a network, and a missing package is one line."""
+"""Loggers by config: they receive every metric without a network, and a missing package is one line."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from drafterforge.config.trainer import TrainerConfig
 from drafterforge.errors import ConfigError
 from drafterforge.training import loggers
 from drafterforge.training.loggers import build_loggers, keep_logs, require_loggers
-from tests.training.test_distil import SHORT, Run
+from tests.training.runs import SHORT, Run
 
 VALIDATED = [3, 6, 9]
 
 
 def trained(folder, **changes):
-    """The curve that training kept, which is what loggers were told at validations."""
+    """The curve of a training, which equals what its loggers received at validations."""
     checkpoint = Run(folder / ".sql.partial", replace(SHORT, **changes))()
     assert [point["step"] for point in checkpoint.curve] == VALIDATED
     return [point["val/accept_length"] for point in checkpoint.curve]
 
 
 @pytest.mark.slow
-def test_what_is_logged_arrives_in_mlflow(tmp_path):
+def test_mlflow_receives_every_metric(tmp_path):
     mlflow = pytest.importorskip("mlflow")
     curve = trained(tmp_path, loggers=["csv", "mlflow"], project="drafts")
     client = mlflow.MlflowClient(f"file:{tmp_path / '.sql.partial' / 'logs' / 'mlflow'}")
-    (experiment,) = (one for one in client.search_experiments() if one.name == "drafts")
+    (experiment,) = (candidate for candidate in client.search_experiments() if candidate.name == "drafts")
     (run,) = client.search_runs([experiment.experiment_id])
     assert "mlflow_uri" not in run.data.params
     assert (run.info.run_name, run.info.status) == ("sql", "FINISHED")
@@ -41,16 +41,16 @@ def test_what_is_logged_arrives_in_mlflow(tmp_path):
     assert len(losses) == SHORT.max_steps and all(metric.value > 0 for metric in losses)
 
 
-def test_a_server_of_ones_own_takes_the_place_of_the_files(tmp_path):
+def test_a_tracking_server_replaces_the_files(tmp_path):
     mlflow = pytest.importorskip("mlflow")
     uri = f"file:{tmp_path / 'elsewhere'}"
     build_loggers(replace(SHORT, loggers=["mlflow"], mlflow_uri=uri), tmp_path / "sql", 0)[0].finalize("success")
     assert not (tmp_path / "sql" / "logs").exists()
-    assert [one.name for one in mlflow.MlflowClient(uri).search_experiments()].count("drafterforge") == 1
+    assert [experiment.name for experiment in mlflow.MlflowClient(uri).search_experiments()].count("drafterforge") == 1
 
 
 @pytest.mark.slow
-def test_what_is_logged_arrives_in_an_offline_run_of_wandb(tmp_path):
+def test_an_offline_run_of_wandb_receives_every_metric(tmp_path):
     wandb = pytest.importorskip("wandb")
     curve = trained(tmp_path, loggers=["csv", "wandb"])
     assert wandb.run is None  # it has ended
@@ -69,8 +69,8 @@ def test_links_of_wandb_are_not_copied(tmp_path):
     (logs / "latest-run").symlink_to(logs / "offline-run-1")
     (logs / "debug.log").symlink_to(logs / "nowhere")
     keep_logs(tmp_path / "staging", tmp_path / "sql")
-    kept = sorted(path.relative_to(tmp_path / "sql").as_posix() for path in (tmp_path / "sql").rglob("*"))
-    assert kept == ["logs", "logs/wandb", "logs/wandb/offline-run-1", "logs/wandb/offline-run-1/run.wandb"]
+    paths = sorted(path.relative_to(tmp_path / "sql").as_posix() for path in (tmp_path / "sql").rglob("*"))
+    assert paths == ["logs", "logs/wandb", "logs/wandb/offline-run-1", "logs/wandb/offline-run-1/run.wandb"]
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
@@ -97,7 +97,7 @@ def test_a_logger_that_does_not_start_is_one_line(monkeypatch, tmp_path, name):
         build_loggers(TrainerConfig(loggers=[name]), tmp_path, 0)
 
 
-def test_a_name_of_no_logger_is_one_line():
+def test_an_unknown_logger_is_one_line():
     with pytest.raises(ConfigError, match="must be one of csv, tensorboard, wandb, mlflow, got 'wandbb'"):
         TrainerConfig(loggers=["wandbb"])
     with pytest.raises(ConfigError, match="must be one of offline, online, disabled, got 'off'"):
@@ -105,14 +105,14 @@ def test_a_name_of_no_logger_is_one_line():
 
 
 def run(code: str, *arguments: object) -> str:
-    """What a program prints that has a process of its own."""
+    """The output of a program in another process."""
     done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
-def test_packages_that_are_not_asked_for_are_not_imported(tmp_path):
+def test_packages_of_other_loggers_are_not_imported(tmp_path):
     code = """
 import sys
 from pathlib import Path
@@ -126,7 +126,7 @@ print(sorted({"wandb", "mlflow"} & sys.modules.keys()))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_nothing_is_asked_of_the_network(tmp_path, name):
+def test_loggers_use_no_network(tmp_path, name):
     pytest.importorskip(name)
     code = """
 import socket, sys

@@ -1,4 +1,4 @@
-"""What each method trains, from replayed answers."""
+"""Each method trains its policy from replayed answers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from drafterforge.schedulers.marginal import MarginalPolicy, marginal_grid
 from drafterforge.schedulers.policy import load_policy
 from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.training import policies
-from tests.replay.made import profile, traces
+from tests.replay.builders import profile, traces
 
 
 def widths(network: torch.nn.Sequential) -> list[int]:
-    """Of the hidden layers."""
+    """Widths of the hidden layers."""
     return [layer.weight.shape[1] for layer in list(network)[::2]][:-1]
 
 
@@ -49,39 +49,42 @@ def test_ltd_trains_one_network_alone(tmp_path, monkeypatch, decides):
     assert list(policies.train_ltd(config, inputs)[0]) == [decides]
 
 
-def test_marginal_finds_numbers_that_no_others_beat(tmp_path):
+def test_marginal_finds_the_numbers_with_the_highest_rate(tmp_path):
     torch.manual_seed(0)
-    told = traces(lengths=(40, 40))
-    given = ActionGrid("g", (1, 2, 4, 8), (1, 2, 3), (2,))
-    inputs = policies.PolicyInputs(told, 0, profile(), given, tmp_path, 0)
-    grid = marginal_grid(given, 2, 8)
+    recorded = traces(lengths=(40, 40))
+    action_grid = ActionGrid("g", (1, 2, 4, 8), (1, 2, 3), (2,))
+    inputs = policies.PolicyInputs(recorded, 0, profile(), action_grid, tmp_path, 0)
+    grid = marginal_grid(action_grid, 2, 8)
     assert (grid.num_tokens, grid.depths, grid.top_ks) == (tuple(range(2, 9)), (1, 2, 3), (2,))
     spec = PolicySpec("marginal", "marginal", "", "a", "", "cpu", grid.as_dict(), top_k=2)
-    shown = []
-    policy, curves = policies.train_marginal(spec, inputs, shown.append)
-    table = build_table(told, grid, 0, profile())
+    messages = []
+    policy, curves = policies.train_marginal(spec, inputs, messages.append)
+    table = build_table(recorded, grid, 0, profile())
 
-    def rate_of(one: MarginalPolicy) -> float:
-        actions = grown_actions(one, told, 0)
+    def rate_of(candidate: MarginalPolicy) -> float:
+        actions = grown_actions(candidate, recorded, 0)
         return play(table, lambda rows: actions[rows]).tokens_per_s
 
     best = rate_of(policy)
-    assert best == curves["marginal"][-1]["train/tokens_per_s"] and len(shown) == len(curves["marginal"])
+    assert best == curves["marginal"][-1]["train/tokens_per_s"] and len(messages) == len(curves["marginal"])
     for reach in policies.REACHES:
         assert (
             rate_of(MarginalPolicy(replace(spec, numbers=policy.spec.numbers | {"reach": reach}), policy.seconds))
             <= best
         )
     with pytest.raises(ConfigError, match="the scores of top_k=4, which the grid 'g' lacks"):
-        marginal_grid(given, 4, 8)
+        marginal_grid(action_grid, 4, 8)
 
 
-def test_a_size_policy_without_settings_of_its_own_has_the_others():
+def test_a_size_policy_without_its_own_settings_has_those_of_the_depth_policy():
     config = LTDPolicyConfig(actor=[8], gamma=0.5)
     assert policies.part_of(config, "size") == policies.part_of(config, "depth") == config
-    own = replace(config, size_actor=[4, 2], size_gamma=0.25)
-    assert (policies.part_of(own, "size").actor, policies.part_of(own, "size").gamma) == ([4, 2], 0.25)
-    assert policies.part_of(own, "depth").actor == [8]
+    with_size_settings = replace(config, size_actor=[4, 2], size_gamma=0.25)
+    assert (policies.part_of(with_size_settings, "size").actor, policies.part_of(with_size_settings, "size").gamma) == (
+        [4, 2],
+        0.25,
+    )
+    assert policies.part_of(with_size_settings, "depth").actor == [8]
 
 
 def test_a_router_is_no_scheduler_and_a_scheduler_is_no_router(tmp_path):

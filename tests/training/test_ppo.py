@@ -1,4 +1,4 @@
-"""PPO's functions equal slow ones and hand numbers; its module solves what can be solved by hand."""
+"""PPO's functions equal slow ones and hand-computed numbers; its module solves problems with known solutions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WEIGHTS = {"clip": 0.2, "value_weight": 0.5, "entropy_weight": 0.1}
 
 
 class World:
-    """Shows its state as one-hot and allows everything; a step is a cycle of one token and one second."""
+    """Observations are one-hot states, every action is allowed, and a step is a cycle of one token and one second."""
 
     num_envs, num_states, num_actions = 16, 3, 4
 
@@ -81,7 +81,7 @@ class MaskedBandit(Bandit):
 
 
 class Chain(World):
-    """Action 0 leaves with 0.3; action 1 goes on without reward, and leaves with 1 from the last state."""
+    """Action 0 ends the episode with 0.3; action 1 moves on without reward, and from the last state ends it with 1."""
 
     num_states, num_actions = 4, 2
 
@@ -122,7 +122,7 @@ def trained(folder: Path, world: World, config: PPOConfig = QUICK, seed: int = 0
 
 
 def choices(module: PPOModule, world: World) -> list[int]:
-    """What the policy does in each state."""
+    """The policy's best action in each state."""
     return act(module.net.logits(torch.eye(world.num_states))).tolist()
 
 
@@ -150,7 +150,7 @@ def test_gae_of_three_steps_by_hand():
     rewards, values = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[0.5], [1.0], [2.0]])
     dones = torch.tensor([[False], [True], [False]])
     advantages, returns = gae(rewards, values, torch.tensor([4.0]), dones, 0.5, 0.5)
-    # deltas 1 + 0.5 - 0.5, 2 - 1 and 3 + 2 - 2; nothing comes back across the end of the second step
+    # deltas 1 + 0.5 - 0.5, 2 - 1 and 3 + 2 - 2; no advantage crosses the end of the episode after the second step
     assert advantages.flatten().tolist() == [1.25, 1.0, 3.0]
     assert returns.flatten().tolist() == [1.75, 2.0, 5.0]
 
@@ -181,12 +181,20 @@ def test_loss_and_gradient_of_one_decision_by_hand():
 @pytest.mark.parametrize(
     ("ratio", "advantage", "moves"), [(1.5, 1.0, False), (1.5, -1.0, True), (0.5, 1.0, True), (0.5, -1.0, False)]
 )
-def test_a_clipped_ratio_has_no_gradient_unless_it_comes_back(ratio, advantage, moves):
+def test_a_clipped_ratio_has_no_gradient_unless_the_gradient_moves_it_towards_1(ratio, advantage, moves):
     logits = torch.zeros(1, 2, requires_grad=True)
     old = torch.tensor([math.log(0.5 / ratio)])
-    one = torch.ones(1)
+    ones = torch.ones(1)
     loss, terms = ppo_loss(
-        logits, one, torch.tensor([0]), old, advantage * one, one, clip=0.2, value_weight=0.0, entropy_weight=0.0
+        logits,
+        ones,
+        torch.tensor([0]),
+        old,
+        advantage * ones,
+        ones,
+        clip=0.2,
+        value_weight=0.0,
+        entropy_weight=0.0,
     )
     loss.backward()
     assert terms.clip_fraction.item() == 1.0
@@ -231,7 +239,7 @@ def test_small_functions_by_hand():
     assert explained_variance(returns, torch.ones(3)) == 0.0
 
 
-def test_observations_are_normalised_and_cut_off():
+def test_observations_are_normalised_and_clipped():
     net = ActorCritic(3, 2, (4,), (4,))
     data = torch.randn(500, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1e3, 1e-3, 0.0]) + 7.0
     net.normalise_by(data)
@@ -319,7 +327,7 @@ def test_the_budget_is_spent_to_within_a_step(tmp_path):
     assert (tmp_path / "logs" / "csv" / "metrics.csv").read_text().count("\n") == 1 + len(module.curve)
 
 
-def test_following_the_returns_changes_no_prediction():
+def test_rescaling_the_returns_changes_no_prediction():
     world = Bandit()
     module = module_of(world)
     observations = torch.eye(3)
@@ -354,7 +362,7 @@ def test_a_small_target_kl_leaves_a_rollout_early(tmp_path):
     assert held.curve[-1]["train/entropy"] > free.curve[-1]["train/entropy"]
 
 
-def test_a_linear_schedule_warms_up_and_ends_at_nothing():
+def test_a_linear_schedule_warms_up_and_ends_at_zero():
     config = PPOConfig(schedule="linear", warmup_ratio=0.1, lr=1.0)
     rates = [config.lr_at(progress) for progress in (0.0, 0.05, 0.1, 0.55, 1.0)]
     assert rates == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0])
@@ -368,7 +376,7 @@ def test_a_wrong_setting_is_named(wrong):
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_raised_and_still_works_afterwards(tmp_path):
+def test_ctrl_c_is_raised_and_works_again_afterwards(tmp_path):
     class Interrupted(Bandit):
         def play(self, actions):
             if len(self.played) == 20:
@@ -382,7 +390,7 @@ def test_ctrl_c_is_raised_and_still_works_afterwards(tmp_path):
 
 
 @pytest.mark.slow
-def test_progress_is_all_that_is_printed(tmp_path, capfd, monkeypatch):
+def test_only_progress_is_printed(tmp_path, capfd, monkeypatch):
     for name in ("LINE_S", "FIRST_LINE_S"):
         monkeypatch.setattr(f"drafterforge.config.progress.{name}", 0.005)
     module = module_of(Bandit(), replace(QUICK, total_cycles=1_000))

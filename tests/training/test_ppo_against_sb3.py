@@ -31,17 +31,17 @@ class Corridor(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.place, self.steps = int(self.np_random.integers(LENGTH - 1)), 0
+        self.position, self.steps = int(self.np_random.integers(LENGTH - 1)), 0
         return self.observe(), {}
 
     def observe(self):
-        return np.eye(LENGTH, dtype=np.float32)[self.place]
+        return np.eye(LENGTH, dtype=np.float32)[self.position]
 
     def step(self, action):
-        self.place = min(max(self.place + (0, -1, 1)[int(action)], 0), LENGTH - 1)
+        self.position = min(max(self.position + (0, -1, 1)[int(action)], 0), LENGTH - 1)
         self.steps += 1
-        there = self.place == LENGTH - 1
-        return self.observe(), float(there) - 0.1, there or self.steps == LIMIT, False, {}
+        arrived = self.position == LENGTH - 1
+        return self.observe(), float(arrived) - 0.1, arrived or self.steps == LIMIT, False, {}
 
 
 class Corridors:
@@ -84,7 +84,7 @@ def peer(**changes):
 
 @pytest.fixture(scope="module")
 def rollout():
-    """A peer that has collected one rollout and learnt nothing from it yet."""
+    """A peer with one collected rollout, before its first update."""
     model = peer(batch_size=NUM_STEPS * NUM_ENVS, n_epochs=1, max_grad_norm=1e9)
     _, callback = model._setup_learn(NUM_STEPS * NUM_ENVS)
     model.collect_rollouts(model.env, callback, model.rollout_buffer, NUM_STEPS)
@@ -102,15 +102,15 @@ def test_advantages_and_returns_of_a_rollout_are_equal(rollout):
     with torch.no_grad():
         last_values = rollout.policy.predict_values(torch.from_numpy(rollout._last_obs)).flatten()
     rewards, values, dones = tensors(buffer.rewards, buffer.values, dones)
-    found = gae(rewards, values, last_values, dones, SETTINGS["gamma"], SETTINGS["lam"])
-    for ours, theirs in zip(found, tensors(buffer.advantages, buffer.returns), strict=True):
+    results = gae(rewards, values, last_values, dones, SETTINGS["gamma"], SETTINGS["lam"])
+    for ours, theirs in zip(results, tensors(buffer.advantages, buffer.returns), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_losses_diagnostics_and_gradients_of_a_rollout_are_equal(rollout):
     model, buffer = rollout, copy.deepcopy(rollout.rollout_buffer)
     generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():  # a policy that has moved since, so that ratios differ from 1 and some are clipped
+    with torch.no_grad():  # the policy has changed since the rollout, so that ratios differ from 1 and some are clipped
         for parameter in model.policy.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     policy = copy.deepcopy(model.policy)
@@ -155,12 +155,12 @@ def test_losses_diagnostics_and_gradients_of_a_rollout_are_equal(rollout):
 
 
 def mean_return(choose) -> float:
-    """Of 20 episodes from each place, when choose(observation) plays."""
+    """The mean return of 20 episodes from each position with the actions of choose(observation)."""
     total = 0.0
-    for place in list(range(LENGTH - 1)) * 20:
+    for start in list(range(LENGTH - 1)) * 20:
         env = Corridor()
         env.reset(seed=0)
-        env.place, done = place, False
+        env.position, done = start, False
         while not done:
             _, reward, done, _, _ = env.step(choose(env.observe()))
             total += reward
@@ -175,10 +175,12 @@ def test_both_reach_the_optimum_of_the_same_environment(tmp_path):
     config = PPOConfig(total_cycles=budget, num_steps=NUM_STEPS, batch_size=64, objective="reward", **SETTINGS)
     module = PPOModule(ActorCritic(LENGTH, 3, (32, 32), (32, 32)), Corridors(), config)
     fit_ppo(module, tmp_path, seed=0, progress=False)
-    # actions are drawn, not the best ones, so that neither is merely on the right side of a tie
+    # actions are drawn rather than the best ones, so that no tie decides
     with torch.no_grad():
-        found = {
-            "ours": mean_return(lambda seen: act(module.net.logits(torch.from_numpy(seen[None])), 1.0).item()),
-            "theirs": mean_return(lambda seen: model.predict(seen, deterministic=False)[0]),
+        returns = {
+            "ours": mean_return(
+                lambda observation: act(module.net.logits(torch.from_numpy(observation[None])), 1.0).item()
+            ),
+            "theirs": mean_return(lambda observation: model.predict(observation, deterministic=False)[0]),
         }
-    assert found == pytest.approx({"ours": optimum, "theirs": optimum}, rel=0.04)
+    assert returns == pytest.approx({"ours": optimum, "theirs": optimum}, rel=0.04)

@@ -1,4 +1,4 @@
-"""Training checkpoints are safetensors, hold what Lightning keeps, and are whole or refused."""
+"""Training checkpoints are safetensors with Lightning's whole state; damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ STATE = {
 }
 
 
-def equal(one: object, other: object) -> bool:
+def equal(left: object, right: object) -> bool:
     """Equal in structure, types and bits."""
-    if type(one) is not type(other):
+    if type(left) is not type(right):
         return False
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return one == other
+    if isinstance(left, torch.Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(equal(left[key], right[key]) for key in left)
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(equal, left, right))
+    return left == right
 
 
-def test_a_checkpoint_comes_back_as_it_was(tmp_path):
+def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path):
     path = tmp_path / "last.ckpt"
     SafetensorsCheckpointIO().save_checkpoint(STATE, path)
     assert equal(SafetensorsCheckpointIO().load_checkpoint(path), STATE)
@@ -48,14 +48,14 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     assert path.read_bytes()[:2] != b"\x80\x04"
 
 
-def test_tensors_that_share_storage_come_back_apart(tmp_path):
+def test_tensors_with_shared_storage_are_loaded_as_separate_ones(tmp_path):
     shared = torch.randn(4)
     SafetensorsCheckpointIO().save_checkpoint({"one": shared, "two": shared, "part": shared[:2]}, tmp_path / "x")
     back = SafetensorsCheckpointIO().load_checkpoint(tmp_path / "x")
     assert equal(back, {"one": shared, "two": shared, "part": shared[:2]})
 
 
-def test_what_is_no_plain_value_is_refused_rather_than_pickled(tmp_path):
+def test_a_value_that_needs_pickle_is_refused(tmp_path):
     with pytest.raises(TypeError, match="a set cannot be saved"):
         SafetensorsCheckpointIO().save_checkpoint({"x": {1, 2}}, tmp_path / "x")
     assert not any(tmp_path.iterdir())

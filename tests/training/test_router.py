@@ -1,8 +1,7 @@
-"""A router learns what can be learned, the same way every time, and says how sure it is."""
+"""A router learns separable labels, the seed decides its weights, and its probabilities are calibrated."""
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 
 import pytest
@@ -23,16 +22,8 @@ from drafterforge.training.router import (
 SHORT = RouterConfig(max_steps=24, batch_size=32, lr=0.03, hidden=0)
 
 
-@pytest.fixture(autouse=True)
-def ctrl_c_still_works():
-    """Lightning ignores SIGINT once it has seen one."""
-    handler = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, handler)
-
-
 def clusters(count: int, spread: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points around three corners, far from the origin and of unequal scale, and their corner."""
+    """Points around three corners, far from the origin and of unequal scale, and the corner of each."""
     draw = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 3
     points = 4.0 * F.one_hot(labels, 8).float() + spread * torch.randn(count, 8, generator=draw)
@@ -40,7 +31,7 @@ def clusters(count: int, spread: float, seed: int) -> tuple[torch.Tensor, torch.
 
 
 @pytest.mark.parametrize("hidden", [0, 16])
-def test_what_is_separable_is_learned_to_the_last_prompt(hidden):
+def test_separable_labels_are_learned_without_a_mistake(hidden):
     net, curve = fit_router(
         clusters(96, 0.3, 0), clusters(30, 0.3, 1), 3, replace(SHORT, hidden=hidden, max_steps=60, lr=0.1), seed=0
     )
@@ -55,12 +46,12 @@ def test_the_same_seed_gives_the_same_router_and_leaves_the_global_seed_alone():
         fit_router(clusters(48, 1.0, 0), clusters(30, 1.0, 1), 3, replace(SHORT, hidden=4), s)[0] for s in (5, 5, 6)
     ]
     assert torch.equal(torch.get_rng_state(), before)
-    first, again, other = (net.state_dict() for net in nets)
+    first, again, other_seed = (net.state_dict() for net in nets)
     assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(first["head.0.weight"], other["head.0.weight"])
+    assert not torch.equal(first["head.0.weight"], other_seed["head.0.weight"])
 
 
-def test_soft_labels_are_learned_as_a_law():
+def test_soft_labels_are_learned_as_a_distribution():
     pooled = torch.eye(2).repeat(32, 1)
     labels = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]).repeat(32, 1)
     config = replace(SHORT, max_steps=80, weight_decay=0.0)
@@ -75,7 +66,7 @@ def test_gradients_reach_every_parameter():
     assert all(parameter.grad.abs().sum() > 0 for parameter in module.net.parameters())
 
 
-def test_drafters_as_good_as_each_other_share_a_prompt():
+def test_equally_good_drafters_share_a_prompt():
     labels = soft_labels(torch.tensor([[3.0, 3.0, 2.0], [2.0, 4.0, 3.0]]), 0.1)
     assert labels[0, 0] == labels[0, 1] and labels[0, 2] < 1e-4
     torch.testing.assert_close(labels[1], torch.tensor([0.0, 1.0, 0.0]), atol=1e-4, rtol=0)
@@ -103,13 +94,13 @@ def test_calibration_lowers_the_cross_entropy_and_the_calibration_error_and_leav
     assert calibrated < 0.03 < raw
 
 
-def test_labels_named_without_a_mistake_leave_some_doubt():
+def test_a_router_without_mistakes_is_not_fully_certain():
     logits = 9.0 * torch.eye(4).repeat(5, 1)
     confidence = torch.softmax(logits[0] / calibrate_temperature(logits, torch.arange(4).repeat(5)), dim=0).max()
     assert confidence == pytest.approx(1 - 0.75 / 22, abs=1e-3)
 
 
-def test_calibration_error_of_calibrated_probabilities_is_none():
+def test_calibration_error_of_calibrated_probabilities_is_zero():
     probabilities = torch.tensor([[0.75, 0.25]]).repeat(8, 1)
     labels = torch.tensor([0, 0, 0, 1]).repeat(2)
     assert expected_calibration_error(probabilities, labels) == pytest.approx(0.0, abs=1e-7)
@@ -125,7 +116,7 @@ def test_calibration_error_is_the_weighted_gap_of_confidence_and_accuracy():
 @pytest.mark.parametrize(
     "labels", [torch.tensor([0, 3]), torch.tensor([0, -1]), torch.tensor([0]), torch.rand(2, 2), torch.tensor([])]
 )
-def test_labels_that_do_not_fit_are_told_in_a_line(labels):
+def test_labels_that_do_not_fit_are_one_line(labels):
     good = torch.randn(2, 8), torch.tensor([0, 1])
     for pair in (((good[0], labels), good), (good, (good[0], labels))):
         with pytest.raises(ConfigError, match="prompts have labels"):
@@ -133,7 +124,7 @@ def test_labels_that_do_not_fit_are_told_in_a_line(labels):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"features": "mood"}, "router.features must be one of target, text"),
         ({"features": "text"}, "router.encoder= and router.features=text belong together"),
@@ -144,6 +135,6 @@ def test_labels_that_do_not_fit_are_told_in_a_line(labels):
         ({"lr": 0.0}, "router.lr must be > 0"),
     ],
 )
-def test_a_wrong_setting_is_told_in_a_line(changes, told):
-    with pytest.raises(ConfigError, match=told):
+def test_a_wrong_setting_is_one_line(changes, message):
+    with pytest.raises(ConfigError, match=message):
         RouterConfig(**changes)

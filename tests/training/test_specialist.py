@@ -1,4 +1,4 @@
-"""A small LM learns the target's distribution, one sequence apart from the other, and is validated like a drafter."""
+"""A small LM learns the target's distribution from packed sequences and is validated by its accept length."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from drafterforge.training.batches import PackedData
 from drafterforge.training.trainer import distil
 from tests.models import FAMILIES, TINY, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
-from tests.training.test_distil import Row
+from tests.training.runs import Row
 
 SHORT = TrainerConfig(
     ttt_steps=3,
@@ -47,7 +47,7 @@ def small(family: str = "llama", train_embeddings: bool = False, **changes: obje
 
 
 def data_of(target, rows: list[Row], seed: int | None = None) -> PackedData:
-    """Batches of 60 tokens, looked at by the target."""
+    """Batches of 60 tokens with the target's features."""
     capture = FeatureCapture(target)
     return PackedData(rows, lambda indices: capture([rows[i].input_ids for i in indices]), 60, seed)
 
@@ -62,7 +62,7 @@ def test_packed_sequences_do_not_see_each_other(family):
     lengths = [5, 1, 9]
     tokens = [torch.randint(0, 61, (length,)) for length in lengths]
     model = tiny_model(family, num_hidden_layers=2)
-    alone = [model.model(one[None]).last_hidden_state[0] for one in tokens]
+    alone = [model.model(sequence[None]).last_hidden_state[0] for sequence in tokens]
     positions = torch.cat([torch.arange(length) for length in lengths])
     states = CausalLMDrafter(model, False)(torch.cat(tokens), positions, lengths)
     torch.testing.assert_close(states, torch.cat(alone))
@@ -78,7 +78,7 @@ def test_the_gradient_reaches_every_trained_parameter_and_no_other(target, tied,
     trained = dict(drafter.named_parameters())
     assert {name for name in trained if not name.startswith("decoder.")} == names
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in trained.values())
-    assert drafter.state_dict().keys() == trained.keys()  # what is frozen is not kept again and again
+    assert drafter.state_dict().keys() == trained.keys()  # frozen parameters are not saved
 
 
 def test_the_loss_is_the_mean_cross_entropy_with_the_target_s_distribution():
@@ -92,8 +92,8 @@ def test_the_loss_is_the_mean_cross_entropy_with_the_target_s_distribution():
     slow = -((states @ head.T).softmax(dim=-1) * logits.log_softmax(dim=-1)).sum(dim=-1).mean()
     torch.testing.assert_close(loss, slow)
     assert correct.tolist() == (logits.argmax(dim=-1) == argmax).tolist()
-    found, expected = (torch.autograd.grad(one, hidden, retain_graph=True)[0] for one in (loss, slow))
-    torch.testing.assert_close(found, expected)
+    gradient, expected = (torch.autograd.grad(value, hidden, retain_graph=True)[0] for value in (loss, slow))
+    torch.testing.assert_close(gradient, expected)
 
 
 def test_the_accept_length_is_that_of_a_chain_from_every_token_of_an_answer(target):
@@ -117,7 +117,7 @@ def test_the_accept_length_is_that_of_a_chain_from_every_token_of_an_answer(targ
     assert float((counts + counts).mean_loss(0.8)) == pytest.approx(2.0)
 
 
-def test_the_target_itself_is_accepted_whole(target):
+def test_every_token_of_the_target_as_drafter_is_accepted(target):
     module = CausalLMModule(CausalLMDrafter(tiny_model(), False), target.head_weight, SHORT)
     counts = module(data_of(target, some_rows(3)).pack([0, 1, 2]))[1]
     assert float(counts.accept_length()) == 1 + SHORT.ttt_steps
@@ -125,7 +125,7 @@ def test_the_target_itself_is_accepted_whole(target):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_distilling_lowers_the_loss_and_lengthens_what_is_accepted(tmp_path, precision):
+def test_distilling_lowers_the_loss_and_raises_the_accept_length(tmp_path, precision):
     target = tiny_target(eos_token_id=None)
     rows = some_rows(3)
     config = dataclasses.replace(SHORT, precision=precision)
@@ -145,8 +145,8 @@ def test_a_saved_drafter_is_a_hugging_face_folder(tmp_path, family, tied):
     drafter.save(tmp_path, build_tokenizer(), torch.float32)
     tokens = torch.randint(0, 61, (7,))
     expected = drafter(tokens, torch.arange(7), [7]) @ drafter.head_weight.T
-    model, found = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not found["missing_keys"] and not found["unexpected_keys"]
+    model, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
     torch.testing.assert_close(model(tokens[None]).logits[0], expected)
 
 

@@ -17,21 +17,21 @@ def packed(masks: list[list[int]], seed: int = 0, **changes: object) -> tuple[Pa
     target = tiny_target()
     drafter = uneven(tiny_drafter(target, **changes))
     torch.manual_seed(seed)
-    mask = torch.tensor([bit for one in masks for bit in one]).bool()
+    mask = torch.tensor([bit for row in masks for bit in row]).bool()
     total, width = mask.numel(), drafter.spec.hidden_size
     batch = PackedBatch(
         tokens=torch.randint(0, drafter.spec.vocab_size, (total,)),
-        positions=torch.cat([torch.arange(len(one)) for one in masks]),
+        positions=torch.cat([torch.arange(len(row)) for row in masks]),
         loss_mask=mask,
-        lengths=[len(one) for one in masks],
+        lengths=[len(row) for row in masks],
         features=torch.randn(total, 3 * width),
         states=torch.randn(total, width),
         argmax=torch.randint(0, drafter.spec.vocab_size, (total,)),
     )
     layout = lay_out(batch, STEPS)
-    chosen = layout.teacher_positions
+    positions = layout.teacher_positions
     head = torch.randn(drafter.spec.draft_vocab_size, width)
-    teacher = Teacher(batch.states[chosen], head, batch.argmax[chosen], drafter.t2d[batch.argmax[chosen]])
+    teacher = Teacher(batch.states[positions], head, batch.argmax[positions], drafter.t2d[batch.argmax[positions]])
     return batch, teacher, drafter
 
 
@@ -100,7 +100,7 @@ def slow_loss(batch: PackedBatch, teacher: Teacher, drafter) -> tuple[torch.Tens
                 joint[step] += still
                 if drafter.t2d[argmax[teaching]]:
                     losses[step].append(-(p * logits.log_softmax(-1)).sum())
-    loss = sum(DECAY**i * torch.stack(one).mean() for i, one in enumerate(losses) if one)
+    loss = sum(DECAY**i * torch.stack(slots).mean() for i, slots in enumerate(losses) if slots)
     return loss, {"valid": valid, "marginal": correct, "joint": joint}
 
 
@@ -165,8 +165,8 @@ def test_a_batch_without_answers_gives_no_loss():
     assert layout.rows.numel() == 0 and layout.slots.shape[1] == 0
 
 
-def test_a_norm_that_autocast_widens_to_float32_does_not_stop_training(monkeypatch):
-    """CUDA's autocast computes rms_norm in float32; here that is imitated, since CPU autocast does not."""
+def test_a_norm_in_float32_under_autocast_trains(monkeypatch):
+    """CUDA's autocast computes rms_norm in float32; the test imitates that, because CPU autocast does not."""
     import torch.nn.functional as F
 
     plain = F.rms_norm

@@ -1,4 +1,4 @@
-"""Drafting level by level: one result with the kernels of native.c and with the operations of torch."""
+"""Drafting level by level: the kernels of native.c and the operations of torch give the same trees."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from drafterforge.tree.grow import TreeShape
 compiled = pytest.mark.skipif(native.library() is None, reason="no C compiler")
 
 
-class Whims:
-    """Decisions that depend on the scores, so that a score that differs shows."""
+class ScoreGrowth:
+    """Growth that depends on the scores, so that a different score changes the tree."""
 
     def __init__(self, least: float) -> None:
         self.least = least
@@ -40,25 +40,25 @@ class Whims:
     least=st.sampled_from([None, -1.0, -3.0, -9.0]),
 )
 def test_native_and_torch_draft_the_same_trees(seed, batch, width, shape, ties, named, least):
-    if ties:  # sums over levels tie but for their rounding, which differs between parents (seed 7039)
+    if ties:  # the rounding of sums over levels breaks ties, and differs between parents (seed 7039)
         shape = (shape[0], 1, shape[2])
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*size: int) -> torch.Tensor:
-        found = torch.randn(*size, width, generator=generator) * 2
-        return found.round() if ties else found
+        values = torch.randn(*size, width, generator=generator) * 2
+        return values.round() if ties else values
 
     first, table = draw(batch), draw(200)
     names = torch.randperm(100, generator=generator)[:width] if named else None
-    given = []
+    calls = []
 
     def step(level, tokens, origin, reads):
-        given[-1].append((level, tokens, origin, reads))
+        calls[-1].append((level, tokens, origin, reads))
         return table[(tokens * 7 + level + reads.sum(dim=2)) % 200]
 
     def drafted():
-        given.append([])
-        growth = None if least is None else Whims(least)
+        calls.append([])
+        growth = None if least is None else ScoreGrowth(least)
         return expand(torch.arange(batch), first, TreeShape(*shape), step, names, growth)
 
     ours = drafted()
@@ -67,13 +67,15 @@ def test_native_and_torch_draft_the_same_trees(seed, batch, width, shape, ties, 
         theirs = drafted()
     for name in ("tokens", "parents", "levels"):
         assert getattr(ours, name).equal(getattr(theirs, name)), name
-    assert len(given[0]) == len(given[1])
-    for mine, other in zip(*given, strict=True):
-        assert mine[0] == other[0] and all(a.equal(b) for a, b in zip(mine[1:], other[1:], strict=True))
+    assert len(calls[0]) == len(calls[1])
+    for our_call, their_call in zip(*calls, strict=True):
+        assert our_call[0] == their_call[0] and all(
+            a.equal(b) for a, b in zip(our_call[1:], their_call[1:], strict=True)
+        )
 
 
-class All:
-    """Goes on to the end, and keeps as many nodes as are asked for."""
+class FullGrowth:
+    """Growth that drafts every level and keeps `count` nodes."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -93,7 +95,7 @@ class All:
     top_k=st.integers(1, 9),
     ties=st.booleans(),
 )
-def test_what_cannot_be_among_the_best_is_not_drafted(seed, num_tokens, depth, top_k, ties):
+def test_nodes_outside_the_best_are_not_drafted(seed, num_tokens, depth, top_k, ties):
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(40, 12, generator=generator) * 2
     table, levels = table.round() if ties else table, []
@@ -103,15 +105,17 @@ def test_what_cannot_be_among_the_best_is_not_drafted(seed, num_tokens, depth, t
         return table[(tokens * 5 + level) % 40]
 
     first = table[torch.tensor([0, 7])]
-    expected = expand(torch.tensor([1, 2]), first, TreeShape(num_tokens, depth, top_k), step, None, All(num_tokens))
+    expected = expand(
+        torch.tensor([1, 2]), first, TreeShape(num_tokens, depth, top_k), step, None, FullGrowth(num_tokens)
+    )
     levels.clear()
-    found = expand(torch.tensor([1, 2]), first, TreeShape(num_tokens, depth, top_k), step)
-    assert found.tokens.equal(expected.tokens) and found.parents.equal(expected.parents)
+    tree = expand(torch.tensor([1, 2]), first, TreeShape(num_tokens, depth, top_k), step)
+    assert tree.tokens.equal(expected.tokens) and tree.parents.equal(expected.parents)
     assert all(level < num_tokens and width < num_tokens for level, width in levels)
 
 
 @compiled
-def test_what_a_pool_would_write_past_is_refused():
+def test_candidates_beyond_the_pool_s_room_are_refused():
     pool = native_trees.NativeCandidates(2, 6, None)
     with pytest.raises(ValueError, match=r"wanted torch.float32 \[2, 1, 5\]"):
         pool.level(torch.randn(2, 1, 5).double(), 2, 2)

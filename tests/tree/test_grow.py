@@ -1,4 +1,4 @@
-"""Laws of the draft tree: closure, order, masks, acceptance."""
+"""The draft tree: closure under ancestors, order, masks and acceptance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, cut_tree, root_only, top_children
 
 
-def one(tree: Tree) -> Tree:
+def only_row(tree: Tree) -> Tree:
     """The only row of a batch."""
     return Tree(tree.tokens[0], tree.parents[0], tree.levels[0])
 
@@ -46,7 +46,7 @@ def random_pool(seed: int, k: int, depth: int, step: float):
 )
 def test_a_cut_tree_is_closed_under_ancestors_even_with_ties(seed, k, depth, budget, step):
     tokens, scores, parents, levels = random_pool(seed, k, depth, step)
-    tree = one(cut_tree(torch.tensor([7]), tokens[None], scores[None], parents[None], levels, budget))
+    tree = only_row(cut_tree(torch.tensor([7]), tokens[None], scores[None], parents[None], levels, budget))
     size = TreeShape(budget, depth, k).pool_size
     assert tokens.numel() == size
     assert tree.tokens.numel() == min(budget, size + 1)
@@ -54,7 +54,7 @@ def test_a_cut_tree_is_closed_under_ancestors_even_with_ties(seed, k, depth, bud
     below = torch.arange(1, tree.tokens.numel())
     assert (tree.parents[below] < below).all()
     assert (tree.levels[below] == tree.levels[tree.parents[below]] + 1).all()
-    # each node's parent is the pool's own parent
+    # each node keeps its parent of the pool
     pool = {int(token): index for index, token in enumerate(tokens)}
     for node in below.tolist():
         parent = int(parents[pool[int(tree.tokens[node])]])
@@ -74,7 +74,7 @@ def test_larger_trees_contain_smaller_ones(seed, k, depth):
 @given(seed=st.integers(0, 10**6), budget=st.integers(1, 30))
 def test_ancestor_mask_equals_walking_up(seed, budget):
     trees = cut_tree(torch.tensor([7]), *(part[None] for part in random_pool(seed, 3, 4, 0.5)), budget)
-    mask, tree = ancestor_mask(trees.parents, 4)[0], one(trees)
+    mask, tree = ancestor_mask(trees.parents, 4)[0], only_row(trees)
     for node in range(tree.tokens.numel()):
         walk, at = {node}, node
         while at:
@@ -89,7 +89,7 @@ TREES = Tree(
     torch.tensor([[0, 0, 0, 1, 2, 4], [0, 0, 1, 3, 4, 5]]),
     torch.tensor([[0, 1, 1, 2, 2, 3], [0, 1, 2, 0, 0, 0]]),
 )
-CHOSEN = {  # the target's token after each node, and the walks it confirms
+WALKS = {  # the target's token after each node, and the walks it confirms
     (9, 8, 7, 0, 3, 1): [0, 2, 4, 5],
     (9, 8, 6, 0, 3, 1): [0, 2],
     (1, 8, 7, 0, 3, 1): [0],
@@ -97,34 +97,36 @@ CHOSEN = {  # the target's token after each node, and the walks it confirms
 CHAIN = {(1, 2, 9, 0, 0, 0): [0, 1, 2], (1, 9, 9, 0, 0, 0): [0, 1], (0, 0, 0, 0, 0, 0): [0]}
 
 
-@pytest.mark.parametrize("first", CHOSEN)
+@pytest.mark.parametrize("first", WALKS)
 @pytest.mark.parametrize("second", CHAIN)
-def test_accepted_paths_follow_the_targets_choices(first, second):
-    chosen = torch.tensor([first, second])
-    path, counts = accepted_path(TREES, chosen, ancestor_mask(TREES.parents, 3), 3)
-    assert path[0, : counts[0]].tolist() == CHOSEN[first]
+def test_accepted_paths_follow_the_targets_tokens(first, second):
+    target_tokens = torch.tensor([first, second])
+    path, counts = accepted_path(TREES, target_tokens, ancestor_mask(TREES.parents, 3), 3)
+    assert path[0, : counts[0]].tolist() == WALKS[first]
     assert path[1, : counts[1]].tolist() == CHAIN[second]
 
 
-@pytest.mark.parametrize("first", CHOSEN)
+@pytest.mark.parametrize("first", WALKS)
 @pytest.mark.parametrize("second", CHAIN)
-def test_picking_token_by_token_walks_the_same_paths_and_asks_about_no_other_node(first, second):
-    chosen, asked = torch.tensor([first, second]), [[], []]
-    logits = torch.nn.functional.one_hot(chosen, 10).float()
-    logits = torch.cat((logits, torch.arange(6.0).expand(2, -1)[:, :, None]), dim=2)  # the node's own number behind
+def test_token_by_token_acceptance_walks_the_same_paths_and_reads_no_other_node(first, second):
+    target_tokens, nodes = torch.tensor([first, second]), [[], []]
+    logits = torch.nn.functional.one_hot(target_tokens, 10).float()
+    logits = torch.cat(
+        (logits, torch.arange(6.0).expand(2, -1)[:, :, None]), dim=2
+    )  # the last logit is the node's index
 
     def pick(level, rows, walking):
         for row in walking.nonzero()[:, 0].tolist():
-            asked[row].append(int(rows[row, -1]))
+            nodes[row].append(int(rows[row, -1]))
         return rows[:, :-1].argmax(dim=-1)
 
     path, counts, tokens = sampled_path(TREES, logits, 3, pick)
-    for row, walk in enumerate((CHOSEN[first], CHAIN[second])):
-        assert path[row, : counts[row]].tolist() == asked[row] == walk
-        assert tokens[row, : counts[row]].tolist() == chosen[row, walk].tolist()
+    for row, walk in enumerate((WALKS[first], CHAIN[second])):
+        assert path[row, : counts[row]].tolist() == nodes[row] == walk
+        assert tokens[row, : counts[row]].tolist() == target_tokens[row, walk].tolist()
 
 
-def test_a_tree_that_drafts_nothing_confirms_its_root_alone():
+def test_a_tree_without_drafted_nodes_accepts_only_its_root():
     only = root_only(torch.tensor([4, 5]))
     path, counts = accepted_path(only, torch.tensor([[4], [1]]), ancestor_mask(only.parents, 0), 0)
     assert path.tolist() == [[0], [0]] and counts.tolist() == [1, 1]
@@ -163,7 +165,7 @@ def test_children_are_ordered_by_probability_then_id():
         torch.testing.assert_close(logp, logits.log_softmax(-1).gather(-1, ids))
 
 
-def test_a_sure_child_does_not_outrank_its_parent():
+def test_a_child_of_probability_1_does_not_outrank_its_parent():
     logits = torch.zeros(1, 8)
     logits[0, 3] = 60.0
     logp, _ = top_children(logits, 2)

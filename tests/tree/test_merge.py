@@ -1,4 +1,4 @@
-"""Two drafters in one tree: probabilities are those of the formula, and the likeliest nodes are kept."""
+"""Two drafters in one tree: probabilities follow the formula, and the tree keeps the likeliest nodes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ OCCURRENCES = st.lists(
 
 
 def draw_drafted(seed: int, size: int) -> DrafterCandidates:
-    """A random tree of few tokens, so that retrieval proposes some of its paths; likely children, parents first."""
+    """A random tree over three tokens, so that retrieval proposes some of its paths; parents precede children."""
     generator = torch.Generator().manual_seed(seed)
     nodes: list[tuple[int, float, int]] = []
     for _ in range(size):
         parent = int(torch.randint(-1, len(nodes), (), generator=generator))
         token = int(torch.randint(0, 3, (), generator=generator))
-        if any(token == other and parent == above for other, _, above in nodes):
+        if any(token == sibling and parent == above for sibling, _, above in nodes):
             continue
         score = nodes[parent][1] if parent >= 0 else 0.0
         nodes.append((token, score + math.log(0.1 + 0.2 * float(torch.rand((), generator=generator))), parent))
@@ -43,34 +43,34 @@ def draw_drafted(seed: int, size: int) -> DrafterCandidates:
 def slow_probabilities(
     evidence: Evidence, drafted: DrafterCandidates, trust: float, depth: int
 ) -> dict[tuple[int, ...], float]:
-    """By the tokens from the root on, of every path that either proposes."""
-    own: dict[tuple[int, ...], float] = {(): 0.0}
+    """The probability of every path that drafter or retrieval proposes, by its tokens from the root on."""
+    scores: dict[tuple[int, ...], float] = {(): 0.0}
     paths: list[tuple[int, ...]] = []
     for token, score, parent in zip(*drafted, strict=True):
         paths.append((*(paths[parent] if parent >= 0 else ()), token))
-        own[paths[-1]] = score
-    found: dict[tuple[int, ...], float] = {(): 1.0}
+        scores[paths[-1]] = score
+    probabilities: dict[tuple[int, ...], float] = {(): 1.0}
     for level in range(depth):
-        for path in [path for path in found if len(path) == level]:
-            drawn = any(other[:-1] == path for other in own if other)
+        for path in [path for path in probabilities if len(path) == level]:
+            drawn = any(drafted_path[:-1] == path for drafted_path in scores if drafted_path)
             doubt = evidence.doubt / evidence.length_weight**level * (trust if drawn else 1.0)
-            occurrences = [one for one in evidence.occurrences if level < len(one[1])]
+            occurrences = [occurrence for occurrence in evidence.occurrences if level < len(occurrence[1])]
             here = [(weight, ahead[level]) for weight, ahead in occurrences if tuple(ahead[:level]) == path]
             total = sum(weight for weight, _ in here) + doubt
             for token in range(3):
-                weight = sum(part for part, other in here if other == token)
-                guess = math.exp(own[*path, token] - own[path]) if (*path, token) in own else 0.0
+                weight = sum(part for part, following in here if following == token)
+                guess = math.exp(scores[*path, token] - scores[path]) if (*path, token) in scores else 0.0
                 if weight or guess:
-                    found[*path, token] = found[path] * ((weight + doubt * guess) / total)
-    return {path: likely for path, likely in found.items() if path}
+                    probabilities[*path, token] = probabilities[path] * ((weight + doubt * guess) / total)
+    return {path: likely for path, likely in probabilities.items() if path}
 
 
 def paths_of(nodes: Nodes) -> list[tuple[int, ...]]:
-    """Tokens from the root on, of every node."""
-    found: list[tuple[int, ...]] = []
+    """The tokens from the root to every node."""
+    paths: list[tuple[int, ...]] = []
     for token, parent in zip(nodes.tokens, nodes.parents, strict=True):
-        found.append((*(found[parent - 1] if parent else ()), token))
-    return found
+        paths.append((*(paths[parent - 1] if parent else ()), token))
+    return paths
 
 
 @settings(max_examples=150, deadline=None)
@@ -82,7 +82,7 @@ def paths_of(nodes: Nodes) -> list[tuple[int, ...]]:
     least=st.sampled_from([0.0, 0.02, 0.2]),
     trust=st.sampled_from([0.5, 8.0]),
 )
-def test_the_likeliest_paths_of_both_are_kept_once_by_the_formula(occurrences, seed, size, budget, least, trust):
+def test_the_merged_tree_keeps_the_likeliest_paths_of_both_drafters_once(occurrences, seed, size, budget, least, trust):
     evidence = Evidence(occurrences, doubt=3.0, length_weight=2.0)
     drafted = draw_drafted(seed, size) if size else DrafterCandidates()
     nodes = likeliest(evidence, budget, 3, least, drafted, trust)
@@ -95,14 +95,14 @@ def test_the_likeliest_paths_of_both_are_kept_once_by_the_formula(occurrences, s
     assert not left or not paths or min(nodes.probabilities) >= max(left) - 1e-12
 
 
-def test_where_nothing_was_seen_before_the_drafter_s_law_decides():
+def test_without_occurrences_the_drafter_s_probabilities_decide():
     drafted = DrafterCandidates([4, 5, 6], [math.log(0.5), math.log(0.3), math.log(0.1)], [-1, -1, 0])
     nodes = likeliest(Evidence([], 4.0, 2.0), 9, 2, 0.0, drafted, 8.0)
     assert (nodes.tokens, nodes.parents) == ([4, 5, 6], [0, 0, 1])
     assert nodes.probabilities == pytest.approx([0.5, 0.3, 0.1])
 
 
-def test_what_was_seen_often_outweighs_the_drafter():
+def test_frequent_occurrences_outweigh_the_drafter():
     drafted = DrafterCandidates([4], [math.log(0.9)], [-1])
     seldom, often = (Evidence([(weight, [5])], 4.0, 2.0) for weight in (1.0, 1000.0))
     assert likeliest(seldom, 2, 2, 0.0, drafted, 8.0).tokens == [4]
@@ -122,7 +122,7 @@ def test_rows_have_their_own_evidence_and_the_smaller_trees_are_padded():
     retrieval = RetrievalEvidence([Evidence([], 4.0, 2.0), Evidence([(90.0, [1, 5, 6])], 4.0, 2.0)], 8.0, 0.0, 2)
     tree = merge_trees(torch.tensor([ROOT, ROOT]), tokens, scores, parents, 9, retrieval)
     assert tree.tokens.tolist() == [[ROOT, 1, 0, 0], [ROOT, 1, 5, 6]]
-    assert tree.parents.tolist() == [[0, 0, 2, 3], [0, 0, 1, 2]]  # padding is its own parent
+    assert tree.parents.tolist() == [[0, 0, 2, 3], [0, 0, 1, 2]]  # a padding node is its own parent
     assert tree.levels.tolist() == [[0, 1, 0, 0], [0, 1, 2, 3]]
     alone = merge_trees(torch.tensor([ROOT]), tokens[1:], scores[1:], parents[1:], 9, retrieval.of([1]))
     assert alone.tokens.tolist() == [[ROOT, 1, 5, 6]]
@@ -134,14 +134,14 @@ def test_candidates_of_a_row_that_ended_early_are_not_kept():
     assert merge_trees(torch.tensor([ROOT]), *ended, 9, retrieval).tokens.tolist() == [[ROOT, 1]]
 
 
-def test_a_budget_of_one_is_the_root_alone():
+def test_a_budget_of_one_keeps_only_the_root():
     nodes = likeliest(Evidence([(9.0, [1, 2])], 1.0, 2.0), 1, 2, 0.0, DrafterCandidates([1], [-0.1], [-1]))
     assert as_tree(torch.tensor([ROOT]), [nodes]).tokens.tolist() == [[ROOT]]
 
 
-def test_trees_of_disjoint_rows_come_back_in_their_rows():
-    one, two = (as_tree(torch.tensor([root]), [nodes]) for root, nodes in ((3, Nodes([], [], [], [])), (4, CHAIN)))
-    tree = join_trees([([1], one), ([0], two)], 2)
+def test_joined_trees_keep_their_rows():
+    single, two = (as_tree(torch.tensor([root]), [nodes]) for root, nodes in ((3, Nodes([], [], [], [])), (4, CHAIN)))
+    tree = join_trees([([1], single), ([0], two)], 2)
     assert tree.tokens.tolist() == [[4, 8, 9], [3, 0, 0]]
     assert tree.parents.tolist() == [[0, 0, 1], [0, 1, 2]]
 

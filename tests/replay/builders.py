@@ -1,4 +1,4 @@
-"""Made-up tables and profiles for tests."""
+"""Random tables and traces, and a latency profile, for tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def table(seed: int = 0, lengths: tuple[int, ...] = (9, 1, 14), grid: ActionGrid
 
 
 def profile(**changes: object) -> LatencyProfile:
-    """Costs that rise with everything."""
+    """Costs that rise with every quantity."""
     seconds = {
         "draft": {"call": 0.001, "tree": 0.002, "level, kilotoken": 0.001, "hundred candidates": 0.001}
         | {f"level, top_k {k}": 0.003 + 0.001 * k for k in (1, 2, 3, 5)},
@@ -53,7 +53,7 @@ def profile(**changes: object) -> LatencyProfile:
 
 
 def traces(seed: int = 0, lengths: tuple[int, ...] = (12, 30), depth: int = 3, score_top_k: int = 2) -> Traces:
-    """Random ranks of a chain that breaks off somewhere, and random scores."""
+    """Random ranks of a chain that ends at a random level, and random scores."""
     draw = np.random.default_rng(seed)
     answers = []
     for count in lengths:

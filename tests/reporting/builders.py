@@ -1,4 +1,4 @@
-"""Reports made by hand."""
+"""Reports for tests, built by hand."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def replay_row(method: str, selector: str, mat: float, **more: Any) -> dict[str,
     return row | {"of_hindsight": 0.9, "regret_cycles": 1.5, "options": {"c": 0.5}} | more
 
 
-def made(**more: Any) -> dict[str, Any]:
-    """A report that holds something for every table and figure."""
+def full_report(**more: Any) -> dict[str, Any]:
+    """A report with data for every table and figure."""
     return deepcopy(
         {
             "schema": 1,

@@ -1,0 +1,161 @@
+"""Prompts of JSONL files: every form of a line, three disjoint splits, and one line of error per mistake."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+
+import pytest
+
+from drafterforge.data.prompts import SPLITS
+from drafterforge.errors import ArtifactError
+from tests.data.prompt_files import load, texts, write_lines
+
+
+def test_jsonl_takes_messages_turns_conversations_and_prompts(tmp_path):
+    user, system = {"role": "user", "content": "one"}, {"role": "system", "content": "be kind"}
+    path = write_lines(
+        tmp_path / "a.jsonl",
+        [
+            {"id": "a", "messages": [system, user], "task": "t", "domain": "math"},
+            {"id": "b", "prompt": "two"},
+            "",
+            {"id": "c", "turns": ["three", "four"], "messages": [system, user], "group": "g"},
+            {
+                "id": 4,
+                "conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}],
+            },
+            {"messages": [{"role": "user", "content": "six"}]},
+        ],
+    )
+    prompts = {p.id: p for split in load(path).values() for p in split}
+    assert prompts["a"].messages == (system, user)
+    assert (prompts["a"].domain, prompts["a"].task, prompts["a"].source) == (
+        "math",
+        "t",
+        "a.jsonl:1",
+    )
+    assert prompts["b"].messages == ({"role": "user", "content": "two"},)
+    assert [m["content"] for m in prompts["c"].messages] == ["be kind", "three", "four"]
+    assert prompts["c"].task == "g"
+    assert [m["role"] for m in prompts["4"].messages] == ["user", "assistant"]
+    assert prompts["sql-000006"].messages[0]["content"] == "six"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"messages": [', "no JSON"),
+        ("hello", "no JSON"),
+        ("[1, 2]", "a list, wanted an object"),
+        ('{"text": "hi"}', r"no messages \(keys: text\), wanted 'messages', 'turns' or 'prompt'"),
+        ('{"messages": []}', "an empty 'messages', wanted the text that is asked"),
+        ('{"prompt": ""}', "an empty 'prompt', wanted the text that is asked"),
+        ('{"prompt": null}', "an empty 'prompt'"),
+        ('{"messages": "hi"}', "a str in 'messages', wanted a list"),
+        ('{"messages": [{"role": "user"}]}', "the content None of a user message, wanted text"),
+        ('{"messages": [{"role": "robot", "content": "hi"}]}', "the role 'robot', wanted one of"),
+        ('{"messages": [{"role": "assistant", "content": "hi"}]}', "no user message among 1"),
+        ('{"messages": [7]}', "the message 7, wanted"),
+        ('{"turns": ["a", 3]}', "the message 3, wanted"),
+        ('{"prompt": ["a"]}', "a list in 'prompt', wanted a str"),
+        ('{"prompt": "a", "split": "dog"}', "split 'dog', wanted train, val or test"),
+        ('{"prompt": "a", "task": {}}', r"task=\{\}, wanted text"),
+        (b"\xff\xfe", "bytes that are not UTF-8"),
+    ],
+)
+def test_a_bad_jsonl_line_is_named_with_file_and_number(tmp_path, line, reason):
+    path = tmp_path / "a.jsonl"
+    line = line if isinstance(line, bytes) else line.encode()
+    path.write_bytes(b'{"prompt": "fine"}\n\n' + line + b"\n")
+    with pytest.raises(ArtifactError, match=rf"a\.jsonl, line 3: found .*{reason}") as error:
+        load(path)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_empty_and_tiny_files_are_one_line(tmp_path):
+    with pytest.raises(ArtifactError, match=r"cannot read .*none\.jsonl: No such file.*path=FILE"):
+        load(tmp_path / "none.jsonl")
+    with pytest.raises(ArtifactError, match=r"holds no \*\.jsonl; type data=jsonl path=FILE"):
+        load(tmp_path)
+    with pytest.raises(ArtifactError, match=r"a\.jsonl has no prompts"):
+        load(write_lines(tmp_path / "a.jsonl", ["", " "]))
+    rows = [{"prompt": "a"}, {"prompt": " A "}, {"prompt": "b"}]
+    with pytest.raises(ArtifactError, match=r"has 2 distinct prompts, .* add at least 1"):
+        load(write_lines(tmp_path / "a.jsonl", rows))
+
+
+def test_a_task_is_in_one_split_whatever_the_seed_and_limits(tmp_path):
+    rows = [{"id": f"{t}-{i}", "prompt": f"{t} {i}", "task": f"task {t}"} for t in range(200) for i in range(3)]
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    split_of: dict[str, str] = {}
+    for seed, options in ((0, {}), (1, {"num_train": 50, "num_val": 7, "num_test": 9})):
+        prompts = load(path, seed=seed, **options)
+        for split in SPLITS:
+            assert 0 < len(prompts[split]) <= options.get(f"num_{split}", 10**9)
+            for prompt in prompts[split]:
+                assert split_of.setdefault(prompt.task, split) == split
+    assert Counter(split_of.values())["train"] > 120
+
+
+def test_the_seed_picks_the_prompts_not_their_order_in_the_file(tmp_path):
+    rows = [{"prompt": f"ask {i}"} for i in range(300)]
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    backwards = write_lines(tmp_path / "b.jsonl", rows[::-1])
+    limits = {"num_train": 20, "num_val": 3, "num_test": 3}
+    assert texts(load(path, **limits)) == texts(load(backwards, **limits))
+    assert texts(load(path, **limits)) != texts(load(path, seed=1, **limits))
+
+
+def test_a_split_key_is_honoured_and_duplicates_are_dropped(tmp_path):
+    rows = [{"prompt": f"ask {i}", "split": "train" if i < 6 else "validation"} for i in range(9)]
+    rows += [{"prompt": "held out", "split": "test"}, {"prompt": " Held\tOUT ", "split": "train"}]
+    prompt_texts = texts(load(write_lines(tmp_path / "a.jsonl", rows)))
+    assert sorted(prompt_texts["train"]) == [f"ask {i}" for i in range(6)]
+    assert sorted(prompt_texts["val"]) == ["ask 6", "ask 7", "ask 8"]
+    assert prompt_texts["test"] == ["held out"]
+
+
+@pytest.mark.parametrize("number", [3, 4, 5, 10, 40])
+def test_a_small_file_fills_every_split_and_warns(tmp_path, caplog, number):
+    rows = [{"prompt": f"ask {i}", "split": "train"} for i in range(number)]
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    with caplog.at_level(logging.WARNING):
+        prompt_texts = texts(load(path))
+    assert all(prompt_texts.values())
+    assert len({text for split in prompt_texts.values() for text in split}) == number
+    assert "has no val prompts" in caplog.text and "has no test prompts" in caplog.text
+    assert prompt_texts == texts(load(path))
+
+
+def test_an_empty_split_takes_whole_tasks_if_there_are_several(tmp_path, caplog):
+    rows = [{"prompt": f"{i}", "task": f"task {i % 5}", "split": "train"} for i in range(50)]
+    prompts = load(write_lines(tmp_path / "a.jsonl", rows))
+    tasks = [{p.task for p in prompts[split]} for split in SPLITS]
+    assert all(tasks) and sum(map(len, tasks)) == 5
+    rows = [{"prompt": f"{i}", "task": "one", "split": "train"} for i in range(50)]
+    prompts = load(write_lines(tmp_path / "a.jsonl", rows))
+    assert all(prompts.values()) and "the two share tasks" in caplog.text
+
+
+def sorted_texts(prompts) -> list[str]:
+    return sorted(text for split_texts in texts(prompts).values() for text in split_texts)
+
+
+def licensed(folder):
+    folder.mkdir()
+    lines = [{"prompt": f"Question {n}.", "licence": name} for n, name in enumerate(["MIT", "CC-BY-4.0", "mit (own)"])]
+    write_lines(folder / "a.jsonl", [json.dumps(line) for line in lines])
+    more = [{"prompt": f"Other {n}."} | ({"license": "MIT"} if n else {}) for n in range(3)]
+    write_lines(folder / "b.jsonl", [json.dumps(line) for line in more])
+    return folder
+
+
+def test_all_files_of_a_folder_are_read_and_lines_of_other_licences_dropped(tmp_path, caplog):
+    folder = licensed(tmp_path / "prompts")
+    assert len(sorted_texts(load(folder))) == 6
+    assert sorted_texts(load(folder, licences=["MIT"])) == ["other 1.", "other 2.", "question 0.", "question 2."]
+    assert "dropped 2 lines of other licences (CC-BY-4.0 1, none 1)" in caplog.text
+    with pytest.raises(ArtifactError, match=r"no lines of data.licences=\[BSD\]; found: MIT 3, .*none 1"):
+        load(folder, licences=["BSD"])
