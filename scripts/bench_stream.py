@@ -1,24 +1,32 @@
-"""How long a stream waits for its next token while the prompt of another request is read, on the server's worker.
+"""How long a stream waits for its next token while the prompt of another request is read, and what a first use costs.
 
     python scripts/bench_stream.py [--prompts 2000,7900] [--json PATH]
 
-A stream decodes with the shipped default of the target.  Then a long prompt joins the batch: once read in the chunks of
-the server, once in one piece.  The table shows, for each, the stream's longest wait for a token over the median of its
-waits, the seconds until the long prompt's first token, and the seconds that the prompt takes with nothing beside it.
+A stream decodes with the shipped default of the target, on the server's worker.  Then a long prompt joins the batch:
+once read in the chunks of the server, once in one piece.  The table shows, for each, the stream's longest wait for a
+token over the median of its waits, the seconds until the long prompt's first token, and those that the prompt takes with
+nothing beside it.
 
 Figures, for a long prompt of N tokens:
     longest_over_median_N_chunks    longest wait over the median, when the prompt is read in chunks
     longest_over_median_N_one       the same when it is read in one piece
     read_chunks_over_one_piece_N    seconds of reading in chunks over those in one piece, with nothing beside
+
+Figures of `drafter=auto` on a device, beyond loading the target and its drafters:
+    first_use_s    seconds of measuring what passes of the target cost, at the first use
+    later_use_s    seconds of reading these costs, at every later one
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
+import tempfile
 import threading
 import time
+import unittest.mock
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +38,7 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.prefill import Prefill
 from drafterforge.runtime.sampling import GREEDY
 from drafterforge.runtime.stopping import StopRule
+from drafterforge.runtime.verify_costs import verify_costs
 from drafterforge.server.metrics import Metrics
 from drafterforge.server.worker import Job, Worker
 from drafterforge.targets.device import describe_device
@@ -97,6 +106,17 @@ def waits(engine: Engine, prompt: list[int], chunk: int | None) -> tuple[list[fl
     return [later - sooner for sooner, later in pairwise(moments)], first - arrived
 
 
+def use_s(engine: Engine) -> tuple[float, float]:
+    """Seconds until the costs of the target's passes are known: at the first use on a device, and later."""
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, DRAFTERFORGE_CACHE=folder):
+        for _ in range(2):
+            began = time.perf_counter()
+            verify_costs(engine.target, engine.numerics == "invariant")
+            seconds.append(time.perf_counter() - began)
+    return seconds[0], seconds[1]
+
+
 def wait_until(condition: Any) -> None:
     """Sleep until the condition holds."""
     end = time.monotonic() + LIMIT_S
@@ -116,7 +136,7 @@ def main() -> None:
     options = parser.parse_args()
     engine = drafterforge.load("smollm2-135m").runtime
     table = Table("prompt", "read in", "longest wait", "median wait", "ratio", "first token after", "alone")
-    figures, rows = {}, []
+    figures, rows = dict(zip(("first_use_s", "later_use_s"), use_s(engine), strict=True)), []
     for length in map(int, options.prompts.split(",")):
         prompt = torch.randint(0, 40_000, (length,), generator=torch.Generator().manual_seed(0)).tolist()
         for label, chunk in (("chunks", None), ("one piece", length)):
@@ -130,6 +150,7 @@ def main() -> None:
             figures[f"longest_over_median_{length}_{label.split()[0]}"] = longest / median
         figures[f"read_chunks_over_one_piece_{length}"] = rows[-2]["alone_s"] / rows[-1]["alone_s"]
     console.print(table)
+    console.print(f"first use: {figures['first_use_s']:.1f} s; later: {figures['later_use_s']:.3f} s")
     if options.json:
         about = {"bench": "stream", "created": datetime.now(UTC).isoformat(timespec="seconds")}
         target = engine.target

@@ -2,9 +2,9 @@
 
     python scripts/check_lossless.py drafter=runs/smollm2-135m/drafters/quickstart [--datastore FOLDER] --prompts 200
 
-Prompts are held-out ones of the built-in grammars, domains mixed, decoded in batches.  In float32, a difference at a
-near tie is decoded again in float64 and counts if it remains.  In half precision, `numerics=invariant` is checked and
-every difference counts.  The exit code is 1 if any difference counts.
+Prompts are held-out ones of the built-in grammars, domains mixed, decoded in batches.  The last row is drafter=auto.
+In float32, a difference at a near tie is decoded again in float64 and counts if it remains.  In half precision,
+`numerics=invariant` is checked and every difference counts.  The exit code is 1 if any difference counts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.assembly.build import engine_by_worth
-from drafterforge.assembly.runs import open_for_decoding
+from drafterforge.assembly.build import auto_engine
+from drafterforge.assembly.defaults import AUTO
+from drafterforge.assembly.runs import RunsFolder, open_for_decoding
 from drafterforge.config.data import POOL_DOMAINS
+from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Datastore, Retrieval
@@ -30,8 +32,6 @@ from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import default_shape
-from drafterforge.runtime.verify_costs import verify_costs
-from drafterforge.runtime.worth import Worth
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 
@@ -39,7 +39,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-BY_WORTH = "as drafter=auto"  # drafts where it pays
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
@@ -48,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("drafter", nargs="?", help="drafter=FOLDER of an EAGLE-3 drafter, besides retrieval")
     parser.add_argument("--datastore", type=Path, metavar="FOLDER", help="a datastore, alone and in hybrid trees")
+    parser.add_argument("--runs-dir", default="runs", help="where drafter=auto looks for drafters before shipped ones")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--dtype", default="float32")
@@ -74,20 +74,20 @@ def main(arguments: list[str] | None = None) -> int:
             return alone
         drafter = open_for_decoding(folder, target)
         hybrids = {f"eagle3+{name}": (HybridDrafter(drafter, r), "hybrid") for name, r in retrievals.items()}
-        best = list(hybrids)[-1]
-        return {"eagle3": (drafter, "eagle3"), **hybrids, **alone, f"{best}, {BY_WORTH}": hybrids[best]}
+        return {"eagle3": (drafter, "eagle3"), **hybrids, **alone}
 
     def engine(target: Target, name: str | None) -> Engine:
         if name is None:
             return Engine(target, numerics=numerics, max_batch=args.max_batch)
+        if name == AUTO:
+            runs = RunsFolder(args.runs_dir, target, quiet=True)
+            return auto_engine(runs, RuntimeConfig(numerics=numerics), args.max_batch)[0]
         drafter, kind = drafters(target)[name]
-        if name.endswith(BY_WORTH):
-            return engine_by_worth(target, {"hybrid": drafter}, Worth(verify_costs(target)), numerics, args.max_batch)
         shape = default_shape(target.device, target.dtype, kind)
         return Engine(target, drafter, shape, numerics=numerics, max_batch=args.max_batch)
 
     expected, rows = None, []
-    for name in (None, *drafters(target)):
+    for name in (None, *drafters(target), AUTO):
         began = time.perf_counter()
         answers = engine(target, name).generate(prompts, args.max_new_tokens, sampling)
         seconds = time.perf_counter() - began

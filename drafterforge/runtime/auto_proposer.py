@@ -173,10 +173,13 @@ class AutoProposer(Proposer):
         """Trees of one drafter and shape for some rows."""
         if shape.depth == 0 or shape.num_tokens == 1:
             return root_only(record.root[rows])
+        began = time.perf_counter()
         drafting = [self.rows[row].worth for row in rows]
         limits = self.worth.limits(drafting, len(self.rows), shape.num_tokens, name)
+        record.charge("schedule", began)
         tree = self.states.draft(name, rows, record.root[rows], shape, limits)
         limits.ended = time.perf_counter()
+        record.seconds["schedule"] += limits.seconds
         self.limits.append(limits)
         return tree
 
@@ -210,10 +213,12 @@ class AutoProposer(Proposer):
 
     def observe(self, record: CycleRecord) -> None:
         """Learn from a finished cycle and the seconds of its steps."""
+        began = time.perf_counter()
         self.worth.learn([row.worth for row in self.planned], record, self.limits)
         for row in self.planned:
             if row.worth.drafts and row.is_awake:
                 row.neural_share.add(float(row.worth.uses_neural))
+        record.charge("select", began)
 
     def join(
         self,

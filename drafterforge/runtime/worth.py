@@ -86,10 +86,12 @@ class CycleLimits(DraftLimits):
     drafter: str = ""
     clock: list[float] = field(default_factory=list)  # when the neural drafter began, and after each level
     ended: float = 0.0  # when the drafting ended
+    seconds: float = 0.0  # that the decisions took
     reach: Tensor | None = None  # of the newest level
 
     def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
         """See `DraftLimits`."""
+        began = time.perf_counter()
         state = self.rows[row]
         state.retrieved, state.ignorance = expected * state.calibration, ignorance
         gain = state.neural_gain.value * ignorance
@@ -97,11 +99,13 @@ class CycleLimits(DraftLimits):
             gain > self.rate * self.worth.neural_s.value or state.neural_skipped >= NEURAL_PAUSE or state.probes
         )
         self.clock[:] = [time.perf_counter()]
+        self.seconds += self.clock[0] - began
         return state.uses_neural
 
     def go_on(self, level: int, reach: Tensor) -> Tensor:
         """See `DraftLimits`."""
-        self.clock.append(time.perf_counter())
+        began = time.perf_counter()
+        self.clock.append(began)
         neural = [state for state in self.rows if state.uses_neural]
         worth = self.worth
         if level > 1 and self.reach is not None:
@@ -109,7 +113,9 @@ class CycleLimits(DraftLimits):
         self.reach = reach
         calibration = torch.tensor([state.calibration for state in neural], device=reach.device)
         gain = reach * calibration * worth.level_share.value
-        return gain > self.rate * worth.level_s.value / len(neural)
+        goes_on = gain > self.rate * worth.level_s.value / len(neural)
+        self.seconds += time.perf_counter() - began
+        return goes_on
 
 
 class Worth:
