@@ -1,4 +1,4 @@
-"""Cached features are the target's in half precision, and capture resumes; online features are computed anew."""
+"""Cached features are the target's in half precision, and capture resumes; online ones are computed on each read."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_shards_hold_their_rows_and_test_prompts_are_left_out(prepare, answers):
 
 
 @pytest.mark.parametrize("kill_at", [1, 2, 4])
-def test_a_killed_capture_goes_on_where_its_shards_end(prepare, target, kill_at, tmp_path):
+def test_a_killed_capture_resumes_after_its_last_shard(prepare, target, kill_at, tmp_path):
     complete = content(prepare(name="complete"))
     with pytest.raises(Killed):
         prepare(Capture(target, kill_at))
@@ -136,7 +136,7 @@ def test_a_killed_capture_goes_on_where_its_shards_end(prepare, target, kill_at,
 
 
 @pytest.mark.parametrize("damage", [0, 20, -3])
-def test_a_shard_cut_off_by_a_kill_is_captured_anew(prepare, target, tmp_path, damage):
+def test_a_shard_that_a_kill_truncated_is_captured_again(prepare, target, tmp_path, damage):
     complete = content(prepare(name="complete"))
     with pytest.raises(Killed):
         prepare(Capture(target, 3))

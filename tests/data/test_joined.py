@@ -36,7 +36,7 @@ def write_answers(folder: Path, name: str, prompts: dict[str, list[tuple[int, st
     return AnswerSet.open(path)
 
 
-def numbered(first: int, *, train: int, domains: tuple[str, ...] = DOMAINS) -> dict[str, list[tuple[int, str]]]:
+def distinct_prompts(first: int, *, train: int, domains: tuple[str, ...] = DOMAINS) -> dict[str, list[tuple[int, str]]]:
     """Distinct prompts from token `first` on, the domains one after the other in each split."""
     counts = {"train": train, "val": 3, "test": 3}
     starts = {"train": first, "val": first + train, "test": first + train + 3}
@@ -51,7 +51,7 @@ def prompt_tokens(rows) -> list[int]:
 
 
 def test_joining_one_artifact_changes_nothing(tmp_path):
-    answers = write_answers(tmp_path, "one", numbered(10, train=9))
+    answers = write_answers(tmp_path, "one", distinct_prompts(10, train=9))
     joined = JoinedAnswers([answers])
     for split in SPLITS:
         assert list(joined.rows(split)) == list(answers.rows(split))
@@ -65,8 +65,8 @@ def test_joining_one_artifact_changes_nothing(tmp_path):
 
 def test_splits_and_domains_join_all_artifacts_and_every_prefix_is_evenly_mixed(tmp_path):
     sets = [
-        write_answers(tmp_path, "small", numbered(10, train=30)),
-        write_answers(tmp_path, "large", numbered(100, train=60)),
+        write_answers(tmp_path, "small", distinct_prompts(10, train=30)),
+        write_answers(tmp_path, "large", distinct_prompts(100, train=60)),
     ]
     joined = JoinedAnswers(sets)
     for split in SPLITS:
@@ -130,13 +130,16 @@ def test_other_artifacts_can_give_the_held_out_rows_and_none_of_these_is_trained
 
 def test_artifacts_without_common_prompts_say_nothing(tmp_path, caplog):
     JoinedAnswers(
-        [write_answers(tmp_path, "a", numbered(10, train=3)), write_answers(tmp_path, "b", numbered(50, train=3))]
+        [
+            write_answers(tmp_path, "a", distinct_prompts(10, train=3)),
+            write_answers(tmp_path, "b", distinct_prompts(50, train=3)),
+        ]
     )
     assert caplog.records == []
 
 
 def test_num_answers_takes_evenly_from_domains_and_more_answers_contain_fewer(tmp_path):
-    answers = write_answers(tmp_path, "one", numbered(10, train=60))  # one domain after the other
+    answers = write_answers(tmp_path, "one", distinct_prompts(10, train=60))  # one domain after the other
     selections = [JoinedAnswers([answers], count).rows("train") for count in range(1, 61)]
     assert [len(rows) for rows in selections] == list(range(1, 61))
     for fewer, more in pairwise(selections):
@@ -154,14 +157,14 @@ def test_num_answers_takes_evenly_from_domains_and_more_answers_contain_fewer(tm
 
 
 def test_more_answers_than_there_are_is_refused(tmp_path):
-    limited = JoinedAnswers([write_answers(tmp_path, "one", numbered(10, train=9))], 4)
+    limited = JoinedAnswers([write_answers(tmp_path, "one", distinct_prompts(10, train=9))], 4)
     with pytest.raises(ConfigError, match=r"trainer.num_answers=4, but .*one has 3 training answers of sql; type .*=3"):
         limited.rows("train", "sql")
 
 
-def test_an_artifact_without_the_domain_gives_nothing_and_says_so(tmp_path, caplog):
-    sets = [write_answers(tmp_path, "both", numbered(10, train=6, domains=("sql", "math")))]
-    sets += [write_answers(tmp_path, "other", numbered(50, train=6, domains=("chat",)))]
+def test_an_artifact_without_the_domain_gives_no_rows_and_warns(tmp_path, caplog):
+    sets = [write_answers(tmp_path, "both", distinct_prompts(10, train=6, domains=("sql", "math")))]
+    sets += [write_answers(tmp_path, "other", distinct_prompts(50, train=6, domains=("chat",)))]
     rows = JoinedAnswers(sets).rows("train", "sql")
     assert {row.id.partition("-")[0] for row in rows} == {"both"} and len(rows) == 3
     assert "no sql answers in other: training on the others alone" in caplog.text
@@ -171,20 +174,20 @@ def test_an_artifact_without_the_domain_gives_nothing_and_says_so(tmp_path, capl
 
 
 def test_a_split_without_the_domain_says_what_to_type(tmp_path):
-    prompts = numbered(10, train=6) | {"val": [(90, "sql")]}
+    prompts = distinct_prompts(10, train=6) | {"val": [(90, "sql")]}
     with pytest.raises(ArtifactError, match=r"one has no val answers of math; prepare it with data\.num_val=3 or more"):
         JoinedAnswers([write_answers(tmp_path, "one", prompts)]).rows("val", "math")
 
 
 def test_artifacts_of_one_name_are_refused(tmp_path):
-    answers = write_answers(tmp_path, "one", numbered(10, train=3))
+    answers = write_answers(tmp_path, "one", distinct_prompts(10, train=3))
     with pytest.raises(ConfigError, match="two folders are called one, but their features are stored by that name"):
         JoinedAnswers([answers, answers])
 
 
 def test_a_token_outside_the_targets_vocabulary_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match="has token id 6, but the target has 6 ids"):
-        JoinedAnswers([write_answers(tmp_path, "one", numbered(10, train=3))]).token_counts(6)
+        JoinedAnswers([write_answers(tmp_path, "one", distinct_prompts(10, train=3))]).token_counts(6)
 
 
 def test_features_of_several_artifacts_come_in_the_order_asked_for():

@@ -143,7 +143,7 @@ def sorted_texts(prompts) -> list[str]:
     return sorted(text for split_texts in texts(prompts).values() for text in split_texts)
 
 
-def licensed(folder):
+def write_licensed_files(folder):
     folder.mkdir()
     lines = [{"prompt": f"Question {n}.", "licence": name} for n, name in enumerate(["MIT", "CC-BY-4.0", "mit (own)"])]
     write_lines(folder / "a.jsonl", [json.dumps(line) for line in lines])
@@ -153,7 +153,7 @@ def licensed(folder):
 
 
 def test_all_files_of_a_folder_are_read_and_lines_of_other_licences_dropped(tmp_path, caplog):
-    folder = licensed(tmp_path / "prompts")
+    folder = write_licensed_files(tmp_path / "prompts")
     assert len(sorted_texts(load(folder))) == 6
     assert sorted_texts(load(folder, licences=["MIT"])) == ["other 1.", "other 2.", "question 0.", "question 2."]
     assert "dropped 2 lines of other licences (CC-BY-4.0 1, none 1)" in caplog.text

@@ -16,7 +16,7 @@ from tests.models import tiny_target
 PROMPTS = [[3, 14, 15], [9, 26, 5, 35, 8, 9], [7], [21, 22, 23, 24]]
 
 
-def answered(target, spool: CaptureSpool, temperature: float) -> list[Answer]:
+def answer_prompts(target, spool: CaptureSpool, temperature: float) -> list[Answer]:
     """Answers to the prompts; the spool stores their captures."""
     answers = BatchAnswerer(target, 3, temperature, keep=spool.add)(PROMPTS, 9, seed=5)
     rows = []
@@ -30,7 +30,7 @@ def answered(target, spool: CaptureSpool, temperature: float) -> list[Answer]:
 def test_spooled_captures_equal_a_teacher_forced_pass(tmp_path: Path, temperature: float):
     target = tiny_target()
     spool = CaptureSpool(tmp_path)
-    rows = answered(target, spool, temperature)
+    rows = answer_prompts(target, spool, temperature)
     spool.flush()
 
     def never(sequences):
@@ -47,10 +47,10 @@ def test_spooled_captures_equal_a_teacher_forced_pass(tmp_path: Path, temperatur
         assert capture.argmax[teaching].tolist() == expected.argmax[teaching].tolist()
 
 
-def test_sequences_that_the_spool_lacks_are_captured_anew(tmp_path: Path):
+def test_sequences_outside_the_spool_are_captured_by_the_target(tmp_path: Path):
     target = tiny_target()
     spool = CaptureSpool(tmp_path)
-    rows = answered(target, spool, 0.0)
+    rows = answer_prompts(target, spool, 0.0)
     missing_answer = Answer("x", "d", "t", "train", [4, 5, 6, 7], [0, 0, 1, 1], 2, 2, True)
     two_turns = Answer("y", "d", "t", "train", rows[0].input_ids, [0, 1] * 6, rows[0].prompt_tokens, 2, True)
     captured = []
@@ -65,7 +65,7 @@ def test_sequences_that_the_spool_lacks_are_captured_anew(tmp_path: Path):
 
 def test_a_file_that_a_kill_truncated_is_ignored(tmp_path: Path):
     spool = CaptureSpool(tmp_path)
-    answered(tiny_target(), spool, 0.0)
+    answer_prompts(tiny_target(), spool, 0.0)
     spool.flush()
     (path,) = tmp_path.glob("*.safetensors")
     path.write_bytes(path.read_bytes()[:100])

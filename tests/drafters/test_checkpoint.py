@@ -84,7 +84,7 @@ def edit_tensors(folder, change) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-def refused(folder, embedding) -> str:
+def refusal(folder, embedding) -> str:
     with pytest.raises(ArtifactError) as caught:
         load_drafter(folder, embedding)
     assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
@@ -169,18 +169,18 @@ def test_embeddings_of_other_writers_are_ignored(drafter, saved):
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_missing_tensor_is_named(drafter, saved, name):
     edit_tensors(saved, lambda tensors: tensors.pop(name))
-    assert f"lacks {name}" in refused(saved, drafter.embedding)
+    assert f"lacks {name}" in refusal(saved, drafter.embedding)
 
 
 def test_an_unexpected_tensor_is_named(drafter, saved):
     edit_tensors(saved, lambda tensors: tensors.update({"midlayer.extra.weight": torch.zeros(2)}))
-    assert "holds unexpected tensors: midlayer.extra.weight" in refused(saved, drafter.embedding)
+    assert "holds unexpected tensors: midlayer.extra.weight" in refusal(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_misshapen_tensor_is_named(drafter, saved, name):
     edit_tensors(saved, lambda tensors: tensors.update({name: torch.zeros(3, 5)}))
-    assert f"{name} is [3, 5], wanted {SHAPES[name]}" in refused(saved, drafter.embedding)
+    assert f"{name} is [3, 5], wanted {SHAPES[name]}" in refusal(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "header"])
@@ -192,20 +192,20 @@ def test_a_damaged_weight_file_is_refused(drafter, saved, damage):
     else:
         header = struct.pack("<Q", 1 << 40) + content[8:]
         path.write_bytes({"cut": content[:-100], "empty": b"", "header": header}[damage])
-    assert "is not a readable drafter" in refused(saved, drafter.embedding)
+    assert "is not a readable drafter" in refusal(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "null"])
 def test_a_damaged_config_is_refused(drafter, saved, content):
     path = saved / "config.json"
     path.unlink() if content is None else path.write_text(content)
-    refused(saved, drafter.embedding)
+    refusal(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Eagle3Speculator"])
 def test_another_architecture_is_named(drafter, saved, architecture):
     edit(saved, architectures=[architecture])
-    assert f"describes a {architecture!r}, wanted 'LlamaForCausalLMEagle3'" in refused(saved, drafter.embedding)
+    assert f"describes a {architecture!r}, wanted 'LlamaForCausalLMEagle3'" in refusal(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,12 @@ def test_another_architecture_is_named(drafter, saved, architecture):
 )
 def test_a_missing_key_is_named(drafter, saved, key):
     edit(saved, **{key: ...})
-    assert f"lacks the key {key!r}" in refused(saved, drafter.embedding)
+    assert f"lacks the key {key!r}" in refusal(saved, drafter.embedding)
 
 
 def test_an_unsupported_variant_is_refused(drafter, saved):
     edit(saved, norm_before_fc=True)
-    assert "sets norm_before_fc, which this version does not support" in refused(saved, drafter.embedding)
+    assert "sets norm_before_fc, which this version does not support" in refusal(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize("norms", [{"norm_before_residual": True}, *NORMS.values()], ids=["before residual", *NORMS])
@@ -237,7 +237,7 @@ def test_a_config_without_the_flag_of_a_norm_has_no_norm(drafter, saved, flag):
     edit(saved, **{flag: ...})
     assert load_drafter(saved, drafter.embedding).spec == drafter.spec
     edit(saved, **{flag: "yes"})
-    assert f"has {flag}=yes, wanted true or false" in refused(saved, drafter.embedding)
+    assert f"has {flag}=yes, wanted true or false" in refusal(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -245,21 +245,21 @@ def test_a_wrong_or_missing_norm_of_a_feature_is_named(tmp_path, number):
     drafter, name = tiny_drafter(tiny_target(), fc_norm=True), f"fc_norm.{number}.weight"
     save_drafter(tmp_path, drafter)
     edit_tensors(tmp_path, lambda tensors: tensors.update({name: torch.ones(96)}))
-    assert f"{name} is [96], wanted [32]" in refused(tmp_path, drafter.embedding)
+    assert f"{name} is [96], wanted [32]" in refusal(tmp_path, drafter.embedding)
     edit_tensors(tmp_path, lambda tensors: tensors.pop(name))
-    assert f"lacks {name}" in refused(tmp_path, drafter.embedding)
+    assert f"lacks {name}" in refusal(tmp_path, drafter.embedding)
     edit_tensors(tmp_path, lambda tensors: tensors.update({name: torch.ones(32), "fc_norm.3.weight": torch.ones(32)}))
-    assert "holds unexpected tensors: fc_norm.3.weight" in refused(tmp_path, drafter.embedding)
+    assert "holds unexpected tensors: fc_norm.3.weight" in refusal(tmp_path, drafter.embedding)
 
 
 def test_norms_of_features_without_the_config_s_flag_are_refused(drafter, saved):
     edit_tensors(saved, lambda tensors: tensors.update({"fc_norm.0.weight": torch.ones(32)}))
-    assert "holds unexpected tensors: fc_norm.0.weight" in refused(saved, drafter.embedding)
+    assert "holds unexpected tensors: fc_norm.0.weight" in refusal(saved, drafter.embedding)
 
 
 @pytest.mark.parametrize("shape", [(61, 16), (60, 32)])
 def test_a_target_of_another_size_is_refused(drafter, saved, shape):
-    line = refused(saved, torch.zeros(shape))
+    line = refusal(saved, torch.zeros(shape))
     assert f"vocabulary 61 and width 32; this target has {shape[0]} and {shape[1]}" in line
 
 
@@ -274,12 +274,12 @@ def test_a_target_of_another_size_is_refused(drafter, saved, shape):
 )
 def test_an_impossible_vocabulary_map_is_refused(drafter, saved, change):
     edit_tensors(saved, change)
-    assert "d2t does not map draft ids to distinct target ids below 61" in refused(saved, drafter.embedding)
+    assert "d2t does not map draft ids to distinct target ids below 61" in refusal(saved, drafter.embedding)
 
 
 def test_contradictory_maps_are_refused(drafter, saved):
     edit_tensors(saved, lambda tensors: tensors["t2d"].logical_not_())
-    assert "t2d and d2t name different tokens" in refused(saved, drafter.embedding)
+    assert "t2d and d2t name different tokens" in refusal(saved, drafter.embedding)
 
 
 def test_the_order_of_a_vocabulary_map_is_preserved(drafter, saved):
@@ -310,9 +310,9 @@ def test_a_head_tied_to_the_embedding_is_not_stored_but_loaded(drafter, tied):
 
 def test_a_config_that_contradicts_the_stored_head_is_refused(drafter, tied):
     edit(tied, head_rows="elsewhere")
-    assert "wanted 'target_embedding'" in refused(tied, drafter.embedding)
+    assert "wanted 'target_embedding'" in refusal(tied, drafter.embedding)
     edit(tied, head_rows=...)
-    assert "lacks lm_head.weight" in refused(tied, drafter.embedding)
+    assert "lacks lm_head.weight" in refusal(tied, drafter.embedding)
     edit(tied, head_rows="target_embedding")
     edit_tensors(tied, lambda tensors: tensors.update({"lm_head.weight": torch.zeros(40, 32)}))
-    assert "no lm_head.weight beside it" in refused(tied, drafter.embedding)
+    assert "no lm_head.weight beside it" in refusal(tied, drafter.embedding)

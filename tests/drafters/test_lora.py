@@ -16,7 +16,7 @@ from drafterforge.errors import ArtifactError
 from tests.models import tiny_drafter
 
 
-def trained(target, config: LoraConfig):
+def generalist_and_expert(target, config: LoraConfig):
     """A generalist, and an expert of it whose adapter is not zero."""
     torch.manual_seed(3)
     plain = tiny_drafter(target)
@@ -43,7 +43,7 @@ def outputs(drafter, hidden):
 @pytest.mark.parametrize("targets", [list(LoraConfig().targets), ["q_proj", "fc"]])
 def test_a_loaded_adapter_gives_the_trained_expert(target, tmp_path, targets):
     config = LoraConfig(rank=3, alpha=6.0, targets=targets)
-    plain, expert = trained(target, config)
+    plain, expert = generalist_and_expert(target, config)
     save_adapter(tmp_path / "adapter", expert, config, "general")
     dense_expert = merge(plain, load_adapter(tmp_path / "adapter", plain))
     hidden = torch.randn(5, plain.spec.hidden_size)
@@ -56,7 +56,7 @@ def test_a_loaded_adapter_gives_the_trained_expert(target, tmp_path, targets):
 
 def test_peft_itself_opens_the_files(target, tmp_path):
     config = LoraConfig(rank=2, alpha=4.0)
-    plain, expert = trained(target, config)
+    plain, expert = generalist_and_expert(target, config)
     save_adapter(tmp_path / "adapter", expert, config, "general")
     hidden = torch.randn(5, plain.spec.hidden_size)
     expected = outputs(expert, hidden)
@@ -67,7 +67,7 @@ def test_peft_itself_opens_the_files(target, tmp_path):
 
 def test_a_loaded_adapter_can_be_trained_further(target, tmp_path):
     config = LoraConfig(rank=3, alpha=6.0, targets=["q_proj", "lm_head"])
-    plain, expert = trained(target, config)
+    plain, expert = generalist_and_expert(target, config)
     save_adapter(tmp_path / "adapter", expert, config, "general")
     again = load_additions(add_adapter(plain, config, seed=2), tmp_path / "adapter")
     expected = dict(expert.named_parameters())
@@ -76,7 +76,7 @@ def test_a_loaded_adapter_can_be_trained_further(target, tmp_path):
 
 
 def test_every_tensor_of_the_adapter_is_trained(target):
-    _, expert = trained(target, LoraConfig(rank=2))
+    _, expert = generalist_and_expert(target, LoraConfig(rank=2))
     logits, k, v = outputs(expert, torch.randn(5, expert.spec.hidden_size))
     head = effective_weight(expert.lm_head).square().sum()
     (logits.square().sum() + k.square().sum() + v.square().sum() + head).backward()
@@ -117,7 +117,7 @@ BROKEN = {
 @pytest.mark.parametrize("expected", BROKEN)
 def test_other_files_are_refused_in_one_line(target, tmp_path, expected):
     config = LoraConfig(rank=2)
-    plain, expert = trained(target, config)
+    plain, expert = generalist_and_expert(target, config)
     save_adapter(tmp_path / "adapter", expert, config, "general")
     BROKEN[expected](tmp_path / "adapter")
     with pytest.raises(ArtifactError) as caught:

@@ -211,7 +211,7 @@ def saved(tmp_path):
     return tmp_path
 
 
-def refused(folder) -> str:
+def refusal(folder) -> str:
     with pytest.raises(ArtifactError) as caught:
         Datastore.open(folder)
     line = str(caught.value)
@@ -236,7 +236,7 @@ def test_a_loaded_datastore_equals_the_saved_one(saved):
 @pytest.mark.parametrize("content", [None, b"", b"{", b"\xff\xfe", b"null"])
 def test_a_damaged_file_is_refused(saved, name, content):
     (saved / name).unlink() if content is None else (saved / name).write_bytes(content)
-    refused(saved)
+    refusal(saved)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_config_that_contradicts_the_tensors_is_refused(saved, key, value, wor
     path = saved / "config.json"
     config = json.loads(path.read_text()) | {key: value}
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
-    assert words in refused(saved)
+    assert words in refusal(saved)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_tensors_of_no_datastore_are_refused(saved, change, words):
     path = saved / "datastore.safetensors"
     text = load_file(path)["text"]
     save_file({} if change is None else {"text": np.ascontiguousarray(change(text), None)}, path)
-    assert words in refused(saved)
+    assert words in refusal(saved)
 
 
 @pytest.mark.parametrize(("largest", "bytes_each"), [(0xFFFE, 2), (0xFFFF, 4), (200_000, 4)])
@@ -294,4 +294,4 @@ def test_a_datastore_with_a_stored_order_opens_too(saved):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
 def test_types_unknown_to_numpy_are_refused(saved, dtype):
     save_torch_file({"text": torch.zeros(3, dtype=dtype)}, saved / "datastore.safetensors")
-    assert "is not a readable datastore" in refused(saved)
+    assert "is not a readable datastore" in refusal(saved)

@@ -174,7 +174,7 @@ def test_lossless_methods_have_no_mismatches(measured):
         assert find_mismatches(name, target, answers[name], answers[AUTOREGRESSIVE]) == []
 
 
-def changed(expected: list[Generation], prompt: int, position: int) -> list[Generation]:
+def answers_with(expected: list[Generation], prompt: int, position: int) -> list[Generation]:
     """The answers with one token changed."""
     answers = [Generation(g.prompt, [*g.tokens]) for g in expected]
     answers[prompt].tokens[position] += 1
@@ -184,7 +184,9 @@ def changed(expected: list[Generation], prompt: int, position: int) -> list[Gene
 def test_a_mismatch_has_its_position_and_margin(measured):
     _, result, target = measured
     expected = result[AUTOREGRESSIVE]
-    (mismatch,) = find_mismatches("tree", target, changed(expected, 3, 4), expected, lambda: pytest.fail("no near tie"))
+    (mismatch,) = find_mismatches(
+        "tree", target, answers_with(expected, 3, 4), expected, lambda: pytest.fail("no near tie")
+    )
     ids = torch.tensor([[*expected[3].prompt, *expected[3].tokens[:4]]])
     logits = target.logits(target.forward(ids, torch.arange(ids.shape[1])[None], None)[0])[0, -1]
     best = logits.topk(2)
@@ -215,7 +217,7 @@ def test_a_near_tie_is_decoded_again_in_float64_and_counts_if_it_differs_there_t
     monkeypatch.setattr("drafterforge.evaluation.lossless.top2_margin", lambda *args: 5e-5)
     expected = result[AUTOREGRESSIVE]
     fast, plain = Answers([1] * 99), Answers([1 if equal else 2] * 99)
-    mismatches = find_mismatches("tree", target, changed(expected, 2, 1), expected, lambda: (fast, plain))
+    mismatches = find_mismatches("tree", target, answers_with(expected, 2, 1), expected, lambda: (fast, plain))
     assert [mismatch.rerun for mismatch in mismatches] == [equal] and count_mismatches(mismatches) == counts
     assert fast.calls == plain.calls == [(expected[2].prompt, len(expected[2].tokens))]
 
@@ -224,7 +226,7 @@ def test_a_near_tie_without_float64_counts(measured, monkeypatch):
     _, result, target = measured
     monkeypatch.setattr("drafterforge.evaluation.lossless.top2_margin", lambda *args: 0.0)
     expected = result[AUTOREGRESSIVE]
-    assert count_mismatches(find_mismatches("tree", target, changed(expected, 0, 0), expected)) == 1
+    assert count_mismatches(find_mismatches("tree", target, answers_with(expected, 0, 0), expected)) == 1
 
 
 def test_the_margin_of_tied_logits_is_zero():

@@ -21,7 +21,7 @@ from drafterforge.pipelines import train_drafter
 from drafterforge.targets.load import load_target
 from tests.pipelines.conftest import CONTINUED, EXPERT, GENERAL, SMOKE, rising_lengths
 
-pytestmark = pytest.mark.slow  # many short ones
+pytestmark = pytest.mark.slow  # many short tests
 
 
 def test_an_expert_is_a_small_adapter_that_names_its_generalist(pool):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # whole programs
 ASK = ("generate", "prompt=How many?", "max_new_tokens=8", "colour=never")
 
 
-def everything(folder) -> dict[str, str]:
+def file_hashes(folder) -> dict[str, str]:
     """Hash of every file below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
@@ -87,7 +87,7 @@ def test_an_archive_is_the_same_bytes_again(exported, tmp_path):
 
 
 def test_mistakes_get_one_line_and_leave_the_earlier_bundle(exported):
-    before = everything(exported.runs)
+    before = file_hashes(exported.runs)
     mistakes = {
         "exists already; type overwrite=true": ("export", "bundle=house"),
         "no drafters named 'sgl'": ("export", "bundle=other", "pool.drafters=[sgl]"),
@@ -102,7 +102,7 @@ def test_mistakes_get_one_line_and_leave_the_earlier_bundle(exported):
     }
     for expected, typed in mistakes.items():
         assert expected in exported(*typed).one_line(), typed
-    assert everything(exported.runs) == before
+    assert file_hashes(exported.runs) == before
 
 
 class HubFolder:
@@ -158,12 +158,12 @@ def test_a_bundle_goes_to_the_hub_and_comes_back_by_its_id(exported, tmp_path, m
 def test_an_existing_bundle_is_pushed_unchanged_and_never_over_another_repository(exported, tmp_path, monkeypatch):
     hub_folder = HubFolder(tmp_path / "hub")
     monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_folder)
-    before = everything(exported.runs)
+    before = file_hashes(exported.runs)
     done = exported("export", "bundle=house", "push=me/house@v2")
     assert done.code == 0, done.err
     assert "is used as it is; to rebuild it, type drafterforge export bundle=house" in done.err
     assert "overwrite=true" in done.err
-    assert hub_folder.calls[1] == ("me/house", "v2", True) and everything(exported.runs) == before
+    assert hub_folder.calls[1] == ("me/house", "v2", True) and file_hashes(exported.runs) == before
     theirs = tmp_path / "hub/me/thesis/model.safetensors"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("weights")
@@ -175,14 +175,14 @@ def test_an_existing_bundle_is_pushed_unchanged_and_never_over_another_repositor
 
 
 def test_a_bundle_that_does_not_open_is_not_written(exported, monkeypatch):
-    before = everything(exported.runs)
+    before = file_hashes(exported.runs)
 
     def refuse(folder, **_):
         raise ArtifactError(f"{folder.name} does not open")
 
     monkeypatch.setattr("drafterforge.assembly.packing.open_bundle", refuse)
     assert "does not open" in exported("export", "bundle=house", "overwrite=true", "licence=BSD").one_line()
-    assert everything(exported.runs) == before
+    assert file_hashes(exported.runs) == before
 
 
 def test_a_bundle_is_found_after_its_writer_died_between_two_renames(exported):
@@ -215,7 +215,7 @@ def test_a_bundle_names_its_target_s_folder_and_another_can_be_typed(exported, t
 
 
 def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
-    before = everything(exported.runs)
+    before = file_hashes(exported.runs)
     for function in ("hash_files", "model_card", "check_files"):
         with monkeypatch.context() as patch:
 
@@ -225,7 +225,7 @@ def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
             patch.setattr(f"drafterforge.bundle.write.{function}", stop)
             done = exported("export", "bundle=house", "licence=BSD", "overwrite=true")
         assert "interrupted" in done.one_line(130)
-        assert everything(exported.runs) == before
+        assert file_hashes(exported.runs) == before
     done = exported("export", "bundle=house", "licence=BSD", "overwrite=true")
     assert done.code == 0
     assert read_record(exported.artifact("bundles", "house")).drafter("sql").licence == "BSD"

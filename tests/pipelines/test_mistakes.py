@@ -69,7 +69,7 @@ def test_a_logger_that_is_not_installed_is_refused_before_anything_is_written(be
 # The target.
 
 
-def damaged(bench, name: str, content: bytes | None):
+def damage_target(bench, name: str, content: bytes | None):
     folder = shutil.copytree(bench.target, bench.folder / "damaged")
     (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
     return folder
@@ -94,7 +94,7 @@ def test_a_missing_target_folder(bench):
     ],
 )
 def test_a_corrupt_target_file(bench, name, content, expected):
-    folder = damaged(bench, name, content)
+    folder = damage_target(bench, name, content)
     done = bench(*PREPARE, target=folder)
     assert expected in done.one_line() and str(folder) in done.one_line()
     assert done.err.count("\n") == 1 and bench.finished() == []
@@ -102,14 +102,14 @@ def test_a_corrupt_target_file(bench, name, content, expected):
 
 def test_a_truncated_weight_file(bench):
     full = (bench.target / "model.safetensors").read_bytes()
-    done = bench(*PREPARE, target=damaged(bench, "model.safetensors", full[: len(full) // 2]))
+    done = bench(*PREPARE, target=damage_target(bench, "model.safetensors", full[: len(full) // 2]))
     assert "cannot be loaded" in done.one_line() and done.err.count("\n") == 1 and bench.finished() == []
 
 
 def test_a_weight_file_that_lacks_a_tensor(bench):
     from safetensors.torch import load_file
 
-    folder = damaged(bench, "model.safetensors", b"")
+    folder = damage_target(bench, "model.safetensors", b"")
     tensors = load_file(bench.target / "model.safetensors")
     del tensors["model.layers.2.mlp.up_proj.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -16,7 +16,7 @@ from drafterforge.schedulers.latency import read_profile
 from drafterforge.schedulers.policy import load_policy
 from tests.pipelines.conftest import PLAIN, Bench
 
-pytestmark = pytest.mark.slow  # many short ones
+pytestmark = pytest.mark.slow  # many short tests
 
 SQL = ("experiment=smoke", "drafter=sql")
 POLICIES = {

@@ -14,7 +14,7 @@ from drafterforge.drafters.eagle3 import checkpoint
 from drafterforge.training import parents
 from tests.pipelines.conftest import CONTINUED, EXPERT, GENERAL
 
-pytestmark = pytest.mark.slow  # many short ones
+pytestmark = pytest.mark.slow  # many short tests
 
 
 NORMED = ("drafter.fc_norm=true", "drafter.norm_output=true")

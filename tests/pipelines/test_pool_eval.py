@@ -16,7 +16,7 @@ from drafterforge.evaluation import timing
 from drafterforge.evaluation.timing import decode
 from drafterforge.targets.load import load_target
 
-pytestmark = pytest.mark.slow  # many short ones
+pytestmark = pytest.mark.slow  # many short tests
 
 
 def test_eval_reports_drafters_selectors_and_live_runs(pool):

@@ -7,7 +7,7 @@ import pytest
 from drafterforge.assembly import engines
 from drafterforge.pipelines import eval as evaluate
 
-pytestmark = pytest.mark.slow  # many short ones
+pytestmark = pytest.mark.slow  # many short tests
 
 
 MISTAKES = {

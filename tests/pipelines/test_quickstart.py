@@ -128,7 +128,7 @@ def test_the_results_page_shows_the_report(quick, monkeypatch):
     assert "seconds until the first figures" in section and "| the bundle |" in section
 
 
-def counted(monkeypatch, stop_at: int = 0) -> list[str]:
+def count_decoding(monkeypatch, stop_at: int = 0) -> list[str]:
     """Names of the methods that decode from now on; Ctrl-C meets the call with number `stop_at`."""
     calls, real = [], timing.decode
 
@@ -145,11 +145,11 @@ def counted(monkeypatch, stop_at: int = 0) -> list[str]:
 def test_an_interrupted_quickstart_resumes(pool, monkeypatch):
     first, last = 2 * 3, 2 * len(METHODS)
     with monkeypatch.context() as patched:
-        counted(patched, stop_at=first + len(METHODS) + 2)  # in the last step, at the second prompt
+        count_decoding(patched, stop_at=first + len(METHODS) + 2)  # in the last step, at the second prompt
         assert "type the same command to continue" in pool(*QUICK).one_line(130)
     tuned = (pool.artifact("drafters", "quickstart") / "manifest.json").read_bytes()
     assert "tiny/reports/quickstart" not in pool.finished()
-    calls = counted(monkeypatch)
+    calls = count_decoding(monkeypatch)
     done = pool(*QUICK)
     assert done.code == 0, done.err
     assert len(calls) == last - len(METHODS) and set(calls) == set(METHODS)  # the second prompt, and nothing else
@@ -202,7 +202,7 @@ def test_mistakes_get_one_line(pool, expected):
     assert not list(pool.runs.glob("tiny/answers/quickstart"))
 
 
-def test_a_target_without_drafters_is_told_what_to_type(bench):
+def test_a_target_without_drafters_gets_the_command_to_type(bench):
     line = bench(*QUICK).one_line()
     assert "quickstart starts from trained drafters, and there are none for tiny" in line
     assert f"drafterforge train-drafter domain=sql target=hf target.model={bench.target}" in line

@@ -40,7 +40,7 @@ from drafterforge.training.router_data import (
 from drafterforge.tree.grow import TreeShape
 from tests.router.test_router import save_encoder
 
-pytestmark = pytest.mark.slow  # many short ones
+pytestmark = pytest.mark.slow  # many short tests
 
 DOMAINS = ["math", "chat"]
 TINY = RouterConfig(num_train=8, num_val=2, num_test=2, max_steps=8)

@@ -26,7 +26,7 @@ from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.load import load_target
 from tests.pipelines.conftest import PLAIN, TRAIN, Bench, rising_lengths
 
-pytestmark = pytest.mark.slow  # many short ones
+pytestmark = pytest.mark.slow  # many short tests
 
 LM, STORE = (*TRAIN, "drafter=causal_lm"), (*TRAIN, "drafter=retrieval")
 BRIEF = ("eval.num_prompts=1", "eval.max_new_tokens=2", "eval.chain=false")

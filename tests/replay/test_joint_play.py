@@ -48,7 +48,7 @@ def test_selectors_play_whole_answers(name):
     assert answers.num_tokens == recorded.num_roots
 
 
-def favouring(depths: list[int], lengths: int = 400) -> Traces:
+def traces_with_levels(depths: list[int], lengths: int = 400) -> Traces:
     """Answers in which the drafter is right for so many levels at each root, in turn."""
     recorded = traces(lengths=(lengths, lengths))
     ranks = recorded.rows["ranks"].copy()
@@ -67,7 +67,7 @@ SMALL, LARGE = Arm("a", TreeShape(2, 3, 1)), Arm("a", TreeShape(4, 3, 1))
 @pytest.mark.parametrize(("known_levels", "better"), [([3], 1), ([1], 0), ([0, 0, 0, 1], 0)])
 def test_the_better_of_two_trees_of_one_drafter_wins(name, known_levels, better):
     """The first levels of both trees are accepted alike; only tokens and seconds of whole cycles differ."""
-    answers = JointAnswers.of(favouring(known_levels), GRID, profile(), [SMALL, LARGE])
+    answers = JointAnswers.of(traces_with_levels(known_levels), GRID, profile(), [SMALL, LARGE])
     alone, seconds = answers.alone(), answers.play(answers.maker(name))
     assert alone.sum(axis=0).argmin() == better
     assert seconds.sum() < 0.1 * alone[:, 1 - better].sum() + 0.9 * alone[:, better].sum()

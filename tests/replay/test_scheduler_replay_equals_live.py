@@ -52,7 +52,7 @@ def everything():
     return target, drafters, join(SPEC, recorded, ["x"] * 2, ["test"] * 2)
 
 
-def played(traces, table, answer: int, action: int) -> list[int]:
+def accept_lengths_of(traces, table, answer: int, action: int) -> list[int]:
     """Accept lengths of an answer's cycles under one action."""
     row, lengths = traces.starts[answer], []
     while row < traces.starts[answer + 1]:
@@ -71,7 +71,7 @@ def test_replayed_cycles_equal_live_cycles_for_every_action(everything, name):
     for action, shape in enumerate(GRID.shapes):
         live = Engine(target, drafters[name], shape, max_batch=1).generate(PROMPTS, COUNT)
         for answer, generation in enumerate(live):
-            replayed = played(traces, table, answer, action)
+            replayed = accept_lengths_of(traces, table, answer, action)
             assert [cycle.accept_length for cycle in generation.cycles] == replayed, (shape, answer)
             rows = traces.starts[answer] + np.cumsum([0, *replayed[:-1]])
             assert [cycle.num_nodes for cycle in generation.cycles] == nodes[rows, action].tolist()

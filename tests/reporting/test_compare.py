@@ -13,7 +13,7 @@ from drafterforge.reporting.compare import RULE, compare_reports, print_comparis
 from tests.reporting.builders import full_report, live_row
 
 
-def changed(index: int, **values) -> dict:
+def report_with(index: int, **values) -> dict:
     """A report with one row changed."""
     report = full_report()
     report["rows"][index] |= values
@@ -32,21 +32,21 @@ def test_equal_reports_have_no_fault():
 
 
 def test_a_speed_up_below_the_earlier_interval_is_a_fault_and_noise_is_not():
-    assert faults(changed(2, speedup=1.4, speedup_ci95=[1.3, 1.5])) == [
+    assert faults(report_with(2, speedup=1.4, speedup_ci95=[1.3, 1.5])) == [
         "hedgespec over the pool: speed-up 1.30-1.50 lies below 1.60-2.00"
     ]
-    assert faults(changed(2, speedup=1.7, speedup_ci95=[1.5, 1.9])) == []
-    assert faults(changed(2, speedup=2.4, speedup_ci95=[2.2, 2.6])) == []
+    assert faults(report_with(2, speedup=1.7, speedup_ci95=[1.5, 1.9])) == []
+    assert faults(report_with(2, speedup=2.4, speedup_ci95=[2.2, 2.6])) == []
     slower = {"speedup": 1.4, "speedup_ci95": [1.3, 1.5]}
-    assert faults(changed(2, **slower) | {"suite": "other"}) == []  # measured on other requests
-    assert faults(changed(2, **slower, num_prompts=1)) == []  # one request has no interval
+    assert faults(report_with(2, **slower) | {"suite": "other"}) == []  # measured on other requests
+    assert faults(report_with(2, **slower, num_prompts=1)) == []  # one request has no interval
 
 
 def test_mismatches_that_appear_are_a_fault():
-    assert faults(changed(1, mismatches=1)) == ["sql alone: 1 mismatches, 0 before"]
-    before = changed(1, mismatches=1)
+    assert faults(report_with(1, mismatches=1)) == ["sql alone: 1 mismatches, 0 before"]
+    before = report_with(1, mismatches=1)
     assert compare_reports(before, before).faults == []  # lossy before and after
-    assert faults(changed(1, mismatches=1, dtype="bfloat16")) == []
+    assert faults(report_with(1, mismatches=1, dtype="bfloat16")) == []
     after = full_report()
     after["rows"].append(live_row("new", 1.0, [0.9, 1.1], mismatches=2))
     assert faults(after) == ["new: mismatches in a new row"]
@@ -56,10 +56,12 @@ def test_mismatches_that_appear_are_a_fault():
 
 
 def test_a_lower_mat_on_the_same_requests_is_a_fault():
-    assert faults(changed(5, mat=2.5)) == ["hedgespec (replayed): MAT 2.500 is lower than 2.600 on the same requests"]
-    assert faults(changed(5, mat=2.59)) == [] == faults(changed(5, mat=2.7))
-    assert faults(changed(5, mat=2.5, num_tokens=900)) == []  # other answers
-    after = changed(5, mat=2.5) | {"seed": 1}
+    assert faults(report_with(5, mat=2.5)) == [
+        "hedgespec (replayed): MAT 2.500 is lower than 2.600 on the same requests"
+    ]
+    assert faults(report_with(5, mat=2.59)) == [] == faults(report_with(5, mat=2.7))
+    assert faults(report_with(5, mat=2.5, num_tokens=900)) == []  # other answers
+    after = report_with(5, mat=2.5) | {"seed": 1}
     comparison = compare_reports(full_report(), after)
     assert comparison.faults == [] and "MAT and speed-ups are shown, not judged" in comparison.notes[0]
 
@@ -83,7 +85,7 @@ def test_paired_requests_find_a_loss_within_the_tolerance():
 
 
 def test_speed_on_another_device_is_not_judged():
-    after = changed(2, speedup=1.4, speedup_ci95=[1.3, 1.5]) | {"device": "cuda"}
+    after = report_with(2, speedup=1.4, speedup_ci95=[1.3, 1.5]) | {"device": "cuda"}
     comparison = compare_reports(full_report(), after)
     assert comparison.faults == [] and "different devices" in comparison.notes[0]
 
@@ -101,7 +103,7 @@ def test_reports_with_nothing_in_common_are_a_mistake():
 
 
 def test_the_printed_comparison_names_the_rule(capsys):
-    after = changed(1, mismatches=1)
+    after = report_with(1, mismatches=1)
     after["rows"][1]["method"] = before = "[red]sql[/red]"
     earlier = full_report()
     earlier["rows"][1]["method"] = before
@@ -125,7 +127,7 @@ def saved(tmp_path):
 def test_eval_compare_exits_with_1_on_a_regression(saved, capsys):
     assert main(["eval", saved(full_report(), full_report())]) == 0
     assert "no significant regression" in capsys.readouterr().out
-    assert main(["eval", saved(full_report(), changed(2, speedup=1.4, speedup_ci95=[1.3, 1.5]))]) == 1
+    assert main(["eval", saved(full_report(), report_with(2, speedup=1.4, speedup_ci95=[1.3, 1.5]))]) == 1
     done = capsys.readouterr()
     assert done.err.startswith("drafterforge: ") and "lies below" in done.err and done.err.count("\n") == 1
 

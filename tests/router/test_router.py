@@ -150,14 +150,16 @@ def change_spec(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps({key: value for key, value in spec.items() if value is not None}))
 
 
-def refused(folder: Path, message: str, *arguments: object) -> None:
+def assert_refused(folder: Path, message: str, *arguments: object) -> None:
     with pytest.raises(ArtifactError, match=re.escape(message)) as caught:
         Router.load(folder, *arguments)
     assert "\n" not in str(caught.value)
 
 
 def test_a_router_of_another_target_is_refused(saved):
-    refused(saved, "reads features of target 'tiny' with fingerprint aa, but this target has fingerprint bb", "bb")
+    assert_refused(
+        saved, "reads features of target 'tiny' with fingerprint aa, but this target has fingerprint bb", "bb"
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,13 +181,13 @@ def test_a_router_of_another_target_is_refused(saved):
 )
 def test_a_changed_description_is_refused_in_a_line(saved, changes, message):
     change_spec(saved, **changes)
-    refused(saved, message)
+    assert_refused(saved, message)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"3"])
 def test_an_unreadable_description_is_refused_in_one_line(saved, content):
     (saved / "router.json").write_bytes(content)
-    refused(saved, "router")
+    assert_refused(saved, "router")
 
 
 @pytest.mark.parametrize(
@@ -201,15 +203,15 @@ def test_an_unreadable_description_is_refused_in_one_line(saved, content):
 def test_changed_weights_are_refused_in_a_line(saved, changes, message):
     path = saved / "router.safetensors"
     save_file(load_file(path) | changes, path)
-    refused(saved, message)
+    assert_refused(saved, message)
 
 
 def test_missing_or_cut_weights_are_refused_in_a_line(saved):
     path = saved / "router.safetensors"
     path.write_bytes(path.read_bytes()[:40])
-    refused(saved, "is no readable router")
+    assert_refused(saved, "is no readable router")
     path.unlink()
-    refused(saved, "is no readable router")
+    assert_refused(saved, "is no readable router")
 
 
 # --- text encoders -------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ def test_a_saved_router_over_texts_gives_the_same_probabilities_with_any_target(
     assert opened.kind == "text"
     assert np.array_equal(opened.probabilities("Count."), text_router.probabilities("Count."))
     moved = folder.rename(tmp_path / "moved")
-    refused(tmp_path, f"router.encoder={folder} is no folder")
+    assert_refused(tmp_path, f"router.encoder={folder} is no folder")
     assert Router.load(tmp_path, encoder=str(moved)).encoder.source == str(moved)
     with pytest.raises(ConfigError, match="this router reads texts"):
         opened.probabilities(torch.randn(5, 12))
@@ -247,7 +249,7 @@ def test_a_saved_router_over_texts_gives_the_same_probabilities_with_any_target(
 def test_another_encoder_is_refused_in_a_line(tmp_path):
     encoder = TextEncoder.open(str(save_encoder(tmp_path / "bert")))
     Router(net(width=16), LABELS, encoder=encoder).save(tmp_path)
-    refused(tmp_path, f"but {tmp_path / 'other'} has", None, str(save_encoder(tmp_path / "other", seed=1)))
+    assert_refused(tmp_path, f"but {tmp_path / 'other'} has", None, str(save_encoder(tmp_path / "other", seed=1)))
 
 
 def test_an_encoder_names_no_attention_kernel(tmp_path):

@@ -38,7 +38,7 @@ def new_worth() -> Worth:
 
 @pytest.fixture
 def pool(target) -> Pool:
-    """Three random drafters; the drafter `other` has a vocabulary of its own, so that it stacks with nobody."""
+    """Three random drafters; the drafter `other` has another vocabulary, so it does not stack with the others."""
     torch.manual_seed(3)
     retrieval, embedding = Retrieval(), target.backbone.embedding
     drafters = {

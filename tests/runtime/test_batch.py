@@ -117,7 +117,7 @@ def test_retrieval_indexes_only_the_committed_text():
                 assert index.tokens == row.answer.prompt + row.answer.tokens
 
 
-def test_a_drafting_model_with_a_shorter_context_stops_drafting_and_the_answer_goes_on():
+def test_a_drafting_model_with_a_shorter_context_stops_drafting_and_the_answer_continues():
     target = tiny_target(eos_token_id=None)
     small = small_model(max_position_embeddings=16)
     engine = Engine(target, small, TreeShape(6, 3, 2))

@@ -93,7 +93,7 @@ def test_a_row_that_gains_always_drafts():
     assert all(play(Worth(VerifyCosts((1, 5, 16), (0.010, 0.012, 0.040))), 300, 2, 0.012))
 
 
-def test_a_new_request_begins_with_what_is_known_of_others():
+def test_a_new_request_begins_with_the_averages_of_earlier_ones():
     worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040)))
     worth.plan([unknown := worth.row(0.0, 1)])
     play(worth, 600, 0, 0.013)

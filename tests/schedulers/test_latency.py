@@ -151,7 +151,7 @@ def test_an_unusable_profile_is_one_line(tmp_path):
     assert "drafterforge calibrate drafter=a grid.num_tokens=[1,2,4,8,20,64] grid.depths=[2]" in str(caught.value)
 
 
-def changed(path: str, value: object = None) -> dict:
+def profile_with(path: str, value: object = None) -> dict:
     """A profile with one value changed, or without it."""
     content = json.loads(json.dumps(profile().as_json()))
     *keys, last = path.split("/")
@@ -168,18 +168,18 @@ def changed(path: str, value: object = None) -> dict:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (changed("seconds/verify/8 nodes"), "seconds.verify lacks '8 nodes'"),
-        (changed("seconds/verify/9 nodes", 1.0), "has the unknown key '9 nodes'"),
-        (changed("seconds/draft"), "seconds lacks 'draft'"),
-        (changed("seconds/host/node", "dear"), "seconds.host.node is 'dear'"),
-        (changed("seconds/host/node", -1.0), "host, node takes -1.0 s"),
-        (changed("seconds/host/node", 1e999), "not JSON"),
-        (changed("autoregressive/token"), "autoregressive lacks 'token'"),
-        (changed("nodes", []), "its nodes are []"),
-        (changed("top_ks", [2, 1]), "its top_ks are [2, 1]"),
-        (changed("top_ks", 3), "top_ks is 3"),
-        (changed("depth", 0), "its depth is 0"),
-        (changed("device", 3), "device is 3"),
+        (profile_with("seconds/verify/8 nodes"), "seconds.verify lacks '8 nodes'"),
+        (profile_with("seconds/verify/9 nodes", 1.0), "has the unknown key '9 nodes'"),
+        (profile_with("seconds/draft"), "seconds lacks 'draft'"),
+        (profile_with("seconds/host/node", "dear"), "seconds.host.node is 'dear'"),
+        (profile_with("seconds/host/node", -1.0), "host, node takes -1.0 s"),
+        (profile_with("seconds/host/node", 1e999), "not JSON"),
+        (profile_with("autoregressive/token"), "autoregressive lacks 'token'"),
+        (profile_with("nodes", []), "its nodes are []"),
+        (profile_with("top_ks", [2, 1]), "its top_ks are [2, 1]"),
+        (profile_with("top_ks", 3), "top_ks is 3"),
+        (profile_with("depth", 0), "its depth is 0"),
+        (profile_with("device", 3), "device is 3"),
     ],
 )
 def test_a_profile_with_a_missing_or_invalid_price_is_one_line(tmp_path, content, words):

@@ -49,7 +49,7 @@ def test_bound_of_metasd():
     assert scores == pytest.approx(case["score"], **EXACT)
 
 
-def test_losses_and_law_of_exp3spec():
+def test_losses_and_probabilities_of_exp3spec():
     case = SCALARS["exp3spec"]
     chooser = make("exp3spec", case["K"], case["L"])
     for cycle, (drafter, length) in enumerate(case["pulls"]):

@@ -16,7 +16,7 @@ from drafterforge.selectors.learners.squint import squint_probs
 ALL_LEARNERS = pytest.mark.parametrize("name", LEARNERS)
 
 
-def trained(name, losses, **options):
+def train_learner(name, losses, **options):
     policy = learner(name, losses.shape[1], **options)
     for loss in losses:
         policy.update(loss)
@@ -26,7 +26,7 @@ def trained(name, losses, **options):
 @ALL_LEARNERS
 def test_the_probabilities_find_the_best_drafter_and_sum_to_one(name):
     losses = np.random.default_rng(0).random((2000, 5)) * np.array([1, 1, 0.5, 1, 1])
-    probs = trained(name, losses).probs
+    probs = train_learner(name, losses).probs
     assert probs.argmax() == 2 and probs[2] > 0.9
     assert abs(probs.sum() - 1) < 1e-12 and probs.min() >= 0
 
@@ -35,25 +35,25 @@ def test_the_probabilities_find_the_best_drafter_and_sum_to_one(name):
 @ALL_LEARNERS
 @pytest.mark.parametrize("scale", [0.0, 1e-9, 1.0])
 def test_long_and_tiny_histories_stay_finite(name, scale):
-    policy = trained(name, scale * np.eye(4)[np.random.default_rng(0).integers(0, 3, 1500)])
+    policy = train_learner(name, scale * np.eye(4)[np.random.default_rng(0).integers(0, 3, 1500)])
     assert np.isfinite(policy.probs).all() and abs(policy.probs.sum() - 1) < 1e-12
     assert policy.probs.min() >= 0
 
 
 @ALL_LEARNERS
 def test_one_drafter_has_all_the_weight(name):
-    assert trained(name, np.random.default_rng(0).random((20, 1))).probs.tolist() == [1.0]
+    assert train_learner(name, np.random.default_rng(0).random((20, 1))).probs.tolist() == [1.0]
 
 
 @ALL_LEARNERS
 def test_a_discount_forgets(name):
     losses = np.concatenate((np.tile([0.0, 1.0], (100, 1)), np.tile([1.0, 0.0], (30, 1))))
-    assert trained(name, losses, discount=0.9).probs.argmax() == 1
+    assert train_learner(name, losses, discount=0.9).probs.argmax() == 1
 
 
 @ALL_LEARNERS
 def test_sleeping_drafters_keep_their_regret_and_the_others_learn_without_them(name):
-    policy = trained(name, np.random.default_rng(0).random((6, 3)))
+    policy = train_learner(name, np.random.default_rng(0).random((6, 3)))
     before, probs = policy.regrets.copy(), policy.probs
     policy.update(np.array([0.2, np.nan, 0.6]), awake=np.array([True, False, True]))
     shares = probs[[0, 2]] / probs[[0, 2]].sum()
@@ -75,7 +75,7 @@ def test_invalid_losses_are_refused_in_one_line(name, losses):
 
 @ALL_LEARNERS
 def test_a_new_drafter_starts_without_regret_and_the_others_keep_theirs(name):
-    policy = trained(name, np.random.default_rng(0).random((20, 3)))
+    policy = train_learner(name, np.random.default_rng(0).random((20, 3)))
     before = policy.regrets.copy()
     policy.add_drafter()
     assert policy.regrets.tolist() == [*before.tolist(), 0.0]
@@ -89,7 +89,7 @@ def test_hedge_takes_the_rate_of_its_horizon_or_of_the_rounds_so_far():
     total = losses.sum(axis=0)
     for options, rounds in (({}, 50), ({"horizon": 400}, 400)):
         weights = np.exp(-math.sqrt(8 * math.log(4) / rounds) * total)
-        assert trained("hedge", losses, **options).probs == pytest.approx(weights / weights.sum())
+        assert train_learner("hedge", losses, **options).probs == pytest.approx(weights / weights.sum())
 
 
 def closed_squint(regret, square):

@@ -16,7 +16,7 @@ REGRETS = st.lists(st.floats(-50, 50), min_size=1, max_size=32).map(np.array)
 QUICK = settings(max_examples=200, deadline=None)
 
 
-def bisected(regrets) -> float:
+def solve_by_bisection(regrets) -> float:
     """c by bisection of the logarithm of its equation."""
     square = np.maximum(regrets, 0) ** 2
     top = square.max()
@@ -38,7 +38,7 @@ def test_c_solves_the_equation_inside_its_bracket_and_equals_bisection(regrets):
         return
     assert top**2 / (2 * (1 + math.log(len(regrets)))) * (1 - 1e-12) <= c <= top**2 / 2 * (1 + 1e-12)
     assert abs(np.exp(np.maximum(regrets, 0) ** 2 / (2 * c)).mean() - math.e) < 1e-9
-    assert c == pytest.approx(bisected(regrets), rel=1e-9)
+    assert c == pytest.approx(solve_by_bisection(regrets), rel=1e-9)
     positive = np.maximum(regrets, 0)
     slow = positive / c * np.exp((positive**2 - top**2) / (2 * c))
     assert weights == pytest.approx(slow / slow.sum(), rel=1e-9, abs=1e-12)

@@ -16,7 +16,7 @@ from tests.selectors.world import make
 POOL = ["sql", "python"]
 
 
-def refused(*arguments, **options) -> str:
+def refusal(*arguments, **options) -> str:
     with pytest.raises(ConfigError) as caught:
         selector(*arguments, **options)
     line = str(caught.value)
@@ -47,7 +47,7 @@ def refused(*arguments, **options) -> str:
     ],
 )
 def test_mistakes_end_in_one_line(arguments, options, words):
-    assert words in refused(*arguments, **options)
+    assert words in refusal(*arguments, **options)
 
 
 def test_learners_refuse_unknown_names_and_options():

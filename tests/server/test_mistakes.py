@@ -17,7 +17,7 @@ PLAIN = {"model": MODEL, "prompt": "ask", "temperature": 0, "max_tokens": 4}
 TURN = {"role": "user", "content": "ask"}
 
 
-def refused(response: httpx.Response, status: int, **expected: str | None) -> str:
+def refusal(response: httpx.Response, status: int, **expected: str | None) -> str:
     """The message of an error in OpenAI's shape."""
     error = response.json()["error"]
     assert response.status_code == status, error
@@ -74,7 +74,7 @@ def refused(response: httpx.Response, status: int, **expected: str | None) -> st
     ids=str,
 )
 def test_a_wrong_field_is_named(shared, fields, param, message):
-    error = refused(shared.post(json=PLAIN | fields), 400, param=param)
+    error = refusal(shared.post(json=PLAIN | fields), 400, param=param)
     assert message in error
 
 
@@ -101,7 +101,7 @@ def test_a_wrong_field_is_named(shared, fields, param, message):
     ids=str,
 )
 def test_a_wrong_message_is_named(shared, messages, param, message):
-    error = refused(shared.post("/v1/chat/completions", json={"model": MODEL, "messages": messages}), 400, param=param)
+    error = refusal(shared.post("/v1/chat/completions", json={"model": MODEL, "messages": messages}), 400, param=param)
     assert message in error
 
 
@@ -139,26 +139,26 @@ def test_an_answer_may_be_sent_back_unchanged_as_a_message(shared):
     ids=lambda body: str(body[:12]),
 )
 def test_a_body_that_is_no_json_is_refused(shared, body):
-    refused(shared.post(content=body, headers={"Content-Type": "application/json"}), 400, code="malformed_json")
+    refusal(shared.post(content=body, headers={"Content-Type": "application/json"}), 400, code="malformed_json")
 
 
 @pytest.mark.parametrize("body", [b"[]", b'"ask"', b"3", b"null"])
 def test_a_body_that_is_no_object_is_refused(shared, body):
-    assert "must be a JSON object, got" in refused(shared.post(content=body), 400)
+    assert "must be a JSON object, got" in refusal(shared.post(content=body), 400)
 
 
 @pytest.mark.parametrize("text", ["\\ud800", "a \\udfff b"])
 def test_an_unpaired_surrogate_is_refused(shared, text):
     for body in (PLAIN, PLAIN | {"prompt": ["x", "ask"]}, PLAIN | {"prompt": "x", "stop": "ask"}):
         sent = json.dumps(body).replace("ask", text)
-        assert "surrogates" in refused(shared.post(content=sent), 400, code="malformed_json")
+        assert "surrogates" in refusal(shared.post(content=sent), 400, code="malformed_json")
     sent = json.dumps({"model": MODEL, "messages": [TURN]}).replace("ask", text)
-    refused(shared.post("/v1/chat/completions", content=sent), 400, code="malformed_json")
+    refusal(shared.post("/v1/chat/completions", content=sent), 400, code="malformed_json")
 
 
 def test_infinity_is_no_temperature(shared):
     body = json.dumps(PLAIN | {"temperature": 7}).replace(" 7", " 1e999")
-    refused(shared.post(content=body), 400, param="temperature")
+    refusal(shared.post(content=body), 400, param="temperature")
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -166,7 +166,7 @@ def test_infinity_is_no_temperature(shared):
 def test_a_body_over_the_limit_is_refused_whatever_its_headers_say(shared, chunked, size):
     body = json.dumps(PLAIN | {"user": "x" * size}).encode()
     parts = (body[at : at + 10_000] for at in range(0, len(body), 10_000))
-    error = refused(shared.post(content=parts if chunked else body), 413, code="too_large")
+    error = refusal(shared.post(content=parts if chunked else body), 413, code="too_large")
     assert "limit of 20000 bytes" in error
     assert shared.ask().status_code == 200
 
@@ -195,13 +195,13 @@ def test_an_unknown_model_is_refused(shared):
     [("GET", "/v1/embeddings", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405), ("GET", "/docs", 404)],
 )
 def test_unknown_paths_and_methods_are_errors_of_the_same_shape(shared, method, path, status):
-    refused(HTTP.request(method, shared.url + path), status)
+    refusal(HTTP.request(method, shared.url + path), status)
 
 
 def test_a_web_page_of_another_host_is_not_answered(shared):
-    refused(shared.post(json=PLAIN, headers={"Origin": "https://evil.example"}), 403, code="forbidden_origin")
+    refusal(shared.post(json=PLAIN, headers={"Origin": "https://evil.example"}), 403, code="forbidden_origin")
     for origin in ("null", "http://[::1", "http://", ""):
-        refused(shared.post(json=PLAIN, headers={"Origin": origin}), 403, code="forbidden_origin")
+        refusal(shared.post(json=PLAIN, headers={"Origin": origin}), 403, code="forbidden_origin")
     assert shared.post(json=PLAIN, headers={"Origin": shared.url}).status_code == 200
 
 
@@ -213,9 +213,9 @@ def test_without_the_key_only_health_answers(speaking):
             {"Authorization": "sesame"},
             {"Authorization": "Basic sesame"},
         ):
-            refused(up.post(json=PLAIN, headers=headers), 401, code="invalid_api_key")
+            refusal(up.post(json=PLAIN, headers=headers), 401, code="invalid_api_key")
         for path in ("/v1/models", "/metrics"):
-            refused(HTTP.get(up.url + path), 401)
+            refusal(HTTP.get(up.url + path), 401)
         assert HTTP.get(f"{up.url}/health").json() == {"status": "ok"}
         with pytest.raises(openai.AuthenticationError):
             up.client.models.list()

@@ -25,7 +25,7 @@ from drafterforge.server.wire import CompletionWire
 from drafterforge.server.worker import Job, Update, Worker
 from tests.server.conftest import HTTP, MODEL, SHAPE, WAIT_S, eventually, pool_of, serving
 
-pytestmark = pytest.mark.slow  # many short ones
+pytestmark = pytest.mark.slow  # many short tests
 
 ASK = {"model": MODEL, "prompt": "ask", "temperature": 0, "max_tokens": 30}
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n"

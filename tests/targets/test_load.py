@@ -85,7 +85,7 @@ def test_opening_prints_nothing(saved, capfd):
 # A target that cannot be opened is one line that names the folder.
 
 
-def refused(config: TargetConfig) -> str:
+def refusal(config: TargetConfig) -> str:
     with pytest.raises((ArtifactError, ConfigError)) as caught:
         load_target(config)
     assert "\n" not in str(caught.value)
@@ -93,12 +93,12 @@ def refused(config: TargetConfig) -> str:
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    assert "nowhere is not a folder; expected one with config.json" in refused(config_of(tmp_path / "nowhere"))
-    assert "./nowhere is not a folder" in refused(config_of("./nowhere"))
+    assert "nowhere is not a folder; expected one with config.json" in refusal(config_of(tmp_path / "nowhere"))
+    assert "./nowhere is not a folder" in refusal(config_of("./nowhere"))
 
 
 def test_a_missing_model_setting_is_named():
-    assert "type target.model=HUB_ID or target.model=FOLDER" in refused(config_of(""))
+    assert "type target.model=HUB_ID or target.model=FOLDER" in refusal(config_of(""))
 
 
 def test_a_hub_id_that_cannot_be_downloaded_is_one_line(monkeypatch):
@@ -108,7 +108,7 @@ def test_a_hub_id_that_cannot_be_downloaded_is_one_line(monkeypatch):
         raise OSError("no route\nto the hub")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", down)
-    line = refused(config_of("someone/model"))
+    line = refusal(config_of("someone/model"))
     assert line == "could not get target.model=someone/model from the hub (no route); a local folder works too"
 
 
@@ -130,7 +130,7 @@ def test_a_hub_id_is_fetched_at_its_revision_without_pickles(monkeypatch, saved)
 @pytest.mark.parametrize(("name", "expected"), [("config.json", "config.json"), ("model.safetensors", "*.safetensors")])
 def test_a_missing_file_is_named(folder, name, expected):
     (folder / name).unlink()
-    assert f"{folder} has no {expected}" in refused(config_of(folder))
+    assert f"{folder} has no {expected}" in refusal(config_of(folder))
 
 
 @pytest.mark.parametrize("length", [0, 7, 200, 0.5, -1])
@@ -138,14 +138,14 @@ def test_truncated_weights_are_refused(folder, length):
     path = folder / "model.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[: int(length * len(content)) if isinstance(length, float) else length])
-    assert f"{folder} cannot be loaded as a causal language model" in refused(config_of(folder))
+    assert f"{folder} cannot be loaded as a causal language model" in refusal(config_of(folder))
 
 
 def test_a_tensor_that_is_missing_is_not_replaced_by_random_values(folder, capfd):
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.norm.weight"], tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    assert "lacks model.layers.1.mlp.up_proj.weight and 1 more tensors" in refused(config_of(folder))
+    assert "lacks model.layers.1.mlp.up_proj.weight and 1 more tensors" in refusal(config_of(folder))
     assert capfd.readouterr() == ("", "")
 
 
@@ -153,7 +153,7 @@ def test_a_tensor_of_another_shape_is_refused(folder):
     tensors = load_file(folder / "model.safetensors")
     tensors["model.norm.weight"] = torch.zeros(7)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    assert "describes model.norm.weight with shape [32], but its stored shape is [7]" in refused(config_of(folder))
+    assert "describes model.norm.weight with shape [32], but its stored shape is [7]" in refusal(config_of(folder))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_config_names_no_code_no_kernels_and_no_files(saved, folder, changes):
 def test_a_config_of_other_sizes_than_the_weights_is_refused(folder, changes, expected):
     edit_config(folder, **changes)
     if expected:
-        line = refused(config_of(folder))
+        line = refusal(config_of(folder))
         assert expected in line and len(line) < 500
     else:
         load_target(config_of(folder))
@@ -214,17 +214,17 @@ def test_a_config_of_other_sizes_than_the_weights_is_refused(folder, changes, ex
 
 def test_an_adapter_beside_the_weights_is_refused(folder):
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/else"}')
-    assert "holds adapter_config.json, which names another model" in refused(config_of(folder))
+    assert "holds adapter_config.json, which names another model" in refusal(config_of(folder))
 
 
 def test_too_few_layers_are_refused(tmp_path):
     folder = save_tiny_target(tmp_path / "short", num_hidden_layers=3)
-    assert "the target has 3 layers; EAGLE-3 features need at least 4" in refused(config_of(folder))
+    assert "the target has 3 layers; EAGLE-3 features need at least 4" in refusal(config_of(folder))
 
 
 def test_an_unsupported_lean_path_is_refused(tmp_path):
     folder = save_tiny_target(tmp_path / "gelu", hidden_act="gelu")
-    line = refused(config_of(folder, forward="lean"))
+    line = refusal(config_of(folder, forward="lean"))
     assert "target.forward=lean cannot run gelu: hidden_act='gelu'; type target.forward=auto" in line
     assert isinstance(load_target(config_of(folder)).backbone, ModulesBackbone)
 

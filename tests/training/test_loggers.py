@@ -18,7 +18,7 @@ from tests.training.runs import SHORT, Run
 VALIDATED = [3, 6, 9]
 
 
-def trained(folder, **changes):
+def train_curve(folder, **changes):
     """The curve of a training, which equals what its loggers received at validations."""
     checkpoint = Run(folder / ".sql.partial", replace(SHORT, **changes))()
     assert [point["step"] for point in checkpoint.curve] == VALIDATED
@@ -28,7 +28,7 @@ def trained(folder, **changes):
 @pytest.mark.slow
 def test_mlflow_receives_every_metric(tmp_path):
     mlflow = pytest.importorskip("mlflow")
-    curve = trained(tmp_path, loggers=["csv", "mlflow"], project="drafts")
+    curve = train_curve(tmp_path, loggers=["csv", "mlflow"], project="drafts")
     client = mlflow.MlflowClient(f"file:{tmp_path / '.sql.partial' / 'logs' / 'mlflow'}")
     (experiment,) = (candidate for candidate in client.search_experiments() if candidate.name == "drafts")
     (run,) = client.search_runs([experiment.experiment_id])
@@ -52,7 +52,7 @@ def test_a_tracking_server_replaces_the_files(tmp_path):
 @pytest.mark.slow
 def test_an_offline_run_of_wandb_receives_every_metric(tmp_path):
     wandb = pytest.importorskip("wandb")
-    curve = trained(tmp_path, loggers=["csv", "wandb"])
+    curve = train_curve(tmp_path, loggers=["csv", "wandb"])
     assert wandb.run is None  # it has ended
     (file,) = (tmp_path / ".sql.partial" / "logs" / "wandb").glob("offline-run-*/*.wandb")
     content = file.read_bytes()

@@ -115,7 +115,7 @@ def module_of(world: World, config: PPOConfig = QUICK) -> PPOModule:
     return PPOModule(ActorCritic(world.observation_size, world.num_actions, (16,), (16,)), world, config)
 
 
-def trained(folder: Path, world: World, config: PPOConfig = QUICK, seed: int = 0) -> PPOModule:
+def train(folder: Path, world: World, config: PPOConfig = QUICK, seed: int = 0) -> PPOModule:
     module = module_of(world, config)
     fit_ppo(module, folder, seed, progress=False)
     return module
@@ -186,15 +186,7 @@ def test_a_clipped_ratio_has_no_gradient_unless_the_gradient_moves_it_towards_1(
     old = torch.tensor([math.log(0.5 / ratio)])
     ones = torch.ones(1)
     loss, terms = ppo_loss(
-        logits,
-        ones,
-        torch.tensor([0]),
-        old,
-        advantage * ones,
-        ones,
-        clip=0.2,
-        value_weight=0.0,
-        entropy_weight=0.0,
+        logits, ones, torch.tensor([0]), old, advantage * ones, ones, clip=0.2, value_weight=0.0, entropy_weight=0.0
     )
     loss.backward()
     assert terms.clip_fraction.item() == 1.0
@@ -264,7 +256,7 @@ def test_serving_computes_the_logits_that_training_saw():
 @pytest.mark.slow
 def test_a_contextual_bandit_is_solved_whatever_the_size_of_its_rewards(tmp_path):
     world = Bandit()
-    module = trained(tmp_path, world)
+    module = train(tmp_path, world)
     assert choices(module, world) == [1, 2, 3]
     assert module.curve[-1]["train/reward"] > 299.0
     assert module.curve[-1]["train/entropy"] < 0.3
@@ -274,7 +266,7 @@ def test_forbidden_actions_are_never_played(tmp_path):
     world = MaskedBandit()
     states: list[np.ndarray] = []
     world.play = lambda actions: (states.append(world.state.copy()), Bandit.play(world, actions))[1]
-    module = trained(tmp_path, world, replace(QUICK, total_cycles=1_500))
+    module = train(tmp_path, world, replace(QUICK, total_cycles=1_500))
     played, states = np.concatenate(world.played), np.concatenate(states)
     assert not (played[states == 0] == 1).any() and (played[states == 1] == 1).any()
     assert all(math.isfinite(value) for point in module.curve for value in point.values())
@@ -284,7 +276,7 @@ def test_forbidden_actions_are_never_played(tmp_path):
 @pytest.mark.parametrize(("gamma", "first"), [(0.95, 1), (0.3, 0)])
 def test_a_patient_policy_walks_to_the_end_of_the_chain(tmp_path, gamma, first):
     world = Chain()
-    module = trained(tmp_path, world, replace(QUICK, gamma=gamma, entropy=0.01, total_cycles=4_000))
+    module = train(tmp_path, world, replace(QUICK, gamma=gamma, entropy=0.01, total_cycles=4_000))
     assert choices(module, world)[0] == first
     expected = 0.25 if first else 0.3  # a reward of 1 every four steps, or of 0.3 at each
     assert module.curve[-1]["train/reward"] == pytest.approx(expected, abs=0.03)
@@ -294,16 +286,14 @@ def test_a_patient_policy_walks_to_the_end_of_the_chain(tmp_path, gamma, first):
 @pytest.mark.parametrize(("objective", "best", "rate"), [("average", 0, 3.0), ("reward", 1, 1.0)])
 def test_the_average_objective_finds_the_best_rate_where_the_mean_of_ratios_does_not(tmp_path, objective, best, rate):
     world = Rates()
-    module = trained(
-        tmp_path, world, replace(QUICK, objective=objective, gamma=0.0, total_cycles=2_000, rho_rollouts=3)
-    )
+    module = train(tmp_path, world, replace(QUICK, objective=objective, gamma=0.0, total_cycles=2_000, rho_rollouts=3))
     assert choices(module, world) == [best]
     assert module.curve[-1]["train/rho"] == pytest.approx(rate, rel=0.15)
 
 
 def test_rho_is_the_ratio_of_sums_over_recent_rollouts(tmp_path):
     config = replace(QUICK, rho_rollouts=2, objective="average", lr=0.0, total_cycles=1_000)
-    module = trained(tmp_path, Rates(), config)
+    module = train(tmp_path, Rates(), config)
     assert len(module.recent) == 2
     tokens, seconds = (sum(column) for column in zip(*module.recent, strict=True))
     assert module.curve[-1]["train/rho"] == pytest.approx(tokens / seconds)
@@ -312,7 +302,7 @@ def test_rho_is_the_ratio_of_sums_over_recent_rollouts(tmp_path):
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_policy_and_another_seed_another(tmp_path):
     config = replace(QUICK, total_cycles=800)
-    runs = [trained(tmp_path / str(i), Bandit(), config, seed) for i, seed in enumerate((0, 0, 1))]
+    runs = [train(tmp_path / str(i), Bandit(), config, seed) for i, seed in enumerate((0, 0, 1))]
     assert runs[0].curve == runs[1].curve and runs[0].curve != runs[2].curve
     for name, value in runs[0].net.state_dict().items():
         assert torch.equal(value, runs[1].net.state_dict()[name]), name
@@ -320,7 +310,7 @@ def test_the_same_seed_gives_the_same_policy_and_another_seed_another(tmp_path):
 
 def test_the_budget_is_spent_to_within_a_step(tmp_path):
     world = Bandit()
-    module = trained(tmp_path, world, replace(QUICK, total_cycles=1_000))
+    module = train(tmp_path, world, replace(QUICK, total_cycles=1_000))
     assert 1_000 <= module.cycles < 1_000 + world.num_envs
     assert len(world.played) == math.ceil(1_000 / world.num_envs)
     assert [point["cycles"] for point in module.curve] == [256, 512, 768, 1_008]
@@ -349,7 +339,7 @@ def test_rescaling_the_returns_changes_no_prediction():
 def test_training_reaches_every_parameter(tmp_path):
     world = Bandit()
     before = {name: value.clone() for name, value in module_of(world).net.named_parameters()}
-    after = trained(tmp_path, world, replace(QUICK, total_cycles=500)).net
+    after = train(tmp_path, world, replace(QUICK, total_cycles=500)).net
     for name, value in after.named_parameters():
         assert not torch.equal(value, before[name]), name
 
@@ -357,8 +347,8 @@ def test_training_reaches_every_parameter(tmp_path):
 @pytest.mark.slow
 def test_a_small_target_kl_leaves_a_rollout_early(tmp_path):
     config = replace(QUICK, total_cycles=1_500, entropy=0.01)
-    free = trained(tmp_path / "free", Bandit(), config)
-    held = trained(tmp_path / "held", Bandit(), replace(config, target_kl=1e-4))
+    free = train(tmp_path / "free", Bandit(), config)
+    held = train(tmp_path / "held", Bandit(), replace(config, target_kl=1e-4))
     assert held.curve[-1]["train/entropy"] > free.curve[-1]["train/entropy"]
 
 
@@ -385,7 +375,7 @@ def test_ctrl_c_is_raised_and_works_again_afterwards(tmp_path):
 
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path, Interrupted())
+        train(tmp_path, Interrupted())
     assert signal.getsignal(signal.SIGINT) is handler
 
 

@@ -36,7 +36,7 @@ def test_the_clock_counts_steps_and_tokens_and_no_time_between_steps():
 
 
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_counting(tmp_path):
+def test_a_resumed_run_continues_its_counts(tmp_path):
     def clock() -> TrainingClock:
         return TrainingClock(lambda: next(SECONDS), lambda: 0.0)  # called twice between validations
 
