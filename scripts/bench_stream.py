@@ -4,8 +4,8 @@
 
 A stream decodes with the shipped default of the target, on the server's worker.  Then a long prompt joins the batch:
 once read in the chunks of the server, once in one piece.  The table shows, for each, the stream's longest wait for a
-token over the median of its waits, the seconds until the long prompt's first token, and those that the prompt takes with
-nothing beside it.
+token over the median of its waits, the seconds until the long prompt's first token, and those that the prompt takes
+with nothing beside it.
 
 Figures, for a long prompt of N tokens:
     longest_over_median_N_chunks    longest wait over the median, when the prompt is read in chunks
