@@ -7,15 +7,14 @@ from typing import Any
 
 from drafterforge.assembly.defaults import AUTO
 from drafterforge.evaluation.measurements import Measurement
-from drafterforge.evaluation.method_factory import INVARIANT
 from drafterforge.evaluation.methods import AUTOREGRESSIVE
-from drafterforge.evaluation.rows import ALL, as_one_answer, sections, timed_pairs, tokens_per_s
+from drafterforge.evaluation.regret import answers_by_method, regret_in_seconds
+from drafterforge.evaluation.rows import ALL, sections, timed_pairs, tokens_per_s
 from drafterforge.evaluation.statistics import bootstrap_ratio, totals_ratio
-from drafterforge.runtime.batch import Generation
 
 
-def compare_auto(measurements: Sequence[Measurement], warm_up_prompts: int) -> dict[str, list[dict[str, Any]]]:
-    """The curve `auto`: ratios on the stream, over all domains and by domain, and in every cell.
+def compare_auto(measurements: Sequence[Measurement], warm_up_prompts: int) -> dict[str, Any]:
+    """The curve `auto`: ratios and regret on the stream, over all domains and by domain, and in every cell.
 
     warm_up_prompts: answered by each method before a cell was timed.
     """
@@ -24,13 +23,15 @@ def compare_auto(measurements: Sequence[Measurement], warm_up_prompts: int) -> d
         first, by_domain = section[0], {ALL: section}
         if first.axis:
             cell = {"temperature": first.temperature, "batch_size": len(first.answers), "context": first.at}
-            cells.append(cell | {"warm_up_prompts": warm_up_prompts} | ratios(section))
+            figures = ratios(section) | regret_in_seconds(section, by_prompt=False)
+            cells.append(cell | {"warm_up_prompts": warm_up_prompts} | figures)
             continue
         for measurement in section:
             by_domain.setdefault(measurement.domain, []).append(measurement)
         parts = by_domain if len(by_domain) > 2 else {first.domain: section}
         domains += [
-            {"domain": name} | ratios(parts[name]) for name in sorted(parts, key=lambda name: (name != ALL, name))
+            {"domain": name} | ratios(parts[name]) | regret_in_seconds(parts[name], by_prompt=True)
+            for name in sorted(parts, key=lambda name: (name != ALL, name))
         ]
     return {"domains": domains, "cells": cells}
 
@@ -40,10 +41,7 @@ def ratios(measurements: Sequence[Measurement]) -> dict[str, Any]:
 
     Plain decoding can be the best other method; in invariant numerics it counts in the numerics that are faster.
     """
-    by_method: dict[str, list[Generation]] = {}
-    for measurement in sorted(measurements, key=lambda measurement: measurement.group):
-        if measurement.method != INVARIANT and not measurement.external:
-            by_method.setdefault(measurement.method, []).append(as_one_answer(measurement))
+    by_method = answers_by_method(measurements)
     answers = by_method.pop(AUTO)
     best = max(by_method, key=lambda name: tokens_per_s(by_method[name]))
     num_prompts = sum(len(measurement.answers) for measurement in measurements if measurement.method == AUTO)

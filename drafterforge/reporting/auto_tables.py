@@ -1,13 +1,15 @@
-"""Tables and sentences of `suite=auto`: `auto` against the best fixed method and plain decoding."""
+"""Tables and sentences of `suite=auto`: `auto` against fixed methods and plain decoding."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drafterforge.assembly.defaults import AUTO
 from drafterforge.reporting.reader import count, curves_of, mapping, number, numbers, records, text
 from drafterforge.reporting.report_table import ReportTable, format_number
 
+AXES = ("temperature", "batch_size", "context")
 NOTE = (
     "auto: what generate and serve use if no drafter is named. The best fixed method is the fastest other method of "
     "the row, plain decoding included; because it is chosen in hindsight, a ratio slightly under 1 can be chance."
@@ -15,7 +17,7 @@ NOTE = (
 
 
 def auto_tables(report: Mapping[str, Any]) -> list[ReportTable]:
-    """`auto` by domain of the stream, and in every cell."""
+    """`auto` by domain of the stream and in every cell and the regret of every method."""
     curve = mapping(curves_of(report).get("auto"))
     domains, cells = records(curve.get("domains")), records(curve.get("cells"))
     ratios = ["prompts", "best fixed method", "auto over best", "95 %", "auto over plain", "95 %"]
@@ -33,10 +35,39 @@ def auto_tables(report: Mapping[str, Any]) -> list[ReportTable]:
             [[format_number(row.get(key), "g") for key in AXES] + _ratios(row) for row in cells],
             note=f"{NOTE} Each method keeps its engine within a cell, which answers {warm_up} other prompts first.",
         ),
+        _regret(domains, cells),
     ]
 
 
-AXES = ("temperature", "batch_size", "context")
+def _regret(domains: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any]]) -> ReportTable:
+    """Regret of every method, by domain of the stream and in every cell."""
+    rows = [*domains, *cells]
+    methods = dict.fromkeys(name for row in rows for name in mapping(row.get("regret_s")))
+    columns = [name for name in methods if name != AUTO]
+
+    def cells_of(row: Mapping[str, Any]) -> list[str]:
+        regret, by_prompt = mapping(row.get("regret_s")), mapping(row.get("regret_s_by_prompt"))
+        figures = [regret.get(AUTO), by_prompt.get(AUTO), *(regret.get(name) for name in columns)]
+        return [_part(row), text(row.get("best_fixed")), *(format_number(figure) for figure in figures)]
+
+    return ReportTable.trimmed(
+        "Regret in seconds per 1,000 tokens",
+        ["part", "best fixed method", AUTO, f"{AUTO}, prompt by prompt", *map(text, columns)],
+        [cells_of(row) for row in rows if mapping(row.get("regret_s"))],
+        name_columns=2,
+        note=(
+            "Seconds of a method for 1,000 tokens, prompts included, beyond those of the best fixed method of "
+            "the part in hindsight. Prompt by prompt: beyond those of the best fixed method of each prompt, which also "
+            "profits from chance. A method that selects among drafters while it decodes is not fixed."
+        ),
+    )
+
+
+def _part(row: Mapping[str, Any]) -> str:
+    """A domain, or temperature, batch size and context of a cell."""
+    return text(row.get("domain")) or "temperature {}, batch {}, context {}".format(
+        *(format_number(row.get(key), "g") for key in AXES)
+    )
 
 
 def auto_sentences(report: Mapping[str, Any]) -> list[str]:
@@ -48,13 +79,10 @@ def auto_sentences(report: Mapping[str, Any]) -> list[str]:
         if not rows:
             continue
         worst = min(rows, key=lambda row: number(row["over_best"]) or 0)
-        where = text(worst.get("domain")) or "temperature {}, batch {}, context {}".format(
-            *(format_number(worst.get(key), "g") for key in AXES)
-        )
         _, best, over_best, best_interval, over_plain, plain_interval = _ratios(worst)
         sentences.append(
-            f"Worst {title} of the default: {where}, {over_best} the speed of “{best}”{_bounds(best_interval)}, "
-            f"{over_plain} that of plain decoding{_bounds(plain_interval)}."
+            f"Worst {title} of the default: {_part(worst)}, {over_best} the speed of “{best}”{_bounds(best_interval)}"
+            f", {over_plain} that of plain decoding{_bounds(plain_interval)}."
         )
     return sentences
 

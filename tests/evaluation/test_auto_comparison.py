@@ -17,10 +17,10 @@ SECONDS = {  # of 10 tokens
 }
 
 
-def measure(method: str, domain: str, group: int, seconds: float, rows: int = 1, **axis: float | str) -> Measurement:
+def measure(method: str, domain: str, group: int, seconds: float, rows: int = 1, **fields: float | str) -> Measurement:
     answers = [Generation([1], list(range(10)), time_s={"total": seconds}) for _ in range(rows)]
     requests = [RequestInfo(group, domain) for _ in answers]
-    return Measurement(method, requests, answers, seconds=seconds, group=group, **axis)
+    return Measurement(method, requests, answers, seconds=seconds, group=group, **fields)
 
 
 def stream() -> list[Measurement]:
@@ -51,6 +51,33 @@ def test_a_batch_counts_its_seconds_once():
 
 def test_the_report_names_the_worst_domain():
     curves = {"auto": compare_auto(stream(), 4)}
-    domains, _ = auto_tables({"curves": curves})
+    domains, *_ = auto_tables({"curves": curves})
     assert [row[0] for row in domains.cells] == ["all", "chat", "sql"]
     assert "sql" in auto_sentences({"curves": curves})[0] and "general" in auto_sentences({"curves": curves})[0]
+
+
+def test_regret_is_counted_in_seconds_per_1000_tokens_against_the_best_fixed_method_in_hindsight():
+    rows = {row["domain"]: row for row in compare_auto(stream(), 4)["domains"]}
+    assert rows["sql"]["best_fixed"] == "general" and rows["chat"]["best_fixed"] == AUTOREGRESSIVE
+    assert rows["sql"]["regret_s"] == {AUTOREGRESSIVE: 100.0, "general": 0.0, "store": 50.0, AUTO: 25.0}
+    assert rows["chat"]["regret_s"] == {AUTOREGRESSIVE: 0.0, "general": 100.0, "store": 50.0, AUTO: 0.0}
+    assert rows["all"]["regret_s"] == {AUTOREGRESSIVE: 0.0, "general": 0.0, "store": 0.0, AUTO: -37.5}
+    assert rows["all"]["regret_s_by_prompt"] == {AUTOREGRESSIVE: 50.0, "general": 50.0, "store": 50.0, AUTO: 12.5}
+    for domain in ("sql", "chat"):  # of one prompt
+        assert rows[domain]["regret_s_by_prompt"] == rows[domain]["regret_s"]
+
+
+def test_a_method_that_selects_online_is_no_fixed_method_but_has_a_regret():
+    selecting = measure("hedgespec", "sql", 0, 0.5, selector="hedgespec")
+    (row,) = compare_auto([entry for entry in stream() if entry.domain == "sql"] + [selecting], 4)["domains"]
+    assert row["best"] == "hedgespec" and row["best_fixed"] == "general"
+    assert row["regret_s"]["hedgespec"] == row["regret_s_by_prompt"]["hedgespec"] == -50.0
+
+
+def test_cells_have_the_regret_of_all_their_prompts():
+    seconds = {AUTOREGRESSIVE: 2.0, "general": 4.0, AUTO: 2.5}
+    cells = compare_auto(
+        [measure(method, "sql", 0, total, rows=4, axis="cell", at=256.0) for method, total in seconds.items()], 4
+    )["cells"]
+    assert cells[0]["regret_s"] == {AUTOREGRESSIVE: 0.0, "general": 50.0, AUTO: 12.5}
+    assert "regret_s_by_prompt" not in cells[0]

@@ -337,7 +337,11 @@ def test_the_default_is_compared_by_domain_and_in_every_cell(pool):
     assert all(row["mismatches"] == 0 for row in live)
     for row in [*domains, *cells]:
         assert row["best"] != "auto" and row["over_best"] <= row["over_plain"]
+    for row in domains:
+        assert row["regret_s"].keys() == row["regret_s_by_prompt"].keys() > {"auto", row["best_fixed"]}
+        assert row["regret_s"][row["best_fixed"]] == 0.0 <= row["regret_s_by_prompt"][row["best_fixed"]]
     for cell in cells:
+        assert cell["regret_s"].keys() >= {"auto", "autoregressive"}
         assert cell["num_prompts"] == 4 and cell["warm_up_prompts"] == 2
         keys = {"method": "auto", "temperature": cell["temperature"], "batch_size": cell["batch_size"], "at": 300}
         (row,) = [row for row in live if keys.items() <= row.items()]
@@ -347,6 +351,7 @@ def test_the_default_is_compared_by_domain_and_in_every_cell(pool):
     assert len(requests) == 4 and min(requests) == 8 + 2  # requests that warm the engines are not timed
     assert len({info.prompt_tokens for entry in entries if entry.axis for info in entry.requests}) > 1
     page = (pool.artifact("reports", "auto") / "report.html").read_text()
+    assert "Regret in seconds per 1,000 tokens" in page
     assert "Default on a stream, by domain" in page and "Default in every cell" in page
 
 

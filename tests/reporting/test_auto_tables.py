@@ -1,0 +1,36 @@
+"""Tables of `suite=auto` from curves made by hand."""
+
+from __future__ import annotations
+
+from drafterforge.reporting.auto_tables import auto_tables
+
+REGRET = {"autoregressive": 12.0, "general alone": 0.0, "auto": -1.25}
+CURVE = {
+    "domains": [
+        {"domain": "all", "best_fixed": "general alone", "regret_s": REGRET, "regret_s_by_prompt": {"auto": 0.75}},
+    ],
+    "cells": [
+        {
+            "temperature": 0.5,
+            "batch_size": 2,
+            "context": 256.0,
+            "best_fixed": "store",
+            "regret_s": {"auto": 3, "store": 0},
+        }
+    ],
+}
+
+
+def test_one_table_holds_the_regret_of_every_method_in_every_part():
+    regret = auto_tables({"curves": {"auto": CURVE}})[2]
+    names = ["part", "best fixed method", "auto", "auto, prompt by prompt", "autoregressive", "general alone", "store"]
+    assert regret.headings == names
+    assert regret.cells == [
+        ["all", "general alone", "-1.25", "0.75", "12.00", "0.00", ""],
+        ["temperature 0.5, batch 2, context 256", "store", "3.00", "", "", "", "0.00"],
+    ]
+
+
+def test_reports_without_regret_have_no_table_of_it():
+    for curve in ({}, {"domains": [{"domain": "all", "best": "store"}]}):
+        assert not any(table.cells for table in auto_tables({"curves": {"auto": curve}})[2:])
