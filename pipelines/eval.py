@@ -20,6 +20,7 @@ from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import target_flags
 from drafterforge.config.names import parts_of
 from drafterforge.evaluation.auto_comparison import compare_auto
+from drafterforge.evaluation.auto_replay import replay_auto
 from drafterforge.evaluation.live_check import compare_live_with_replay
 from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.machine_load import load_by_session
@@ -76,6 +77,7 @@ def run(cfg: Config) -> Path:
         cell_timings, requests = time_cells(suite, factory, requests)
         timings += cell_timings
         curves["auto"] = compare_auto(timings, cfg.suite.warm_up_prompts)
+        curves["auto"]["replay"] = replay_auto(factory, requests, timings)
     curves["mismatches"] = settle_mismatches(cfg, factory, requests, timings)
     curves["per_request"] = per_request(timings)
     curves["machine"] = load_by_session(timings, torch.get_num_threads())

@@ -1,4 +1,4 @@
-"""Tables and sentences of `suite=auto`: `auto` against fixed methods and plain decoding."""
+"""Tables and sentences of `suite=auto`: `auto` against fixed methods, and its replay against live decoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTE = (
 
 
 def auto_tables(report: Mapping[str, Any]) -> list[ReportTable]:
-    """`auto` by domain of the stream and in every cell and the regret of every method."""
+    """`auto` by domain of the stream and in every cell, the regret of every method, and the replay of `auto`."""
     curve = mapping(curves_of(report).get("auto"))
     domains, cells = records(curve.get("domains")), records(curve.get("cells"))
     ratios = ["prompts", "best fixed method", "auto over best", "95 %", "auto over plain", "95 %"]
@@ -36,6 +36,7 @@ def auto_tables(report: Mapping[str, Any]) -> list[ReportTable]:
             note=f"{NOTE} Each method keeps its engine within a cell, which answers {warm_up} other prompts first.",
         ),
         _regret(domains, cells),
+        _replay(mapping(curve.get("replay"))),
     ]
 
 
@@ -63,6 +64,35 @@ def _regret(domains: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, A
     )
 
 
+def _replay(replay: Mapping[str, Any]) -> ReportTable:
+    """The replay of `auto` against its live decoding."""
+    rows = [
+        ("of the other methods' cycles", replay),
+        ("the same, at the load of auto's cycles", mapping(replay.get("same_load"))),
+    ]
+    return ReportTable.trimmed(
+        "Default, replayed on its own answers",
+        ["seconds of verification", "prompts", "live tokens/s", "predicted tokens/s", "median error by prompt"],
+        [
+            [
+                title,
+                format_number(row.get("num_prompts"), ".0f"),
+                format_number(row.get("live_tokens_per_s"), ".1f"),
+                format_number(row.get("predicted_tokens_per_s"), ".1f"),
+                format_number(row.get("median_error"), ".1%"),
+            ]
+            for title, row in rows
+            if number(row.get("median_error")) is not None
+        ],
+        note=(
+            "Tokens of cycles over their seconds, after the prompt has been read. The replay drafts and decides as the "
+            "default does. The target verifies nothing: verification takes the seconds known for its number of nodes. "
+            "The first row also predicts the load of the machine; the second takes it from the live cycles of "
+            "each prompt."
+        ),
+    )
+
+
 def _part(row: Mapping[str, Any]) -> str:
     """A domain, or temperature, batch size and context of a cell."""
     return text(row.get("domain")) or "temperature {}, batch {}, context {}".format(
@@ -71,7 +101,7 @@ def _part(row: Mapping[str, Any]) -> str:
 
 
 def auto_sentences(report: Mapping[str, Any]) -> list[str]:
-    """The worst domain and the worst cell, one sentence each."""
+    """The worst domain, the worst cell and the error of the replay, one sentence each."""
     curve = mapping(curves_of(report).get("auto"))
     sentences = []
     for title, rows in (("domain", records(curve.get("domains"))), ("cell", records(curve.get("cells")))):
@@ -83,6 +113,15 @@ def auto_sentences(report: Mapping[str, Any]) -> list[str]:
         sentences.append(
             f"Worst {title} of the default: {_part(worst)}, {over_best} the speed of “{best}”{_bounds(best_interval)}"
             f", {over_plain} that of plain decoding{_bounds(plain_interval)}."
+        )
+    replay = mapping(curve.get("replay"))
+    if number(replay.get("median_error")) is not None:
+        error, at_load = (
+            format_number(figures.get("median_error"), ".1%") for figures in (replay, mapping(replay.get("same_load")))
+        )
+        sentences.append(
+            f"A replay predicts the default's tokens/s with a median error by prompt of {error}"
+            f"{f', of {at_load} at the same load of the machine' if at_load else ''}."
         )
     return sentences
 

@@ -25,8 +25,9 @@ CURVES = {
     "quickstart": "{seconds: {step: s}, total_s, first: [row], train_prompts, answer_tokens, training_steps}",
     "machine": "{cores, threads, sessions: [{began, requests, other_cores}]}, load by other programs while timing",
     "references": "[row] of a trained drafter, its hybrid and the drafters it could replace, timed together",
-    "auto": "{domains: [row], cells: [row]} of suite=auto: num_prompts, best, over_best, over_plain, with intervals, "
-    "best_fixed, regret_s {method: s per 1,000 tokens}, regret_s_by_prompt",
+    "auto": "{domains: [row], cells: [row], replay} of suite=auto. A row: num_prompts, best, over_best, over_plain, "
+    "with intervals, best_fixed, regret_s {method: s per 1,000 tokens}, regret_s_by_prompt. replay, or null: "
+    "num_prompts, live_tokens_per_s, predicted_tokens_per_s, median_error, prompts: [row], and same_load with these",
     "commands": "{method: the command that decodes with it}",
     "again": "the command that times again",
     "profile_error": "median error of the latency profile on held-out answers",

@@ -350,8 +350,9 @@ def test_the_default_is_compared_by_domain_and_in_every_cell(pool):
     requests = {info.request for entry in entries if entry.axis for info in entry.requests}
     assert len(requests) == 4 and min(requests) == 8 + 2  # requests that warm the engines are not timed
     assert len({info.prompt_tokens for entry in entries if entry.axis for info in entry.requests}) > 1
+    assert report["curves"]["auto"]["replay"] is None  # the shape of trees is fixed, so that nothing is decided
     page = (pool.artifact("reports", "auto") / "report.html").read_text()
-    assert "Regret in seconds per 1,000 tokens" in page
+    assert "Regret in seconds per 1,000 tokens" in page and "Default, replayed on its own answers" not in page
     assert "Default on a stream, by domain" in page and "Default in every cell" in page
 
 
@@ -362,7 +363,12 @@ def test_the_default_is_compared_on_questions_in_mixed_order(pool):
         lines = [json.dumps({"question_id": n, "category": "c", "turns": [f"{n} and {n}?"]}) for n in range(4)]
         (folder / f"{name}.jsonl").write_text("\n".join(lines))
     none = ("suite.temperatures=[]", "limit=3")
-    done = pool(*AUTO, f"suite.questions={folder}", *none)
+    decides = ("runtime.num_tokens=null", "runtime.depth=null", "runtime.top_k=null")
+    done = pool(*AUTO, f"suite.questions={folder}", *none, *decides)
     assert done.code == 0, done.err
     curve = report_of(pool, "auto")["curves"]["auto"]
     assert [row["domain"] for row in curve["domains"]] == ["all", "gsm8k", "mt_bench"] and curve["cells"] == []
+    for figures in (curve["replay"], curve["replay"]["same_load"]):
+        assert 0 < figures["num_prompts"] == len(figures["prompts"]) <= 4 and figures["predicted_tokens_per_s"] > 0
+    assert "A replay predicts the default's tokens/s" in done.out
+    assert "Default, replayed on its own answers" in (pool.artifact("reports", "auto") / "report.html").read_text()
