@@ -116,6 +116,10 @@ class BundleFolder:
         """Names of the bundle's default drafters."""
         return list(self.record.defaults.drafters)
 
+    def named(self) -> list[str]:
+        """The drafters that `export` was told, without those that are packed only because an expert needs them."""
+        return self.pool()
+
     def unproven(self) -> list[str]:
         return []  # the bundle names all drafters of its pool
 
