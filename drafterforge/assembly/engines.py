@@ -69,10 +69,10 @@ def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: st
 def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tuple[Engine, str]:
     """The engine and name of the bundle of `bundle=`; keys that the user typed override its defaults."""
     plain, pool = PoolConfig(), cfg.pool
-    if pool.drafters or pool.router or pool.read_interval != plain.read_interval or pool.options:
+    if pool.drafters or pool.router or pool.options:
         raise ConfigError(
-            "a bundle fixes pool.drafters, pool.router, pool.read_interval and pool.options; with bundle= give "
-            "pool.selector or pool.scheduler only, or export another bundle"
+            "a bundle fixes pool.drafters, pool.router and pool.options; with bundle= give pool.selector or "
+            "pool.scheduler only, or export another bundle"
         )
     if cfg.drafter not in ("", AUTO, POOL):
         check_single_drafter(pool, cfg.drafter)
