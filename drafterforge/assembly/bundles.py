@@ -97,7 +97,6 @@ def pool_config(defaults: Defaults, selector: str | None, scheduler: str | None)
         drafters=list(defaults.drafters),
         selector=selector,
         options=dict(defaults.options) if use_default else {},
-        read_interval=defaults.read_interval,
         scheduler=defaults.scheduler if scheduler is None else scheduler,
         router=defaults.router if takes_advice(selector) else "",
     )

@@ -41,8 +41,8 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
 
 def say_choice(names: Sequence[str], target: Target) -> None:
     """Print which drafters `drafter=auto` stands for."""
-    others = f", and {', '.join(names[1:])} where they are faster," if len(names) > 1 else ""
-    choice = f"uses {names[0]}{others}" if names else "decodes without a drafter"
+    experts = f", and {', '.join(names[1:])} where they are faster," if len(names) > 1 else ""
+    choice = f"uses {names[0]}{experts}" if names else "decodes without a drafter"
     say(f"drafter=auto {choice} for {target.name} on this {target.device.type}")
 
 
@@ -75,10 +75,10 @@ def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: st
 def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tuple[Engine, str]:
     """The engine and name of the bundle of `bundle=`; keys that the user typed override its defaults."""
     plain, pool = PoolConfig(), cfg.pool
-    if pool.drafters or pool.router or pool.read_interval != plain.read_interval or pool.options:
+    if pool.drafters or pool.router or pool.options:
         raise ConfigError(
-            "a bundle fixes pool.drafters, pool.router, pool.read_interval and pool.options; with bundle= give "
-            "pool.selector or pool.scheduler only, or export another bundle"
+            "a bundle fixes pool.drafters, pool.router and pool.options; with bundle= give pool.selector or "
+            "pool.scheduler only, or export another bundle"
         )
     if cfg.drafter not in ("", AUTO, POOL):
         check_single_drafter(pool, cfg.drafter)
