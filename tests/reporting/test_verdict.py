@@ -103,3 +103,23 @@ def test_one_prompt_has_no_interval_in_a_table(capsys):
     print_table(report, Console(width=200))
     printed = capsys.readouterr().out
     assert "1.69x" in printed and "1.69-1.69" not in printed and "1.80-2.20" in printed
+
+
+def test_the_p_of_the_table_decides_with_the_interval():
+    report = report_of([20.0] * 8, [30.0 + step for step in range(8)])
+    for row in report["rows"][1:]:
+        row["wilcoxon_p_holm"] = 0.6
+    sentence = verdict(report)
+    assert sentence.startswith(
+        "Nothing is shown to beat plain decoding on 8 prompts: the fastest, “pool” measured 2.00x"
+    )
+    assert "p = 0.6" in sentence and "Type" not in sentence
+    report["rows"][1]["wilcoxon_p_holm"] = 0.03
+    assert verdict(report).startswith("Type `drafterforge generate drafter=sql` for “sql”")
+
+
+def test_prompts_too_few_for_a_test_show_nothing():
+    report = report_of([], [])
+    for row in report["rows"][1:]:
+        row |= {"wilcoxon_p": None, "num_prompts": 4}
+    assert "on 4 prompts: " in verdict(report) and "(a test needs 6 prompts)" in verdict(report)
