@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge import __version__
+from drafterforge.artifacts.bundles import list_bundles
 from drafterforge.artifacts.locate import list_artifacts
 from drafterforge.config.commands import DoctorConfig
 from drafterforge.evaluation.load_warning import current_warning
@@ -46,11 +47,11 @@ def checks(cfg: Config) -> list[tuple[str, str]]:
         ("target", f"{cfg.target.name or cfg.target.model}: {_target_state(cfg)}"),
         ("cache", str(cache_dir())),
     ]
-    for kind in ("answers", "features", "drafters", "traces", "latency", "policies", "bundles", "reports"):
-        target = target_name(cfg.target)
-        names = list_artifacts(cfg.runs_dir, target, kind) if target else []
-        rows.append((kind, ", ".join(names) or f"none in {cfg.runs_dir}"))
-    return rows
+    target = target_name(cfg.target)
+    kinds = ("answers", "features", "drafters", "traces", "latency", "policies", "reports")
+    names = {kind: list_artifacts(cfg.runs_dir, target, kind) if target else [] for kind in kinds}
+    names["bundles"] = list_bundles(target, cfg.runs_dir) if target else []
+    return rows + [(kind, ", ".join(names[kind]) or f"none in {cfg.runs_dir}") for kind in names]
 
 
 def _target_state(cfg: Config) -> str:

@@ -144,7 +144,7 @@ class Reader:
 
     def __call__(self) -> None:
         stable, logits, last = list(self.proposer.stable), self.proposer.logits, self.proposer.last
-        self.proposer.commit(self.tokens, self.features, [CHUNK], self.scored)
+        self.proposer.commit(self.tokens, self.features, [CHUNK])
         truth = Truth(self.tokens, None) if self.scored else None
         self.proposer.read(truth, [TOP_K] * len(self.proposer.drafters.members))
         self.proposer.stable, self.proposer.logits, self.proposer.last = stable, logits, last

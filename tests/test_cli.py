@@ -193,8 +193,13 @@ MISTAKES = {
     "empty value": ([*TRAIN, "trainer.lr="], "trainer.lr must be a number, got ''"),
     "range": ([*TRAIN, "trainer.max_steps=0"], "trainer.max_steps must be >= 1, got 0"),
     "not one of": ([*TRAIN, "target.dtype=int8"], "target.dtype must be one of"),
-    "renamed key": (["eval", "pool.every=3"], "pool.every is now pool.read_interval; type pool.read_interval=3"),
-    "renamed key of a policy": (
+    "removed key": (["eval", "pool.every=3"], "pool.every is gone: all drafters read in every cycle if the selector"),
+    "removed key under its last name": (
+        ["generate", "prompt=x", "pool.read_interval=1"],
+        "pool.read_interval is gone: all drafters read in every cycle if the selector evaluates them, else a drafter "
+        "reads only when it drafts; leave it out",
+    ),
+    "renamed key": (
         ["train-policy", "policy=resps", "policy.train_every=10"],
         "policy.train_every is now policy.train_hold_cycles; type policy.train_hold_cycles=10",
     ),

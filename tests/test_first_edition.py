@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 import drafterforge
+from drafterforge.artifacts.json_input import read_json
+from drafterforge.assembly.bundles import check_bundle
+from drafterforge.bundle.record import BUNDLE
 from drafterforge.cli import main
+from tests.bundle.conftest import edit
 
 STORED = Path(__file__).parent / "first_edition"
 EXPECTED = json.loads((STORED / "expected.json").read_text())
@@ -42,6 +46,17 @@ def test_a_bundle_of_the_first_edition_gives_the_tokens_it_gave(case, tmp_path):
     drafters = [{cycle[0] for cycle in cycles} for cycles in EXPECTED[case]["cycles"]]
     if name == "joint" and not drafter:
         assert [{cycle.drafter for cycle in answer.cycles} for answer in answers] == drafters
+
+
+def test_a_bundle_that_recorded_cycles_between_reads_opens_as_if_it_had_not(tmp_path):
+    stored = STORED / "artifacts" / "tiny" / "bundles" / "house"
+    bundle = Path(shutil.copytree(stored, tmp_path / "house"))
+    assert read_json(bundle / BUNDLE)["defaults"]["every"] == 1
+    edit(bundle, lambda content: content["defaults"].update(every=3))
+    assert check_bundle(bundle).defaults == check_bundle(stored).defaults
+    engine = drafterforge.open(bundle, target=str(STORED / "target"), dtype="float32", drafter="pool")
+    answers = engine.runtime.generate(PROMPTS, max_new_tokens=24)
+    assert [answer.tokens for answer in answers] == EXPECTED["house/"]["tokens"]
 
 
 @pytest.mark.parametrize("drafter", ["general", "sql", "small", "store", "general+store", "pool"])

@@ -27,6 +27,12 @@ def named_bundle_dir(bundle: str, target: str, runs_dir: Path | str) -> Path:
     return folder
 
 
+def list_bundles(target: str, runs_dir: Path | str) -> list[str]:
+    """Sorted names of a target's bundles."""
+    folders = Path(runs_dir).glob(f"{glob.escape(target)}/bundles/*/{BUNDLE}")
+    return sorted(path.parent.name for path in folders if path.parent.name[0] != ".")
+
+
 def find_bundle(bundle: str, target: str, runs_dir: Path | str) -> str | Path:
     """What `bundle=` refers to: the folder of the target's bundle of that name, else the given path or hub id."""
     if not is_name(bundle):
@@ -36,7 +42,7 @@ def find_bundle(bundle: str, target: str, runs_dir: Path | str) -> str | Path:
         return folder
     if Path(bundle).exists():
         return bundle
-    names = sorted(path.parent.name for path in folder.parent.glob(f"*/{BUNDLE}") if path.parent.name[0] != ".")
+    names = list_bundles(target, runs_dir)
     close = did_you_mean(bundle, names)
     elsewhere = sorted(Path(runs_dir).glob(f"*/bundles/{glob.escape(bundle)}/{BUNDLE}"))
     suggestion = f"type bundle={elsewhere[0].parent}" if elsewhere else f"type `drafterforge export bundle={bundle}`"

@@ -97,7 +97,6 @@ def pool_config(defaults: Defaults, selector: str | None, scheduler: str | None)
         drafters=list(defaults.drafters),
         selector=selector,
         options=dict(defaults.options) if use_default else {},
-        read_interval=defaults.read_interval,
         scheduler=defaults.scheduler if scheduler is None else scheduler,
         router=defaults.router if takes_advice(selector) else "",
     )
@@ -115,6 +114,10 @@ class BundleFolder:
     def pool(self) -> list[str]:
         """Names of the bundle's default drafters."""
         return list(self.record.defaults.drafters)
+
+    def named(self) -> list[str]:
+        """The drafters that `export` was told, without those that are packed only because an expert needs them."""
+        return self.pool()
 
     def unproven(self) -> list[str]:
         return []  # the bundle names all drafters of its pool

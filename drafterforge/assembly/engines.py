@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from drafterforge.artifacts.bundles import find_bundle
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.assembly.build import auto_engine, build_engine
-from drafterforge.assembly.bundles import locate, open_bundle
-from drafterforge.assembly.defaults import AUTO, POOL
+from drafterforge.assembly.bundles import BundleFolder, locate, open_bundle
+from drafterforge.assembly.defaults import AUTO, POOL, default_drafters
 from drafterforge.assembly.pools import check_selector, check_single_drafter
 from drafterforge.assembly.runs import POLICY_COMMAND, ROUTER_COMMAND, RunsFolder, locate_drafter
 from drafterforge.bundle.record import read_record
@@ -20,7 +21,7 @@ from drafterforge.config.serving import GenerateConfig, ServeConfig
 from drafterforge.errors import ConfigError
 from drafterforge.runtime.engine import Engine
 from drafterforge.selectors import check_options
-from drafterforge.targets.load import load_target, target_name
+from drafterforge.targets.load import Target, load_target, target_name
 
 
 def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[Engine, str]:
@@ -33,11 +34,16 @@ def open_engine(cfg: GenerateConfig | ServeConfig, max_batch: int = 8) -> tuple[
     runs = RunsFolder(cfg.runs_dir, target)
     if cfg.drafter == AUTO:
         engine, names = auto_engine(runs, cfg.runtime, max_batch, carry=True)
-        experts = f", and {len(names) - 1} others where they are faster," if len(names) > 1 else ""
-        choice = f"uses {names[0]}{experts}" if names else "decodes without a drafter"
-        say(f"drafter=auto {choice} for {target.name} on this {target.device.type}")
+        say_choice(names, target)
         return engine, target.name
     return build_engine(runs, cfg.drafter, cfg.pool, cfg.runtime, max_batch), target.name
+
+
+def say_choice(names: Sequence[str], target: Target) -> None:
+    """Print which drafters `drafter=auto` stands for."""
+    experts = f", and {', '.join(names[1:])} where they are faster," if len(names) > 1 else ""
+    choice = f"uses {names[0]}{experts}" if names else "decodes without a drafter"
+    say(f"drafter=auto {choice} for {target.name} on this {target.device.type}")
 
 
 def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig) -> None:
@@ -69,10 +75,10 @@ def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: st
 def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tuple[Engine, str]:
     """The engine and name of the bundle of `bundle=`; keys that the user typed override its defaults."""
     plain, pool = PoolConfig(), cfg.pool
-    if pool.drafters or pool.router or pool.read_interval != plain.read_interval or pool.options:
+    if pool.drafters or pool.router or pool.options:
         raise ConfigError(
-            "a bundle fixes pool.drafters, pool.router, pool.read_interval and pool.options; with bundle= give "
-            "pool.selector or pool.scheduler only, or export another bundle"
+            "a bundle fixes pool.drafters, pool.router and pool.options; with bundle= give pool.selector or "
+            "pool.scheduler only, or export another bundle"
         )
     if cfg.drafter not in ("", AUTO, POOL):
         check_single_drafter(pool, cfg.drafter)
@@ -95,4 +101,11 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
         max_batch=max_batch,
         carry=True,
     )
-    return engine, read_record(folder).name
+    record = read_record(folder)
+    if (
+        cfg.drafter in ("", AUTO)
+        and not (pool.scheduler or pool.selector != plain.selector)
+        and record.defaults.automatic
+    ):
+        say_choice(default_drafters(BundleFolder(folder, record, engine.target)), engine.target)
+    return engine, record.name

@@ -58,7 +58,6 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
         names,
         cfg.pool.selector,
         dict(cfg.pool.options),
-        cfg.pool.read_interval,
         Path(cfg.pool.scheduler).name,
         Path(cfg.pool.router).name,
         **shape,

@@ -73,7 +73,7 @@ def report_unproven(source: PoolSource) -> None:
 def check_single_drafter(cfg: PoolConfig, drafter: str) -> None:
     """ConfigError if a key that only a pool reads is set for a single drafter, or for none."""
     plain = PoolConfig()
-    for key in ("selector", "drafters", "options", "read_interval", "router"):
+    for key in ("selector", "drafters", "options", "router"):
         if getattr(cfg, key) != getattr(plain, key):
             mode = f"drafter={drafter}" if drafter else "no drafter"
             raise ConfigError(f"pool.{key}= is read by drafter=pool only, not with {mode}; type drafter=pool")
@@ -98,7 +98,6 @@ def build_pool(
     pool = Pool(
         drafters,
         cfg.selector,
-        read_interval=cfg.read_interval,
         shapes=shapes,
         scheduler=open_scheduler(source, cfg.scheduler, drafters),
         router=open_router(source, cfg.router),

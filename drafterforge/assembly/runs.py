@@ -47,6 +47,9 @@ class RunsFolder:
         unproven = self.unproven()
         return [*(name for name in names if name not in unproven), RETRIEVAL]
 
+    def named(self) -> list[str]:
+        return []
+
     def unproven(self) -> list[str]:
         """Experts that the default pool leaves out, because no measurement shows that they gain anything.
 

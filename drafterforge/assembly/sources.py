@@ -30,6 +30,10 @@ class PoolSource(Protocol):
         """Names of the default pool's drafters."""
         ...
 
+    def named(self) -> list[str]:
+        """Drafters and hybrids that the user named for decoding; empty: none, so all are meant."""
+        ...
+
     def unproven(self) -> list[str]:
         """Drafters that the default pool leaves out, because no measurement shows that they gain anything."""
         ...

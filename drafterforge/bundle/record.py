@@ -78,7 +78,6 @@ class Defaults:
     drafters: list[str]  # their order numbers the selector's arms
     selector: str = "hedgespec"
     options: dict[str, Any] = field(default_factory=dict)
-    read_interval: int = 1  # as in `PoolConfig`; `every` in bundle.json
     scheduler: str = ""  # a policy of the bundle
     router: str = ""  # a router of the bundle
     num_tokens: int | None = None  # of static trees; None: the device's default
@@ -93,8 +92,6 @@ class Defaults:
 
     def check(self) -> None:
         """ArtifactError if a value is out of range."""
-        if self.read_interval < 1:
-            raise ArtifactError(f"{BUNDLE}: defaults.every is {self.read_interval}, expected 1 cycle or more")
         try:
             RuntimeConfig(self.num_tokens, self.depth, self.top_k, self.numerics)
         except ConfigError as error:
@@ -133,20 +130,13 @@ class BundleRecord:
     drafterforge_version: str = __version__
 
     @property
-    def content(self) -> dict[str, Any]:
-        """The keys and values of `bundle.json`, without its digest."""
-        content = asdict(self)
-        content["defaults"]["every"] = content["defaults"].pop("read_interval")
-        return content
-
-    @property
     def digest(self) -> str:
         """Sha256 of the canonical JSON of this record."""
-        return hashlib.sha256(canonical_json(self.content)).hexdigest()
+        return hashlib.sha256(canonical_json(asdict(self))).hexdigest()
 
     def to_json(self) -> bytes:
         """The bytes of `bundle.json`, with their own digest, by which `read_record` detects damage."""
-        content = plain_json(self.content) | {"digest": self.digest}
+        content = plain_json(asdict(self)) | {"digest": self.digest}
         return json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"
 
     def drafter(self, name: str) -> DrafterEntry:
@@ -227,6 +217,6 @@ def read_record(folder: Path) -> BundleRecord:
         raise ArtifactError(f"{path} holds control characters; expected plain text")
     while content["schema_version"] < SCHEMA_VERSION:
         content = MIGRATIONS[content["schema_version"]](content)
-    if isinstance(content.get("defaults"), dict) and "every" in content["defaults"]:
-        content["defaults"]["read_interval"] = content["defaults"].pop("every")
+    if isinstance(content.get("defaults"), dict):
+        content["defaults"].pop("every", None)  # a setting of earlier versions, which has no effect any more
     return parse_as(BundleRecord, content, BUNDLE)

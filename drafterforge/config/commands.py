@@ -168,11 +168,6 @@ class EvaluateConfig:
         require_at_least("limit", self.limit, 0)
         reports = [report.strip() for report in self.compare.split(",")]
         require(not self.compare or (len(reports) == 2 and all(reports)), f"compare must be A,B, got {self.compare!r}")
-        require(
-            self.pool.read_interval == 1 or not self.suite.replay,
-            f"replay assumes that drafters read in every cycle, got pool.read_interval={self.pool.read_interval}; "
-            "leave it out, or type suite.replay=false to only time it",
-        )
 
 
 @dataclass(frozen=True)

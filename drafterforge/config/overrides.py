@@ -19,7 +19,7 @@ from drafterforge.config.catalogue import (
     narrow_to_choices,
     sections,
 )
-from drafterforge.config.renamed import RENAMED
+from drafterforge.config.renamed import REMOVED, RENAMED
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import ConfigError, quote, shorten
 
@@ -61,6 +61,8 @@ def read_overrides(
             raise ConfigError(f"{quote(override)} is not key=value{did_you_mean(override, examples)}")
         if key in RENAMED:
             raise ConfigError(f"{key} is now {RENAMED[key]}; type {RENAMED[key]}={shorten(text)}")
+        if key in REMOVED:
+            raise ConfigError(f"{key} is gone: {REMOVED[key].now}; leave it out")
         if key in groups:
             if text or groups[key]:
                 is_custom = key == "domain" and _has_prompt_source(overrides)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from drafterforge.config.checks import require_at_least
 from drafterforge.config.fields import setting
 
 
@@ -16,9 +15,5 @@ class PoolConfig:
     drafters: list[str] = setting([], "names or folders of drafters; empty: the target's drafters and retrieval")
     selector: str = setting("hedgespec", "what picks the drafter of a cycle; docs/selectors.md lists the choices")
     options: dict[str, Any] = setting({}, "options of the selector, such as {estimator: ratio_rb}")
-    read_interval: int = setting(1, "cycles between passes in which all drafters read the committed tokens")
     scheduler: str = setting("", "name or folder of a policy that chooses the trees; empty: a static tree")
     router: str = setting("", "name or folder of a router that advises the selector; empty: none")
-
-    def __post_init__(self) -> None:
-        require_at_least("pool.read_interval", self.read_interval, 1)

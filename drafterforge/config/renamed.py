@@ -1,23 +1,42 @@
-"""Config keys of earlier versions under their present names."""
+"""Config keys of earlier versions: renamed ones under their present names, and removed ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 RENAMED = {
-    "pool.every": "pool.read_interval",
     "traces.told_top_k": "traces.score_top_k",
     "policy.every": "policy.hold_cycles",
     "policy.train_every": "policy.train_hold_cycles",
 }
 
 
+class RemovedKey(NamedTuple):
+    """What became of a removed key."""
+
+    value: Any  # the recorded value that means what happens now
+    now: str  # what happens now
+
+
+_READ_INTERVAL = RemovedKey(
+    1, "all drafters read in every cycle if the selector evaluates them, else a drafter reads only when it drafts"
+)
+REMOVED = {"pool.every": _READ_INTERVAL, "pool.read_interval": _READ_INTERVAL}
+
+
 def with_present_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Recorded settings, by section, with renamed keys under their present names."""
+    """Recorded settings, by section: renamed keys under their present names, without removed keys.
+
+    A removed key stays if its value meant something else than what happens now, so that the settings differ.
+    """
     return {name: _present(name, value) if isinstance(value, Mapping) else value for name, value in settings.items()}
 
 
 def _present(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    names = {key: RENAMED.get(f"{section}.{key}", f"{section}.{key}").rpartition(".")[2] for key in settings}
-    return {names[key]: value for key, value in settings.items()}
+    present = {}
+    for key, value in settings.items():
+        name = f"{section}.{key}"
+        if name not in REMOVED or REMOVED[name].value != value:
+            present[RENAMED.get(name, name).rpartition(".")[2]] = value
+    return present

@@ -43,11 +43,8 @@ class DrafterGroup(ABC):
         """Forget all rows but these."""
 
     @abstractmethod
-    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool) -> None:
-        """Queue committed tokens for reading: counts[b] of tokens [B, A], with features [B, A, 3H].
-
-        for_judging: whether `read` may be asked to judge the drafters on these tokens.
-        """
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
+        """Queue committed tokens for reading: counts[b] of tokens [B, A], with features [B, A, 3H]."""
 
     @abstractmethod
     def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
@@ -87,8 +84,6 @@ class SoloGroup(DrafterGroup):
         self.proposer = proposer
         self.unread: list[list[Tensor]] = []
         self.unread_features: list[list[Tensor]] = []  # of the unread tokens, if the proposer reads features
-        self.for_judging = False  # whether guesses for unread tokens must be computed
-        self.guesses_read: list[list] = []  # of each row, for tokens read since the last judgement
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         reader = self.prompt_reader()
@@ -100,46 +95,47 @@ class SoloGroup(DrafterGroup):
 
     def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
         self.proposer.join_row(reader, text, features)
-        for rows in (self.unread, self.unread_features, self.guesses_read):
-            rows.append([])
+        self.unread.append([])
+        self.unread_features.append([])
 
     def keep(self, rows: list[int]) -> None:
         self.proposer.keep(rows)
-        self.unread, self.guesses_read = [self.unread[row] for row in rows], [self.guesses_read[row] for row in rows]
+        self.unread = [self.unread[row] for row in rows]
         self.unread_features = [self.unread_features[row] for row in rows]
 
-    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool) -> None:
-        self.for_judging = for_judging
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
         for row, count in enumerate(counts):
             self.unread[row].append(tokens[row, :count])
             if self.proposer.reads_features:
                 self.unread_features[row].append(features[row, :count])
 
     def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
-        """Read unread tokens; with `truth`, judge the drafter on the tokens since the last judgement.
-
-        Several values in `top_k` judge the one drafter by each of them.
-        """
-        self.catch_up()
-        guesses, self.guesses_read = self.guesses_read, [[] for _ in self.guesses_read]
-        return None if truth is None else self.proposer.judge(guesses, truth, top_k, details)
+        """See `DrafterGroup`; several values in `top_k` judge the one drafter by each of them."""
+        if truth is None:
+            self.catch_up()
+            return None
+        tokens, features, counts = self._take_unread()
+        guesses = self.proposer.read_with_guesses(tokens, features, counts)
+        rows = [list(row[:count]) for row, count in zip(guesses, counts, strict=True)]
+        return self.proposer.judge(rows, truth, top_k, details)
 
     def catch_up(self) -> None:
-        """Read unread tokens; store the guesses for them if they may be judged."""
-        if not any(self.unread):
-            return
+        """Read unread tokens."""
+        if any(self.unread):
+            self.proposer.read(*self._take_unread())
+
+    def _take_unread(self) -> tuple[Tensor, Tensor, list[int]]:
+        """Empty the queue: its tokens [B, A] and features [B, A, 3H], padded, and the counts of each row.
+
+        If the proposer reads no features, the tokens stand in for them.
+        """
         tokens = [torch.cat(row) for row in self.unread]
         counts = [len(part) for part in tokens]
         padded = features = pad_sequence(tokens, batch_first=True)
         if self.proposer.reads_features:
             features = pad_sequence([torch.cat(row) for row in self.unread_features], batch_first=True)
         self.unread, self.unread_features = [[] for _ in tokens], [[] for _ in tokens]
-        if not self.for_judging:
-            self.proposer.read(padded, features, counts)
-            return
-        guesses = self.proposer.read_with_guesses(padded, features, counts)
-        for row, fresh, count in zip(self.guesses_read, guesses, counts, strict=True):
-            row.extend(fresh[:count])
+        return padded, features, counts
 
     def draft(
         self,

@@ -11,6 +11,7 @@ from drafterforge.evaluation.methods import AUTOREGRESSIVE
 from drafterforge.evaluation.regret import answers_by_method, regret_in_seconds
 from drafterforge.evaluation.rows import ALL, sections, timed_pairs, tokens_per_s
 from drafterforge.evaluation.statistics import bootstrap_ratio, totals_ratio
+from drafterforge.runtime.batch import Generation
 
 
 def compare_auto(measurements: Sequence[Measurement], warm_up_prompts: int) -> dict[str, Any]:
@@ -36,6 +37,17 @@ def compare_auto(measurements: Sequence[Measurement], warm_up_prompts: int) -> d
     return {"domains": domains, "cells": cells}
 
 
+def decisions_share(answers: Sequence[Generation]) -> float | None:
+    """Share of the cycles' seconds in which `auto` decided: drafter, tree, waking, and learning from the cycle."""
+    seconds = [answer.time_s for answer in answers]
+    cycles = sum(part["total"] - part.get("prefill", 0.0) for part in seconds)
+    return (
+        round(sum(part.get(step, 0.0) for part in seconds for step in ("select", "schedule")) / cycles, 4)
+        if cycles
+        else None
+    )
+
+
 def ratios(measurements: Sequence[Measurement]) -> dict[str, Any]:
     """Tokens/s of `auto` over those of the best other method, chosen in hindsight, and over plain decoding.
 
@@ -45,7 +57,7 @@ def ratios(measurements: Sequence[Measurement]) -> dict[str, Any]:
     answers = by_method.pop(AUTO)
     best = max(by_method, key=lambda name: tokens_per_s(by_method[name]))
     num_prompts = sum(len(measurement.answers) for measurement in measurements if measurement.method == AUTO)
-    figures: dict[str, Any] = {"num_prompts": num_prompts, "best": best}
+    figures: dict[str, Any] = {"num_prompts": num_prompts, "best": best, "decisions": decisions_share(answers)}
     for key, name in (("over_best", best), ("over_plain", AUTOREGRESSIVE)):
         pairs = timed_pairs(answers, by_method[name])
         figures[key] = round(totals_ratio(pairs), 4)

@@ -86,7 +86,6 @@ class MethodFactory:
         pool = Pool(
             {name: self.pool.drafters[name] for name in names},
             self.cfg.pool.selector,
-            read_interval=self.pool.read_interval,
             shapes={name: shape for name, shape in self.pool.shapes.items() if name in names},
             scheduler=self.pool.scheduler,
             router=self.pool.router,
@@ -202,7 +201,6 @@ class MethodFactory:
         pool = Pool(
             self.pool.drafters,
             selector,
-            read_interval=self.pool.read_interval,
             shapes=self.pool.shapes,
             scheduler=scheduler,
             router=self.pool.router if is_configured or selector == "router" else None,

@@ -135,6 +135,6 @@ def read_stepwise(
         if root in shapes:
             visit(root, shapes[root])
         following = text.tokens[None, root + 1 : root + 2]
-        group.commit(following, text.features[None, root : root + 1], [1], for_judging=True)
+        group.commit(following, text.features[None, root : root + 1], [1])
         accepted[root + 1] = group.read(Truth(following, None), [shape.top_k]).accepted[0, 0, 0].item()
     return accepted

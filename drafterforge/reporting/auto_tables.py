@@ -12,7 +12,8 @@ from drafterforge.reporting.report_table import ReportTable, format_number
 AXES = ("temperature", "batch_size", "context")
 NOTE = (
     "auto: what generate and serve use if no drafter is named. The best fixed method is the fastest other method of "
-    "the row, plain decoding included; because it is chosen in hindsight, a ratio slightly under 1 can be chance."
+    "the row, plain decoding included; because it is chosen in hindsight, a ratio slightly under 1 can be chance. "
+    "Decisions: their share of the seconds of auto's cycles."
 )
 
 
@@ -20,7 +21,7 @@ def auto_tables(report: Mapping[str, Any]) -> list[ReportTable]:
     """`auto` by domain of the stream and in every cell, the regret of every method, and the replay of `auto`."""
     curve = mapping(curves_of(report).get("auto"))
     domains, cells = records(curve.get("domains")), records(curve.get("cells"))
-    ratios = ["prompts", "best fixed method", "auto over best", "95 %", "auto over plain", "95 %"]
+    ratios = ["prompts", "best fixed method", "auto over best", "95 %", "auto over plain", "95 %", "decisions"]
     warm_up = max((count(cell.get("warm_up_prompts")) for cell in cells), default=0)
     return [
         ReportTable.trimmed(
@@ -109,7 +110,7 @@ def auto_sentences(report: Mapping[str, Any]) -> list[str]:
         if not rows:
             continue
         worst = min(rows, key=lambda row: number(row["over_best"]) or 0)
-        _, best, over_best, best_interval, over_plain, plain_interval = _ratios(worst)
+        _, best, over_best, best_interval, over_plain, plain_interval, _ = _ratios(worst)
         sentences.append(
             f"Worst {title} of the default: {_part(worst)}, {over_best} the speed of “{best}”{_bounds(best_interval)}"
             f", {over_plain} that of plain decoding{_bounds(plain_interval)}."
@@ -134,7 +135,7 @@ def _ratios(row: Mapping[str, Any]) -> list[str]:
             format_number(row.get(key), ".2f", "x"),
             f"{bounds[0]:.2f}-{bounds[1]:.2f}" if len(bounds) == 2 else "",
         ]
-    return cells
+    return [*cells, format_number(row.get("decisions"), ".1%")]
 
 
 def _bounds(interval: str) -> str:

@@ -177,11 +177,11 @@ class ArmStates:
             part, number = (tokens, features), [counts[row] for row in rows]
             if rows != list(range(len(counts))):
                 part = tokens[rows], features[rows]
-            arm.group.commit(*part, number, for_judging=False)
+            arm.group.commit(*part, number)
             for row, committed, count in zip(arm.rows, part[0], number, strict=True):
                 row.unread.append(committed[:count])
         for index in self.indices.values():
-            index.commit(tokens, features, list(counts), for_judging=False)
+            index.commit(tokens, features, list(counts))
 
     def wake(self, name: str) -> WakingRow:
         """Begin to wake a drafter in a row."""

@@ -27,7 +27,6 @@ class Pool:
         drafters: Mapping[str, Drafter],
         selector: str | Callable[[list[str], list[int]], Selector] = "hedgespec",
         *,
-        read_interval: int = 1,
         details: bool = False,
         shapes: Mapping[str, TreeShape] | None = None,
         scheduler: Scheduler | None = None,
@@ -37,17 +36,14 @@ class Pool:
     ) -> None:
         """selector: a name, with its options, or a function (names, levels of each drafter) -> selector.
 
-        read_interval: cycles between passes in which all drafters read the committed tokens; in between a drafter
-        reads only when it drafts.  details: also evaluate log-probabilities and total variation, which no selector
-        needs.  shapes: trees of drafters that do not draft the engine's.  scheduler: chooses the trees of EAGLE-3
-        drafters without a shape of their own, cycle by cycle.  router: advises the selector when a request starts;
-        learners then begin with rounds of its advice.  worth: decides instead of the selector, see `AutoProposer`.
+        details: also evaluate log-probabilities and total variation, which no selector needs.  shapes: trees of
+        drafters that do not draft the engine's.  scheduler: chooses the trees of EAGLE-3 drafters without a shape of
+        their own, cycle by cycle.  router: advises the selector when a request starts; learners then begin with rounds
+        of its advice.  worth: decides instead of the selector, see `AutoProposer`.
         """
         if not drafters:
             raise ConfigError("a pool needs at least one drafter, got none")
-        if read_interval < 1:
-            raise ConfigError(f"read_interval must be >= 1 cycles, got {read_interval}")
-        self.drafters, self.read_interval, self.details = dict(drafters), read_interval, details
+        self.drafters, self.details = dict(drafters), details
         self.shapes, self.scheduler, self.router, self.worth = dict(shapes or {}), scheduler, router, worth
         if unknown := sorted(self.shapes.keys() - self.drafters.keys()):
             raise ConfigError(f"shapes names {', '.join(unknown)}; the pool has {', '.join(self.drafters)}")

@@ -68,10 +68,10 @@ class PoolMembers:
         for state in self._states():
             state.keep(rows)
 
-    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool) -> None:
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
         """Remember committed tokens to read, see `DrafterGroup`."""
         for state in self._states():
-            state.commit(tokens, features, counts, for_judging)
+            state.commit(tokens, features, counts)
 
     def read(self, truth: Truth | None, top_k: Callable[[str], int], details: bool) -> Judgement | None:
         """Let all drafters read; if the truth is given, evaluate them, in the order of `names`.

@@ -1,4 +1,7 @@
-"""Drafts with a pool: a selector picks the drafter of every row's cycle, and all drafters read the committed tokens.
+"""Drafts with a pool: a selector picks the drafter of every row's cycle.
+
+If a selector asks for evaluations, all drafters read the committed tokens in the same cycle and are evaluated on them.
+Otherwise a drafter reads when it drafts.
 
 Axes: N drafters, B rows, A committed tokens, T tree nodes, V vocabulary.
 """
@@ -15,9 +18,8 @@ from torch import Tensor
 
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.cycle import CycleRecord
-from drafterforge.drafters.judging import Judgement
+from drafterforge.drafters.judging import Judgement, Truth
 from drafterforge.drafters.proposer import PromptReader, Proposer, Request
-from drafterforge.runtime.deferred_reading import CommittedCycle, UnreadCycles
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.pool_members import PoolMembers
 from drafterforge.runtime.row_selection import PoolRow, evaluations_of
@@ -28,6 +30,8 @@ from drafterforge.tree.divergence import block_divergences
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import join_trees
 
+MAX_DEFERRED = 1024  # maximum number of cycles for which reading is deferred if no selector asks for evaluations
+
 
 class PoolProposer(Proposer):
     """Every drafter's state for every row, and every row's selector."""
@@ -37,7 +41,7 @@ class PoolProposer(Proposer):
         self.pool, self.names, self.shape, self.tokenizer = pool, pool.names, shape, tokenizer
         self.members = PoolMembers(pool)
         self.scheduling = TreeScheduling(pool, self.members)
-        self.unread = UnreadCycles()
+        self.num_deferred = 0  # cycles since all drafters last read
         self.rows: list[PoolRow] = []
         self.planned: list[PoolRow] = []  # rows of the last cycle, also those that have ended since
         self.judgement: Judgement | None = None  # of the last evaluation, in the order of `members.names`
@@ -69,8 +73,9 @@ class PoolProposer(Proposer):
                 row.selector.end()
                 self.pool.idle.append(row.selector)
         self.rows = [self.rows[index] for index in rows]
-        self.unread.keep(rows)
         self.members.keep(rows)
+        if not rows:
+            self.num_deferred = 0
 
     def plan(self, record: CycleRecord) -> None:
         """Select every row's drafter and tree."""
@@ -114,11 +119,9 @@ class PoolProposer(Proposer):
         """Let the drafters read the committed tokens, and the selectors learn from them."""
         began = time.perf_counter()
         tokens, features = record.committed()
-        counts = record.counts
-        judged = any(row.selector.needs.evaluation for row in self.rows)
-        distributions = self._distributions(record, tokens.shape[1]) if judged else None
-        self.unread.add(CommittedCycle(tokens, distributions, counts, judged))
-        self.members.commit(tokens, features, counts, judged)
+        counts, truth = record.counts, None
+        if any(row.selector.needs.evaluation for row in self.rows):
+            truth = Truth(tokens, self._distributions(record, tokens.shape[1]))
         divergences = self._divergences(record) if any(row.selector.needs.divergence for row in self.rows) else None
         keep_text = self.pool.scheduler is not None and self.pool.scheduler.reads_text
         for index, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
@@ -126,36 +129,38 @@ class PoolProposer(Proposer):
             drafter = self.names.index(row.choice)
             row.commit(drafter, tokens[index, :count], features[index, :count], divergence, keep_text)
         record.charge("select", began)
-        if self.unread.is_due(self.pool.read_interval):
-            record.seconds["select"] += self._read()
-        else:
-            for row in self.rows:
-                row.observe(None)
-
-    def _read(self) -> float:
-        """Let all drafters read; evaluate them if a selector asks for it.  Returns the selectors' seconds."""
-        truth = self.unread.truth()
-        judgement = self.members.read(truth, self._top_k, self.pool.details)
+        judgement = self._read(tokens, features, counts, truth)
         began = time.perf_counter()
         evaluations = [None] * len(self.rows)
         if judgement is not None:
             members = self.members.names
             order = [members.index(name) for name in self.names]
-            evaluations = evaluations_of(judgement, order, self.rows, self.unread.counts())
+            evaluations = evaluations_of(judgement, order, self.rows, counts)
             self.judgement = judgement
-        self.unread.clear()
         for row, evaluation in zip(self.rows, evaluations, strict=True):
             row.observe(evaluation)
-        return time.perf_counter() - began
+        record.charge("select", began)
+
+    def _read(self, tokens: Tensor, features: Tensor, counts: list[int], truth: Truth | None) -> Judgement | None:
+        """Let all drafters read and evaluate them if the truth is given; else defer reading, at most `MAX_DEFERRED`."""
+        if truth is not None:
+            self._catch_up()  # drafters are evaluated on all tokens that they read, so only this cycle's may be unread
+        self.members.commit(tokens, features, counts)
+        self.num_deferred += 1
+        if truth is None and self.num_deferred < MAX_DEFERRED:
+            return None
+        self.num_deferred = 0
+        return self.members.read(truth, self._top_k, self.pool.details)
 
     def _top_k(self, name: str) -> int:
         """Number of a drafter's proposals that count when it is evaluated."""
         return self.pool.shape_of(name, self.shape).top_k
 
     def _catch_up(self) -> None:
-        """Read unread cycles before rows or drafters change; the selectors learn from them as usual."""
-        if self.unread:
-            self._read()
+        """Let all drafters read what is unread."""
+        if self.num_deferred:
+            self.members.read(None, self._top_k, self.pool.details)
+            self.num_deferred = 0
 
     def _distributions(self, record: CycleRecord, width: int) -> Tensor | None:
         """The target's distributions at the nodes of the walks, [B, A, V]; None if every row is greedy."""

@@ -6,7 +6,7 @@ Axes: N drafters, A committed tokens, H hidden of the target.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class PoolRow:
     shape: TreeShape | None = None  # of this cycle
     scheduled: TreeShape | None = None  # what the scheduler last chose
     hold_cycles: int = 0  # further cycles for which that choice is kept
-    unobserved: list[Feedback] = field(default_factory=list)  # cycles that the selector has not observation_vector
+    feedback: Feedback | None = None  # of this cycle, without its evaluation
 
     def select(self, names: Sequence[str], limit: int) -> None:
         """Select the drafter of the next cycle.  limit: levels whose tokens could belong to the answer."""
@@ -45,17 +45,12 @@ class PoolRow:
         self.feature = features[-1]
         if keep_text:
             self.text = torch.cat((self.text, tokens))[-TEXT_WINDOW:]
-        self.unobserved.append(Feedback(drafter, self.position, count, self.shape.depth, divergence=divergence))
+        self.feedback = Feedback(drafter, self.position, count, self.shape.depth, divergence=divergence)
         self.position, self.tokens, self.cycles = self.position + count, self.tokens + count, self.cycles + 1
 
     def observe(self, evaluation: Evaluation | None) -> None:
-        """Pass every unobserved cycle to the selector, the newest one with the evaluation."""
-        *earlier, newest = self.unobserved or [None]
-        for feedback in earlier:
-            self.selector.observe(feedback)
-        if newest is not None:
-            self.selector.observe(replace(newest, evaluation=evaluation))
-        self.unobserved = []
+        """Pass the committed cycle to the selector, with the evaluation if there is one."""
+        self.selector.observe(replace(self.feedback, evaluation=evaluation))
 
 
 def evaluations_of(

@@ -225,6 +225,17 @@ def test_an_artifact_is_reused_only_when_its_settings_are_equal(tmp_path):
         write(path)
 
 
+@pytest.mark.parametrize("key", ["every", "read_interval"])
+def test_a_recorded_key_that_was_removed_counts_only_if_it_meant_something_else(tmp_path, key):
+    for cycles in (1, 3):
+        with write_artifact(tmp_path / str(cycles), **ANSWERS, config={"pool": {"selector": "ucb1", key: cycles}}):
+            pass
+    settings = {"config": {"pool": {"selector": "ucb1"}}, "target": "tiny", "target_fingerprint": "f00d"}
+    assert reuse_artifact(tmp_path / "1", "answers", **settings).name == "sql"
+    with pytest.raises(ArtifactError, match=rf"pool\.{key}: 3 there, null now"):
+        reuse_artifact(tmp_path / "3", "answers", **settings)
+
+
 def test_a_folder_that_is_not_ours_is_never_replaced(tmp_path):
     (tmp_path / "sql").mkdir()
     (tmp_path / "sql" / "thesis.tex").write_text("precious")

@@ -171,6 +171,24 @@ def test_a_bundle_opens_by_its_name_as_by_its_folder(bundled, tmp_path, monkeypa
     assert drafterforge.open("house", target=bundled.target, drafter="sql", max_batch=3).runtime.max_batch == 3
 
 
+@pytest.mark.parametrize(
+    ("named", "drafters"),
+    [
+        ([], ["general+store", "sql+store"]),
+        (["sql+store"], ["sql+store"]),  # `general` is packed, because the expert is an addition to it
+        (["sql", "store"], ["sql+store"]),
+        (["sql+retrieval", "general+store"], ["general+store", "sql+retrieval"]),
+        (["general", "sql", "retrieval"], ["general+retrieval", "sql+retrieval"]),
+    ],
+)
+def test_a_bundle_decodes_with_the_drafters_that_export_was_told(runs, folder, named, drafters):
+    target = TargetConfig(name="tiny", source="hf", model=str(folder), dtype="float32")
+    cfg = ExportConfig(bundle="named", target=target, runs_dir=str(runs.folder), pool=PoolConfig(drafters=named))
+    make_bundle(cfg, runs.folder / "tiny" / "bundles" / "named")
+    engine = drafterforge.open("named", runs_dir=runs.folder, dtype="float32").runtime
+    assert engine.drafter.names == drafters and engine.drafter.worth is not None
+
+
 def test_a_bundle_holds_what_this_device_takes_for_trees(bundled, tmp_path, monkeypatch):
     path = bundled.folder / "tiny" / "bundles" / "house"
     assert describe_device(bundled.target.device) in read_record(path).part("costs", "costs").about["devices"]

@@ -171,13 +171,17 @@ def test_newer_and_unknown_schemas_are_refused_and_older_ones_migrated(bundle, s
         check_bundle(bundle)
 
     def from_zero(content: dict) -> dict:
-        content["defaults"]["every"] = content["defaults"].pop("lazily")
+        content["defaults"]["depth"] = content["defaults"].pop("levels")
         return content | {"schema_version": 1}
 
+    def to_zero(content: dict) -> None:
+        del content["defaults"]["depth"]
+        content["defaults"]["levels"] = 3
+
     monkeypatch.setitem(records.MIGRATIONS, 0, from_zero)
-    edit(bundle, lambda content: content["defaults"].update(lazily=content["defaults"].pop("every") + 2))
-    assert check_bundle(bundle).defaults.read_interval == 3
-    assert open_bundle(bundle, target=served).drafter.read_interval == 3
+    edit(bundle, to_zero)
+    assert check_bundle(bundle).defaults.depth == 3
+    assert open_bundle(bundle, target=served).shape.depth == 3
 
 
 def test_a_path_without_bundle_json_is_no_bundle(tmp_path):

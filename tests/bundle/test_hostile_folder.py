@@ -211,11 +211,11 @@ def no_object(folder: Path) -> None:
 
 
 def not_a_number(folder: Path) -> None:
-    (folder / BUNDLE).write_text((folder / BUNDLE).read_text().replace('"every": 1', '"every": NaN'))
+    (folder / BUNDLE).write_text((folder / BUNDLE).read_text().replace('"depth": null', '"depth": NaN'))
 
 
 def own_digest(folder: Path) -> None:
-    (folder / BUNDLE).write_text((folder / BUNDLE).read_text().replace('"every": 1', '"every": 2'))
+    (folder / BUNDLE).write_text((folder / BUNDLE).read_text().replace('"depth": null', '"depth": 2'))
 
 
 def missing(folder: Path) -> None:
@@ -278,7 +278,6 @@ HOSTILE = {
     with_policy(grid=grid_of(top_ks=[1, 2_000_000])): "rising numbers from 1 to 1024",
     with_policy(grid=grid_of(depths=[200], top_ks=[1024])): "1,048,576 at most",
     with_marginal(2_000_000): "top_k is 2000000, wanted the only one of its grid",
-    with_defaults(every=0): "defaults.every is 0, expected 1",
     with_defaults(num_tokens=1024, depth=256, top_k=1024): "expected at most 1,048,576",
     with_defaults(top_k=2_000_000): "defaults are out of range: runtime.top_k must be <= 1024",
     with_defaults(options={"prior": 10**12}): "prior must be a whole number of at least 0, at most 1000",

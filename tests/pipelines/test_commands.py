@@ -195,6 +195,12 @@ def test_doctor_names_the_target_and_its_artifacts(trained):
     assert "cores" in rows["load"] and WAIT_POLICY.describe()[:40] in rows["threads"]
 
 
+def test_doctor_names_bundles(trained):
+    assert trained("export", "bundle=house").code == 0
+    rows = {line.split()[0]: line for line in trained("doctor").out.splitlines() if line.split()}
+    assert "house" in rows["bundles"]
+
+
 def test_doctor_changes_nothing(bench, monkeypatch):
     monkeypatch.setenv("DRAFTERFORGE_CACHE", str(bench.folder / "cache"))
     assert bench("doctor").code == 0

@@ -172,14 +172,6 @@ def test_a_pool_of_drafters_with_retrieval_in_their_trees_is_replayed_and_timed(
     assert [row["mismatches"] for row in live] == [0] * 5
 
 
-def test_drafters_with_a_read_interval_are_timed_and_not_replayed(pool):
-    seldom = ("pool.read_interval=3", "suite.methods=[default]", "limit=1", "name=seldom")
-    assert "type suite.replay=false to only time it" in pool(*DOMAINS, *FEW, *seldom).one_line()
-    assert pool(*DOMAINS, *FEW, *seldom, "suite.replay=false", "suite.check_live=false").code == 0
-    rows = report_of(pool, "seldom")["rows"]
-    assert {row["source"] for row in rows} == {"live"} and all(row["mismatches"] == 0 for row in rows)
-
-
 def test_limit_makes_a_suite_shorter(pool):
     done = pool(*DOMAINS, *FEW, "limit=1", "suite.methods=[default,sql,ucb1,auto]", "name=short")
     assert done.code == 0, done.err

@@ -78,7 +78,6 @@ NAMES = {  # mistakes that commands refuse before they load the target
     "no option of ucb1 'cc'": ("generate", "prompt=x", "drafter=pool", "pool.selector=ucb1", "pool.options={cc: 1}"),
     "no selector 'bundled'": ("generate", "prompt=x", "bundle=./house", "pool.selector=bundled"),
     "pool.selector=ucb1 takes no advice": ("eval", "suite=mixed", "pool.selector=ucb1", "pool.router=router"),
-    "got pool.read_interval=2; leave it out": ("eval", "suite=mixed", "pool.read_interval=2"),
     "pool.selector= is read by drafter=pool only, not with drafter=retrieval": (
         "generate",
         "prompt=x",

@@ -101,7 +101,7 @@ def test_a_drafter_that_wakes_knows_what_it_would_know_had_it_read_along(target,
     for start in range(10, 24, 7):
         part = text[None, start + 1 : start + 8], features[None, start : start + 7], [len(text[start + 1 : start + 8])]
         states.commit(*part)
-        along.commit(*part, for_judging=False)
+        along.commit(*part)
     waking = states.wake("second")
     while not states.advance(waking, row, chunk):
         pass

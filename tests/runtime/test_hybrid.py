@@ -82,14 +82,14 @@ def test_a_level_is_drafted_while_its_parents_are_likely():
     assert reading.nodes(torch.tensor([2, 3, 4]), scores).tolist() == [9, 9, 9]
 
 
-@pytest.mark.parametrize("read_interval", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"skip": 0.0, "skip_cycles": 2}])
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, seed=5)])
-def test_a_hybrid_is_judged_by_the_proposals_of_both_drafters(target, eagle, read_interval, sampling, monkeypatch):
+def test_a_hybrid_is_judged_by_the_proposals_of_both_drafters(target, eagle, options, sampling, monkeypatch):
     shapes = {"both": TreeShape(12, 6, 3), "retrieval": TreeShape(12, 6, 3)}
     spec = replace(Retrieval().spec, doubt=Retrieval().spec.doubt * 0.5)
     retrieval = Retrieval(spec, min_probability=0.08, min_expected=0.0)  # the same proposals as the hybrid's retrieval
     drafters = {"eagle": eagle, "both": HybridDrafter(eagle, Retrieval(), trust=0.5), "retrieval": retrieval}
-    pool = Pool(drafters, "hedgespec", shapes=shapes, read_interval=read_interval)
+    pool = Pool(drafters, "hedgespec", shapes=shapes, **options)
     judged, read = [], PoolMembers.read
 
     def watching(members, *arguments):
@@ -276,12 +276,13 @@ def test_a_drafter_joins_a_hybrid_with_deferred_reads(target, eagle, newcomer):
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, seed=5)])
 @pytest.mark.parametrize("drafter", ["eagle", "both"])
-def test_deferred_reads_of_the_only_eagle_drafter_are_judged_later(target, eagle, drafter, sampling):
+def test_deferred_reads_of_the_only_eagle_drafter_never_change_the_text(target, eagle, drafter, sampling):
     expected = [Engine(target).generate([prompt], 24, sampling)[0].tokens for prompt in PROMPTS]
     only = {"eagle": eagle, "both": HybridDrafter(eagle, Retrieval())}[drafter]
+    drafters = {drafter: only, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}
     pool = Pool(
-        {drafter: only, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}, "hedgespec", read_interval=3
-    )
+        drafters, "hedgespec", skip=0.0, skip_cycles=3
+    )  # reads of three cycles are deferred, then one is judged
     answers = Engine(target, pool, TreeShape(8, 3, 2)).generate(PROMPTS, 24, sampling)
     assert [answer.tokens for answer in answers] == expected
 

@@ -8,6 +8,7 @@ import pytest
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.runtime import pool_proposer
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
@@ -18,12 +19,22 @@ from tests.runtime.drafters import PROMPTS, SHAPE, drafters_of_every_kind, lora_
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)])
-@pytest.mark.parametrize("name", ["random", "normalhedge", "thompson", "metasd_ucb"])
-@pytest.mark.parametrize("read_interval", [1, 3])
-def test_switching_drafters_never_changes_the_text(target, name, sampling, read_interval):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("random", {}),
+        ("normalhedge", {}),
+        ("normalhedge", {"skip": 0.0, "skip_cycles": 2}),  # cycles with and without evaluation in turns
+        ("thompson", {}),
+        ("metasd_ucb", {}),
+    ],
+)
+@pytest.mark.parametrize("max_deferred", [2, pool_proposer.MAX_DEFERRED])
+def test_switching_drafters_never_changes_the_text(target, name, options, sampling, max_deferred, monkeypatch):
+    monkeypatch.setattr(pool_proposer, "MAX_DEFERRED", max_deferred)
     expected = [Engine(target).generate([prompt], 14, sampling)[0].tokens for prompt in PROMPTS]
     shapes = {"retrieval": TreeShape(6, 5, 2), "sql": TreeShape(4, 2, 2)}
-    pool = Pool(drafters_of_every_kind(target), name, read_interval=read_interval, shapes=shapes)
+    pool = Pool(drafters_of_every_kind(target), name, shapes=shapes, **options)
     for max_batch in (1, 3):
         answers = Engine(target, pool, SHAPE, max_batch=max_batch).generate(PROMPTS, 14, sampling)
         assert [answer.tokens for answer in answers] == expected
@@ -55,8 +66,6 @@ def test_bad_pools_are_refused_in_one_line(target):
         Pool({})
     with pytest.raises(ConfigError, match="shapes names b; the pool has a"):
         Pool({"a": drafter}, shapes={"b": SHAPE})
-    with pytest.raises(ConfigError, match="read_interval must be >= 1"):
-        Pool({"a": drafter}, read_interval=0)
     with pytest.raises(ConfigError, match="normalhege"):
         Engine(target, Pool({"a": drafter}, "normalhege"))
     pool = Pool({"a": drafter}, "random")

@@ -8,7 +8,7 @@ import torch
 
 from drafterforge.drafters.eagle3.stack import Eagle3Proposer, StackedGroup
 from drafterforge.drafters.judging import Truth, draft_id_table, judge, judge_sets
-from drafterforge.runtime import deferred_reading
+from drafterforge.runtime import pool_proposer
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import Sampling
@@ -39,7 +39,7 @@ def test_drafters_read_only_when_they_draft_unless_the_selector_evaluates_all(ta
     assert len(reads) <= 2 * len(PROMPTS) or judges_all  # the reads of the prompts
     trees = drafts.copy()
     drafts.clear()
-    monkeypatch.setattr(deferred_reading, "MAX_DEFERRED", 1)
+    monkeypatch.setattr(pool_proposer, "MAX_DEFERRED", 1)
     again = Engine(target, Pool(experts, name), SHAPE, max_batch=1).generate(PROMPTS, 14)
     assert drafts == trees and [answer.tokens for answer in again] == [answer.tokens for answer in late]
 
@@ -55,27 +55,39 @@ def teacher_forced_logits(target, drafter, text: list[int], features: torch.Tens
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("read_interval", [1, 2])
+@pytest.mark.parametrize("options", [{}, {"skip": 0.0, "skip_cycles": 2}])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_evaluations_of_a_pool_equal_those_of_single_drafters(target, temperature, read_interval):
-    feedbacks = []
+def test_evaluations_of_a_pool_equal_those_of_single_drafters(target, temperature, options):
+    feedbacks, evaluated = [], []
 
     def recording(names, levels):
-        learner = selector("normalhedge", names, max(levels), levels=levels)
+        learner = selector("normalhedge", names, max(levels), levels=levels, **options)
         observe = learner.observe
-        learner.observe = lambda feedback: (feedbacks.append(feedback), observe(feedback))
+
+        def watching(feedback):
+            feedbacks.append(feedback)
+            evaluated.append(learner.needs.evaluation)
+            observe(feedback)
+
+        learner.observe = watching
         return learner
 
     members = lora_drafters(target, 3)
     prompt = PROMPTS[0]
-    pool = Pool(dict(zip("abc", members, strict=True)), recording, read_interval=read_interval)
+    pool = Pool(dict(zip("abc", members, strict=True)), recording)
     engine = Engine(target, pool, SHAPE)
     answer = engine.generate([prompt], 16, Sampling(temperature=temperature, seed=3))[0]
-    evaluations = [feedback.evaluation for feedback in feedbacks if feedback.evaluation is not None]
-    assert [evaluation.start for evaluation in evaluations[1:]] == [
-        evaluation.start + evaluation.gamma.shape[1] for evaluation in evaluations[:-1]
+    assert [feedback.evaluation is not None for feedback in feedbacks] == evaluated
+    assert any(evaluated) and all(asked) == (not options)
+    evaluated = [feedback for feedback in feedbacks if feedback.evaluation is not None]
+    evaluations = [feedback.evaluation for feedback in evaluated]
+    assert [(evaluation.start, evaluation.gamma.shape[1]) for evaluation in evaluations] == [
+        (feedback.position, feedback.accept_length) for feedback in evaluated
     ]
-    assert evaluations[0].start == len(prompt) + 1
+    assert [feedback.position for feedback in feedbacks[1:]] == [
+        feedback.position + feedback.accept_length for feedback in feedbacks[:-1]
+    ]
+    assert feedbacks[0].position == len(prompt) + 1
     text = [*prompt, *answer.tokens]
     with torch.inference_mode():
         ids = torch.tensor([text])
@@ -122,7 +134,7 @@ def test_details_of_a_retrieval_judgement_follow_from_its_proposals():
 
 
 def test_a_pool_with_details_judges_all_drafters(target):
-    pool = Pool(drafters_of_every_kind(target), "normalhedge", details=True, read_interval=2)
+    pool = Pool(drafters_of_every_kind(target), "normalhedge", details=True)
     engine = Engine(target, pool, SHAPE)
     batch = engine.open_batch()
     with torch.inference_mode():

@@ -69,7 +69,6 @@ class StackedGroup(DrafterGroup):
         self.last = embedding.new_empty(len(drafters.members), 0, embedding.shape[1])  # newest outputs, [N, B, H]
         self.logits = embedding.new_empty(len(drafters.members), 0, drafters.token_ids.shape[1])  # of `last`, [N, B, W]
         self.unread: list[list[tuple[Tensor, Tensor]]] = []  # of each row: tokens [A] and features [A, 3H]
-        self.for_judging = False  # whether the drafters may be judged on unread tokens
         self.newer: dict[int, NewestState] = {}  # of drafters that have read more than the group
         self.outputs: tuple[Tensor, Tensor] | None = None  # outputs [N, B * A, H], logits [N, B * A, W] last judged
 
@@ -111,13 +110,12 @@ class StackedGroup(DrafterGroup):
         self.last, self.logits = self.last[members], self.logits[members]
         self.newer = {members.index(index): state for index, state in self.newer.items() if index != member}
 
-    def commit(self, tokens: Tensor, features: Tensor, counts: list[int], for_judging: bool = True) -> None:
-        """See `DrafterGroup`; judged tokens are read by all drafters, again by one that has already read them."""
-        self.for_judging = for_judging
+    def commit(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
         for row, count in enumerate(counts):
             self.unread[row].append((tokens[row, :count], features[row, :count]))
 
     def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
+        """See `DrafterGroup`; a drafter that has read unread tokens to draft reads them again with the others."""
         if truth is None and not any(self.unread):
             return None
         drafters, batch = self.drafters, len(self.stable)
@@ -234,7 +232,7 @@ class StackedGroup(DrafterGroup):
 
     def _newest_state(self, member: int) -> NewestState:
         if any(self.unread):
-            if len(self.drafters.members) == 1 and not self.for_judging:
+            if len(self.drafters.members) == 1:
                 self.read()
             else:
                 self.catch_up(member)
@@ -288,7 +286,7 @@ class Eagle3Proposer(SoloProposer):
 
     def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
         """See `SoloProposer`; appends stable slots."""
-        self.group.commit(tokens, features, list(counts), for_judging=False)
+        self.group.commit(tokens, features, list(counts))
         self.group.read()
 
     def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
