@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drafterforge.config.names import parse_hybrid
+from drafterforge.data.prompts import MIN_VERDICT
 from drafterforge.evaluation.statistics import bootstrap_ratio
 from drafterforge.reporting.reader import curves_of, mapping, number, numbers, rows_of, text
 
 Report = Mapping[str, Any]
 PLAIN = "autoregressive"  # method of plain decoding
-MIN_PROMPTS = 4  # of a verdict; an interval over fewer says nothing
 
 
 def drafter_verdict(report: Report, trained: str) -> str:
@@ -33,7 +33,7 @@ def drafter_verdict(report: Report, trained: str) -> str:
     mats = [number(row["mat"]) for row in rows_of(report) if row.get("method") == f"{trained} alone"]
     mats += [number(best["mat"])]
     figures = f"{mats[0]:.2f} tokens per cycle against {mats[1]:.2f}, {mats[0] / mats[1]:.2f}x"
-    if len(pairs) < MIN_PROMPTS:
+    if len(pairs) < MIN_VERDICT:
         few = f"{len(pairs)} prompt{'s are' if len(pairs) > 1 else ' is'} too few for a verdict"
         return f"`{trained}` is not shown to draft better than `{name}`: {figures}, but {few}; test more prompts"
     fastest = fastest_drafter(report)
