@@ -272,7 +272,7 @@ def print_live_schedules(rows: Sequence[dict[str, Any]]) -> None:
         return
     legend = "p: one-sided test of being faster than the best static tree; policy: its share of the time of a cycle"
     table = titled("live, one request at a time", f"{LEGEND}; {TREE_LEGEND}; {legend}")
-    for heading in ("method", "MAT", "tokens/s", "speed-up", "over best static", "p", "policy", "mismatches"):
+    for heading in ("method", "MAT", "tokens/s", "speed-up", "95 %", "over best static", "p", "policy", "mismatches"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in rows:
         p = row["p_over_best_static"]
@@ -281,6 +281,7 @@ def print_live_schedules(rows: Sequence[dict[str, Any]]) -> None:
             f"{row['mat']:.2f}",
             f"{row['tokens_per_s']:.1f}",
             f"{row['speedup']:.2f}x",
+            format_interval(row),
             f"{100 * (row['over_best_static'] - 1):+.1f} %",
             "" if p is None else f"{p:.1g}",
             f"{100 * row['policy_share']:.2f} %",
