@@ -9,7 +9,8 @@ from typing import Any
 
 from drafterforge.artifacts.bundles import find_bundle
 from drafterforge.artifacts.locate import find_artifact
-from drafterforge.config.catalogue import SHORTHANDS
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.config.catalogue import SHORTHANDS, did_you_mean, group_choices
 from drafterforge.config.drafter import NO_PARENT
 from drafterforge.config.hints import command_for, command_for_answers
 from drafterforge.config.names import parts_of
@@ -39,6 +40,23 @@ def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
         elif value not in NO_PARENT:
             hint = command_for_answers(cfg, value, key) if kind == "answers" else command_for(value)
             find_artifact(cfg.runs_dir, cfg.target.folder_name, kind, value, hint=hint)
+    if getattr(cfg, "answers", ()) and cfg.data.source == "grammar":
+        _check_domain(cfg)
+
+
+def _check_domain(cfg: Any) -> None:
+    """ArtifactError if the domain is neither one of the package nor one of the given answers."""
+    if cfg.domain.name in group_choices("domain"):
+        return
+    names: set[str] = set()
+    for answers in cfg.answers:
+        manifest = Manifest.read(find_artifact(cfg.runs_dir, cfg.target.folder_name, "answers", answers))
+        names |= {manifest.config["domain"]["name"], *manifest.metrics["domains"]}
+    if cfg.domain.name not in names:
+        raise ArtifactError(
+            f"no domain named {cfg.domain.name!r} in answers={','.join(cfg.answers)}"
+            f"{did_you_mean(cfg.domain.name, [*names, *group_choices('domain')])} (have: {', '.join(sorted(names))})"
+        )
 
 
 def _inputs(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
