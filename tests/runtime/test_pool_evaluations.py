@@ -58,7 +58,7 @@ def teacher_forced_logits(target, drafter, text: list[int], features: torch.Tens
 @pytest.mark.parametrize("options", [{}, {"skip": 0.0, "skip_cycles": 2}])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_evaluations_of_a_pool_equal_those_of_single_drafters(target, temperature, options):
-    feedbacks, evaluated = [], []
+    feedbacks, requested = [], []
 
     def recording(names, levels):
         learner = selector("normalhedge", names, max(levels), levels=levels, **options)
@@ -66,7 +66,7 @@ def test_evaluations_of_a_pool_equal_those_of_single_drafters(target, temperatur
 
         def watching(feedback):
             feedbacks.append(feedback)
-            evaluated.append(learner.needs.evaluation)
+            requested.append(learner.needs.evaluation)
             observe(feedback)
 
         learner.observe = watching
@@ -77,8 +77,8 @@ def test_evaluations_of_a_pool_equal_those_of_single_drafters(target, temperatur
     pool = Pool(dict(zip("abc", members, strict=True)), recording)
     engine = Engine(target, pool, SHAPE)
     answer = engine.generate([prompt], 16, Sampling(temperature=temperature, seed=3))[0]
-    assert [feedback.evaluation is not None for feedback in feedbacks] == evaluated
-    assert any(evaluated) and all(asked) == (not options)
+    assert [feedback.evaluation is not None for feedback in feedbacks] == requested
+    assert any(requested) and all(requested) == (not options)
     evaluated = [feedback for feedback in feedbacks if feedback.evaluation is not None]
     evaluations = [feedback.evaluation for feedback in evaluated]
     assert [(evaluation.start, evaluation.gamma.shape[1]) for evaluation in evaluations] == [
