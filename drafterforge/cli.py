@@ -296,11 +296,15 @@ def _command_help(name: str, command: Command, overrides: Sequence[str]) -> str:
         lines.append("Groups, with their default:")
         for group, default in groups.items():
             default_text = {None: "", "???": "required"}.get(default, default)
-            lines.append(f"  {group:<12}{default_text:<15}{' | '.join(catalogue.group_choices(group))}")
+            names = catalogue.group_choices(group)
+            if group == "domain" and "data" in groups:
+                names.append("any name with data=jsonl or data=hf")
+            lines.append(f"  {group:<12}{default_text:<15}{' | '.join(names)}")
         lines.append("")
     lines.append("Keys, with their default:")
     choices = typed_choices(command.name, overrides)
     values, texts = _keys(command, choices)
+    values |= {f"{group}.name": "" for group, default in groups.items() if default == "???" and group not in choices}
     lines += _rows(values, texts)
     for group, variants in variants_of(command.config).items():
         for variant in variants.classes if group not in choices else ():

@@ -29,8 +29,8 @@ TOP = """# What moves accept length per hour of compute
 Minutes count training steps only, not start-up, answering or validation. On a CPU they are CPU time divided by the
 number of threads, so other programs do not count. Accept length is that of a greedy chain of {depth} drafted tokens on
 held-out answers, bonus token included, at the best validation so far; every variant is validated with this chain.
-Settings are compared after the training time of the fastest one, linear between validations; the learning rate of the
-others has not come down by then. Each setting was trained once.
+Settings are compared after the training time of the fastest one, linear between validations; slower
+settings are still at a high learning rate then. Each setting was trained once.
 
 Settings of all variants: `{base}`."""
 WINNERS = """The lead is over the base, or over the second if the base is the best. The base is kept if the lead is

@@ -89,6 +89,8 @@ def test_command_help_shows_choices_defaults_and_meanings(flag, capsys):
     assert main(["train-drafter", flag]) == 0
     help_text = capsys.readouterr().out
     assert "chat | general | math | medical" in help_text
+    assert "| any name with data=jsonl or data=hf\n" in help_text and "\n  domain.name=  " in help_text
+    assert "auto: a LoRA on a trained generalist if one fits the target, else warm" in help_text
     assert "trainer.ttt_steps=7" in help_text and "draft positions unrolled during training" in help_text
 
 
@@ -219,6 +221,23 @@ MISTAKES = {
         ["train-policy", "router.hidden=1"],
         "read by policy=router only, not by policy=marginal",
     ),
+    "drafter for a router": (
+        ["train-policy", "policy=router", "drafter=sql"],
+        "drafter=sql is not read by policy=router",
+    ),
+    "singular key of a section": (
+        ["train-policy", "traces.drafter=sql"],
+        "'traces.drafter'; did you mean traces.drafters?",
+    ),
+    "own domain with an unknown source": (
+        ["train-drafter", "domain=kubernetes", "data=json", "path=x.json"],
+        "no data named 'json'; did you mean data=jsonl?",
+    ),
+    "bare prompt": (
+        ["generate", "Which query?"],
+        "'Which query?' is not key=value; did you mean prompt=\"Which query?\"?",
+    ),
+    "bare word": (["generate", "hello"], 'did you mean prompt="hello"?'),
     "own domain without prompts": (
         ["train-drafter", "domain=kubernetes"],
         "no domain named 'kubernetes' (have: chat, general, math, medical, python, science, sql, summarization, "

@@ -12,7 +12,13 @@ import pytest
 from drafterforge.cli import COMMANDS, main
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import load_config
-from drafterforge.config.hints import complete_commands, target_flags
+from drafterforge.config.hints import (
+    command_for,
+    command_for_policy,
+    command_for_router,
+    complete_commands,
+    target_flags,
+)
 from drafterforge.errors import ArtifactError
 from drafterforge.pipelines import plan
 
@@ -58,6 +64,22 @@ def test_nothing_is_suggested_for_the_defaults():
 )
 def test_every_command_in_backticks_gets_the_keys(message, completed):
     assert complete_commands(message, " runs_dir=r") == completed
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (command_for("sql-retrieval"), "train-drafter domain=sql drafter=retrieval"),
+        (command_for("mine", "chat"), "train-drafter domain=chat name=mine"),
+        (command_for("mine", "own"), "train-drafter domain=own data=jsonl path=FILE name=mine"),
+        (command_for_policy("planner"), "train-policy policy=planner"),
+        (command_for_policy("runs/house"), "train-policy policy=marginal name=house"),
+        (command_for_router("router"), "train-policy policy=router"),
+        (command_for_router("house"), "train-policy policy=router name=house"),
+    ],
+)
+def test_the_command_for_an_artifact_gives_it_its_name(command, words):
+    assert command == f"drafterforge {words}"
 
 
 def test_the_command_line_completes_the_hint_of_an_error_raised_without_the_config(monkeypatch, capsys):

@@ -38,7 +38,8 @@ def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
                 if name not in NO_FILES:
                     find_artifact(cfg.runs_dir, cfg.target.folder_name, "drafters", name, hint=command_for(name))
         elif value not in NO_PARENT:
-            hint = command_for_answers(cfg, value, key) if kind == "answers" else command_for(value)
+            domain = cfg.domain.name if hasattr(cfg, "domain") else "sql"
+            hint = command_for_answers(cfg, value, key) if kind == "answers" else command_for(value, domain)
             find_artifact(cfg.runs_dir, cfg.target.folder_name, kind, value, hint=hint)
     if getattr(cfg, "answers", ()) and cfg.data.source == "grammar":
         _check_domain(cfg)

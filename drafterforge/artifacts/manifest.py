@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,15 @@ def first_difference(stored: Any, current: Any, key: str = "") -> str:
         return ""
     if stored == current:
         return ""
-    return f"{key}: {_short(stored)} there, {_short(current)} now"
+    before, now = _short(stored), _short(current)
+    if isinstance(stored, list) and isinstance(current, list) and (before == now or _has_dicts(stored + current)):
+        entries = enumerate(zip_longest(stored, current))
+        return next(filter(None, (first_difference(*pair, f"{key}[{index}]") for index, pair in entries)))
+    return f"{key}: {before} there, {now} now"
+
+
+def _has_dicts(entries: list[Any]) -> bool:
+    return any(isinstance(entry, dict) for entry in entries)
 
 
 def _short(value: Any) -> str:

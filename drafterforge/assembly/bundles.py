@@ -63,7 +63,7 @@ def open_bundle(
 
     target: a folder or hub id, a configuration, or a loaded target; None: the target that the bundle names.
     drafter: decode with this drafter or hybrid only, without a selector or scheduler; `pool`: with all drafters;
-        `auto`: as `export` was told, which by default means as `auto_engine` decides.
+        `auto`: with the settings given to `export`; without any, as `auto_engine` decides.
     selector, scheduler: replace the bundle's defaults; scheduler="" means none.
     runtime: static tree and numerics; fields that are None or `auto` are taken from the bundle.
     carry: see `auto_engine`.

@@ -11,8 +11,9 @@ from drafterforge.assembly.build import auto_engine, build_engine
 from drafterforge.assembly.bundles import BundleFolder, locate, open_bundle
 from drafterforge.assembly.defaults import AUTO, POOL, default_drafters
 from drafterforge.assembly.pools import check_selector, check_single_drafter
-from drafterforge.assembly.runs import POLICY_COMMAND, ROUTER_COMMAND, RunsFolder, locate_drafter
+from drafterforge.assembly.runs import RunsFolder, locate_drafter
 from drafterforge.bundle.record import read_record
+from drafterforge.config.hints import command_for_policy, command_for_router
 from drafterforge.config.names import parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
@@ -67,9 +68,9 @@ def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: st
     for name in drafters:
         for part in [name] if Path(name).expanduser().exists() else parts_of([name]):
             locate_drafter(runs_dir, target, part)
-    for name, hint in ((pool.scheduler, POLICY_COMMAND), (pool.router, ROUTER_COMMAND)):
+    for name, command in ((pool.scheduler, command_for_policy), (pool.router, command_for_router)):
         if name:
-            find_artifact(runs_dir, target, "policies", name, hint=hint)
+            find_artifact(runs_dir, target, "policies", name, hint=command(name))
 
 
 def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tuple[Engine, str]:

@@ -40,7 +40,8 @@ def load(
         target: a name such as `smollm2-135m` (the choices of `target=` on the command line), a hub id, the folder of a
             model, a `TargetConfig`, or a loaded target.
         drafter: the name or folder of a drafter, a hybrid of two such as `general+retrieval`, or `pool` for a pool of
-            the target's drafters. `auto` drafts as much as pays, see `auto_engine`. None decodes without a drafter.
+            the target's drafters. `auto` drafts only as long as drafting is faster, see `auto_engine`. None
+            decodes without a drafter.
         pool: for `drafter="pool"`: the drafters, and the selector that picks one for every cycle.
         runtime: tree shape and numerics.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
@@ -87,7 +88,7 @@ def open(
             `runs_dir`.
         target: a hub id, a folder, a `TargetConfig` or a loaded target, instead of the location that the bundle names.
         drafter: the name of one drafter of the bundle, a hybrid of two, or `pool` for all of them and a selector.
-            `auto` decodes as `export` was told; told nothing, the engine drafts as much as pays, as that of `load`.
+            `auto` decodes with the settings given to `export`; without any, as `auto` of `load`.
         selector: what picks the drafter of a cycle in a pool; None: as the bundle says.
         scheduler: a policy of the bundle that chooses trees, "" for none; None: as the bundle says.
         runtime: tree shape and numerics; fields that are None or `auto` are taken from the bundle.

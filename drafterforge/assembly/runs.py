@@ -11,7 +11,7 @@ from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.drafters import RETRIEVAL
 from drafterforge.assembly.sources import DrafterSummary
-from drafterforge.config.hints import command_for
+from drafterforge.config.hints import ROUTER, command_for, command_for_policy, command_for_router
 from drafterforge.drafters.base import Drafter, DrafterSource
 from drafterforge.drafters.causal_lm.kind import CausalLMKind
 from drafterforge.drafters.registry import KINDS, kind_named, manifest_kind
@@ -20,8 +20,6 @@ from drafterforge.targets.load import Target
 
 GENERAL = "general"  # the mixture of all domains
 MIN_VAL_PROMPTS = 8  # validation prompts that show whether an expert is better than what it was trained from
-ROUTER = "router"  # name of a target's router, unless another one is typed
-POLICY_COMMAND, ROUTER_COMMAND = "drafterforge train-policy", "drafterforge train-policy policy=router"
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ class RunsFolder:
 
     def part(self, name: str, kind: str) -> Path:
         """The checked folder of a policy or a router of this target."""
-        hint = ROUTER_COMMAND if kind == "router" else POLICY_COMMAND
+        hint = command_for_router(name) if kind == "router" else command_for_policy(name)
         folder = find_artifact(self.folder, self.target.name, "policies", name, hint=hint)
         open_artifact(folder, "policies", target_fingerprint=self.target.fingerprint, target=self.target.name)
         return folder

@@ -95,13 +95,13 @@ def help_texts(config_class: type, prefix: str = "") -> dict[str, str]:
     return texts
 
 
-def did_you_mean(word: str, spellings: Mapping[str, str] | Iterable[str]) -> str:
+def did_you_mean(word: str, spellings: Mapping[str, str] | Iterable[str], cutoff: float = 0.6) -> str:
     """`; did you mean ...?` with the closest spelling; empty if none is close.
 
-    spellings: valid words, or a mapping from them to what the message suggests.
+    spellings: valid words, or a mapping from them to what the message suggests.  cutoff: least similarity, 1 for equal.
     """
     suggestions = spellings if isinstance(spellings, Mapping) else {spelling: spelling for spelling in spellings}
-    close = difflib.get_close_matches(word, suggestions, n=1)
+    close = difflib.get_close_matches(word, suggestions, n=1, cutoff=cutoff)
     return f"; did you mean {suggestions[close[0]]}?" if close else ""
 
 

@@ -19,6 +19,8 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.config.variants import variant
 
+GENERAL = "general"  # the generalist, whose trees a policy chooses by default
+
 
 @dataclass(frozen=True)
 class PrepareDataConfig:
@@ -122,7 +124,7 @@ class TrainPolicyConfig:
     runtime: RuntimeConfig = section(RuntimeConfig)
     live: LiveConfig = section(LiveConfig)
     router: RouterConfig = section(RouterConfig)
-    drafter: str = setting("general", "name or folder of the drafter whose trees the policy chooses", input="drafters")
+    drafter: str = setting(GENERAL, "name or folder of the drafter whose trees the policy chooses", input="drafters")
     name: str = setting("", "name of the policy; empty: policy.name, or its method")
     runs_dir: str = setting("runs", "folder where artifacts are looked up and written")
     seed: int = setting(0, "random seed of prompts and training")
@@ -133,6 +135,11 @@ class TrainPolicyConfig:
         require(
             self.policy.method == "router" or self.router == RouterConfig(),
             f"router.* keys are read by policy=router only, not by policy={self.policy.method}",
+        )
+        require(
+            self.policy.method != "router" or self.drafter in ("", GENERAL),
+            f"drafter={self.drafter} is not read by policy=router, which chooses among all drafters of the pool; leave "
+            "it out, or type router.labels=measured router.drafters=[A,B]",
         )
         require(
             Path(self.drafter).name == self.drafter,

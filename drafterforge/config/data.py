@@ -15,7 +15,7 @@ POOL_DOMAINS = domains()  # the domains with a grammar: those of the shipped exp
 class DomainConfig:
     """A domain of traffic: its prompt grammar or mixture, and its data set on the hub."""
 
-    name: str = setting("sql", "folder name of the domain's answers and drafters")
+    name: str = setting("sql", "folder name of the domain's answers and drafters; set by domain=")
     grammar: bool = setting(True, "whether the package has a prompt grammar for the domain")
     weights: dict[str, float] = setting({}, "general only: share of each domain; 0 leaves it out")
     dataset: str = setting("", "data=hf: the domain's data set, a hub id")

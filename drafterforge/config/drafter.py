@@ -76,7 +76,8 @@ class StartedDrafterConfig(DrafterConfig):
 
     init: str = setting(
         "warm",
-        "initial weights; warm: the target's | scratch: random | a drafter's name or folder | auto: see drafter=auto",
+        "initial weights; warm: the target's | scratch: random | a drafter's name or folder | auto: a LoRA on a "
+        "trained generalist if one fits the target, else warm",
         input="drafters",
     )
 

@@ -19,6 +19,7 @@ from drafterforge.config.target import TargetConfig
 
 DEFAULT = "smollm2-135m"  # the target of every command that names none
 RUNS_DIR = "runs"  # the folder of every command that names none
+ROUTER = "router"  # name of a target's router, unless another one is typed
 FIRST = ("model", "name")  # keys that come first in a hint, because they identify the target
 COMMAND = re.compile(r"`(drafterforge (?!inspect\b)[a-z-]+[^`]*)`")  # in an error; `inspect` reads no target
 
@@ -74,13 +75,32 @@ def _differing(target: TargetConfig, values: dict[str, Any]) -> dict[str, Any]:
     return {key: getattr(target, key) for key, value in values.items() if getattr(target, key) != value}
 
 
-def command_for(drafter: str) -> str:
-    """The command that makes a drafter of this name, such as `sql` or `sql-retrieval`."""
-    domain, _, kind = drafter.partition("-")
-    if domain not in group_choices("domain"):
-        return f"drafterforge train-drafter domain=sql name={Path(drafter).name}"
+def command_for(drafter: str, domain: str = "sql") -> str:
+    """The command that makes a drafter of this name, such as `sql` or `sql-retrieval`.
+
+    domain: of a drafter whose name does not begin with one.
+    """
+    first, _, kind = drafter.partition("-")
+    if first not in group_choices("domain"):
+        prompts = "" if domain in group_choices("domain") else " data=jsonl path=FILE"
+        return f"drafterforge train-drafter domain={domain}{prompts} name={Path(drafter).name}"
     kinds = set(group_choices("drafter")) - {"eagle3", "auto"}
-    return f"drafterforge train-drafter domain={domain}" + (f" drafter={kind}" if kind in kinds else "")
+    return f"drafterforge train-drafter domain={first}" + (f" drafter={kind}" if kind in kinds else "")
+
+
+def command_for_policy(policy: str) -> str:
+    """The command that makes a policy of this name, such as `planner` or `house`."""
+    name = Path(policy).name
+    is_method = name in group_choices("policy")
+    return f"drafterforge train-policy policy={name if is_method else 'marginal'}" + (
+        "" if is_method else f" name={name}"
+    )
+
+
+def command_for_router(router: str) -> str:
+    """The command that makes a router of this name."""
+    name = Path(router).name
+    return "drafterforge train-policy policy=router" + ("" if name == ROUTER else f" name={name}")
 
 
 def command_for_answers(cfg: HasAnswers, name: str, key: str = "answers") -> str:

@@ -56,16 +56,14 @@ def read_overrides(
         key = shorthands.get(typed_key, typed_key)
         hint = _hint(key, keys)
         if not equals:
-            examples = {c: f"{g}={c}" for g in groups for c in group_choices(g)}
-            examples |= {key: f"{key}=..." for key in (*groups, *keys)}
-            raise ConfigError(f"{quote(override)} is not key=value{did_you_mean(override, examples)}")
+            raise ConfigError(f"{quote(override)} is not key=value{_assignment_hint(override, groups, keys)}")
         if key in RENAMED:
             raise ConfigError(f"{key} is now {RENAMED[key]}; type {RENAMED[key]}={shorten(text)}")
         if key in REMOVED:
             raise ConfigError(f"{key} is gone: {REMOVED[key].now}; leave it out")
         if key in groups:
             if text or groups[key]:
-                is_custom = key == "domain" and _has_own_prompts(overrides)
+                is_custom = key == "domain" and _has_prompt_source(overrides)
                 choices[key] = _custom_domain(text) if is_custom else _choice(key, text, groups[key])
         elif hint is None:
             raise ConfigError(
@@ -86,6 +84,14 @@ def read_overrides(
     return {g: c for g, c in choices.items() if c != "null"}, texts, values
 
 
+def _assignment_hint(text: str, groups: Mapping[str, Any], keys: Mapping[str, Any]) -> str:
+    """`; did you mean ...?` for a text without an equals sign: a key, a choice, or else a prompt."""
+    examples = {choice: f"{group}={choice}" for group in groups for choice in group_choices(group)}
+    examples |= {key: f"{key}=..." for key in (*groups, *keys)}
+    hint = "" if " " in text else did_you_mean(text, examples)
+    return hint or (f'; did you mean prompt="{shorten(text)}"?' if "prompt" in keys else "")
+
+
 def _hint(key: str, keys: Mapping[str, Any]) -> Any | None:
     """The type of a dotted key, or of an entry of a dict such as `domain.weights.sql`; None if there is none."""
     parent, _, entry = key.rpartition(".")
@@ -100,12 +106,15 @@ def _plain(hint: Any) -> Any:
     return plain[0] if isinstance(hint, types.UnionType) else hint
 
 
-def _has_own_prompts(overrides: Sequence[str]) -> bool:
-    """Whether prompts come from a file, a data set or answers made before, so that the domain needs no grammar."""
+def _has_prompt_source(overrides: Sequence[str]) -> bool:
+    """Whether prompts come from a file, a data set or answers made before, so that the domain needs no grammar.
+
+    A source that does not exist counts, so that the error names the source and not the domain.
+    """
     pairs = [(key, text) for key, _, text in (override.partition("=") for override in overrides)]
     sources = [text for key, text in pairs if key in ("data", "data.source")]
     answers = [text for key, text in pairs if key == "answers"]
-    return sources[-1:] in (["jsonl"], ["hf"]) or bool(answers and answers[-1].strip("[]"))
+    return bool(sources and sources[-1] != "grammar") or bool(answers and answers[-1].strip("[]"))
 
 
 def _custom_domain(name: str) -> str:
@@ -162,7 +171,9 @@ def _unknown_key(
     spellings |= {spelling: spelling for spelling in (*keys, *groups, *shorthands)}
     if bare != key and bare in (*keys, *groups, *shorthands):
         return f"no config key {quote(key)}; type {bare}={shorten(text)}"
-    if section and inside and leaf in spellings:  # the right key, in the wrong section
+    if section and (close := did_you_mean(leaf, inside, cutoff=0.9)):  # such as a singular for a plural
+        hint = close
+    elif section and inside and leaf in spellings:  # the right key, in the wrong section
         hint = f"; did you mean {spellings[leaf]}?"
     else:
         hint = did_you_mean(leaf, inside) if section and inside else did_you_mean(bare, spellings)

@@ -21,7 +21,8 @@ class GenerateConfig:
     runtime: RuntimeConfig = section(RuntimeConfig)
     drafter: str = setting(
         "auto",
-        "name or folder of a drafter | pool | retrieval | folder of a small LM | auto: the fastest; empty: none",
+        "name or folder of a drafter | pool | retrieval | folder of a small LM | auto: the generalist or an expert "
+        "with the datastore, as long as drafting is faster (on a GPU the generalist alone) | empty: none",
         input="decoders",
     )
     bundle: str = setting(
@@ -64,7 +65,8 @@ class ServeConfig:
     )
     drafter: str = setting(
         "auto",
-        "name or folder of a drafter | pool | retrieval | folder of a small LM | auto: the fastest; empty: none",
+        "name or folder of a drafter | pool | retrieval | folder of a small LM | auto: the generalist or an expert "
+        "with the datastore, as long as drafting is faster (on a GPU the generalist alone) | empty: none",
         input="decoders",
     )
     host: str = setting("127.0.0.1", "address to listen at; 0.0.0.0: all addresses of this machine")

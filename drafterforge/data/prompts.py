@@ -214,8 +214,8 @@ def _hold_out(assigned: list[tuple[Row, str]]) -> list[tuple[Row, str]]:
         if split == "train":
             tasks.setdefault(row.task or prompt_text(row), []).append(index)
     splits = [split for _, split in assigned]
-    for split, (wanted, share) in HELD_OUT.items():
-        missing = min(wanted, len(assigned) // share) - splits.count(split)
+    for split, (least, share) in HELD_OUT.items():
+        missing = min(least, len(assigned) // share) - splits.count(split)
         for task in sorted(tasks, key=lambda task: _seeded(task, 0)):
             if len(tasks[task]) <= missing:
                 missing -= len(tasks[task])

@@ -120,7 +120,7 @@ def json_lines(path: Path, parse: Callable[[dict[str, Any], int], T], example: s
             if not line.strip():
                 continue
             try:
-                record = json.loads(line.decode("utf-8-sig"))
+                record = json.loads(line.decode("utf-8-sig").rstrip())
                 if not isinstance(record, dict):
                     raise ValueError(f"a {type(record).__name__}, wanted an object like {example}")
                 yield parse(record, number)

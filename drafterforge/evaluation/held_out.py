@@ -18,7 +18,7 @@ from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
-from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
+from drafterforge.evaluation.methods import AUTOREGRESSIVE, INVARIANT, Method
 from drafterforge.evaluation.rows import build_row
 from drafterforge.evaluation.timing import generate_in_turns
 from drafterforge.runtime.engine import Engine, kind_name
@@ -67,7 +67,7 @@ def _measure(cfg: TrainDrafterConfig, target: Target, drafter: Path, prompts: li
     methods = [Method(AUTOREGRESSIVE, Engine(target, numerics="fast"))]  # the fastest baseline of speed-ups
     reference = AUTOREGRESSIVE
     if numerics == "invariant":
-        reference = f"{AUTOREGRESSIVE}, invariant"
+        reference = INVARIANT
         methods.append(Method(reference, Engine(target, numerics=numerics)))
     for name, shape in shapes.items():
         methods.append(

@@ -20,7 +20,7 @@ from drafterforge.drafters.hybrid.kind import can_combine, combine
 from drafterforge.drafters.registry import kind_of
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
+from drafterforge.evaluation.methods import AUTOREGRESSIVE, INVARIANT, Method
 from drafterforge.evaluation.other_engines import (
     LOOKUP_TOKENS,
     OpenVINO,
@@ -37,7 +37,6 @@ from drafterforge.schedulers.base import Scheduler
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
-INVARIANT = f"{AUTOREGRESSIVE}, invariant"
 GENERALIST, EXPERT, DEFAULT, BUNDLE = "generalist", "expert", "default", "the bundle"
 DATASTORE = "datastore"  # the datastore of the pool, or retrieval in the text if it has none
 GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"

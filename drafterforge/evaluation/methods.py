@@ -12,6 +12,7 @@ from drafterforge.evaluation.requests import Request
 from drafterforge.runtime.engine import Engine
 
 AUTOREGRESSIVE = "autoregressive"
+INVARIANT = f"{AUTOREGRESSIVE}, invariant"  # plain decoding in invariant numerics
 
 
 @dataclass

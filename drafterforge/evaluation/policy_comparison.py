@@ -10,8 +10,9 @@ import numpy as np
 
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.assembly.pools import open_pool
-from drafterforge.assembly.runs import POLICY_COMMAND, drafter_manifest, find_drafter, fingerprint_of
+from drafterforge.assembly.runs import drafter_manifest, find_drafter, fingerprint_of
 from drafterforge.config.commands import TrainPolicyConfig
+from drafterforge.config.hints import command_for_policy
 from drafterforge.config.progress import bar
 from drafterforge.evaluation.calibration import require_cycles_to_calibrate
 from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
@@ -61,7 +62,7 @@ def require_inputs(cfg: TrainPolicyConfig) -> None:
         find_drafter(cfg.runs_dir, target, name)
     for name in cfg.live.policies:
         if name != policy_name(cfg):
-            find_artifact(cfg.runs_dir, target, "policies", name, hint=POLICY_COMMAND)
+            find_artifact(cfg.runs_dir, target, "policies", name, hint=command_for_policy(name))
     require_cycles_to_calibrate(cfg)
 
 
@@ -73,7 +74,9 @@ def policy_name(cfg: TrainPolicyConfig) -> str:
 def open_policies(cfg: TrainPolicyConfig, target: Target, path: Path) -> dict[str, Scheduler]:
     """The policies of `live.policies`, opened before long steps; not the one at `path`, which is being trained."""
     return {
-        name: open_policy(cfg, target, find_artifact(cfg.runs_dir, target.name, "policies", name, hint=POLICY_COMMAND))
+        name: open_policy(
+            cfg, target, find_artifact(cfg.runs_dir, target.name, "policies", name, hint=command_for_policy(name))
+        )
         for name in cfg.live.policies
         if name != path.name
     }

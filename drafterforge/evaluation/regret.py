@@ -10,7 +10,8 @@ from typing import Any
 
 from drafterforge.assembly.defaults import AUTO
 from drafterforge.evaluation.measurements import Measurement
-from drafterforge.evaluation.method_factory import INVARIANT, STATIC
+from drafterforge.evaluation.method_factory import STATIC
+from drafterforge.evaluation.methods import INVARIANT
 from drafterforge.evaluation.rows import as_one_answer
 from drafterforge.runtime.batch import Generation
 

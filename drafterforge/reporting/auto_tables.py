@@ -12,7 +12,7 @@ from drafterforge.reporting.report_table import ReportTable, format_number
 AXES = ("temperature", "batch_size", "context")
 NOTE = (
     "auto: what generate and serve use if no drafter is named. The best fixed method is the fastest other method of "
-    "the row, plain decoding included; because it is chosen in hindsight, a ratio slightly under 1 can be chance. "
+    "the row, plain decoding included; because it is chosen after the fact, a ratio slightly below 1 can be chance. "
     "Decisions: their share of the seconds of auto's cycles."
 )
 

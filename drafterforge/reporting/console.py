@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from drafterforge.config.progress import say, table_console
+from drafterforge.evaluation.methods import INVARIANT
 from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.auto_tables import auto_sentences, auto_tables
 from drafterforge.reporting.noise import noise_of
@@ -22,12 +23,22 @@ from drafterforge.schedulers.latency import STEPS, LatencyProfile
 
 CONTEXT = 256  # tokens of context for the cost of an autoregressive token in the table of a profile
 LEGEND = "MAT: mean tokens emitted per cycle; speed-up: tokens/s over autoregressive decoding, with its 95 % interval"
+INVARIANT_LEGEND = (
+    f"{INVARIANT}: decoding without a drafter in invariant numerics, whose text every drafter must reproduce"
+)
 REPLAYED = "replayed on held-out answers, seconds from the latency profile of {}"
 
 
 def titled(title: str, legend: str = "") -> Table:
     """An empty table with a title above and a legend below, both on the left."""
     return Table(title=title, title_justify="left", caption=legend or None, caption_justify="left")
+
+
+def legend_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The meaning of the columns and of the names of methods in these rows."""
+    methods = [row["method"] for row in rows]
+    legends = {LEGEND: True, INVARIANT_LEGEND: INVARIANT in methods, TREE_LEGEND: names_trees(methods)}
+    return "; ".join(legend for legend, applies in legends.items() if applies)
 
 
 def print_report(report: dict[str, Any], pool_selector: str) -> None:
@@ -119,7 +130,9 @@ def _printed(part: ReportTable) -> Table:
 
 def _timed(rows: list[dict[str, Any]], title: str, axis: str = "") -> Table:
     """A table of timed rows.  axis: the varied quantity; its values are in `domain`."""
-    table = titled(title, "" if axis else f"{LEGEND}; p: paired Wilcoxon test, Holm-corrected; MB: peak memory")
+    table = titled(
+        title, "" if axis else f"{legend_of(rows)}; p: paired Wilcoxon test, Holm-corrected; MB: peak memory"
+    )
     headings = ("method", "MAT", "tokens/s", "speed-up", "95 %", "p", "select, ms/cycle", "MB", "mismatches")
     for heading in (*headings[:1], *([axis] if axis else []), *headings[1:]):
         table.add_column(heading, justify="left" if heading == "method" else "right")
@@ -169,8 +182,7 @@ def _live_against_replay(report: dict[str, Any]) -> None:
 def print_table(report: dict[str, Any], console: Console) -> None:
     """Print the main columns of all rows."""
     title = f"{report['suite']}: {report['target']['name']} on {report['device']}"
-    has_trees = names_trees(row["method"] for row in report["rows"])
-    table = titled(title, f"{LEGEND}; {TREE_LEGEND}" if has_trees else LEGEND)
+    table = titled(title, legend_of(report["rows"]))
     for heading in (
         "method",
         "dtype",

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from drafterforge.config.serving import ServeConfig
 from drafterforge.runtime.engine import Engine
-from drafterforge.server.failures import ApiError, engine_failed, plain_error
+from drafterforge.server.failures import ApiError, engine_failed, no_such_path, plain_error
 from drafterforge.server.guard import build_guard
 from drafterforge.server.protocol import ChatRequest, CompletionRequest
 from drafterforge.server.service import Service
@@ -45,7 +45,7 @@ def build_app(engine: Engine, model: str, cfg: ServeConfig) -> FastAPI:
         return failure(request, error)
 
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        return failure(request, plain_error(error.status_code))
+        return failure(request, no_such_path() if error.status_code == 404 else plain_error(error.status_code))
 
     async def bug(request: Request, error: Exception) -> JSONResponse:
         return failure(request, engine_failed())

@@ -39,6 +39,11 @@ def plain_error(status: int) -> ApiError:
     return ApiError(status, HTTPStatus(status).phrase.lower())
 
 
+def no_such_path() -> ApiError:
+    paths = "/v1/chat/completions, /v1/completions, /v1/models, /metrics and /health"
+    return ApiError(404, f"not found; the server has {paths}")
+
+
 def queue_full(num_answers: int) -> ApiError:
     """num_answers: running and waiting ones."""
     return ApiError(429, f"the queue is full with {num_answers} answers; try again later", code="queue_full")

@@ -34,8 +34,8 @@ def choose_init(cfg: TrainDrafterConfig, target: Target) -> TrainDrafterConfig:
         say(f"drafter: {cfg.drafter_name} gets new weights, because {reason}")
         return new_weights
     say(
-        f"drafter: {cfg.drafter_name} adds a LoRA to {generalist}, a trained generalist of {target.name}, because few "
-        "prompts teach an expert more than they teach new weights; drafter=eagle3 trains new weights"
+        f"drafter: {cfg.drafter_name} adds a LoRA to {generalist}, a trained generalist of {target.name}, because "
+        "training new weights needs thousands of prompts; drafter=eagle3 trains new weights"
     )
     return replace(cfg, drafter=replace(cfg.drafter, init=generalist, tuning="lora"))
 

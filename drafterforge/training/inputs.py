@@ -51,6 +51,7 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
     """The `answers` artifact of these prompts, made or found."""
     data, total = within_context(cfg.data, target), sum(map(len, prompts.values()))
     name = cfg.name or cfg.domain.name
+    path = artifact_dir(cfg.runs_dir, target.name, "answers", name)
     say(describe_sizes(prompts))
     spool = open_spool(cfg, target, name)
     keep = spool.add if data.features == "cached" else None
@@ -74,7 +75,7 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
             tokenizer=target.tokenizer,
             generate=answer_shard,
             data=data,
-            path=artifact_dir(cfg.runs_dir, target.name, "answers", name),
+            path=path,
             target=target,
             config={
                 "domain": to_dict(weighted_domain(cfg.domain)),

@@ -28,7 +28,7 @@ def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent |
     init = cfg.drafter.parent
     if not init:
         return None, None
-    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init))
+    folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init, cfg.domain.name))
     named = TrainedParent(folder, drafter_manifest(folder, target))
     require_norms_of(cfg, folder)
     if not cfg.drafter.is_adapter:

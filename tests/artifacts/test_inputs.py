@@ -31,6 +31,9 @@ MISTAKES = {
     "no drafters named 'none'": ["train-policy", "drafter=none"],
     "no drafters named 'no'": ["calibrate", "drafter=no"],
     "did you mean sql? If not, type": ["generate", "prompt=x", "drafter=sqll+store"],
+    "If not, type `drafterforge train-drafter domain=kubernetes data=jsonl path=FILE name=generall`": [
+        *["train-drafter", "domain=kubernetes", "data=jsonl", "path=.", "drafter.init=generall"],
+    ],
     "no drafters named 'nobody'": ["serve", "drafter=nobody"],
     "no bundle named 'nobody' for target": ["serve", "bundle=nobody"],
     "no drafters at './nowhere'": [*TRAIN, "drafter.init=./nowhere"],
@@ -68,7 +71,7 @@ def test_what_is_there_passes(tmp_path):
     for drafter in ("auto", "pool", "", "retrieval", "general+retrieval", "general+store", str(tmp_path)):
         check_inputs(load_config(generate.name, generate.config, ["prompt=x", f"drafter={drafter}"]))
     router = COMMANDS["train-policy"]  # which reads no drafter
-    check_inputs(load_config(router.name, router.config, ["policy=router", "drafter=none"]))
+    check_inputs(load_config(router.name, router.config, ["policy=router", "target=hf", "target.model=."]))
 
 
 def test_a_domain_of_given_answers_is_accepted_and_another_one_refused(tmp_path):

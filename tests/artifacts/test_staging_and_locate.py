@@ -26,6 +26,15 @@ def test_staging_keeps_its_files_when_settings_are_equal_and_is_emptied_otherwis
         open_staging(path, {"seed": 1, "sizes": [1, 2]})
     assert os.listdir(folder) == ["config.json"]
     assert "seed: 0 there, 1 now" in caplog.text
+    caplog.clear()
+    general, sql, python = (
+        {"kind": "drafters", "name": name, "sha256": "ab" * 32} for name in ("general", "sql", "python")
+    )
+    open_staging(path, {"drafters": [general, sql]})
+    open_staging(path, {"drafters": [general, python]})
+    assert '(drafters[1].name: "sql" there, "python" now)' in caplog.text
+    open_staging(path, {"drafters": [general]})
+    assert '(drafters[1]: {"kind": "drafters", "name": "python"' in caplog.text
     drop_staging(path)
     assert os.listdir(tmp_path) == []
 

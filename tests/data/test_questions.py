@@ -128,6 +128,7 @@ def test_data_sets_on_disk_and_of_the_hub_are_read_as_files_are(tmp_path, monkey
     ("line", "reason"),
     [
         ("{oops", "found no JSON"),
+        ('{"turns": ["one"]', r"found no JSON \(Expecting ',' delimiter at column 18\)"),
         ('["one"]', "found a list, wanted an object like"),
         ({"question_id": 3}, r"found no turns \(keys: question_id\), wanted"),
         (question_row(3) | {"turns": []}, "found no turns"),

@@ -192,10 +192,11 @@ def test_an_unknown_model_is_refused(shared):
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/v1/embeddings", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405), ("GET", "/docs", 404)],
+    [("GET", "/", 404), ("GET", "/docs", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405)],
 )
 def test_unknown_paths_and_methods_are_errors_of_the_same_shape(shared, method, path, status):
-    refusal(HTTP.request(method, shared.url + path), status)
+    message = refusal(HTTP.request(method, shared.url + path), status)
+    assert ("/v1/models, /metrics and /health" in message) == (status == 404)
 
 
 def test_a_web_page_of_another_host_is_not_answered(shared):
