@@ -51,9 +51,8 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
     """The `answers` artifact of these prompts, made or found."""
     data, total = within_context(cfg.data, target), sum(map(len, prompts.values()))
     name = cfg.name or cfg.domain.name
-    path = artifact_dir(cfg.runs_dir, target.name, "answers", name)
-    say(describe_sizes(prompts))
     spool = open_spool(cfg, target, name)
+    say(describe_sizes(prompts))
     keep = spool.add if data.features == "cached" else None
     started, tokens = time.perf_counter(), 0
     with bar(f"answering {cfg.domain.name}", total) as progress:
@@ -75,7 +74,7 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
             tokenizer=target.tokenizer,
             generate=answer_shard,
             data=data,
-            path=path,
+            path=artifact_dir(cfg.runs_dir, target.name, "answers", name),
             target=target,
             config={
                 "domain": to_dict(weighted_domain(cfg.domain)),
