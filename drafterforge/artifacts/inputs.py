@@ -11,17 +11,18 @@ from drafterforge.artifacts.bundles import find_bundle
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.config.catalogue import SHORTHANDS
 from drafterforge.config.drafter import NO_PARENT
-from drafterforge.config.hints import command_for, command_for_answers
-from drafterforge.config.names import parts_of
+from drafterforge.config.hints import command_for, command_for_answers, command_for_policy, command_for_router
+from drafterforge.config.names import AUTO, POOL, RETRIEVAL, parts_of
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError
 
-NO_FILES = ("auto", "pool", "retrieval")  # values of `drafter=` of generate and serve that name no artifact
+NO_FILES = (AUTO, POOL, RETRIEVAL)  # values of `drafter=` of generate and serve that name no artifact
+POLICIES = {"policies": command_for_policy, "routers": command_for_router}  # kind of input -> the command that makes it
 
 
 def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
     """ArtifactError if the target, a file or an artifact of a config is missing.  exempt: kinds not looked for."""
-    for key, value, kind in _inputs(cfg):
+    for key, value, kind in _inputs(cfg, getattr(cfg, "unread_inputs", ())):
         if kind in exempt:
             continue
         if isinstance(value, TargetConfig):
@@ -36,19 +37,22 @@ def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
             for name in [] if value in NO_FILES or Path(value).expanduser().exists() else parts_of([value]):
                 if name not in NO_FILES:
                     find_artifact(cfg.runs_dir, cfg.target.folder_name, "drafters", name, hint=command_for(name))
+        elif kind in POLICIES:
+            hint = POLICIES[kind](value)
+            find_artifact(cfg.runs_dir, cfg.target.folder_name, "policies", value, hint=hint)
         elif value not in NO_PARENT:
             domain = cfg.domain.name if hasattr(cfg, "domain") else "sql"
             hint = command_for_answers(cfg, value, key) if kind == "answers" else command_for(value, domain)
             find_artifact(cfg.runs_dir, cfg.target.folder_name, kind, value, hint=hint)
 
 
-def _inputs(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+def _inputs(config: Any, unread: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any, str]]:
     """Key, value and kind of every target, path and artifact that the config names."""
     for entry in fields(config):
         key, value = prefix + entry.name, getattr(config, entry.name)
         if isinstance(value, TargetConfig):
             yield key, value, "target"
         if is_dataclass(value):
-            yield from _inputs(value, f"{key}.")
-        elif (kind := entry.metadata.get("input")) and entry.name not in getattr(config, "unread_inputs", ()):
+            yield from _inputs(value, unread, f"{key}.")
+        elif (kind := entry.metadata.get("input")) and key not in unread:
             yield from ((key, name, kind) for name in (value if isinstance(value, list) else [value]) if name)
