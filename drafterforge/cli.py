@@ -207,9 +207,7 @@ def _config(name: str, command: Command, overrides: list[str]) -> Any:
 def _check_inputs(config: Any, command: Command) -> None:
     from drafterforge.artifacts.inputs import check_inputs  # not for --help
 
-    check_inputs(config, command.reports)
-    if command.check:
-        resolve_name(command.check)(config)
+    check_inputs(config, command.reports, resolve_name(command.check) if command.check else None)
 
 
 def _print_loading(config: serving.GenerateConfig) -> None:

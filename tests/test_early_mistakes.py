@@ -26,7 +26,7 @@ MISTAKES = {
     "no reports named 'a'": ["eval", "compare=a,b"],
     "(available: chat, general,": ["inspect", "k8s"],
     "no drafters named 'nothere'": ["train-policy", "traces.drafters=[nothere]"],
-    "empty.jsonl holds no prompts": ["train-drafter", "domain=own", "data=jsonl", "path=empty.jsonl"],
+    "empty.jsonl has no prompts": ["train-drafter", "domain=own", "data=jsonl", "path=empty.jsonl"],
     "broken.jsonl, line 2: found no JSON": ["train-drafter", "domain=own", "data=jsonl", "path=broken.jsonl"],
     "keys.jsonl, line 1: found no messages (keys: text)": [
         "prepare-data",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -20,30 +20,43 @@ NO_FILES = (AUTO, POOL, RETRIEVAL)  # values of `drafter=` of generate and serve
 POLICIES = {"policies": command_for_policy, "routers": command_for_router}  # kind of input -> the command that makes it
 
 
-def check_inputs(cfg: Any, exempt: Collection[str] = ()) -> None:
-    """ArtifactError if the target, a file or an artifact of a config is missing.  exempt: kinds not looked for."""
-    for key, value, kind in _inputs(cfg, getattr(cfg, "unread_inputs", ())):
-        if kind in exempt:
-            continue
-        if isinstance(value, TargetConfig):
-            value.require_model()
-        elif kind == "path":
-            if not Path(value).expanduser().exists():
-                short = next((word for word, long in SHORTHANDS.items() if long == key), key)
-                raise ArtifactError(f"{short}={value}: there is no such file or folder")
-        elif kind == "bundles":
-            find_bundle(value, cfg.target.folder_name, cfg.runs_dir)
-        elif kind == "decoders":
-            for name in [] if value in NO_FILES or Path(value).expanduser().exists() else parts_of([value]):
-                if name not in NO_FILES:
-                    find_artifact(cfg.runs_dir, cfg.target.folder_name, "drafters", name, hint=command_for(name))
-        elif kind in POLICIES:
-            hint = POLICIES[kind](value)
-            find_artifact(cfg.runs_dir, cfg.target.folder_name, "policies", value, hint=hint)
-        elif value not in NO_PARENT:
-            domain = cfg.domain.name if hasattr(cfg, "domain") else "sql"
-            hint = command_for_answers(cfg, value, key) if kind == "answers" else command_for(value, domain)
-            find_artifact(cfg.runs_dir, cfg.target.folder_name, kind, value, hint=hint)
+def check_inputs(cfg: Any, exempt: Collection[str] = (), check: Callable[[Any], None] | None = None) -> None:
+    """ArtifactError if the target, a file or an artifact of a config is missing.
+
+    exempt: kinds not looked for.  check: of the command's settings, called before the parts of a pool are looked for,
+    because making a missing part mends no contradiction.
+    """
+    inputs = [entry for entry in _inputs(cfg, getattr(cfg, "unread_inputs", ())) if entry[2] not in exempt]
+    parts = [entry for entry in inputs if entry[0].startswith("pool.")]
+    for entry in inputs:
+        if entry not in parts:
+            _check_input(cfg, *entry)
+    if check is not None:
+        check(cfg)
+    for entry in parts:
+        _check_input(cfg, *entry)
+
+
+def _check_input(cfg: Any, key: str, value: Any, kind: str) -> None:
+    if isinstance(value, TargetConfig):
+        value.require_model()
+    elif kind == "path":
+        if not Path(value).expanduser().exists():
+            short = next((word for word, long in SHORTHANDS.items() if long == key), key)
+            raise ArtifactError(f"{short}={value}: there is no such file or folder")
+    elif kind == "bundles":
+        find_bundle(value, cfg.target.folder_name, cfg.runs_dir)
+    elif kind == "decoders":
+        for name in [] if value in NO_FILES or Path(value).expanduser().exists() else parts_of([value]):
+            if name not in NO_FILES:
+                find_artifact(cfg.runs_dir, cfg.target.folder_name, "drafters", name, hint=command_for(name))
+    elif kind in POLICIES:
+        hint = POLICIES[kind](value)
+        find_artifact(cfg.runs_dir, cfg.target.folder_name, "policies", value, hint=hint)
+    elif value not in NO_PARENT:
+        domain = cfg.domain.name if hasattr(cfg, "domain") else "sql"
+        hint = command_for_answers(cfg, value, key) if kind == "answers" else command_for(value, domain)
+        find_artifact(cfg.runs_dir, cfg.target.folder_name, kind, value, hint=hint)
 
 
 def _inputs(config: Any, unread: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any, str]]:

@@ -112,7 +112,7 @@ def check_rows(cfg: HasPrompts) -> None:
     """ArtifactError if the prompts come from a JSONL file with a bad line or without any; imports no torch."""
     is_read = cfg.data.source == "jsonl" and not getattr(cfg, "answers", [])
     if is_read and not sum(1 for _ in jsonl_rows(cfg.data.path)):
-        raise ArtifactError(f"{cfg.data.path} holds no prompts; wanted lines of {EXAMPLE}")
+        raise ArtifactError(f"{cfg.data.path} has no prompts; wanted lines of {EXAMPLE}")
 
 
 def is_allowed(licence: str | None, licences: Sequence[str]) -> bool:
