@@ -80,7 +80,8 @@ def run(cfg: Config) -> Path:
     clock.done("export", f"{bundle} has {cfg.name}" + (f" in place of {cfg.drafter.init}" if expert else " besides"))
 
     alone = [parent.manifest.name for parent in (generalist, expert) if parent] + [cfg.name]
-    methods = [*alone, f"{cfg.name}{JOINT}{retrieval}", BUNDLE]
+    hybrids = [f"{name}{JOINT}{retrieval}" for name in alone[-2:]]  # of what was tuned, and of the result
+    methods = [*alone, *hybrids, BUNDLE]
     pool = PoolConfig(drafters=[*alone, *([retrieval] if retrieval != RETRIEVAL else [])])
     comparison = comparison_config(cfg, pool, methods, cfg.eval.max_new_tokens)
     parts_dir = staging / f"last-{read_record(bundle).digest[:16]}"

@@ -23,7 +23,7 @@ from drafterforge.evaluation.drafter_comparison import compare_with_references, 
 from drafterforge.evaluation.held_out import decode_held_out
 from drafterforge.reporting.artifact import write_report
 from drafterforge.reporting.console import print_table
-from drafterforge.reporting.drafter_verdict import drafter_verdict, fastest_drafter
+from drafterforge.reporting.drafter_verdict import drafter_verdict, recommended_drafter
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.best_checkpoint import BestCheckpoint
 from drafterforge.training.initialisation import choose_init
@@ -59,14 +59,14 @@ def run(cfg: Config) -> Path:
     )
     print_table(report, table_console())
     print(split_sizes(cfg, answers, rows[0]["num_prompts"]))
-    fastest = path.name
+    recommended = path.name
     if references:
         comparison = report | {"suite": f"{path.name} and what it could replace"}
         comparison |= {"rows": references.rows, "curves": references.curves}
         print_table(comparison, table_console())
         print(drafter_verdict(comparison, path.name))
-        fastest = fastest_drafter(comparison)
-    typed = f"drafter={fastest}{target_flags(cfg)}"
+        recommended = recommended_drafter(comparison, path.name)
+    typed = f"drafter={recommended}{target_flags(cfg)}"
     print(f'wrote {path}; next: drafterforge generate {typed} prompt="..."')
     return path
 

@@ -31,6 +31,7 @@ from drafterforge.evaluation.trace_recording import record_traces
 from drafterforge.replay.scheduler_play import bounds_of, schedule_figures
 from drafterforge.reporting import console
 from drafterforge.reporting.artifact import write_report
+from drafterforge.reporting.policy_verdict import beats_best_static, policy_verdict
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.policy_artifact import refuse_other_settings, train_scheduler
@@ -70,7 +71,10 @@ def run(cfg: Config) -> Path:
     report, file = write_policy_report(cfg, target, path.name, "schedules, held out", rows, curves, path)
     console.print_live_schedules(report["rows"])
     console.print_noise(report)
-    typed = f"drafter={cfg.drafter} pool.scheduler={path.name}{target_flags(cfg)}"
+    method = schedules[path.name].name
+    print(policy_verdict(rows, method))
+    scheduler = f" pool.scheduler={path.name}" if beats_best_static(rows, method) else ""
+    typed = f"drafter={cfg.drafter}{scheduler}{target_flags(cfg)}"
     print(f'wrote {path} and {file}; next: drafterforge generate {typed} prompt="..."')
     return path
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from drafterforge.artifacts.bundles import find_bundle
 from drafterforge.artifacts.locate import find_artifact
-from drafterforge.config.catalogue import SHORTHANDS
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.config.catalogue import SHORTHANDS, did_you_mean, group_choices
 from drafterforge.config.drafter import NO_PARENT
 from drafterforge.config.hints import command_for, command_for_answers, command_for_policy, command_for_router
 from drafterforge.config.names import AUTO, POOL, RETRIEVAL, parts_of
@@ -31,10 +32,27 @@ def check_inputs(cfg: Any, exempt: Collection[str] = (), check: Callable[[Any], 
     for entry in inputs:
         if entry not in parts:
             _check_input(cfg, *entry)
+    if getattr(cfg, "answers", ()) and cfg.data.source == "grammar":
+        _check_domain(cfg)
     if check is not None:
         check(cfg)
     for entry in parts:
         _check_input(cfg, *entry)
+
+
+def _check_domain(cfg: Any) -> None:
+    """ArtifactError if the domain is neither one of the package nor one of the given answers."""
+    if cfg.domain.name in group_choices("domain"):
+        return
+    names: set[str] = set()
+    for answers in cfg.answers:
+        manifest = Manifest.read(find_artifact(cfg.runs_dir, cfg.target.folder_name, "answers", answers))
+        names |= {manifest.config["domain"]["name"], *manifest.metrics["domains"]}
+    if cfg.domain.name not in names:
+        raise ArtifactError(
+            f"no domain named {cfg.domain.name!r} in answers={','.join(cfg.answers)}"
+            f"{did_you_mean(cfg.domain.name, [*names, *group_choices('domain')])} (have: {', '.join(sorted(names))})"
+        )
 
 
 def _check_input(cfg: Any, key: str, value: Any, kind: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from drafterforge.assembly.drafters import open_named
-from drafterforge.assembly.runs import GENERAL, RunsFolder
+from drafterforge.assembly.runs import GENERAL, MIN_VAL_PROMPTS, RunsFolder
 from drafterforge.assembly.sources import DrafterSummary, PoolSource
 from drafterforge.config.names import RETRIEVAL, parse_hybrid
 from drafterforge.config.pool import PoolConfig
@@ -49,8 +49,9 @@ def report_unproven(source: PoolSource) -> None:
     """Print one line about the drafters that the default pool leaves out."""
     if names := source.unproven():
         say(
-            f"the pool leaves out {', '.join(names)}: on validation they are not shown to beat the drafter that they "
-            "were trained from, or the generalist; type pool.drafters=[NAME,...] to include them"
+            f"the pool leaves out {', '.join(names)}: on at least {MIN_VAL_PROMPTS} validation prompts they are not "
+            "shown to beat the drafter that they were trained from, or the generalist; "
+            "type pool.drafters=[NAME,...] to include them"
         )
 
 

@@ -19,6 +19,7 @@ from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import Target
 
 GENERAL = "general"  # the mixture of all domains
+MIN_VAL_PROMPTS = 8  # validation prompts that show whether an expert is better than what it was trained from
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ class RunsFolder:
     def unproven(self) -> list[str]:
         """Experts that the default pool leaves out, because no measurement shows that they gain anything.
 
-        An expert that was trained from another drafter must beat it on validation: its best step must not be 0.
-        An expert that was trained from the start was never compared with the generalist, so it is left out if the
-        target has a generalist.
+        An expert that was trained from another drafter must beat it on validation, on at least `MIN_VAL_PROMPTS`
+        prompts: its best step must not be 0. Manifests of earlier versions do not count the prompts, so any number is
+        accepted. An expert that was trained from the start was never compared with the generalist, so it is left out if
+        the target has a generalist.
         """
         manifests = {name: Manifest.read(self.find(name)) for name in self.names()}
         general = [name for name, manifest in manifests.items() if domain_of(manifest) == GENERAL]
@@ -63,7 +65,7 @@ class RunsFolder:
             for name, manifest in manifests.items()
             if name not in general
             and "val_accept_length" in manifest.metrics
-            and (manifest.metrics.get("best_step") == 0 if has_parent_drafter(manifest) else has_generalist)
+            and (not beats_parent(manifest) if has_parent_drafter(manifest) else has_generalist)
         ]
 
     def rank(self, name: str) -> int:
@@ -174,6 +176,12 @@ def domain_of(manifest: Manifest) -> str:
 def has_parent_drafter(manifest: Manifest) -> bool:
     """Whether a drafter was trained from another drafter."""
     return any(parent["kind"] == "drafters" for parent in manifest.parents)
+
+
+def beats_parent(manifest: Manifest) -> bool:
+    """Whether validation shows that a drafter is better than the one it was trained from."""
+    num_prompts = manifest.metrics.get("val_prompts", MIN_VAL_PROMPTS)
+    return manifest.metrics.get("best_step") != 0 and num_prompts >= MIN_VAL_PROMPTS
 
 
 def kind_of(manifest: Manifest) -> str:

@@ -63,7 +63,7 @@ def read_overrides(
             raise ConfigError(f"{key} is gone: {REMOVED[key].now}; leave it out")
         if key in groups:
             if text or groups[key]:
-                is_custom = key == "domain" and _has_prompt_source(overrides)
+                is_custom = key == "domain" and _has_own_prompts(overrides)
                 choices[key] = _custom_domain(text) if is_custom else _choice(key, text, groups[key])
         elif hint is None:
             raise ConfigError(
@@ -106,13 +106,15 @@ def _plain(hint: Any) -> Any:
     return plain[0] if isinstance(hint, types.UnionType) else hint
 
 
-def _has_prompt_source(overrides: Sequence[str]) -> bool:
-    """Whether prompts come from a file or a data set, so that the domain needs no grammar.
+def _has_own_prompts(overrides: Sequence[str]) -> bool:
+    """Whether prompts come from a file, a data set or answers made before, so that the domain needs no grammar.
 
     A source that does not exist counts, so that the error names the source and not the domain.
     """
-    sources = [text for key, _, text in (o.partition("=") for o in overrides) if key in ("data", "data.source")]
-    return bool(sources) and sources[-1] != "grammar"
+    pairs = [(key, text) for key, _, text in (override.partition("=") for override in overrides)]
+    sources = [text for key, text in pairs if key in ("data", "data.source")]
+    answers = [text for key, text in pairs if key == "answers"]
+    return sources[-1:] not in ([], ["grammar"]) or bool(answers and answers[-1].strip("[]"))
 
 
 def _custom_domain(name: str) -> str:

@@ -304,5 +304,5 @@ def _matches_prompts(manifest: Manifest, digest: str, path: Path, overwrite: boo
         return False
     raise ArtifactError(
         f"{path} was made with the same settings but from other prompts; "
-        "type overwrite=true to replace it, or name=OTHER to keep it"
+        f"type answers={path.name} to train on it, overwrite=true to replace it, or name=OTHER to keep it"
     )

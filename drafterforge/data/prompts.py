@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -18,13 +18,17 @@ log = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
 _REFILL = 0.05  # share of the largest split that moves to an empty one
+MIN_VERDICT = 4  # held-out prompts of a verdict on a drafter; an interval over fewer says nothing
+SMALL = 160  # prompts of which 5 % are enough held-out prompts; fewer are split by `_hold_out`
+HELD_OUT = {"test": (8, 5), "val": (4, 10)}  # of a small set: at least the first, but no more than 1 / the second
 
 
 def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str, list[Prompt]]:
     """Returns at most `data.num_*` distinct prompts each for train, val and test.
 
-    A prompt's split depends on its task (or its text) alone, so no run trains on another run's test prompts. The seed
-    decides which prompts of a split are used.
+    A prompt's split depends on its task (or its text) alone, so no run trains on another run's test prompts. Of a small
+    file or data set without `split` keys it also depends on the other prompts, because more of them are held out. The
+    seed decides which prompts of a split are used.
     """
     limits = {"train": data.num_train, "val": data.num_val, "test": data.num_test}
     if data.source == "grammar":
@@ -40,6 +44,15 @@ def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str,
         rows = hf_rows(data, domain, seed)
         where = data.dataset or domain.dataset
     return _split_rows(rows, domain.name, limits, where)
+
+
+def describe_sizes(prompts: Mapping[str, Sequence[Prompt]]) -> str:
+    """Sizes of the splits in words, and whether the held-out prompts are too few for a verdict."""
+    sizes = {split: len(prompts[split]) for split in SPLITS}
+    words = f"{sum(sizes.values())} prompts: {', '.join(f'{size} {split}' for split, size in sizes.items())}"
+    if sizes["test"] >= MIN_VERDICT:
+        return words
+    return f"{words}; with fewer than {MIN_VERDICT} test prompts there is no verdict on a drafter"
 
 
 def prompt_text(prompt: Prompt | Row) -> str:
@@ -155,9 +168,9 @@ def _mixed_rows(
 
 
 def _split_rows(rows: Iterable[Row], domain: str, limits: dict[str, int], where: str) -> dict[str, list[Prompt]]:
-    splits: dict[str, list[Prompt]] = {split: [] for split in SPLITS}
+    assigned: list[tuple[Row, str]] = []
+    counts = dict.fromkeys(SPLITS, 0)
     seen: set[str] = set()
-    ids: set[str] = set()
     repeated = 0
     for row in rows:
         text = prompt_text(row)
@@ -165,12 +178,20 @@ def _split_rows(rows: Iterable[Row], domain: str, limits: dict[str, int], where:
             repeated += 1
             continue
         split = row.split or grammar.split_of(row.task or text)
-        if len(splits[split]) < limits[split]:
-            splits[split].append(_prompt(row, domain, ids))
-        elif all(len(splits[name]) >= limits[name] for name in SPLITS):
+        if len(seen) <= SMALL or counts[split] < limits[split]:
+            assigned.append((row, split))
+            counts[split] += 1
+        elif all(counts[name] >= limits[name] for name in SPLITS):
             break  # do not read a stream further than needed
     if repeated:
         log.info("%s: %d repeated prompts dropped", where, repeated)
+    if len(seen) < SMALL and not any(row.split for row, _ in assigned):
+        assigned = _hold_out(assigned)
+    splits: dict[str, list[Prompt]] = {split: [] for split in SPLITS}
+    ids: set[str] = set()
+    for row, split in assigned:
+        if len(splits[split]) < limits[split]:
+            splits[split].append(_prompt(row, domain, ids))
     total = sum(map(len, splits.values()))
     if not total:
         raise ArtifactError(f"{where} has no prompts; type path=FILE or dataset=ID with prompts")
@@ -181,6 +202,26 @@ def _split_rows(rows: Iterable[Row], domain: str, limits: dict[str, int], where:
         )
     _fill_empty(splits, where)
     return splits
+
+
+def _hold_out(assigned: list[tuple[Row, str]]) -> list[tuple[Row, str]]:
+    """Moves whole tasks of a small set from train to test and val until they have as many prompts as `HELD_OUT` says.
+
+    The tasks are the same whatever the seed.
+    """
+    tasks: dict[str, list[int]] = {}  # training rows by task
+    for index, (row, split) in enumerate(assigned):
+        if split == "train":
+            tasks.setdefault(row.task or prompt_text(row), []).append(index)
+    splits = [split for _, split in assigned]
+    for split, (wanted, share) in HELD_OUT.items():
+        missing = min(wanted, len(assigned) // share) - splits.count(split)
+        for task in sorted(tasks, key=lambda task: _seeded(task, 0)):
+            if len(tasks[task]) <= missing:
+                missing -= len(tasks[task])
+                for index in tasks.pop(task):
+                    splits[index] = split
+    return [(row, split) for (row, _), split in zip(assigned, splits, strict=True)]
 
 
 def _prompt(row: Row, domain: str, ids: set[str]) -> Prompt:

@@ -16,7 +16,7 @@ from drafterforge.reporting.auto_tables import auto_sentences, auto_tables
 from drafterforge.reporting.noise import noise_of
 from drafterforge.reporting.reader import overall_rows
 from drafterforge.reporting.report_table import ReportTable
-from drafterforge.reporting.tables import names_trees
+from drafterforge.reporting.tables import format_interval, names_trees
 from drafterforge.reporting.verdict import summarize
 from drafterforge.schedulers.actions import TREE_LEGEND
 from drafterforge.schedulers.latency import STEPS, LatencyProfile
@@ -138,14 +138,14 @@ def _timed(rows: list[dict[str, Any]], title: str, axis: str = "") -> Table:
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in rows:
         select = 1e3 * row["time_s"]["select"] / max(row["num_cycles"], 1)
-        bounds, p, peak_mb = row["speedup_ci95"], row["wilcoxon_p_holm"], row["peak_mb"]
+        p, peak_mb = row["wilcoxon_p_holm"], row["peak_mb"]
         table.add_row(
             row["method"],
             *([row["domain"]] if axis else []),
             f"{row['mat']:.2f}",
             f"{row['tokens_per_s']:.1f}",
             f"{row['speedup']:.2f}x",
-            f"{bounds[0]:.2f}-{bounds[1]:.2f}" if bounds else "",
+            format_interval(row),
             "" if p is None else f"{p:.1g}",
             f"{select:.2f}",
             "" if peak_mb is None else f"{peak_mb:.0f}",
@@ -195,7 +195,6 @@ def print_table(report: dict[str, Any], console: Console) -> None:
     ):
         table.add_column(heading, justify="left" if heading in ("method", "dtype") else "right")
     for row in report["rows"]:
-        interval = row["speedup_ci95"]
         table.add_row(
             row["method"],
             row["dtype"],
@@ -203,7 +202,7 @@ def print_table(report: dict[str, Any], console: Console) -> None:
             f"{row['mat']:.2f}",
             f"{row['tokens_per_s']:.1f}",
             f"{row['speedup']:.2f}x",
-            f"{interval[0]:.2f}-{interval[1]:.2f}" if interval else "",
+            format_interval(row),
             str(row["mismatches"]),
         )
     console.print(table)
@@ -285,7 +284,7 @@ def print_live_schedules(rows: Sequence[dict[str, Any]]) -> None:
         return
     legend = "p: one-sided test of being faster than the best static tree; policy: its share of the time of a cycle"
     table = titled("live, one request at a time", f"{LEGEND}; {TREE_LEGEND}; {legend}")
-    for heading in ("method", "MAT", "tokens/s", "speed-up", "over best static", "p", "policy", "mismatches"):
+    for heading in ("method", "MAT", "tokens/s", "speed-up", "95 %", "over best static", "p", "policy", "mismatches"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in rows:
         p = row["p_over_best_static"]
@@ -294,6 +293,7 @@ def print_live_schedules(rows: Sequence[dict[str, Any]]) -> None:
             f"{row['mat']:.2f}",
             f"{row['tokens_per_s']:.1f}",
             f"{row['speedup']:.2f}x",
+            format_interval(row),
             f"{100 * (row['over_best_static'] - 1):+.1f} %",
             "" if p is None else f"{p:.1g}",
             f"{100 * row['policy_share']:.2f} %",

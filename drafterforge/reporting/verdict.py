@@ -159,25 +159,61 @@ def _fastest(report: Mapping[str, Any]) -> list[str]:
 
 
 def _advice(report: Report, rows: Sequence[Row]) -> str:
-    """What to run: among the fastest and those not significantly slower, the method with the fewest drafters."""
-    best = max(rows, key=lambda row: number(row["speedup"]))
-    bounds, requests = interval(best), _many(count(best.get("num_prompts")), "request", "requests")
-    measured = f"“{_name(best)}” measured {_speedup(best)} over plain decoding on {requests}"
+    """What to run: among the fastest and those not significantly slower, the method with the fewest drafters.
+
+    Only methods that are shown to beat plain decoding are recommended.
+    """
+    best, faster = max(rows, key=_rate), [row for row in rows if beats_plain(row)]
     if number(best["speedup"]) <= 1:
-        return f"Run plain decoding: the fastest other method, {measured}"
-    if not (bounds and bounds[0] > 1):
-        return f"No method is shown to be faster than plain decoding: {measured}"
+        return f"Run plain decoding: the fastest other method, {_measured(best)}"
+    if not faster:
+        prompts = _many(count(best.get("num_prompts")), "prompt", "prompts")
+        return f"Nothing is shown to beat plain decoding on {prompts}: the fastest, {_measured(best)}{_tested(best)}"
+    best = max(faster, key=_rate)
     rivals = [row for row in rows if row is not best and not is_baseline(row)]
     alike, p = _not_slower(report, best, rivals)
-    simplest = min([best, *alike], key=lambda row: (_num_drafters(row), -number(row["speedup"])))
     if not alike:
+        requests = _many(count(best.get("num_prompts")), "request", "requests")
         return f"{_run(report, best)}: {_speedup(best)} over plain decoding on {requests}" + (
             ", significantly faster than all other methods" if rivals else ""
         )
+    simplest = min([best, *(row for row in alike if row in faster)], key=lambda row: (_num_drafters(row), -_rate(row)))
     test = "their intervals overlap" if p is None else f"smallest paired p = {p:.2g}"
     names = join_names([f"“{_name(row)}”" for row in alike])
     remark = "" if simplest is best else f", the simplest: {_speedup(simplest)}"
-    return f"{_run(report, simplest)}{remark}; {measured}, which does not differ significantly from {names} ({test})"
+    advice = f"{_run(report, simplest)}{remark}; {_measured(best)}"
+    return f"{advice}, which does not differ significantly from {names} ({test})"
+
+
+def beats_plain(row: Row) -> bool:
+    """Whether a row is shown to be faster than plain decoding: by its interval, and by p as its table has it.
+
+    A row of too few prompts for a test has no p and shows nothing.  Older reports without tests have only the interval.
+    """
+    bounds, p = interval(row), _p_of(row)
+    tested = p is not None or not {"wilcoxon_p", "wilcoxon_p_holm"} & row.keys()
+    return bool(bounds and bounds[0] > 1) and tested and (p is None or p < SIGNIFICANT)
+
+
+def _p_of(row: Row) -> float | None:
+    """The p of the row's table."""
+    return number(row.get("wilcoxon_p_holm", row.get("wilcoxon_p")))
+
+
+def _tested(row: Row) -> str:
+    """The test against plain decoding, in words."""
+    if (p := _p_of(row)) is not None:
+        return f", p = {p:.2g}"
+    return f" (a test needs {MIN_PAIRS} prompts)" if count(row.get("num_prompts")) < MIN_PAIRS else ""
+
+
+def _rate(row: Row) -> float:
+    return number(row["speedup"]) or 0.0
+
+
+def _measured(row: Row) -> str:
+    requests = _many(count(row.get("num_prompts")), "request", "requests")
+    return f"“{_name(row)}” measured {_speedup(row)} over plain decoding on {requests}"
 
 
 def _speedup(row: Row) -> str:
@@ -212,7 +248,7 @@ def _not_slower(report: Report, best: Row, rivals: Sequence[Row]) -> tuple[list[
     ps = holm(
         [1.0 if rates == rival_rates else float(wilcoxon(rates, rival_rates).pvalue) for _, rival_rates in tested]
     )
-    alike = [(row, p) for (row, _), p in zip(tested, ps, strict=True) if p >= SIGNIFICANT]
+    alike = [(row, p) for (row, _), p in zip(tested, ps, strict=True) if p >= SIGNIFICANT or _rate(row) > _rate(best)]
     return [row for row, _ in alike], min((p for _, p in alike), default=None)
 
 

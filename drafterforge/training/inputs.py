@@ -15,7 +15,7 @@ from drafterforge.data.answering import prepare_answers
 from drafterforge.data.answers import SPLITS, AnswerSet
 from drafterforge.data.features import FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
 from drafterforge.data.joined import JoinedAnswers
-from drafterforge.data.prompts import load_prompts
+from drafterforge.data.prompts import describe_sizes, load_prompts
 from drafterforge.data.spool import CaptureSpool
 from drafterforge.drafters.registry import trained_kind
 from drafterforge.errors import ConfigError
@@ -51,6 +51,7 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
     """The `answers` artifact of these prompts, made or found."""
     data, total = within_context(cfg.data, target), sum(map(len, prompts.values()))
     name = cfg.name or cfg.domain.name
+    say(describe_sizes(prompts))
     spool = open_spool(cfg, target, name)
     keep = spool.add if data.features == "cached" else None
     started, tokens = time.perf_counter(), 0

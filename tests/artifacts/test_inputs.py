@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from drafterforge.artifacts.folder import write_artifact
 from drafterforge.artifacts.inputs import check_inputs
+from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.cli import COMMANDS
 from drafterforge.config.compose import load_config
 from drafterforge.errors import DrafterforgeError
@@ -70,3 +72,22 @@ def test_what_is_there_passes(tmp_path):
         check_inputs(load_config(generate.name, generate.config, ["prompt=x", f"drafter={drafter}"]))
     router = COMMANDS["train-policy"]  # which reads no drafter
     check_inputs(load_config(router.name, router.config, ["policy=router", "target=hf", "target.model=."]))
+
+
+def test_a_domain_of_given_answers_is_accepted_and_another_one_refused(tmp_path):
+    settings = {"target": "smollm2-135m", "target_fingerprint": "f00d", "metrics": {"domains": {"pods": 3}}}
+    path = artifact_dir(tmp_path, "smollm2-135m", "answers", "kubernetes")
+    with write_artifact(path, kind="answers", name="kubernetes", config={"domain": {"name": "kubernetes"}}, **settings):
+        pass
+    row = COMMANDS["train-drafter"]
+
+    def check(domain: str) -> None:
+        typed = [f"domain={domain}", "answers=kubernetes", "name=sig", f"runs_dir={tmp_path}"]
+        check_inputs(load_config(row.name, row.config, typed), row.reports)
+
+    for domain in ("kubernetes", "pods", "sql"):
+        check(domain)
+    with pytest.raises(
+        DrafterforgeError, match="no domain named 'kubernets' in answers=kubernetes; did you mean kubern"
+    ):
+        check("kubernets")

@@ -55,7 +55,7 @@ class Runs:
             name, lambda inside: save_drafter(inside, drafter), domain, val_accept_length=2.0, best_step=9
         )
 
-    def expert(self, name: str, general: Manifest, best_step: int = 5) -> Manifest:
+    def expert(self, name: str, general: Manifest, best_step: int = 5, **metrics: object) -> Manifest:
         """Additions to a generalist."""
         lora = LoraConfig(rank=2, alpha=4.0)
         model = add_adapter(tiny_drafter(self.target), lora, seed=0)
@@ -63,7 +63,7 @@ class Runs:
         def save(inside: Path) -> None:
             save_adapter(inside / ADAPTER, model, lora, general.name)
 
-        return self.write(name, save, name, parents=[general], val_accept_length=2.1, best_step=best_step)
+        return self.write(name, save, name, parents=[general], val_accept_length=2.1, best_step=best_step, **metrics)
 
     def store(self, name: str, domain: str = "general") -> Manifest:
         """A datastore."""

@@ -110,6 +110,16 @@ def test_a_pool_takes_experts_that_bettered_their_generalist_and_says_whom_it_le
     assert pool.names == ["general", "k8s"] and capsys.readouterr().err == ""
 
 
+def test_an_expert_that_was_validated_on_few_prompts_is_left_out(runs, capsys):
+    general = Manifest.read(runs.folder / "tiny/drafters/general")
+    runs.expert("few", general, val_prompts=2)
+    runs.expert("math", general, val_prompts=8)  # that of `sql`, like all of earlier versions, is unknown
+    assert folder(runs).unproven() == ["few"]
+    assert default_drafters(folder(runs)) == ["general+store", "math+store", "sql+store"]
+    build_pool(PoolConfig(), RuntimeConfig(), folder(runs))
+    assert "the pool leaves out few: on at least 8 validation prompts" in capsys.readouterr().err
+
+
 def test_without_a_generalist_drafters_from_scratch_make_the_pool(empty):
     empty.full("sql", "sql")
     empty.full("math", "math")

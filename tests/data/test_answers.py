@@ -182,7 +182,7 @@ def test_a_finished_artifact_is_kept_unless_its_settings_or_prompts_changed(chat
     assert prepare(generate=echo).manifest == first.manifest and not echo.calls
     with pytest.raises(ArtifactError, match=r'domain: "sql" there, "math" now.*overwrite=true'):
         prepare(config={"domain": "math"})
-    with pytest.raises(ArtifactError, match="from other prompts; type overwrite=true"):
+    with pytest.raises(ArtifactError, match="from other prompts; type answers=sql to train on it, overwrite=true"):
         prepare(prompts_of({"train": 4, "val": 1, "test": 1}))
     second = prepare(prompts_of({"train": 4, "val": 1, "test": 1}), overwrite=True)
     assert len(second.rows("train")) == 4

@@ -8,8 +8,9 @@ from collections import Counter
 
 import pytest
 
-from drafterforge.data.prompts import SPLITS
+from drafterforge.data.prompts import SPLITS, describe_sizes
 from drafterforge.errors import ArtifactError
+from drafterforge.prompts import grammar
 from tests.data.prompt_files import load, texts, write_lines
 
 
@@ -159,3 +160,32 @@ def test_all_files_of_a_folder_are_read_and_lines_of_other_licences_dropped(tmp_
     assert "dropped 2 lines of other licences (CC-BY-4.0 1, none 1)" in caplog.text
     with pytest.raises(ArtifactError, match=r"no lines of data.licences=\[BSD\]; found: MIT 3, .*none 1"):
         load(folder, licences=["BSD"])
+
+
+@pytest.mark.parametrize(("number", "sizes"), [(42, [30, 4, 8]), (40, [28, 4, 8]), (20, [14, 2, 4])])
+def test_a_small_file_holds_out_enough_prompts_for_a_verdict(tmp_path, number, sizes):
+    path = write_lines(tmp_path / "a.jsonl", [{"prompt": f"ask {i}"} for i in range(number)])
+    prompt_texts = texts(load(path))
+    assert [len(prompt_texts[split]) for split in SPLITS] == sizes
+    assert set(texts(load(path, seed=1))["test"]) == set(prompt_texts["test"])
+    assert len(load(path, num_test=3)["test"]) == 3
+
+
+def test_a_small_file_holds_out_whole_tasks(tmp_path):
+    rows = [{"prompt": f"{i}", "task": f"task {i // 3}"} for i in range(42)]
+    prompts = load(write_lines(tmp_path / "a.jsonl", rows))
+    tasks = [{p.task for p in prompts[split]} for split in SPLITS]
+    assert sum(map(len, tasks)) == 14 and len(prompts["test"]) >= 6
+
+
+def test_a_large_file_splits_by_the_prompt_alone(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [{"prompt": f"ask {i}"} for i in range(160)])
+    for split, split_texts in texts(load(path)).items():
+        assert {grammar.split_of(text) for text in split_texts} == {split}
+
+
+def test_the_sizes_of_the_splits_say_whether_there_will_be_a_verdict():
+    prompts = {split: [None] * size for split, size in (("train", 30), ("val", 4), ("test", 8))}
+    assert describe_sizes(prompts) == "42 prompts: 30 train, 4 val, 8 test"
+    few = describe_sizes(prompts | {"test": [None]})
+    assert few == "35 prompts: 30 train, 4 val, 1 test; with fewer than 4 test prompts there is no verdict on a drafter"

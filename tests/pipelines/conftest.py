@@ -23,7 +23,7 @@ SMOKE = ("experiment=smoke", "eval.num_prompts=1", "eval.max_new_tokens=4", "eva
 LEFT_OUT = [  # a smoke run has prompts of four domains
     f"domain.weights.{name}=0" for name in domains() if name not in ("sql", "python", "math", "chat")
 ]
-GENERAL = ("train-drafter", "domain=general", *LEFT_OUT, *SMOKE)
+GENERAL = ("train-drafter", "domain=general", "data.num_val=32", *LEFT_OUT, *SMOKE)  # 8 of each domain: a full pool
 EXPERT = ("train-drafter", "answers=general", "drafter=lora", "drafter.lora.rank=4", *SMOKE)
 CONTINUED = ("train-drafter", "domain=sql", "answers=general", "drafter=lora", "drafter.init=sql", *SMOKE)
 PLAIN = "target.dtype=float32"  # so that CPUs with and without bfloat16 give the same tokens and rows

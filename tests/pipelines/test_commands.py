@@ -56,7 +56,7 @@ def test_train_drafter_leaves_a_drafter_and_a_report_without_mismatches(trained)
     manifest = open_artifact(trained.artifact("drafters"), "drafters")
     assert [parent["kind"] for parent in manifest.parents] == ["answers"]
     assert {"config.json", "model.safetensors", "curves.json", "logs/csv/metrics.csv"} <= manifest.files.keys()
-    assert manifest.metrics.keys() == {"val_accept_length", "best_step", "steps", "draft_vocab_coverage"}
+    assert manifest.metrics.keys() == {"val_accept_length", "val_prompts", "best_step", "steps", "draft_vocab_coverage"}
     curve = json.loads((trained.artifact("drafters") / "curves.json").read_text())
     assert [point["step"] for point in curve] == [2, 4]
     open_artifact(trained.artifact("reports"), "reports")

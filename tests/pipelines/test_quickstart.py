@@ -21,7 +21,8 @@ from tests.pipelines.conftest import PLAIN, Bench, rising_lengths
 pytestmark = pytest.mark.slow  # whole programs
 
 QUICK = ("quickstart", "experiment=smoke", "first_prompts=2", "first_tokens=6")
-METHODS = ["autoregressive", "general alone", "sql alone", "quickstart alone", "quickstart+retrieval", "the bundle"]
+ALONE = ["general alone", "sql alone", "quickstart alone"]
+METHODS = ["autoregressive", *ALONE, "sql+retrieval", "quickstart+retrieval", "the bundle"]
 ASK = ("generate", "prompt=Which users are active?", "max_new_tokens=12")
 
 
@@ -177,6 +178,7 @@ def test_quickstart_reads_the_users_prompts(pool):
         "autoregressive",
         "general alone",
         "mine alone",
+        "general+retrieval",
         "mine+retrieval",
         "the bundle",
     ]

@@ -61,7 +61,10 @@ def opened(bench: Bench, name: str) -> object:
 
 def test_both_kinds_learn_from_the_domain_s_answers_and_are_measured(specialists):
     assert [name for name in specialists.finished() if "answers" in name] == ["tiny/answers/sql"]
-    expected = {"causal_lm": {"val_accept_length", "best_step", "steps"}, "retrieval": {"sequences", "tokens"}}
+    expected = {
+        "causal_lm": {"val_accept_length", "val_prompts", "best_step", "steps"},
+        "retrieval": {"sequences", "tokens"},
+    }
     for kind, metrics in expected.items():
         manifest = open_artifact(specialists.artifact("drafters", f"sql-{kind}"), "drafters")
         assert [(parent["kind"], parent["name"]) for parent in manifest.parents] == [("answers", "sql")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drafterforge.reporting.drafter_verdict import drafter_verdict
+from drafterforge.reporting.drafter_verdict import drafter_verdict, recommended_drafter
 from tests.reporting.builders import full_report, live_row
 
 
@@ -29,14 +29,16 @@ def test_a_better_drafter_is_recommended_with_its_interval():
 def test_a_worse_drafter_is_not_recommended():
     sentence = drafter_verdict(report_of([40] * 6, [30] * 6), "mine")
     assert sentence.startswith("`mine` drafts worse than `general`: 1.50") and sentence.endswith(
-        "the fastest row is drafter=mine"
+        "; keep `general`; the fastest row without `mine` is drafter=general"
     )
 
 
 def test_an_insignificant_gain_is_called_not_shown():
     sentence = drafter_verdict(report_of([20, 45, 20, 45], [30] * 4), "mine")
     assert sentence.startswith("`mine` is not shown to draft better than `general`: ")
-    assert sentence.endswith("the fastest row is drafter=mine; test more prompts to be sure")
+    assert sentence.endswith(
+        "; keep `general`; the fastest row without `mine` is drafter=general; test more prompts to be sure"
+    )
     assert "95 % interval" in sentence
 
 
@@ -52,6 +54,16 @@ def test_the_fastest_row_is_recommended():
     assert drafter_verdict(report, "mine").endswith("the fastest row is drafter=general+store")
     report["rows"][0]["tokens_per_s"] = 1e6
     assert drafter_verdict(report, "mine").endswith("the fastest row is plain decoding: drafter=")
+
+
+def test_the_gain_of_a_datastore_is_not_credited_to_the_trained_drafter():
+    report = report_of([20, 45, 20, 45], [30] * 4)
+    report["rows"].append(live_row("mine+store", 4.0, [3.0, 5.0], mat=2.5))
+    report["rows"].append(live_row("general+store", 3.0, [2.0, 4.0], mat=2.4))
+    assert "; keep `general`; the fastest row without `mine` is drafter=general+store; " in drafter_verdict(
+        report, "mine"
+    )
+    assert recommended_drafter(report, "mine") == "general+store"
 
 
 def test_the_verdict_has_the_figures_of_the_table():

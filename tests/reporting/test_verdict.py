@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from drafterforge.reporting.console import print_verdict
+from rich.console import Console
+
+from drafterforge.reporting.console import print_table, print_verdict
 from drafterforge.reporting.noise import noise_of
 from drafterforge.reporting.tables import tables_of
 from drafterforge.reporting.verdict import byline_of, heading_of, summarize
@@ -93,3 +95,31 @@ def test_the_terminal_shows_verdict_and_noise(capsys):
     print_verdict(report)
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("Type `drafterforge generate drafter=pool`") and second.startswith("noisy: Wide")
+
+
+def test_one_prompt_has_no_interval_in_a_table(capsys):
+    report = report_of([20.0] * 8, [30.0] * 8)
+    report["rows"][1] |= {"speedup": 1.69, "speedup_ci95": [1.69, 1.69], "num_prompts": 1}
+    print_table(report, Console(width=200))
+    printed = capsys.readouterr().out
+    assert "1.69x" in printed and "1.69-1.69" not in printed and "1.80-2.20" in printed
+
+
+def test_the_p_of_the_table_decides_with_the_interval():
+    report = report_of([20.0] * 8, [30.0 + step for step in range(8)])
+    for row in report["rows"][1:]:
+        row["wilcoxon_p_holm"] = 0.6
+    sentence = verdict(report)
+    assert sentence.startswith(
+        "Nothing is shown to beat plain decoding on 8 prompts: the fastest, “pool” measured 2.00x"
+    )
+    assert "p = 0.6" in sentence and "Type" not in sentence
+    report["rows"][1]["wilcoxon_p_holm"] = 0.03
+    assert verdict(report).startswith("Type `drafterforge generate drafter=sql` for “sql”")
+
+
+def test_prompts_too_few_for_a_test_show_nothing():
+    report = report_of([], [])
+    for row in report["rows"][1:]:
+        row |= {"wilcoxon_p": None, "num_prompts": 4}
+    assert "on 4 prompts: " in verdict(report) and "(a test needs 6 prompts)" in verdict(report)

@@ -61,8 +61,10 @@ def recorded_settings(job: TrainingJob) -> dict[str, Any]:
 def train(job: TrainingJob) -> TrainedDrafter:
     drafter = start_drafter(job)
     distilled = job.distil(CausalLMModule(drafter.to(job.target.device), job.target.head_weight, job.trainer))
+    num_val = len(job.answers.rows("val", job.answers_domain))
     metrics = {
         "val_accept_length": distilled.best_score,
+        "val_prompts": num_val,
         "best_step": distilled.best_step,
         "steps": distilled.curve[-1]["step"],
     }
@@ -70,7 +72,6 @@ def train(job: TrainingJob) -> TrainedDrafter:
     def save(folder: Path) -> None:
         drafter.save(folder, job.target.tokenizer)
 
-    num_val = len(job.answers.rows("val", job.answers_domain))
     return TrainedDrafter(save, distilled.summary(job.trainer.validated_steps, num_val), metrics, distilled.curve)
 
 

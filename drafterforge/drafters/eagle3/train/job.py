@@ -71,14 +71,15 @@ def train(job: TrainingJob) -> TrainedDrafter:
             save_drafter(folder, drafter)
 
     emitted = job.answers.token_counts(target.config.vocab_size, "val", job.answers_domain)
+    num_val = len(job.answers.rows("val", job.answers_domain))
     metrics = {
         "val_accept_length": distilled.best_score,
+        "val_prompts": num_val,
         "best_step": distilled.best_step,
         "steps": distilled.curve[-1]["step"],
         "draft_vocab_coverage": round(coverage(emitted, drafter.token_ids.cpu()), 4),
     }
     depth = sum(key.startswith("val/accuracy_") for key in distilled.curve[-1])
-    num_val = len(job.answers.rows("val", job.answers_domain))
     return TrainedDrafter(save, distilled.summary(depth, num_val), metrics, distilled.curve)
 
 
