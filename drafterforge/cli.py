@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from pkgutil import resolve_name
 from types import FrameType
 from typing import Any
 
@@ -32,6 +33,8 @@ class Command:
     summary: str
     resumes: bool = False  # after an interruption, the same command continues the work
     reports: tuple[str, ...] = ()  # kinds of inputs that the command itself checks, with better error messages
+    check: str = ""  # MODULE:FUNCTION that refuses mistakes in the config before torch is imported
+    loads: bool = False  # prints what it loads, as it is silent until then
     yaml: str = ""  # name of its file in `configs/`; empty: the module's
 
     @property
@@ -46,12 +49,14 @@ COMMANDS = {
         commands.PrepareDataConfig,
         "let the target answer prompts of a domain",
         resumes=True,
+        check="drafterforge.data.sources:check_rows",
     ),
     "train-drafter": Command(
         "drafterforge.pipelines.train_drafter",
         commands.TrainDrafterConfig,
         "distil a drafter from the answers, and measure it on held-out prompts",
         resumes=True,
+        check="drafterforge.data.sources:check_rows",
     ),
     "train-policy": Command(
         "drafterforge.pipelines.train_policy",
@@ -69,21 +74,26 @@ COMMANDS = {
         commands.EvaluateConfig,
         "measure methods, drafters and selectors on a suite of prompts",
         resumes=True,
+        check="drafterforge.evaluation.suite_checks:check_evaluation",
     ),
     "generate": Command(
         "drafterforge.pipelines.generate",
         serving.GenerateConfig,
         "answer one prompt, with or without a drafter",
+        check="drafterforge.assembly.checks:check_generate",
+        loads=True,
     ),
     "export": Command(
         "drafterforge.pipelines.export",
         bundle.ExportConfig,
         "pack drafters and policies into a bundle, or for SGLang and vLLM",
+        check="drafterforge.assembly.checks:check_export",
     ),
     "serve": Command(
         "drafterforge.pipelines.serve",
         serving.ServeConfig,
         "serve an OpenAI-compatible HTTP API",
+        check="drafterforge.assembly.checks:check_decoding",
     ),
     "import": Command(
         "drafterforge.pipelines.import_drafter",
@@ -114,6 +124,7 @@ COMMANDS = {
         "drafterforge.pipelines.inspect",
         commands.InspectConfig,
         "show the contents of an artifact, and check its hashes",
+        check="drafterforge.artifacts.locate:check_name",
     ),
 }
 HELP = {"-h", "--help", "help"}
@@ -140,6 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 config = _config(arguments[0], command, arguments[1:])
                 _check_inputs(config, command)
+                if command.loads:
+                    _print_loading(config)
                 with _sigterm_raises():
                     import_module(command.module).run(config)
         sys.stdout.flush()
@@ -194,7 +207,11 @@ def _config(name: str, command: Command, overrides: list[str]) -> Any:
 def _check_inputs(config: Any, command: Command) -> None:
     from drafterforge.artifacts.inputs import check_inputs  # not for --help
 
-    check_inputs(config, command.reports)
+    check_inputs(config, command.reports, resolve_name(command.check) if command.check else None)
+
+
+def _print_loading(config: serving.GenerateConfig) -> None:
+    print(f"loading {config.bundle or config.target.folder_name}", file=sys.stderr, flush=True)
 
 
 # Exceptions.

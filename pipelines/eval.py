@@ -13,12 +13,12 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, open_staging
-from drafterforge.assembly.pools import RETRIEVAL, build_pool
+from drafterforge.assembly.pools import build_pool
 from drafterforge.assembly.runs import RunsFolder, drafter_manifest
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import target_flags
-from drafterforge.config.names import parts_of
+from drafterforge.config.names import RETRIEVAL, parts_of
 from drafterforge.evaluation.auto_comparison import compare_auto
 from drafterforge.evaluation.auto_replay import replay_auto
 from drafterforge.evaluation.live_check import compare_live_with_replay

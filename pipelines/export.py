@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from drafterforge.artifacts.bundles import is_name, named_bundle_dir
+from drafterforge.artifacts.bundles import bundle_dir
 from drafterforge.assembly.packing import make_bundle
 from drafterforge.bundle.archive import pack
 from drafterforge.bundle.hub import is_hub_id, push
@@ -14,7 +14,6 @@ from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.interop.export import FORMATS, export_drafters, exports_dir
-from drafterforge.targets.load import target_name
 
 Config = ExportConfig
 
@@ -39,16 +38,6 @@ def run(cfg: Config) -> Path:
     if cfg.push:
         say(f"pushed to {push(folder, cfg.push, cfg.private)}; type drafterforge serve bundle={cfg.push}")
     return folder
-
-
-def bundle_dir(cfg: Config) -> Path:
-    """The folder of the bundle, which may not exist yet."""
-    if cfg.format == "bundle" and cfg.out:
-        return Path(cfg.out).expanduser()
-    folder = Path(cfg.bundle).expanduser()
-    if folder.is_dir() and not is_name(cfg.bundle):
-        return folder
-    return named_bundle_dir(cfg.bundle, target_name(cfg.target), cfg.runs_dir)
 
 
 def write_archive(cfg: Config, folder: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
+from drafterforge.assembly.checks import NO_PROMPT
 from drafterforge.assembly.engines import open_engine
 from drafterforge.config.progress import console
 from drafterforge.config.serving import GenerateConfig
@@ -23,7 +24,7 @@ def run(cfg: Config) -> str:
         console.print("type the prompt, then Ctrl-D", markup=False)
     prompt = cfg.prompt or sys.stdin.read().rstrip("\n")
     if not prompt.strip():
-        raise ConfigError('generate needs a prompt: type prompt="..." or pipe text into it')
+        raise ConfigError(NO_PROMPT)
     filters = {name: getattr(cfg, name) for name in ("top_k", "top_p", "min_p", "repetition_penalty")}
     sampling = Sampling(temperature=cfg.temperature, seed=cfg.seed, **filters)
     engine, _ = open_engine(cfg)

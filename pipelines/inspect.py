@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from drafterforge.artifacts.folder import open_artifact, restore_interrupted
-from drafterforge.artifacts.locate import SHIPPED
+from drafterforge.artifacts.locate import folders_named
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import check_bundle, locate
 from drafterforge.bundle.card import how, summary
@@ -64,16 +63,7 @@ def find_by_name(cfg: Config) -> Path | None:
     """The artifact or bundle called `cfg.path`, unless that is a path; drafters come first, then bundles."""
     if "/" in cfg.path or Path(cfg.path).exists():
         return None
-    name = glob.escape(cfg.path)
-    for aside in Path(cfg.runs_dir).glob(f"*/*/.{name}.old-*"):
-        restore_interrupted(aside.with_name(cfg.path))
-    folders = sorted(Path(cfg.runs_dir).glob(f"*/*/{name}"))
-    folders += sorted(SHIPPED.glob(f"*/*/{name}")) if not folders else []
-    if not folders:
-        raise ConfigError(
-            f"{cfg.path!r} is neither an artifact in {cfg.runs_dir} nor a file or folder here; type `drafterforge "
-            "inspect PATH`"
-        )
+    folders = folders_named(cfg.path, cfg.runs_dir)
     by_kind = [[path for path in folders if path.parent.name == kind] for kind in PREFERRED]
     preferred = next(filter(None, by_kind), folders)
     if len(preferred) > 1:

@@ -14,13 +14,13 @@ from drafterforge import __version__
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.staging import drop_staging, open_staging
-from drafterforge.assembly.pools import RETRIEVAL, pool_names, retrieval_for
+from drafterforge.assembly.pools import pool_names, retrieval_for
 from drafterforge.assembly.runs import RunsFolder, drafter_manifest
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import QuickstartConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import target_flags
-from drafterforge.config.names import JOINT, parts_of
+from drafterforge.config.names import JOINT, RETRIEVAL, parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say, table_console
 from drafterforge.data.prompts import load_prompts

@@ -19,9 +19,9 @@ from typing import Any
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.assembly.build import auto_engine
-from drafterforge.assembly.defaults import AUTO
 from drafterforge.assembly.runs import RunsFolder, open_for_decoding
 from drafterforge.config.data import POOL_DOMAINS
+from drafterforge.config.names import AUTO
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.hybrid.model import HybridDrafter

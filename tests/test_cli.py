@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -42,8 +43,9 @@ def _one_line(capsys, *arguments: str, code: int = 2) -> str:
     assert main(list(arguments)) == code
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("drafterforge: ") and captured.err.count("\n") == 1
-    return captured.err.strip()
+    line = re.sub(r"\Aloading .*\n", "", captured.err)  # by `generate`
+    assert line.startswith("drafterforge: ") and line.count("\n") == 1
+    return line.strip()
 
 
 def _chained(error: BaseException, *causes: BaseException, explicit: bool = True) -> BaseException:
@@ -310,7 +312,7 @@ def test_ctrl_c_is_one_line(error, pipeline, capsys):
     ("number", "code", "verb"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "term")]
 )
 def test_a_signal_ends_every_command_with_the_exit_code_of_shells(command, number, code, verb, pipeline, capsys):
-    words = {"generate": ["prompt=x"], "inspect": ["x"], "export": ["bundle=b"], "import": ["path=x"]}
+    words = {"generate": ["prompt=x"], "inspect": ["runs/x"], "export": ["bundle=b"], "import": ["path=x"]}
     words |= {name: ["domain=sql"] for name in ("train-drafter", "prepare-data")}
     handler = signal.getsignal(signal.SIGTERM)
     pipeline.act = lambda: os.kill(os.getpid(), number)

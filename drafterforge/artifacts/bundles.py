@@ -7,6 +7,7 @@ from pathlib import Path
 
 from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.catalogue import did_you_mean
 from drafterforge.errors import ArtifactError, ConfigError
 
@@ -31,6 +32,16 @@ def list_bundles(target: str, runs_dir: Path | str) -> list[str]:
     """Sorted names of a target's bundles."""
     folders = Path(runs_dir).glob(f"{glob.escape(target)}/bundles/*/{BUNDLE}")
     return sorted(path.parent.name for path in folders if path.parent.name[0] != ".")
+
+
+def bundle_dir(cfg: ExportConfig) -> Path:
+    """The folder of the bundle that `export` writes or packs, which may not exist yet."""
+    if cfg.format == "bundle" and cfg.out:
+        return Path(cfg.out).expanduser()
+    folder = Path(cfg.bundle).expanduser()
+    if folder.is_dir() and not is_name(cfg.bundle):
+        return folder
+    return named_bundle_dir(cfg.bundle, cfg.target.folder_name, cfg.runs_dir)
 
 
 def find_bundle(bundle: str, target: str, runs_dir: Path | str) -> str | Path:

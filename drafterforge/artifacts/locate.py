@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.artifacts.manifest import MANIFEST
 from drafterforge.config.catalogue import did_you_mean
+from drafterforge.config.commands import InspectConfig
 from drafterforge.errors import ArtifactError
 
 
@@ -32,6 +35,33 @@ def list_artifacts(runs_dir: Path | str, target: str, kind: str) -> list[str]:
     return sorted(name for name in names if name[0] != ".")
 
 
+def check_name(cfg: InspectConfig) -> None:
+    """ArtifactError if `inspect` gets a name that no artifact or bundle has."""
+    if "/" not in cfg.path and not Path(cfg.path).exists():
+        folders_named(cfg.path, cfg.runs_dir)
+
+
+def folders_named(name: str, runs_dir: Path | str) -> list[Path]:
+    """The artifacts and bundles of this name, of any target and kind; those of `runs_dir`, else the shipped ones."""
+    escaped = glob.escape(name)
+    for aside in Path(runs_dir).glob(f"*/*/.{escaped}.old-*"):
+        restore_interrupted(aside.with_name(name))
+    folders = sorted(Path(runs_dir).glob(f"*/*/{escaped}")) or sorted(SHIPPED.glob(f"*/*/{escaped}"))
+    if folders:
+        return folders
+    paths = [path for folder in (Path(runs_dir), SHIPPED) for path in folder.glob("*/*/[!.]*") if path.is_dir()]
+    names = sorted({path.name for path in paths})
+    raise ArtifactError(
+        f"{name!r} is neither an artifact in {runs_dir} nor a file or folder here ({_available(names)})"
+        f"{did_you_mean(name, names)}; type `drafterforge inspect PATH`"
+    )
+
+
+def _available(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"available: {', '.join(names[:MAX_NAMES])}{more}" if names else "there are none yet"
+
+
 def find_artifact(runs_dir: Path | str, target: str, kind: str, name_or_path: str | Path, *, hint: str = "") -> Path:
     """The folder of an artifact given by name or by path; `runs_dir` is searched before the shipped artifacts.
 
@@ -49,10 +79,8 @@ def find_artifact(runs_dir: Path | str, target: str, kind: str, name_or_path: st
         if (path / MANIFEST).is_file():
             return path
     names = list_artifacts(runs_dir, target, kind)
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    available = f"available: {', '.join(names[:MAX_NAMES])}{more}" if names else "there are none yet"
     close = did_you_mean(text, names)
     command = f"{' If not, ' if close else '; '}type `{hint}`"
     suggestion = command if hint else ("; type one of these names, or a path" if names and not close else "")
     missing = f"{kind} named {text!r}" if is_name else f"{kind} at {text!r}"
-    raise ArtifactError(f"no {missing} for target {target!r} in {runs_dir} ({available}){close}{suggestion}")
+    raise ArtifactError(f"no {missing} for target {target!r} in {runs_dir} ({_available(names)}){close}{suggestion}")

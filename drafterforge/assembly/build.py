@@ -7,11 +7,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from drafterforge.assembly.defaults import POOL, default_drafters
+from drafterforge.assembly.defaults import default_drafters
 from drafterforge.assembly.drafters import open_named
 from drafterforge.assembly.pools import build_pool, open_single_drafter, with_scheduler
 from drafterforge.assembly.sources import PoolSource
-from drafterforge.config.names import parse_hybrid, parts_of
+from drafterforge.config.names import POOL, parse_hybrid, parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.drafters.base import Drafter

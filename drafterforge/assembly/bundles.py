@@ -11,14 +11,13 @@ from pathlib import Path
 
 from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.assembly.build import auto_engine, build_engine
-from drafterforge.assembly.defaults import AUTO, POOL
 from drafterforge.assembly.runs import GENERAL
 from drafterforge.assembly.sources import DrafterSummary
 from drafterforge.bundle.archive import is_archive, unpack_to_cache
 from drafterforge.bundle.files import check_files, file_stamps, folder_of
 from drafterforge.bundle.hub import download, is_hub_id
 from drafterforge.bundle.record import BUNDLE, COSTS, BundleRecord, Defaults, TargetReference, read_record
-from drafterforge.config.names import parts_of
+from drafterforge.config.names import AUTO, POOL, parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig

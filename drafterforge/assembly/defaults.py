@@ -10,8 +10,6 @@ from drafterforge.config.progress import say
 from drafterforge.drafters.registry import kind_named
 from drafterforge.errors import ArtifactError
 
-AUTO, POOL = "auto", "pool"  # values of `drafter=`
-
 
 def default_drafters(source: PoolSource) -> list[str]:
     """The drafters that `drafter=auto` stands for; none for plain decoding.

@@ -11,8 +11,6 @@ from drafterforge.drafters.hybrid.kind import combine
 from drafterforge.drafters.registry import kind_named
 from drafterforge.targets.load import Target
 
-RETRIEVAL = "retrieval"  # the drafter that needs no training
-
 
 def open_drafters(sources: Sequence[DrafterSource], target: Target) -> dict[str, Drafter]:
     """Loaded drafters by name; the caller has checked the hashes of their folders."""

@@ -9,19 +9,16 @@ from drafterforge.artifacts.bundles import find_bundle
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.assembly.build import auto_engine, build_engine
 from drafterforge.assembly.bundles import BundleFolder, locate, open_bundle
-from drafterforge.assembly.defaults import AUTO, POOL, default_drafters
-from drafterforge.assembly.pools import check_selector, check_single_drafter
+from drafterforge.assembly.checks import check_bundle_settings, check_engine
+from drafterforge.assembly.defaults import default_drafters
 from drafterforge.assembly.runs import RunsFolder, locate_drafter
 from drafterforge.bundle.record import read_record
 from drafterforge.config.hints import command_for_policy, command_for_router
-from drafterforge.config.names import parts_of
+from drafterforge.config.names import AUTO, POOL, parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
-from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.serving import GenerateConfig, ServeConfig
-from drafterforge.errors import ConfigError
 from drafterforge.runtime.engine import Engine
-from drafterforge.selectors import check_options
 from drafterforge.targets.load import Target, load_target, target_name
 
 
@@ -47,21 +44,6 @@ def say_choice(names: Sequence[str], target: Target) -> None:
     say(f"drafter=auto {choice} for {target.name} on this {target.device.type}")
 
 
-def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig) -> None:
-    """ConfigError if settings contradict each other; loads nothing."""
-    if drafter == POOL:
-        return check_selector(pool)
-    check_single_drafter(pool, drafter)
-    if pool.scheduler and drafter in (AUTO, ""):
-        raise ConfigError(f"pool.scheduler={pool.scheduler} needs a drafter; type drafter=NAME or drafter=pool")
-    shape_keys = [key for key in ("num_tokens", "depth", "top_k") if getattr(runtime, key) is not None]
-    if pool.scheduler and shape_keys:
-        raise ConfigError(
-            f"runtime.{shape_keys[0]}= has no effect when pool.scheduler={pool.scheduler} chooses the trees; "
-            "leave one of them out"
-        )
-
-
 def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: str) -> None:
     """ArtifactError if a drafter, policy or router does not exist; loads nothing."""
     drafters = {POOL: pool.drafters, AUTO: [], "": []}.get(drafter, [drafter])
@@ -75,20 +57,8 @@ def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: st
 
 def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tuple[Engine, str]:
     """The engine and name of the bundle of `bundle=`; keys that the user typed override its defaults."""
+    check_bundle_settings(cfg)
     plain, pool = PoolConfig(), cfg.pool
-    if pool.drafters or pool.router or pool.options:
-        raise ConfigError(
-            "a bundle fixes pool.drafters, pool.router and pool.options; with bundle= give pool.selector or "
-            "pool.scheduler only, or export another bundle"
-        )
-    if cfg.drafter not in ("", AUTO, POOL):
-        check_single_drafter(pool, cfg.drafter)
-    if pool.scheduler and cfg.drafter not in ("", AUTO, POOL):
-        raise ConfigError(
-            f"drafter={cfg.drafter} of a bundle decodes without a scheduler, got pool.scheduler={pool.scheduler}; "
-            "leave one of them out"
-        )
-    check_options(pool.selector, ())
     folder = locate(find_bundle(cfg.bundle, target_name(cfg.target), cfg.runs_dir))
     engine = open_bundle(
         folder,

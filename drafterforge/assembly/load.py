@@ -8,13 +8,13 @@ from pathlib import Path
 from drafterforge.artifacts.bundles import find_bundle, is_name
 from drafterforge.assembly.build import auto_engine, build_engine
 from drafterforge.assembly.bundles import locate, open_bundle
-from drafterforge.assembly.defaults import AUTO, POOL
-from drafterforge.assembly.engines import check_engine
+from drafterforge.assembly.checks import check_engine
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.assembly.text import TextEngine
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.config import catalogue
 from drafterforge.config.hints import complete_commands, flags_for
+from drafterforge.config.names import AUTO, POOL
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig

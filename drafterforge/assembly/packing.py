@@ -14,17 +14,16 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import open_bundle, tokenizer_sha256
-from drafterforge.assembly.defaults import POOL
+from drafterforge.assembly.checks import check_selector, require_no_bundle
 from drafterforge.assembly.engines import check_names
-from drafterforge.assembly.pools import build_pool, check_selector, pool_names
+from drafterforge.assembly.pools import build_pool, pool_names
 from drafterforge.assembly.runs import RunsFolder
-from drafterforge.bundle.record import BUNDLE, COSTS, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
+from drafterforge.bundle.record import COSTS, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
 from drafterforge.config.bundle import ExportConfig
-from drafterforge.config.names import parse_hybrid
+from drafterforge.config.names import POOL, parse_hybrid
 from drafterforge.config.progress import say
 from drafterforge.drafters.base import DrafterSource
-from drafterforge.errors import ArtifactError
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.verify_costs import measured_costs, verify_costs
 from drafterforge.targets.load import Target, load_target
@@ -37,8 +36,7 @@ REPORT_KEYS = ("domain", "method", "num_prompts", "mat", "speedup", "mismatches"
 
 def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
     """Write the configured bundle to `folder`, open it once, and return its record."""
-    if (folder / BUNDLE).is_file() and not cfg.overwrite:
-        raise ArtifactError(f"{folder} exists already; type overwrite=true to replace it, or bundle=OTHER")
+    require_no_bundle(folder, cfg.overwrite)
     check_selector(cfg.pool)
     check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name)
     target = load_target(cfg.target)

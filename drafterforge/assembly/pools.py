@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from drafterforge.assembly.drafters import RETRIEVAL, open_named
+from drafterforge.assembly.drafters import open_named
 from drafterforge.assembly.runs import GENERAL, MIN_VAL_PROMPTS, RunsFolder
 from drafterforge.assembly.sources import DrafterSummary, PoolSource
-from drafterforge.config.names import parse_hybrid
+from drafterforge.config.names import RETRIEVAL, parse_hybrid
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
 from drafterforge.config.runtime import RuntimeConfig
@@ -21,7 +21,6 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.schedulers.policy import check_observations, check_policy, load_policy
-from drafterforge.selectors import advised, check_options
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
@@ -46,21 +45,6 @@ def retrieval_for(summaries: Iterable[DrafterSummary], domain: str) -> str:
     return datastores.get(domain) or datastores.get(GENERAL) or RETRIEVAL
 
 
-def check_selector(cfg: PoolConfig) -> None:
-    """ConfigError for an unknown selector or option, or for a router that the selector does not use; loads nothing."""
-    check_options(cfg.selector, cfg.options)
-    if cfg.selector == "oracle":
-        raise ConfigError(
-            "selector=oracle needs to know the best drafter in advance, which only eval measures; type hedgespec"
-        )
-    if "levels" in cfg.options:
-        raise ConfigError("levels follows from the depth of the pool's trees; leave it out of pool.options")
-    if cfg.router:
-        advised(cfg.selector, cfg.options)
-    elif cfg.selector == "router":
-        raise ConfigError("selector=router needs pool.router=NAME; type `drafterforge train-policy policy=router`")
-
-
 def report_unproven(source: PoolSource) -> None:
     """Print one line about the drafters that the default pool leaves out."""
     if names := source.unproven():
@@ -69,15 +53,6 @@ def report_unproven(source: PoolSource) -> None:
             "shown to beat the drafter that they were trained from, or the generalist; "
             "type pool.drafters=[NAME,...] to include them"
         )
-
-
-def check_single_drafter(cfg: PoolConfig, drafter: str) -> None:
-    """ConfigError if a key that only a pool reads is set for a single drafter, or for none."""
-    plain = PoolConfig()
-    for key in ("selector", "drafters", "options", "router"):
-        if getattr(cfg, key) != getattr(plain, key):
-            mode = f"drafter={drafter}" if drafter else "no drafter"
-            raise ConfigError(f"pool.{key}= is read by drafter=pool only, not with {mode}; type drafter=pool")
 
 
 def build_pool(

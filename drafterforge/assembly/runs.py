@@ -9,9 +9,9 @@ from pathlib import Path
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.assembly.drafters import RETRIEVAL
 from drafterforge.assembly.sources import DrafterSummary
 from drafterforge.config.hints import ROUTER, command_for, command_for_policy, command_for_router
+from drafterforge.config.names import RETRIEVAL
 from drafterforge.drafters.base import Drafter, DrafterSource
 from drafterforge.drafters.causal_lm.kind import CausalLMKind
 from drafterforge.drafters.registry import KINDS, kind_named, manifest_kind

@@ -47,6 +47,11 @@ class ExportConfig:
         require(not self.layout or self.format == "vllm", f"layout={self.layout} is read by format=vllm only")
         require_choice("weights", self.weights, ("auto", "bfloat16", "float32"))
 
+    @property
+    def unread_inputs(self) -> tuple[str, ...]:
+        """Inputs that need not be there: other programs run single drafters."""
+        return ("pool.drafters", "pool.scheduler", "pool.router") if self.format in ("sglang", "vllm") else ()
+
 
 @dataclass(frozen=True)
 class ImportConfig:

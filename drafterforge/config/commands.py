@@ -150,7 +150,7 @@ class TrainPolicyConfig:
     @property
     def unread_inputs(self) -> tuple[str, ...]:
         """Inputs that the policy's method does not read, so that they need not be there."""
-        return ("drafter",) if self.policy.method == "router" else ()
+        return ("drafter", "traces.drafters") if self.policy.method == "router" else ()
 
 
 @dataclass(frozen=True)

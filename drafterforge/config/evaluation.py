@@ -9,6 +9,9 @@ from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.fields import setting
 
 SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling", "auto")
+AUTOREGRESSIVE, GENERALIST, EXPERT, DEFAULT = "autoregressive", "generalist", "expert", "default"
+DATASTORE = "datastore"  # the datastore of the pool, or retrieval in the text if it has none
+GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"  # methods of other programs
 METHODS = ("generalist", "expert", "retrieval", "default", "generalist+datastore", "hf_generate", "hf_prompt_lookup")
 
 

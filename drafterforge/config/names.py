@@ -1,9 +1,11 @@
-"""Names of hybrid drafters, such as `general+retrieval`."""
+"""Names of drafters that are no artifacts, and of hybrids such as `general+retrieval`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+AUTO, POOL = "auto", "pool"  # values of `drafter=`
+RETRIEVAL = "retrieval"  # the drafter that needs no training
 JOINT = "+"  # separates the two names of a hybrid
 
 

@@ -12,8 +12,12 @@ from drafterforge.config.fields import setting
 class PoolConfig:
     """The drafters of a pool, and how one is picked for every cycle."""
 
-    drafters: list[str] = setting([], "names or folders of drafters; empty: the target's drafters and retrieval")
+    drafters: list[str] = setting(
+        [], "names or folders of drafters; empty: the target's drafters and retrieval", input="decoders"
+    )
     selector: str = setting("hedgespec", "what picks the drafter of a cycle; docs/selectors.md lists the choices")
     options: dict[str, Any] = setting({}, "options of the selector, such as {estimator: ratio_rb}")
-    scheduler: str = setting("", "name or folder of a policy that chooses the trees; empty: a static tree")
-    router: str = setting("", "name or folder of a router that advises the selector; empty: none")
+    scheduler: str = setting(
+        "", "name or folder of a policy that chooses the trees; empty: a static tree", input="policies"
+    )
+    router: str = setting("", "name or folder of a router that advises the selector; empty: none", input="routers")

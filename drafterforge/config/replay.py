@@ -30,7 +30,7 @@ class TracesConfig:
     """Recorded answers of the target and its drafters, which all policies share."""
 
     name: str = setting("", "name of the traces; empty: the drafter's")
-    drafters: list[str] = setting([], "EAGLE-3 drafters to record; empty: the policy's")
+    drafters: list[str] = setting([], "EAGLE-3 drafters to record; empty: the policy's", input="drafters")
     domains: list[str] = setting([*POOL_DOMAINS], "domains of the prompts; each needs a prompt grammar")
     num_train: int = setting(200, "answers to train policies on, from tasks that no drafter was trained on")
     num_test: int = setting(80, "answers to measure policies on, from further tasks")

@@ -11,6 +11,8 @@ from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.sampling import require_sampling
 from drafterforge.config.target import TargetConfig
 
+BUNDLED = ("drafter", "pool.drafters", "pool.scheduler", "pool.router")  # keys that name parts of a bundle
+
 
 @dataclass(frozen=True)
 class GenerateConfig:
@@ -49,8 +51,8 @@ class GenerateConfig:
 
     @property
     def unread_inputs(self) -> tuple[str, ...]:
-        """Inputs that need not be there: a bundle has drafters of its own."""
-        return ("drafter",) if self.bundle else ()
+        """Inputs that need not be there: a bundle has drafters and policies of its own."""
+        return BUNDLED if self.bundle else ()
 
 
 @dataclass(frozen=True)
@@ -102,5 +104,5 @@ class ServeConfig:
 
     @property
     def unread_inputs(self) -> tuple[str, ...]:
-        """Inputs that need not be there: a bundle has drafters of its own."""
-        return ("drafter",) if self.bundle else ()
+        """Inputs that need not be there: a bundle has drafters and policies of its own."""
+        return BUNDLED if self.bundle else ()

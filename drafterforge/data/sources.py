@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.errors import ArtifactError, ConfigError
@@ -18,6 +18,7 @@ from drafterforge.errors import ArtifactError, ConfigError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+EXAMPLE = '{"messages": [{"role": "user", "content": "..."}]}'
 ROLES = ("system", "user", "assistant")
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 SPLITS |= {"test": "test", "eval": "test", "heldout": "test"}
@@ -29,6 +30,12 @@ HINT = (
 _SHAREGPT = {"human": "user", "gpt": "assistant"}
 _COLUMNS = ("messages", "conversations", "turns", "prompt")
 _BUILDERS = {"jsonl": "json", "json": "json", "parquet": "parquet", "arrow": "arrow", "csv": "csv"}
+
+
+class HasPrompts(Protocol):
+    """Config of a command that reads prompts."""
+
+    data: DataConfig
 
 
 @dataclass(frozen=True)
@@ -81,14 +88,14 @@ def jsonl_rows(path: str | Path, licences: Sequence[str] = ()) -> Iterator[Row]:
     licences: if any, only lines whose `licence` (or `license`) starts with one of these are read, ignoring case.
     """
     path = Path(path).expanduser()
-    example, hint = '{"messages": [{"role": "user", "content": "..."}]}', "type data=jsonl path=FILE.jsonl"
+    hint = "type data=jsonl path=FILE.jsonl"
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise ArtifactError(f"{path} holds no *.jsonl; {hint}, or path=FOLDER with such files")
     refused: Counter[str] = Counter()
     num_rows = 0
     for file in files:
-        for row in json_lines(file, partial(_jsonl_row, name=file.name), example, hint):
+        for row in json_lines(file, partial(_jsonl_row, name=file.name), EXAMPLE, hint):
             if is_allowed(row.licence, licences):
                 num_rows += 1
                 yield row
@@ -99,6 +106,13 @@ def jsonl_rows(path: str | Path, licences: Sequence[str] = ()) -> Iterator[Row]:
         if not num_rows:
             raise ArtifactError(f"{path} has no lines of data.licences=[{','.join(licences)}]; found: {counts}")
         log.warning("%s: dropped %d lines of other licences (%s)", path, refused.total(), counts)
+
+
+def check_rows(cfg: HasPrompts) -> None:
+    """ArtifactError if the prompts come from a JSONL file with a bad line or without any; imports no torch."""
+    is_read = cfg.data.source == "jsonl" and not getattr(cfg, "answers", [])
+    if is_read and not sum(1 for _ in jsonl_rows(cfg.data.path)):
+        raise ArtifactError(f"{cfg.data.path} has no prompts; wanted lines of {EXAMPLE}")
 
 
 def is_allowed(licence: str | None, licences: Sequence[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from drafterforge.assembly.defaults import AUTO
+from drafterforge.config.names import AUTO
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.methods import AUTOREGRESSIVE
 from drafterforge.evaluation.regret import answers_by_method, regret_in_seconds

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from drafterforge.assembly.defaults import AUTO
+from drafterforge.config.names import AUTO
 from drafterforge.config.progress import bar
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.method_factory import MethodFactory

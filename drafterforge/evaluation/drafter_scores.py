@@ -12,9 +12,10 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.artifacts.manifest import Manifest, canonical_json
-from drafterforge.assembly.pools import RETRIEVAL, build_pool
+from drafterforge.assembly.pools import build_pool
 from drafterforge.assembly.runs import RunsFolder, drafter_manifest
 from drafterforge.config.commands import TrainPolicyConfig
+from drafterforge.config.names import RETRIEVAL
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import bar
 from drafterforge.data.answering import DATE

@@ -8,12 +8,12 @@ from typing import Any
 
 from drafterforge.assembly.build import auto_engine
 from drafterforge.assembly.bundles import open_bundle
-from drafterforge.assembly.defaults import AUTO
-from drafterforge.assembly.pools import RETRIEVAL, build_pool, open_scheduler
+from drafterforge.assembly.pools import build_pool, open_scheduler
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import EvaluateConfig
-from drafterforge.config.names import JOINT, domain_of, parse_hybrid
+from drafterforge.config.evaluation import DATASTORE, DEFAULT, EXPERT, GENERALIST, GENERATE, LOOKUP, OPENVINO
+from drafterforge.config.names import AUTO, JOINT, RETRIEVAL, domain_of, parse_hybrid
 from drafterforge.config.pool import PoolConfig
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.hybrid.kind import can_combine, combine
@@ -37,9 +37,7 @@ from drafterforge.schedulers.base import Scheduler
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
-GENERALIST, EXPERT, DEFAULT, BUNDLE = "generalist", "expert", "default", "the bundle"
-DATASTORE = "datastore"  # the datastore of the pool, or retrieval in the text if it has none
-GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"
+BUNDLE = "the bundle"
 EXTERNAL = {GENERATE: "HF generate", LOOKUP: f"HF prompt lookup ({LOOKUP_TOKENS})", OPENVINO: "OpenVINO GenAI"}
 STATIC = "static"
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drafterforge.config.commands import EvaluateConfig
+from drafterforge.config.evaluation import AUTOREGRESSIVE
 from drafterforge.config.hints import target_flags
 from drafterforge.evaluation.requests import Request
 from drafterforge.runtime.engine import Engine
 
-AUTOREGRESSIVE = "autoregressive"
 INVARIANT = f"{AUTOREGRESSIVE}, invariant"  # plain decoding in invariant numerics
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from drafterforge.assembly.defaults import AUTO
+from drafterforge.config.names import AUTO
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.method_factory import STATIC
 from drafterforge.evaluation.methods import INVARIANT

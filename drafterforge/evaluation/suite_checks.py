@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from drafterforge.assembly.defaults import AUTO, POOL
-from drafterforge.assembly.engines import check_names
-from drafterforge.assembly.pools import RETRIEVAL, check_selector
+from drafterforge.artifacts.locate import find_artifact, list_artifacts
+from drafterforge.assembly.checks import check_selector
 from drafterforge.config.commands import EvaluateConfig
-from drafterforge.config.names import domain_of, parse_hybrid
+from drafterforge.config.evaluation import (
+    AUTOREGRESSIVE,
+    DATASTORE,
+    DEFAULT,
+    EXPERT,
+    GENERALIST,
+    GENERATE,
+    LOOKUP,
+    OPENVINO,
+)
+from drafterforge.config.names import AUTO, RETRIEVAL, domain_of, parse_hybrid
 from drafterforge.config.progress import say
+from drafterforge.data.questions import load_questions
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation.method_factory import DATASTORE, DEFAULT, EXPERT, EXTERNAL, GENERALIST, OPENVINO
-from drafterforge.evaluation.methods import AUTOREGRESSIVE
-from drafterforge.evaluation.other_engines import require_openvino
-from drafterforge.evaluation.requests import Request
-from drafterforge.runtime.pool import Pool
 from drafterforge.selectors import check_options
 from drafterforge.selectors import names as selector_names
+
+if TYPE_CHECKING:  # heavy
+    from drafterforge.evaluation.requests import Request
+    from drafterforge.runtime.pool import Pool
+
+EXTERNAL = (GENERATE, LOOKUP, OPENVINO)
+
+
+def check_evaluation(cfg: EvaluateConfig) -> None:
+    """Refuse unknown reports, methods, options and question files; imports no torch."""
+    if not cfg.compare:
+        return check_suite(cfg)
+    for name in map(str.strip, cfg.compare.split(",")):
+        if not Path(name).expanduser().exists():
+            find_artifact(cfg.runs_dir, cfg.target.folder_name, "reports", name)
 
 
 def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -> None:
@@ -43,9 +65,12 @@ def check_suite(cfg: EvaluateConfig) -> None:
     if cfg.suite.name == "papers" and not cfg.suite.questions:
         raise ConfigError("suite=papers needs question files; type suite.questions=FOLDER, with *.jsonl in it")
     check_selector(cfg.pool)
-    check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name)
-    check_methods(cfg.suite.all_methods)
+    check_questions(cfg)
+    names = cfg.pool.drafters or list_artifacts(cfg.runs_dir, cfg.target.folder_name, "drafters")
+    check_methods(cfg.suite.all_methods, [*names, *(Path(name).name for name in names)])
     if OPENVINO in cfg.suite.methods:
+        from drafterforge.evaluation.other_engines import require_openvino
+
         require_openvino(cfg.suite.openvino)
     for name in cfg.suite.selectors:
         check_options(name, ())
@@ -55,6 +80,13 @@ def check_suite(cfg: EvaluateConfig) -> None:
         raise ConfigError(
             "suite.selectors names oracle, which is the row `best in hindsight` of every report; leave it out"
         )
+
+
+def check_questions(cfg: EvaluateConfig) -> None:
+    """Refuse question files that are missing or damaged; a data set of the hub is read later."""
+    questions = cfg.suite.questions
+    if questions and (Path(questions).expanduser().exists() or questions.startswith((".", "~", "/"))):
+        load_questions(questions, cfg.suite.benchmarks)
 
 
 def report_missing_experts(cfg: EvaluateConfig, pool: Pool, requests: Sequence[Request]) -> None:

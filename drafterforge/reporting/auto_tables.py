@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drafterforge.assembly.defaults import AUTO
+from drafterforge.config.names import AUTO
 from drafterforge.reporting.reader import count, curves_of, mapping, number, numbers, records, text
 from drafterforge.reporting.report_table import ReportTable, format_number
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from drafterforge.artifacts.bundles import is_name, named_bundle_dir
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
+from drafterforge.assembly.checks import check_selector
 from drafterforge.assembly.packing import make_bundle
-from drafterforge.assembly.pools import check_selector
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.commands import QuickstartConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drafterforge.assembly.defaults import AUTO
+from drafterforge.config.names import AUTO
 from drafterforge.evaluation.auto_comparison import compare_auto
 from drafterforge.evaluation.measurements import Measurement, RequestInfo
 from drafterforge.evaluation.methods import AUTOREGRESSIVE

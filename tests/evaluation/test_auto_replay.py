@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drafterforge.assembly.defaults import AUTO
+from drafterforge.config.names import AUTO
 from drafterforge.evaluation.auto_replay import StreamCosts, compare, tokens_per_s
 from drafterforge.evaluation.measurements import Measurement, RequestInfo
 from drafterforge.runtime.batch import Cycle, Generation

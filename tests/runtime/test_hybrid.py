@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from drafterforge.assembly import drafters as room
-from drafterforge.assembly.drafters import RETRIEVAL, open_named
-from drafterforge.config.names import parse_hybrid
+from drafterforge.assembly.drafters import open_named
+from drafterforge.config.names import RETRIEVAL, parse_hybrid
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.stack import StackedGroup
