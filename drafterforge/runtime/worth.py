@@ -24,6 +24,7 @@ from drafterforge.runtime.averages import Mean
 from drafterforge.runtime.verify_costs import VerifyCosts
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256  # cycles without drafting before it is tried again
+UNLIKELY_PAUSE = 32  # the first of these pauses where costs alone say that drafting does not pay
 NEURAL_PAUSE = 32  # drafting cycles without the neural drafter before it is tried again
 ROW_HORIZON, TRAFFIC_HORIZON, COST_HORIZON, RATE_HORIZON = 64.0, 400.0, 50.0, 100.0  # cycles that averages reach back
 ASSUMED_TOKENS = (0.5, 0.75, 0.9)  # that chains of 1, 2 and 3 nodes add, until cycles are known
@@ -45,7 +46,7 @@ class Traffic:
         self.accepted = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens of a drafted tree
         self.expected = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens that its probabilities promise
         self.neural_net = Mean(ASSUMED_NEURAL, 8.0, TRAFFIC_HORIZON)  # that the neural drafter adds beyond its seconds
-        self.pause = SHORTEST_PAUSE
+        self.pause = SHORTEST_PAUSE if net > 0.0 else UNLIKELY_PAUSE
         self.num_unread = 0  # requests in a row whose prompts no drafter has read
 
 
@@ -170,7 +171,10 @@ class Worth:
         """Decide which rows draft in the next cycle."""
         for row in rows:
             row.uses_neural, row.retrieved = False, 0.0
-            row.probes = row.net.value <= 0.0 and row.skipped >= row.pause
+        # One probing row lengthens the pass of all rows, so all that do not draft probe together.
+        due = any(row.net.value <= 0.0 and row.skipped >= row.pause for row in rows)
+        for row in rows:
+            row.probes = row.net.value <= 0.0 and due
             row.drafts = row.net.value > 0.0 or row.probes
 
     @property

@@ -93,6 +93,24 @@ def test_a_row_that_gains_always_drafts():
     assert all(play(Worth(VerifyCosts((1, 5, 16), (0.010, 0.012, 0.040))), 300, 2, 0.012))
 
 
+def test_rows_that_do_not_draft_probe_together():
+    worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.030, 0.090)))
+    rows = [worth.row(0.0, 3) for _ in range(3)]
+    for number, row in enumerate(rows):
+        row.net.value, row.skipped = -1.0, 10 * number  # they would probe in different cycles
+    probing = []
+    for _ in range(400):
+        worth.plan(rows)
+        probing.append([row.probes for row in rows])
+        for row in rows:
+            if row.drafts:
+                worth._learn_row(row, 0.0, -1.0)
+            else:
+                row.skipped += 1
+    assert {len(set(cycle)) for cycle in probing} == {1}
+    assert 0 < sum(map(any, probing)) < 8
+
+
 def test_a_new_request_begins_with_the_averages_of_earlier_ones():
     worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040)))
     worth.plan([unknown := worth.row(0.0, 1)])
