@@ -147,7 +147,12 @@ MISTAKES = {
     "grid.depths must be ascending": ("train-policy", *SQL, "grid.depths=[2,1]"),
     "no policy named 'planer'; did you mean": ("train-policy", *SQL, "policy=planer"),
     "but traces and profiles are stored by a drafter's name": ("train-policy", "drafter=runs/tiny/drafters/sql"),
-    "type `drafterforge train-policy target=hf": ("generate", "prompt=a", "drafter=sql", "pool.scheduler=nothing"),
+    "type `drafterforge train-policy policy=marginal name=nothing target=hf": (
+        "generate",
+        "prompt=a",
+        "drafter=sql",
+        "pool.scheduler=nothing",
+    ),
     "selector=router needs pool.router": ("generate", "prompt=a", "drafter=pool", "pool.selector=router"),
 }
 
