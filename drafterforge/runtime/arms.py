@@ -58,7 +58,7 @@ class GainHistory:
         return Belief(self.gain.value, variance * (1.0 + 1.0 / self.gain.weight))
 
     def add(self, gain: float, error: float) -> None:
-        """Add a measured gain.  error: variance of its error, which is no difference between requests."""
+        """Add a measured gain.  error: variance of its error, subtracted so that only requests' differences count."""
         self.gain.add(gain)
         self.square.add(gain**2 - error)
 

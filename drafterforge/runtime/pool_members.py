@@ -12,7 +12,6 @@ from torch import Tensor
 from drafterforge.drafters.base import CandidateIndex, Drafter, IndexedDrafting
 from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Judgement, Truth
-from drafterforge.drafters.limits import DraftLimits
 from drafterforge.drafters.proposer import PromptReader
 from drafterforge.drafters.registry import kind_of
 from drafterforge.runtime.pool import Pool, group_alone
@@ -103,12 +102,8 @@ class PoolMembers:
         root: Tensor,
         shape: TreeShape,
         growth: Growth | None = None,
-        limits: DraftLimits | None = None,
     ) -> Tree:
-        """Trees of one drafter, and its index if it has one, below the roots [B'] of some rows.
-
-        limits: of drafters with an index; None: their own.
-        """
+        """Trees of one drafter, and its index if it has one, below the roots [B'] of some rows."""
         group, member = self._find(name)
         if name not in self.index_of:
             return group.draft(member, rows, root, shape, growth)
@@ -117,7 +112,7 @@ class PoolMembers:
             return group.draft(member, [rows[index] for index in subset], root[subset], shape, growth, retrieval)
 
         evidence = self.index_of[name].evidence(rows, shape.depth)
-        return self._indexed[name].draft(evidence, root, shape, draft, limits)
+        return self._indexed[name].draft(evidence, root, shape, draft)
 
     def add(self, name: str, drafter: Drafter, texts: Sequence[Tensor], features: Sequence[Tensor]) -> None:
         """Add a drafter in a group of its own; it reads each row's text so far.  features: as for `admit`."""

@@ -31,7 +31,7 @@ ASSUMED_TOKENS = (0.5, 0.75, 0.9)  # that chains of 1, 2 and 3 nodes add, until 
 ASSUMED_NEURAL = 0.3  # tokens that the neural drafter adds beyond its seconds, until cycles are known
 MOST_UNREAD = 64  # requests in a row whose prompts no drafter reads; then one does, to learn what it is worth
 ASSUMED_DRAFTING = 0.25  # seconds of drafting, in those of a pass of one node
-PRIOR = 24.0  # cycles that what is known of other requests counts for in a new one
+PRIOR = 24.0  # cycles that the averages of earlier requests count for in a new one
 LEAST_PROBABILITY = 0.02  # of a node that is looked at
 LEAST_IGNORANCE = 0.2  # below it a cycle says little about the neural drafter
 
@@ -135,7 +135,7 @@ class Worth:
         self.rates: dict[int, tuple[float, float]] = {}  # rows -> tokens and seconds of recent cycles
 
     def row(self, temperature: float, rows: int) -> RowWorth:
-        """The state of a request among `rows`; it begins with what is known of other requests."""
+        """The state of a request among `rows`; it begins with the averages of earlier requests."""
         key = (round(temperature * 4) / 4, rows)
         if key not in self.traffic:
             self.traffic[key] = Traffic(self._assumed_net(rows))
