@@ -6,6 +6,7 @@ Axes: L layers, B batch, H key heads, S slots, D head width, T new tokens.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ class KeyValueCache:
         device: torch.device | str,
     ) -> None:
         self.data = torch.zeros(num_layers, 2, batch, num_heads, 0, width, dtype=dtype, device=device)
+        self.memory = self.data  # with room for more rows, so that a row that joins or leaves copies no other
         self.num_opened = 0  # rows at the end whose prompts are being read
         self.start = 0  # first slot of the tokens of the next forward pass
         self.slots: Tensor | None = None  # [B, T] slots of the next pass when rows differ in length
@@ -47,20 +49,30 @@ class KeyValueCache:
         size = self.data.shape[4]
         if slots == size:
             return
-        data = zeros((*self.data.shape[:4], slots, self.data.shape[5]), self.data)
-        data[:, :, :, :, :size] = self.data
-        self.data = data
+        self._allocate(self.memory.shape[2], slots)
+
+    def _allocate(self, rows: int, slots: int) -> None:
+        """Move to new memory for `rows` rows of `slots` slots each."""
+        old, batch = self.data, self.data.shape[2]
+        self.memory = zeros((*old.shape[:2], rows, old.shape[3], slots, old.shape[5]), old)
+        self.data = self.memory[:, :, :batch]
+        self.data[:, :, :, :, : old.shape[4]] = old
+
+    def replace(self, data: Tensor) -> None:
+        """Hold these keys and values of all rows, [L, 2, B, H, S, D], without a copy."""
+        self.data = self.memory = data
 
     def open_row(self, slots: int) -> None:
         """Append a row with room for a prompt of `slots` slots that is read next, and for an answer."""
-        layers, _, batch, heads, size, width = self.data.shape
-        data = zeros((layers, 2, batch + 1, heads, max(size, _in_blocks(slots) + 2 * BLOCK), width), self.data)
-        data[:, :, :batch, :, :size] = self.data
-        self.data, self.num_opened = data, self.num_opened + 1
+        batch, room, size = self.data.shape[2], self.memory.shape[2], self.data.shape[4]
+        needed = max(size, _in_blocks(slots) + 2 * BLOCK)
+        if batch == room or needed > size:
+            self._allocate(max(room, 2 * batch if batch == room else 0, 1), needed)
+        self.data, self.num_opened = self.memory[:, :, : batch + 1], self.num_opened + 1
 
     def close_row(self, row: int) -> None:
         """Remove an opened row."""
-        self.data = torch.cat((self.data[:, :, :row], self.data[:, :, row + 1 :]), dim=2)
+        self._move_down([*range(row), *range(row + 1, self.data.shape[2])])
         self.num_opened -= 1
 
     def admit_row(self, row: int) -> None:
@@ -68,13 +80,20 @@ class KeyValueCache:
         first = self.data.shape[2] - self.num_opened
         if row != first:
             order = [*range(first), row, *(opened for opened in range(first, self.data.shape[2]) if opened != row)]
-            self.data = self.data[:, :, order]
+            self.replace(self.data[:, :, order])
         self.num_opened -= 1
 
     def rows(self, first: int, last: int) -> KeyValueCache:
         """A cache of some rows, which shares this one's memory until either has to grow."""
         part = object.__new__(KeyValueCache)
-        part.data, part.num_opened, part.start, part.slots, part.used = self.data[:, :, first:last], 0, 0, None, 0
+        part.replace(self.data[:, :, first:last])
+        part.num_opened, part.start, part.slots, part.used = 0, 0, None, 0
+        return part
+
+    def copy_rows(self, rows: Tensor) -> KeyValueCache:
+        """A cache with copies of the given rows, [B']."""
+        part = self.rows(0, 0)
+        part.replace(self.data[:, :, rows])
         return part
 
     @property
@@ -117,12 +136,24 @@ class KeyValueCache:
         row, source, destination = (torch.tensor(x, device=self.data.device) for x in (rows, sources, destinations))
         self.data[:, :, row, :, destination] = self.data[:, :, row, :, source]
 
-    def keep_rows(self, rows: Tensor) -> None:
-        """Keep only the given rows of the batch, [B'], and the opened ones."""
-        if self.num_opened:
-            count = self.data.shape[2]
-            rows = torch.cat((rows, torch.arange(count - self.num_opened, count, device=rows.device)))
-        self.data = self.data[:, :, rows]
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keep only the given rows of the batch, and the opened ones; a row that stays where it is is not copied.
+
+        rows: in any order, each at most once.
+        """
+        count = self.data.shape[2]
+        self._move_down([*rows, *range(count - self.num_opened, count)])
+
+    def _move_down(self, rows: Sequence[int]) -> None:
+        """Let row i be what row rows[i] was."""
+        after = {old: new for new, old in enumerate(rows)}
+        if any(after.get(new, -1) > new for new in range(len(rows))):  # its content would be lost before it moves
+            self.replace(self.data[:, :, list(rows)])
+            return
+        for new, old in enumerate(rows):
+            if new != old:
+                self.data[:, :, new] = self.data[:, :, old]
+        self.data = self.memory[:, :, : len(rows)]
 
     def put_rows(self, source: KeyValueCache, rows: list[int]) -> None:
         """Copy the rows of another cache: the first ones over `rows`, the rest as new rows."""
@@ -132,7 +163,7 @@ class KeyValueCache:
         if rows:
             self.data[:, :, rows] = source.data[:, :, : len(rows)]
         if len(rows) < source.data.shape[2]:
-            self.data = torch.cat((self.data, source.data[:, :, len(rows) :]), dim=2)
+            self.replace(torch.cat((self.data, source.data[:, :, len(rows) :]), dim=2))
 
 
 def _in_blocks(slots: int) -> int:

@@ -94,7 +94,7 @@ class NoKeys:
     def move_rows(self, rows: list[int], sources: list[int], destinations: list[int]) -> None:
         """Nothing to move."""
 
-    def keep_rows(self, rows: Tensor) -> None:
+    def keep_rows(self, rows: Sequence[int]) -> None:
         """Nothing to keep."""
 
 

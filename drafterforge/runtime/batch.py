@@ -381,7 +381,7 @@ class Batch:
         index = torch.tensor(rows, dtype=torch.long, device=self.root.device)
         self.rows = [self.rows[row] for row in rows]
         if rows or self.joining:
-            self.cache.keep_rows(index)
+            self.cache.keep_rows(rows)
         else:
             self.cache = self.target.new_cache(0)
         if rows:

@@ -110,8 +110,10 @@ class BatchAnswerer:
     def _drop(self, cache: KeyValueCache, rows: list[_Row]) -> list[_Row]:
         """Shrink the batch to the rows that are not done."""
         active = [i for i, row in enumerate(rows) if not row.done]
-        cache.keep_rows(torch.tensor(active, dtype=torch.long, device=self.target.device))
-        return [rows[i] for i in active]
+        behind = iter(i for i in active if i >= len(active))
+        order = [next(behind) if row.done else i for i, row in enumerate(rows[: len(active)])]  # few rows move
+        cache.keep_rows(order)
+        return [rows[i] for i in order]
 
     def _admit(self, waiting: list[int], prompts: list[list[int]], room: int) -> list[int]:
         """Remove prompts of similar length from the queue, at most PREFILL_TOKENS tokens with padding."""

@@ -159,8 +159,44 @@ def test_moving_slots_equals_gathering_first(sources):
 def test_keeping_rows_keeps_them_in_order():
     cache = filled(4, 5)
     reference = cache.data[:, :, [2, 0]].clone()
-    cache.keep_rows(torch.tensor([2, 0]))
+    cache.keep_rows([2, 0])
     assert torch.equal(cache.data, reference)
+
+
+@pytest.mark.parametrize("rows", [[], [0], [1, 3], [0, 2, 3], [0, 3, 2], [3, 1], [3, 0, 1, 2], [1, 0], [0, 1, 2, 3]])
+@pytest.mark.parametrize("num_opened", [0, 1])
+def test_rows_that_stay_are_not_copied(rows, num_opened):
+    cache = filled(4, 5)
+    for _ in range(num_opened):
+        cache.open_row(5)
+        cache.data[:, :, -1] = 7.0
+    reference = cache.data[:, :, [*rows, *[4] * num_opened]].clone()
+    memory = cache.memory.data_ptr()
+    cache.keep_rows(rows)
+    assert torch.equal(cache.data, reference)
+    stay_or_move_down = all(old >= new for new, old in enumerate(rows))
+    assert (cache.memory.data_ptr() == memory) or not stay_or_move_down
+
+
+def test_rows_that_leave_make_room_for_rows_that_join():
+    cache = filled(4, 5)
+    cache.open_row(5)
+    cache.admit_row(4)
+    memory, first = cache.memory.data_ptr(), cache.data[:, :, 0].clone()
+    for _ in range(5):
+        cache.keep_rows([0, 2, 3, 4])
+        cache.open_row(6)
+        cache.admit_row(4)
+    assert cache.memory.data_ptr() == memory and torch.equal(cache.data[:, :, 0], first)
+
+
+def test_a_copy_of_rows_leaves_the_cache_as_it_is():
+    cache = filled(4, 5)
+    before = cache.data.clone()
+    part = cache.copy_rows(torch.tensor([2, 0]))
+    assert torch.equal(part.data, before[:, :, [2, 0]])
+    part.data.zero_()
+    assert torch.equal(cache.data, before)
 
 
 @pytest.mark.parametrize("places", [[], [1], [2, 0], [0, 1, 2]])

@@ -67,7 +67,7 @@ class CausalLMProposer(JudgedProposer):
 
     def keep(self, rows: list[int]) -> None:
         index = torch.tensor(rows, dtype=torch.long, device=self.model.device)
-        self.cache.keep_rows(index)
+        self.cache.keep_rows(rows)
         self.stable = [self.stable[row] for row in rows]
         self.logits = self.logits[index]
 

@@ -95,7 +95,7 @@ class StackedGroup(DrafterGroup):
     def keep(self, rows: list[int]) -> None:
         index = torch.tensor(rows, dtype=torch.long, device=self.last.device)
         data, count = self.cache.data, len(self.drafters.members)
-        self.cache.data = data.unflatten(2, (count, -1))[:, :, :, index].flatten(2, 3)
+        self.cache.replace(data.unflatten(2, (count, -1))[:, :, :, index].flatten(2, 3))
         self.last, self.logits = self.last[:, index], self.logits[:, index]
         self.stable, self.unread = [self.stable[row] for row in rows], [self.unread[row] for row in rows]
         for state in self.newer.values():
@@ -106,7 +106,7 @@ class StackedGroup(DrafterGroup):
         count = len(self.drafters.members)
         members = [index for index in range(count) if index != member]
         self._set_drafters(StackedDrafters([self.drafters.members[index] for index in members]))
-        self.cache.data = self.cache.data.unflatten(2, (count, -1))[:, :, members].flatten(2, 3)
+        self.cache.replace(self.cache.data.unflatten(2, (count, -1))[:, :, members].flatten(2, 3))
         self.last, self.logits = self.last[members], self.logits[members]
         self.newer = {members.index(index): state for index, state in self.newer.items() if index != member}
 
@@ -254,8 +254,7 @@ class StackedGroup(DrafterGroup):
         stable = torch.tensor([state.stable[row] for row in rows], device=root.device)
         if len(rows) < len(self.stable):
             index = torch.tensor(rows, device=root.device)
-            cache = cache.rows(0, len(self.stable))
-            cache.keep_rows(index)
+            cache = cache.copy_rows(index)
             last, logits = last[index], logits[index]
         drafter: FusedDrafter = self.drafters.members[member]
         return draft_levels(drafter, cache, last, root, stable, base, shape, logits, growth, retrieval)
@@ -314,5 +313,5 @@ def _merge_caches(cache: KeyValueCache, added: KeyValueCache, count: int) -> Key
     cache.grow(slots)
     added.grow(slots)
     row_parts = [part.data.unflatten(2, (count, -1)) for part in (cache, added)]
-    cache.data = torch.cat(row_parts, dim=3).flatten(2, 3)
+    cache.replace(torch.cat(row_parts, dim=3).flatten(2, 3))
     return cache
