@@ -23,12 +23,14 @@ from drafterforge.drafters.group import DrafterGroup, SoloGroup
 from drafterforge.drafters.limits import DraftLimits
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.kernels.devices import on_gpu
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.targets.load import Target
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence
+from drafterforge.tree.tries import MergeRule
 
 if TYPE_CHECKING:
     from drafterforge.data.joined import JoinedAnswers
@@ -108,7 +110,8 @@ class DrafterKind(ABC):
     trained: ClassVar[bool] = True  # whether `train-drafter` can train it
     trained_on_features: ClassVar[bool] = True  # whether training reads the target's features
     scheduled: ClassVar[bool] = False  # whether a scheduler may choose its trees, which then grow level by level
-    fixed_shapes: ClassVar[bool] = False  # whether `runtime.graphs` can capture its cycles
+    fixed_shapes: ClassVar[bool] = False  # whether its cycles can have fixed shapes, see `runtime.static_batch`
+    reads_on_host: ClassVar[bool] = False  # whether it needs nothing of the target, and reads beside the device
     has_default_shape: ClassVar[bool] = False  # whether it uses its own default tree in a pool, not the engine's
     needs_files: ClassVar[bool] = True  # False: naming it is enough to open one
     exports: ClassVar[tuple[str, ...]] = ()  # formats of other programs that `export` supports
@@ -165,7 +168,7 @@ class DrafterKind(ABC):
         GPU: EAGLE-3's 60/8/10.  CPU with AMX and bfloat16: verifying 16 nodes costs 1.2 times one token.  Other CPUs:
         each node and level costs; 6/3/2 was the fastest of seven shapes on held-out prompts.
         """
-        if device.type == "cuda":
+        if on_gpu(device):
             return TreeShape(num_tokens=60, depth=8, top_k=10)
         if dtype == torch.bfloat16 and has_matrix_unit("cpu"):
             return TreeShape(num_tokens=16, depth=5, top_k=4)
@@ -239,3 +242,7 @@ class IndexedDrafting(ABC):
 
         evidence: of each row, from the index.  draft: drafts without the index.  limits: None: the drafter's own.
         """
+
+    @abstractmethod
+    def rule(self, evidence: Evidence, shape: TreeShape) -> MergeRule:
+        """How a row's evidence and the drafter's distribution are weighed when the device merges them."""

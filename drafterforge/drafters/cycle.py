@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from drafterforge.tree.grow import Tree, TreeShape
@@ -52,6 +53,14 @@ class CycleRecord:
     def charge(self, step: str, since: float) -> None:
         """Add the seconds since `since` (of `time.perf_counter`) to a step."""
         self.seconds[step] += time.perf_counter() - since
+
+    def distributions(self, width: int) -> Tensor | None:
+        """The target's distributions at the first nodes of the walks, [B, width, V]; None if every row is greedy."""
+        if self.distribution is None:
+            return None
+        rows = torch.arange(self.path.shape[0], device=self.path.device)[:, None]
+        logits = self.logits[rows, self.path[:, :width]]
+        return torch.stack([self.distribution(step) for step in logits.unbind(1)], dim=1)
 
     def committed(self) -> tuple[Tensor, Tensor]:
         """Committed tokens [B, A], padded beyond each row's count, and the features before each, [B, A, 3H]."""

@@ -54,13 +54,19 @@ class Judgement:
 
 
 def judge(
-    logits: Tensor, token_ids: Tensor, draft_ids: Tensor, truth: Truth, top_k: Sequence[int], details: bool = False
+    logits: Tensor,
+    token_ids: Tensor,
+    draft_ids: Tensor,
+    truth: Truth,
+    top_k: Sequence[int],
+    details: bool = False,
+    limits: Tensor | None = None,
 ) -> Judgement:
     """Judge drafters by their logits.
 
     logits: for each committed token, [N, B, A, W].  token_ids: target id of every draft id, [N, W].  draft_ids: draft
     id of every target id or -1, [N, V].  top_k: number of proposals that count, of each drafter, [N].  details: also
-    compute log_q and divergence.
+    compute log_q and divergence.  limits: `top_k` on the device, [N], if it is there.
     """
     count, batch, width, size = logits.shape
     logits = logits.float()
@@ -73,7 +79,7 @@ def judge(
         num_better += (ties & (torch.arange(size, device=ids.device) < ids[..., None])).sum(
             dim=-1
         )  # break ties as `top_children` does
-    limits = torch.tensor(top_k, device=logits.device)[:, None, None]
+    limits = (torch.tensor(top_k, device=logits.device) if limits is None else limits)[:, None, None]
     accepted = (in_vocab & (num_better < limits)).float()
     gamma = accepted
     if truth.distributions is not None:

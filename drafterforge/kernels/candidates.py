@@ -16,8 +16,11 @@ class Candidates:
     """The pool of a draft, and the beam of its newest level."""
 
     def __init__(self, batch: int, most: int, names: Tensor | None) -> None:
-        """most: candidates of a row (for its native twin).  names: token of each logit, [W]; None: the same."""
+        """most: candidates of a row (for its native twin).  names: token of each logit, [W] or, for each row, [B, W];
+        None: the same.
+        """
         self.batch, self.names, self.size = batch, names, 0
+        self.widths: Tensor | None = None  # beam nodes of each row and children of each node, [B], if some have fewer
         self.parts: list[tuple[Tensor, Tensor, Tensor]] = []  # tokens, scores and parents of every level
         self.beam: tuple[Tensor, Tensor] | None = None  # scores and pool indices of its nodes, [B, K]
 
@@ -59,8 +62,12 @@ class Candidates:
             parents = beam_indices.repeat_interleave(count, dim=1)
         if growing is not None:
             scores = scores.masked_fill(~growing[:, None], -torch.inf)
+        if self.widths is not None:
+            index = torch.arange(scores.shape[1], device=scores.device)
+            beyond = torch.maximum(index // logp.shape[-1], index % logp.shape[-1]) >= self.widths[:, None]
+            scores = scores.masked_fill(beyond, -torch.inf)
         ids = ids.flatten(1)
-        tokens = ids if self.names is None else self.names[ids]
+        tokens = ids if self.names is None else self.names.expand(self.batch, -1).gather(1, ids)
         beam = ordered(scores)[:, :beam_size]
         self.beam = scores.gather(1, beam), self.size + beam
         self.parts.append((tokens, scores, parents))

@@ -29,7 +29,7 @@ class Acceptance:
 
     @staticmethod
     def unpack(packed: Tensor) -> Acceptance:
-        """Read what `pack` wrote; the only time in a cycle that the host waits for the device."""
+        """Read what `pack` wrote.  packed: in the host's memory."""
         rows, width = packed.tolist(), packed.shape[1] // 2
         return Acceptance(
             sizes=[row[0] for row in rows],

@@ -1,6 +1,6 @@
 """Sequences that are decoded together: draft a tree for each, verify all in one target forward, commit the walks.
 
-`Batch.cycle` calls the steps of a cycle, which hand on a `CycleRecord`; `runtime.graphs` has steps of fixed shapes.
+`Batch.cycle` calls the steps of a cycle, which hand on a `CycleRecord`; `runtime.static_batch` has fixed shapes.
 Everything before a row's root is committed; the root's key is computed by the next verification.  The tree slots of all
 rows begin after the longest text, so rows of different lengths share a pass; slots in between are never read.
 Axes: B rows, V vocabulary, H hidden of the target.
@@ -16,11 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.proposer import PromptReader, Proposer, Request
+from drafterforge.kernels import gpu
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.runtime.acceptance import Acceptance, accept
+from drafterforge.runtime.capture import host_copy
 from drafterforge.runtime.prefill import Prefill
 from drafterforge.runtime.sampling import GREEDY, Picker, Sampling
 from drafterforge.runtime.shapes import ROOT_ALONE
@@ -106,7 +109,7 @@ class Mark(NamedTuple):
     """A moment between two steps of a cycle."""
 
     time: float  # of the host
-    event: torch.cuda.Event | None = None  # on the GPU, if the host does not wait for it
+    event: gpu.Event | None = None  # on the GPU, if the host does not wait for it
 
     def until(self, later: Mark) -> float:
         """Seconds to a later mark; GPU seconds if both have events."""
@@ -140,8 +143,7 @@ class Batch:
 
     def now(self) -> float:
         """Current time in seconds; waits for the GPU, so each step is charged its own work."""
-        if self.target.device.type == "cuda":
-            torch.cuda.synchronize(self.target.device)
+        gpu.synchronize(self.target.device)
         return time.perf_counter()
 
     def admit(self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY) -> Row:
@@ -177,7 +179,7 @@ class Batch:
             seen[0, tokens] = True
         uniform = picker.noise([row.length], 1)
         root = picker(self.target.logits(prefill.state), None if uniform is None else uniform[:, 0], seen)
-        row.take(root.tolist())
+        row.take(host_copy(root).tolist())
         read = self.now()
         if row.answer.stop_reason:
             self.abandon(joining)
@@ -277,12 +279,16 @@ class Batch:
 
     def commit(self, record: CycleRecord) -> None:
         """Wait for the device, and add the accepted tokens to every row."""
-        acceptance = Acceptance.unpack(record.packed)
+        acceptance = Acceptance.unpack(self._receive(record))
         record.sizes, record.counts = acceptance.sizes, acceptance.counts
         self._keep_accepted(record, acceptance.paths)
         for row, count in zip(self.rows, record.counts, strict=True):
             row.length += count
         record.emitted = [row.take(tokens) for row, tokens in zip(self.rows, acceptance.tokens, strict=True)]
+
+    def _receive(self, record: CycleRecord) -> Tensor:
+        """The packed `Acceptance` in the host's memory."""
+        return host_copy(record.packed)
 
     def refresh(self, record: CycleRecord) -> None:
         """Let the drafters read the committed tokens, unless every row has ended."""
@@ -351,7 +357,15 @@ class Batch:
             self.keep([index for index, row in enumerate(self.rows) if not row.answer.stop_reason])
         return ended
 
-    def add_drafter(self, name: str, drafter: object, cost: float | None = None) -> None:
+    def try_join(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
+        """Raise the error that adding a drafter would raise, before anything changes."""
+        self.proposer.try_join(name, drafter, cost)
+
+    def try_leave(self, name: str) -> None:
+        """Raise the error that removing a drafter would raise, before anything changes."""
+        self.proposer.try_leave(name)
+
+    def add_drafter(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
         """Add a drafter to the pool between cycles; the target recomputes each row's features for it."""
         texts, features = [], []
         for row in self.rows:

@@ -16,14 +16,16 @@ from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.drafters.registry import DEFAULT, kind_of
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
+from drafterforge.kernels.devices import on_gpu
 from drafterforge.runtime.auto_proposer import AutoProposer
 from drafterforge.runtime.batch import Batch, Generation
-from drafterforge.runtime.graphs import StaticBatch
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool, check_drafter
 from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
+from drafterforge.runtime.static_batch import StaticBatch
+from drafterforge.runtime.static_pool import StaticSelection, can_stack, largest_shape, retrieves
 from drafterforge.runtime.stopping import StopRule, TextStream
 from drafterforge.runtime.worth_state import save_state
 from drafterforge.targets.lean import LeanBackbone
@@ -76,11 +78,15 @@ class Engine:
         self.shape = shape or default_shape(target.device, target.dtype, kind_name(drafter))
         if drafter is None:
             self.shape = TreeShape(num_tokens=1, depth=0, top_k=1)
-        fixed_shapes = drafter is None or (not isinstance(drafter, Pool) and kind_of(drafter).fixed_shapes)
+        self.pool: Pool | None = None  # of the drafters, for cycles of fixed shapes
+        fixed_shapes = drafter is None or can_stack(self._as_pool())
         self.graphs = fixed_shapes and isinstance(target.backbone, LeanBackbone)
         if graphs and not self.graphs:
-            raise DrafterforgeError("graphs=True needs an EAGLE-3 drafter or none, and a target on the lean path")
-        self.graphs &= target.device.type == "cuda" if graphs is None else graphs
+            raise DrafterforgeError(
+                "graphs=True needs EAGLE-3 drafters of one architecture, retrieval, hybrids or none, "
+                "and a target on the lean path"
+            )
+        self.graphs &= on_gpu(target.device) if graphs is None else graphs
         self.buffers: dict = {}  # of fixed shapes, with their graphs
         self.batches: weakref.WeakSet[Batch] = weakref.WeakSet()  # open ones
         if isinstance(drafter, Pool):
@@ -142,9 +148,30 @@ class Engine:
     def open_batch(self) -> Batch:
         """An empty batch; the caller admits rows and runs cycles."""
         if self.graphs:
-            return StaticBatch(self.target, self.drafter, self.buffers, self.shape, self.numerics == "invariant")
+            return self._open_static_batch()
         proposer = None if self.drafter is None else proposer_of(self.drafter, self.shape, self.target.tokenizer)
         batch = Batch(self.target, proposer, invariant=self.numerics == "invariant")
+        self.batches.add(batch)
+        return batch
+
+    def _as_pool(self) -> Pool:
+        """The pool, or one of the only drafter."""
+        if self.pool is None:
+            self.pool = self.drafter
+            if not isinstance(self.drafter, Pool):
+                self.pool = Pool({self.drafter.kind: self.drafter}, "static")
+        return self.pool
+
+    def _open_static_batch(self) -> StaticBatch:
+        invariant = self.numerics == "invariant"
+        if self.drafter is None:
+            return StaticBatch(self.target, None, self.buffers, self.shape, invariant)
+        pool = self._as_pool()
+        if not isinstance(self.drafter, Pool) and not retrieves(pool):
+            return StaticBatch(self.target, pool.group(pool.names).drafters, self.buffers, self.shape, invariant)
+        selection = StaticSelection(pool, self.shape, self.target.device, self.target.tokenizer)
+        largest = largest_shape(pool, self.shape)
+        batch = StaticBatch(self.target, selection.stack(), self.buffers, largest, invariant, selection)
         self.batches.add(batch)
         return batch
 
@@ -157,7 +184,7 @@ class Engine:
         check_drafter(name, drafter, self.target)
         pool.options_with(name, cost)
         for batch in self.batches:
-            batch.proposer.try_join(name, drafter, cost)  # refuses before anything changes
+            batch.try_join(name, drafter, cost)  # refuses before anything changes
         pool.add(name, drafter, cost)
         with torch.inference_mode():
             for batch in self.batches:
@@ -168,7 +195,7 @@ class Engine:
         pool = self._pool()
         pool.options_without(name)
         for batch in self.batches:
-            batch.proposer.try_leave(name)
+            batch.try_leave(name)
         pool.remove(name)
         with torch.inference_mode():
             for batch in self.batches:

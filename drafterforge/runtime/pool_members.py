@@ -15,6 +15,7 @@ from drafterforge.drafters.judging import Judgement, Truth
 from drafterforge.drafters.proposer import PromptReader
 from drafterforge.drafters.registry import kind_of
 from drafterforge.runtime.pool import Pool, group_alone
+from drafterforge.schedulers.observation import CHILDREN, best_children
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence
@@ -79,21 +80,29 @@ class PoolMembers:
         count.
         """
         judgements = [group.read(truth, [top_k(name) for name in names], details) for names, group in self.groups]
-        indexed = []
+        judgement = None if truth is None else Judgement.join(judgements)
+        return self.read_indices(judgement, truth, top_k, details)
+
+    def read_indices(
+        self, judgement: Judgement | None, truth: Truth | None, top_k: Callable[[str], int], details: bool
+    ) -> Judgement | None:
+        """Let the indices read; adds their proposals to the judgement of their drafters, if there is one."""
+        order = self.names
         for index in self.indices:
             names = [name for name, own_index in self.index_of.items() if own_index is index]
-            indexed.append((names, index.read(truth, [top_k(name) for name in names], details)))
-        if truth is None:
-            return None
-        judgement, order = Judgement.join(judgements), self.names
-        for names, index_judgement in indexed:
-            judgement = judgement.add_proposals([order.index(name) for name in names], index_judgement)
+            proposals = index.read(truth, [top_k(name) for name in names], details)
+            if judgement is not None:
+                judgement = judgement.add_proposals([order.index(name) for name in names], proposals)
         return judgement
 
-    def guesses(self, name: str, rows: list[int]) -> Tensor:
-        """A drafter's logits [B', W] of the token after the roots of some rows."""
+    def children(self, name: str, rows: list[int]) -> Tensor:
+        """Log-probabilities of a drafter's best children of the roots of some rows, see `Observation`."""
         group, member = self._find(name)
-        return group.guesses(member, rows)
+        return best_children(group.guesses(member, rows), CHILDREN)
+
+    def embedding(self, name: str) -> Tensor:
+        """The target's embedding that a drafter reads, [V, H]."""
+        return self.drafters[name].embedding
 
     def draft(
         self,

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from drafterforge.drafters.base import Drafter
@@ -36,10 +35,14 @@ MAX_DEFERRED = 1024  # maximum number of cycles for which reading is deferred if
 class PoolProposer(Proposer):
     """Every drafter's state for every row, and every row's selector."""
 
-    def __init__(self, pool: Pool, shape: TreeShape, tokenizer: object = None) -> None:
-        """shape: trees of drafters without a shape of their own.  tokenizer: the target's, for a router of texts."""
+    def __init__(
+        self, pool: Pool, shape: TreeShape, tokenizer: object = None, members: PoolMembers | None = None
+    ) -> None:
+        """shape: trees of drafters without a shape of their own.  tokenizer: the target's, for a router of texts.
+        members: the drafters' states; None: new ones.
+        """
         self.pool, self.names, self.shape, self.tokenizer = pool, pool.names, shape, tokenizer
-        self.members = PoolMembers(pool)
+        self.members = members or PoolMembers(pool)
         self.scheduling = TreeScheduling(pool, self.members)
         self.num_deferred = 0  # cycles since all drafters last read
         self.rows: list[PoolRow] = []
@@ -115,31 +118,51 @@ class PoolProposer(Proposer):
             return tree
         return self.members.draft(name, rows, record.root[rows], shape)
 
+    @property
+    def needs_evaluation(self) -> bool:
+        """Whether any row's selector asks for evaluations of all drafters."""
+        return any(row.selector.needs.evaluation for row in self.rows)
+
+    @property
+    def needs_divergence(self) -> bool:
+        """Whether any row's selector asks for the block divergence of its draft."""
+        return any(row.selector.needs.divergence for row in self.rows)
+
     def refresh(self, record: CycleRecord) -> None:
         """Let the drafters read the committed tokens, and the selectors learn from them."""
         began = time.perf_counter()
         tokens, features = record.committed()
-        counts, truth = record.counts, None
-        if any(row.selector.needs.evaluation for row in self.rows):
-            truth = Truth(tokens, self._distributions(record, tokens.shape[1]))
-        divergences = self._divergences(record) if any(row.selector.needs.divergence for row in self.rows) else None
-        keep_text = self.pool.scheduler is not None and self.pool.scheduler.reads_text
-        for index, (row, count) in enumerate(zip(self.rows, counts, strict=True)):
-            divergence = None if divergences is None else divergences[index]
-            drafter = self.names.index(row.choice)
-            row.commit(drafter, tokens[index, :count], features[index, :count], divergence, keep_text)
+        truth = Truth(tokens, record.distributions(tokens.shape[1])) if self.needs_evaluation else None
+        divergences = None
+        if self.needs_divergence:
+            divergences = block_divergences(record.tree, record.logits, self.divergence_levels).tolist()
+        newest = [features[index, count - 1] for index, count in enumerate(record.counts)]
+        self.commit_rows(record, tokens, newest, divergences)
         record.charge("select", began)
-        judgement = self._read(tokens, features, counts, truth)
+        judgement = self._read(tokens, features, record.counts, truth)
         began = time.perf_counter()
+        self.learn(record, judgement)
+        record.charge("select", began)
+
+    def commit_rows(
+        self, record: CycleRecord, tokens: Tensor, features: Sequence[Tensor], divergences: Sequence[float] | None
+    ) -> None:
+        """Add a cycle's tokens [B, A] to every row.  features: before each row's last token, [B] of [3H]."""
+        keep_text = self.pool.scheduler is not None and self.pool.scheduler.reads_text
+        for index, (row, count) in enumerate(zip(self.rows, record.counts, strict=True)):
+            divergence = None if divergences is None else divergences[index]
+            row.commit(self.names.index(row.choice), tokens[index, :count], features[index], divergence, keep_text)
+
+    def learn(self, record: CycleRecord, judgement: Judgement | None) -> None:
+        """Let every row's selector learn from its committed cycle.  judgement: in the order of `members.names`."""
         evaluations = [None] * len(self.rows)
         if judgement is not None:
             members = self.members.names
             order = [members.index(name) for name in self.names]
-            evaluations = evaluations_of(judgement, order, self.rows, counts)
+            evaluations = evaluations_of(judgement, order, self.rows, record.counts)
             self.judgement = judgement
         for row, evaluation in zip(self.rows, evaluations, strict=True):
             row.observe(evaluation)
-        record.charge("select", began)
 
     def _read(self, tokens: Tensor, features: Tensor, counts: list[int], truth: Truth | None) -> Judgement | None:
         """Let all drafters read and evaluate them if the truth is given; else defer reading, at most `MAX_DEFERRED`."""
@@ -150,29 +173,22 @@ class PoolProposer(Proposer):
         if truth is None and self.num_deferred < MAX_DEFERRED:
             return None
         self.num_deferred = 0
-        return self.members.read(truth, self._top_k, self.pool.details)
+        return self.members.read(truth, self.top_k, self.pool.details)
 
-    def _top_k(self, name: str) -> int:
+    def top_k(self, name: str) -> int:
         """Number of a drafter's proposals that count when it is evaluated."""
         return self.pool.shape_of(name, self.shape).top_k
 
     def _catch_up(self) -> None:
         """Let all drafters read what is unread."""
         if self.num_deferred:
-            self.members.read(None, self._top_k, self.pool.details)
+            self.members.read(None, self.top_k, self.pool.details)
             self.num_deferred = 0
 
-    def _distributions(self, record: CycleRecord, width: int) -> Tensor | None:
-        """The target's distributions at the nodes of the walks, [B, A, V]; None if every row is greedy."""
-        if record.distribution is None:
-            return None
-        rows = torch.arange(len(self.rows), device=record.path.device)[:, None]
-        logits = record.logits[rows, record.path[:, :width]]
-        return torch.stack([record.distribution(step) for step in logits.unbind(1)], dim=1)
-
-    def _divergences(self, record: CycleRecord) -> list[float]:
-        """Block divergence of each row's draft, [B], over the levels of the deepest drafter."""
-        return block_divergences(record.tree, record.logits, max(1, *self.pool.levels(self.shape)))
+    @property
+    def divergence_levels(self) -> int:
+        """Levels over which block divergences are averaged: those of the deepest drafter."""
+        return max(1, *self.pool.levels(self.shape))
 
     def join(
         self,

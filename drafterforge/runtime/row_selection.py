@@ -39,10 +39,10 @@ class PoolRow:
         choice = self.selector.select(Context(self.cycles, self.tokens))
         self.choice, self.limit = names[choice.drafter], limit
 
-    def commit(self, drafter: int, tokens: Tensor, features: Tensor, divergence: float | None, keep_text: bool) -> None:
-        """Add a cycle's tokens [A] and features [A, 3H].  drafter: index of the drafter of the cycle."""
+    def commit(self, drafter: int, tokens: Tensor, feature: Tensor, divergence: float | None, keep_text: bool) -> None:
+        """Add a cycle's tokens [A], and the feature before the last, [3H].  drafter: index of that of the cycle."""
         count = len(tokens)
-        self.feature = features[-1]
+        self.feature = feature
         if keep_text:
             self.text = torch.cat((self.text, tokens))[-TEXT_WINDOW:]
         self.feedback = Feedback(drafter, self.position, count, self.shape.depth, divergence=divergence)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.config.sampling import require_sampling
+from drafterforge.kernels.gpu import upload
 
 NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # values with which a filter keeps every token
 NUCLEUS_GUESS = 512  # most probable tokens that are tried before a whole row is sorted
@@ -73,7 +74,7 @@ class Picker:
             return None
         rows = [noise(row.seed, position, count) for row, position in zip(self.rows, positions, strict=True)]
         uniform = torch.from_numpy(np.stack(rows))
-        return uniform if self.device.type == "cpu" else uniform.pin_memory().to(self.device, non_blocking=True)
+        return upload(uniform, self.device)
 
     def __call__(self, logits: Tensor, uniform: Tensor | None, seen: Tensor | None) -> Tensor:
         """Tokens [B] from logits [B, V] at noise [B].  seen: tokens that the repetition penalty applies to, [B, V]."""

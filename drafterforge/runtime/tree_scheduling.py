@@ -16,7 +16,7 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.pool_members import PoolMembers
 from drafterforge.runtime.row_selection import PoolRow
 from drafterforge.schedulers.base import Scheduler
-from drafterforge.schedulers.observation import CHILDREN, Observation, best_children, text_state
+from drafterforge.schedulers.observation import Observation, text_state
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
 
@@ -36,10 +36,11 @@ class TreeScheduling:
             due = [index for index, row in enumerate(rows) if row.choice == name and row.hold_cycles == 0]
             if not due or not self.pool.scheduled(name):
                 continue
-            guesses, due_rows = self.members.guesses(name, due), [rows[index] for index in due]
+            children = self.members.children(name, due) if scheduler.reads_children else None
             began = time.perf_counter()
-            embedding = self.members.drafters[name].embedding
-            shapes = scheduler.choose(observation_of(guesses, due_rows, scheduler, embedding))
+            due_rows = [rows[index] for index in due]
+            embedding = self.members.embedding(name) if scheduler.reads_text else None
+            shapes = scheduler.choose(observation_of(children, due_rows, scheduler, embedding))
             for row, shape in zip(due_rows, shapes, strict=True):
                 row.scheduled, row.hold_cycles = shape, scheduler.hold_cycles
             record.charge("schedule", began)
@@ -86,10 +87,14 @@ class TimedGrowth:
         return self.counts
 
 
-def observation_of(guesses: Tensor, rows: Sequence[PoolRow], scheduler: Scheduler, embedding: Tensor) -> Observation:
-    """What a scheduler observes of rows.  guesses: logits of their roots' children, [B, W].  embedding: [V, H]."""
+def observation_of(
+    children: Tensor | None, rows: Sequence[PoolRow], scheduler: Scheduler, embedding: Tensor | None
+) -> Observation:
+    """What a scheduler observes of rows.  children: see `Observation`.  embedding: of the target, [V, H], if it reads
+    texts.
+    """
     features = torch.stack([row.feature for row in rows]) if scheduler.reads_features else None
     texts = torch.stack([text_state(row.text, embedding) for row in rows]) if scheduler.reads_text else None
-    lengths = torch.tensor([row.position - 1 for row in rows], device=guesses.device)
-    children = best_children(guesses, CHILDREN) if scheduler.reads_children else None
+    device = rows[0].feature.device if children is None else children.device
+    lengths = torch.tensor([row.position - 1 for row in rows], device=device)
     return Observation(features, children, lengths, texts)

@@ -17,6 +17,7 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.config.progress import say
 from drafterforge.errors import ArtifactError
+from drafterforge.kernels import gpu
 from drafterforge.kernels.processor import processor_features
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target
@@ -132,18 +133,13 @@ def _time_pass(target: Target, cache: object, context: int, count: int, invarian
     tokens = torch.zeros(1, count, dtype=torch.long, device=target.device)
     positions = context + torch.arange(count, device=target.device)[None]
     mask = torch.zeros(1, count, context + count, dtype=target.compute_dtype, device=target.device)
-    _wait(target.device)
+    gpu.synchronize(target.device)
     began = time.perf_counter()
     cache.set_slots(context, count)
     states, _ = target.forward(tokens, positions, cache, mask if count > 1 else None, invariant)
     target.logits(states, invariant)
-    _wait(target.device)
+    gpu.synchronize(target.device)
     return time.perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def costs_path(target: Target, invariant: bool) -> Path:

@@ -33,9 +33,13 @@ class Scheduler(ABC):
     def choose(self, observation: Observation) -> list[TreeShape]:
         """The shape of each row's next cycle."""
 
+    @abstractmethod
+    def largest_shapes(self) -> Sequence[TreeShape]:
+        """The trees that it may ask for, or the largest of them."""
+
     def replayed_shapes(self) -> Sequence[TreeShape] | None:
-        """The trees it may ask for, or the largest of them; None: recorded answers cannot replay it."""
-        return None
+        """As `largest_shapes`; None: recorded answers cannot replay it."""
+        return self.largest_shapes()
 
     def growth(self, lengths: Tensor) -> Growth | None:
         """Decisions while rows with roots at positions `lengths` [B] draft; None: the chosen shapes are drafted."""
@@ -51,7 +55,7 @@ class StaticScheduler(Scheduler):
     def __init__(self, shape: TreeShape) -> None:
         self.shape, self.depth = shape, shape.depth
 
-    def replayed_shapes(self) -> Sequence[TreeShape]:
+    def largest_shapes(self) -> Sequence[TreeShape]:
         """The shape."""
         return [self.shape]
 
@@ -70,6 +74,13 @@ class RandomScheduler(Scheduler):
         self.grid, self.depth = grid, max(grid.depths)
         self.rng, self.deck = np.random.default_rng(seed), []
 
+    def largest_shapes(self) -> Sequence[TreeShape]:
+        """All shapes of the grid."""
+        return self.grid.shapes
+
+    def replayed_shapes(self) -> None:
+        """None: its choices are random."""
+
     def choose(self, observation: Observation) -> list[TreeShape]:
         """The next shapes of the shuffled grid."""
         while len(self.deck) < observation.rows:
@@ -87,6 +98,13 @@ class PlannedScheduler(Scheduler):
     def __init__(self, shapes: Sequence[TreeShape]) -> None:
         self.shapes, self.depth = list(shapes), max(shape.depth for shape in shapes)
         self.cycles = 0
+
+    def largest_shapes(self) -> Sequence[TreeShape]:
+        """All shapes of the list."""
+        return self.shapes
+
+    def replayed_shapes(self) -> None:
+        """None: its choices are those of a single request."""
 
     def choose(self, observation: Observation) -> list[TreeShape]:
         """The next shape; after the end of the list the last one."""

@@ -5,6 +5,7 @@ Axes: B rows, S candidates of a level, P candidates of all levels, V sizes.
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 
 import torch
@@ -31,18 +32,25 @@ class GrowingPolicy(Scheduler):
         if not self.sizes:
             raise ValueError(f"the grid needs a size of 2 nodes or more, but has {self.grid.summary}")
         self.shape = TreeShape(self.sizes[-1], self.depth, spec.top_k)
+        self.count = torch.tensor(self.sizes)
 
     def choose(self, observation: Observation) -> list[TreeShape]:
         """The largest tree, which `growth` cuts."""
         return [self.shape] * observation.rows
 
-    def replayed_shapes(self) -> list[TreeShape]:
+    def largest_shapes(self) -> list[TreeShape]:
         """The largest tree."""
         return [self.shape]
 
     def growth(self, lengths: Tensor) -> Decisions:
         """Decisions for rows with roots at positions `lengths` [B]."""
         return Decisions(self, lengths)
+
+    def on(self, device: torch.device) -> GrowingPolicy:
+        """A copy whose numbers lie on a device, which decides there."""
+        twin = copy.copy(self)
+        twin.count = self.count.to(device)
+        return twin
 
     @abstractmethod
     def go_on(self, level: int, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -68,12 +76,36 @@ class Decisions:
         return self.policy.nodes(depths.cpu(), scores.cpu(), self.lengths).to(scores.device)
 
 
+class DeviceDecisions:
+    """The decisions of a `GrowingPolicy`, made where its numbers and the scores are, so that nobody waits."""
+
+    def __init__(self, policy: GrowingPolicy, lengths: Tensor) -> None:
+        """lengths: positions of the roots, [B]."""
+        self.policy, self.lengths = policy, lengths
+
+    def go_on(self, level: int, scores: Tensor) -> Tensor:
+        """See `LevelDecisions`."""
+        return self.policy.go_on(level, scores, self.lengths)
+
+    def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
+        """See `LevelDecisions`."""
+        return self.policy.nodes(depths, scores, self.lengths)
+
+
 class LTDPolicy(GrowingPolicy):
     """Learning to Draft: one network for depth, one for size; without one, the grid's largest value is taken."""
 
     def __init__(self, spec: PolicySpec, depth_net: ActorCritic | None, size_net: ActorCritic | None) -> None:
         super().__init__(spec)
         self.depth_net, self.size_net = depth_net, size_net
+
+    def on(self, device: torch.device) -> LTDPolicy:
+        """See `GrowingPolicy`."""
+        twin = super().on(device)
+        twin.depth_net, twin.size_net = (
+            None if net is None else net.on(device) for net in (self.depth_net, self.size_net)
+        )
+        return twin
 
     def go_on(self, level: int, scores: Tensor, lengths: Tensor) -> Tensor:
         """See `GrowingPolicy`."""
@@ -87,7 +119,7 @@ class LTDPolicy(GrowingPolicy):
 
         As in training, a size above the number of candidates is not chosen; if all are, every candidate is verified.
         """
-        top_k, sizes = self.spec.top_k, torch.tensor(self.sizes, device=scores.device)
+        top_k, sizes = self.spec.top_k, self.count
         pool = depths * level_size(top_k) - level_size(top_k) + top_k + 1
         fits = sizes <= pool[:, None]
         fits[:, 0] = True

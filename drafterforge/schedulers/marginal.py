@@ -40,7 +40,12 @@ class MarginalPolicy(GrowingPolicy):
             raise ValueError(f"wanted numbers reach and rate >= 0, got {shorten(spec.numbers)}")
         self.seconds, self.reach = seconds.double(), spec.numbers["reach"]
         self.prices = spec.numbers["rate"] * self.seconds  # in tokens
-        self.count = torch.tensor(self.sizes, device=seconds.device)
+
+    def on(self, device: torch.device) -> MarginalPolicy:
+        """See `GrowingPolicy`."""
+        twin = super().on(device)
+        twin.prices = self.prices.to(device)
+        return twin
 
     def go_on(self, level: int, scores: Tensor, lengths: Tensor) -> Tensor:
         """See `GrowingPolicy`."""

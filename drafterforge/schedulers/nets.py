@@ -5,6 +5,7 @@ Axes: B decisions, O observation, A actions.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -82,6 +83,15 @@ class ActorCritic(nn.Module):
         if self._packed is not None:
             return forbid(self._packed(observations.to(self.mean.dtype).contiguous()), mask)
         return forbid(self.actor(self.normalised(observations)), mask)
+
+    def on(self, device: torch.device) -> ActorCritic:
+        """This network on a device, ready to serve."""
+        if self.mean.device.type == device.type:
+            return self
+        packed, self._packed = self._packed, None  # belongs to the CPU
+        twin = copy.deepcopy(self).to(device).frozen()
+        self._packed = packed
+        return twin
 
     def frozen(self) -> ActorCritic:
         """Prepares this network for serving and returns it; its weights must not change afterwards."""

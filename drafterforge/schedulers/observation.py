@@ -86,7 +86,7 @@ def level_observation(scores: Tensor, size: int, lengths: Tensor, level: int | T
     """
     padded = torch.full((len(scores), size), FLOOR, device=scores.device)
     padded[:, : scores.shape[1]] = scores.half().float().clamp(min=FLOOR)
-    levels = torch.as_tensor(level, device=scores.device).expand(len(scores))
+    levels = level if isinstance(level, Tensor) else torch.full_like(lengths, level)
     return torch.cat((padded, lengths[:, None] / LENGTH_UNIT, levels[:, None] / LEVEL_UNIT), dim=1)
 
 

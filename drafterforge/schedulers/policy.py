@@ -48,7 +48,7 @@ class ShapePolicy(Scheduler):
         self.reads_features, self.reads_text = "features" in spec.parts, "text" in spec.parts
         self.generator = torch.Generator(device=net.mean.device).manual_seed(seed)
 
-    def replayed_shapes(self) -> Sequence[TreeShape]:
+    def largest_shapes(self) -> Sequence[TreeShape]:
         """All shapes of the grid."""
         return self.grid.shapes
 

@@ -30,7 +30,7 @@ def first_branch(tree: Tree, levels: int) -> tuple[Tensor, Tensor]:
     return torch.stack(nodes, dim=1), torch.stack(children, dim=1)
 
 
-def block_divergences(tree: Tree, logits: Tensor, levels: int) -> list[float]:
+def block_divergences(tree: Tree, logits: Tensor, levels: int) -> Tensor:
     """The target's mean probability mass on the children over `levels` levels of the branch, [B].  logits: [B, T, V].
 
     At temperature 1, so greedy rows give a smooth signal, too.
@@ -40,4 +40,4 @@ def block_divergences(tree: Tree, logits: Tensor, levels: int) -> list[float]:
     for level in range(levels):
         probs = logits[rows, nodes[:, level]].float().softmax(dim=-1)
         total += (probs.gather(1, tree.tokens) * children[:, level]).sum(dim=1)
-    return [value / levels for value in total.tolist()]
+    return total / levels

@@ -11,9 +11,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from drafterforge.kernels.candidates import Candidates
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.tree.grow import Tree, TreeShape, root_only
+from drafterforge.tree.masked_growth import MaskedGrowth
 from drafterforge.tree.merge import RetrievalEvidence, merge_trees
+from drafterforge.tree.tries import Tries, merge_tries
 
 # step(level, tokens [B, K], origin [B, K], reads [B, K, L]) -> logits [B, K, W]
 Step = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -39,15 +42,16 @@ def expand(
     step: Step,
     token_ids: Tensor | None = None,
     growth: Growth | None = None,
-    retrieval: RetrievalEvidence | None = None,
+    retrieval: RetrievalEvidence | Tries | None = None,
 ) -> Tree:
     """Draft a tree below each root [B] from the logits [B, W] of its children.
 
     step: reads the beam of a level and scores its children.  `origin` is each node's parent in the beam before;
     `reads` says which level slots a node may read: its drafted ancestors and itself.  The newest K slots are the
-    beam's own.  token_ids: target id of each draft id, [W]; None: the same.  growth: may end rows before the shape's
-    depth, and sets the number of nodes.  retrieval: its likeliest nodes join the tree; then probabilities set the
-    number of nodes, not `growth`.
+    beam's own.  token_ids: target id of each draft id, [W] or, for each row, [B, W]; None: the same.  growth: may end
+    rows before the shape's depth, and sets the number of nodes; a `MaskedGrowth` drafts the whole shape all the same.
+    retrieval: its likeliest nodes join the tree; then probabilities set the number of nodes, not `growth`.  `Tries`
+    need a `MaskedGrowth`.
     """
     if shape.depth == 0 or shape.num_tokens <= 1:
         return root_only(root)
@@ -56,7 +60,12 @@ def expand(
         shape = TreeShape(shape.num_tokens, min(shape.depth, num_drafted), min(shape.top_k, num_drafted))
     logits, batch = logits.float(), root.numel()
     top_k = min(shape.top_k, logits.shape[-1])
-    pool = kernels_of(logits).candidates(batch, shape.pool_size, token_ids)
+    masked = isinstance(growth, MaskedGrowth)
+    if masked or (token_ids is not None and token_ids.dim() == 2):
+        pool = Candidates(batch, shape.pool_size, token_ids)
+        pool.widths = growth.widths if masked else None
+    else:
+        pool = kernels_of(logits).candidates(batch, shape.pool_size, token_ids)
     tokens, origin, newest = pool.level(logits[:, None], top_k, top_k)
     reads = torch.empty(batch, 1, 0, dtype=torch.bool, device=root.device)
     depths, growing = torch.ones_like(root), None
@@ -64,15 +73,20 @@ def expand(
         if growth is not None:
             going = growth.go_on(level, newest)
             growing = going if growing is None else growing & going
-            if not bool(growing.any()):
+            if not masked and not bool(growing.any()):
                 break
             depths = depths + growing
         reads = pool.reads(reads, origin)
         logits = step(level, tokens, origin, reads).float()
         tokens, origin, newest = pool.level(logits, top_k, shape.top_k, growing)
+    if masked:
+        growth.drafted = torch.minimum(depths, growth.depths)
+    if isinstance(retrieval, Tries):
+        pooled = pool.tokens, pool.scores, pool.parents, pool.levels
+        return merge_tries(root, *pooled, retrieval, shape.num_tokens, shape.depth, growth.sizes)
     if retrieval is not None:
         return merge_trees(root, pool.tokens, pool.scores, pool.parents, shape.num_tokens, retrieval)
     if growth is None:
         return Tree(*pool.cut(root, shape.num_tokens))
     counts = growth.nodes(depths, pool.scores)
-    return Tree(*pool.cut(root, int(counts.max()), counts))
+    return Tree(*pool.cut(root, shape.num_tokens if masked else int(counts.max()), counts))

@@ -8,6 +8,7 @@ from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.stacked import family_order
+from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.tree.grow import TreeShape
 from tests.models import tiny_drafter, tiny_target, uneven
@@ -59,3 +60,10 @@ def drafters_of_every_kind(target) -> dict:
     small = SmallLM(tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24))
     named = {"general": experts[0], "sql": experts[1], "other": full_drafters(target, 1)[0], "chat": experts[2]}
     return {**named, "small": small, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}
+
+
+def hybrids(target) -> list:
+    """A hybrid, its neural drafter alone, a hybrid of an expert that retrieves less, and retrieval alone."""
+    (first, second), retrieval = lora_drafters(target, 2), Retrieval(min_probability=1e-3, min_expected=0.0)
+    careful = HybridDrafter(second, retrieval, trust=2.0, min_probability=0.02, min_reach=0.1)
+    return [HybridDrafter(first, retrieval, min_probability=0.01), first, careful, retrieval]

@@ -15,6 +15,7 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.stopping import StopRule, TextStream
 from drafterforge.targets.load import wrap_model
@@ -290,7 +291,7 @@ def test_invalid_requests_are_refused(speaking, arguments, message):
     with pytest.raises(ConfigError, match="a tree needs"):
         TreeShape(4, -1, 2)
     with pytest.raises(DrafterforgeError, match="graphs=True needs"):
-        Engine(speaking, Retrieval(), graphs=True)
+        Engine(speaking, Pool({"retrieval": Retrieval()}, "static", details=True), graphs=True)
     from_string, from_list = (
         Engine(speaking).generate(["hello"], 20, stop="ab"),
         Engine(speaking).generate(["hello"], 20, stop=["ab"]),

@@ -21,6 +21,7 @@ from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.masks import level_mask
 from drafterforge.tree.merge import RetrievalEvidence
+from drafterforge.tree.tries import Tries
 
 
 def new_draft_cache(drafter: FusedDrafter, batch: int) -> KeyValueCache:
@@ -73,7 +74,7 @@ def draft_levels(
     shape: TreeShape,
     logits: Tensor | None = None,
     growth: Growth | None = None,
-    retrieval: RetrievalEvidence | None = None,
+    retrieval: RetrievalEvidence | Tries | None = None,
 ) -> Tree:
     """Trees below the roots [B] from the outputs `last` [B, H]; level slots begin at `base`.
 

@@ -142,19 +142,14 @@ class StackedGroup(DrafterGroup):
 
     def _read_all(self, tokens: Tensor, features: Tensor, rows: Tensor, all_slots: bool) -> tuple[Tensor, Tensor]:
         """Outputs [N, R, H] and logits [N, R, W] of all slots, or of the newest ones, `rows` [B]."""
-        drafters, width = self.drafters, tokens.shape[1]
+        width = tokens.shape[1]
         slots = torch.tensor(self.stable, device=tokens.device)[:, None] + torch.arange(width, device=tokens.device)
         used = max(self.stable) + width
-        reach = slots[:, :, None] if all_slots else slots.flatten()[rows][:, None, None]
-        mask = additive(torch.arange(used, device=tokens.device) <= reach, drafters.embedding.dtype)
-        hidden = drafters.layer(
-            drafters.embed(tokens.flatten()),
-            drafters.fuse(features.flatten(0, 1)),
-            slots.flatten(),
-            self._attend(slots, used, mask),
-            rows=None if all_slots else rows,
-        )
-        return hidden, drafters.logits(hidden)
+        if len(self.stable) == 1:
+            self.cache.set_slots(used - width, width)
+        else:
+            self.cache.set_ragged_slots(slots.repeat(len(self.drafters.members), 1), used)
+        return read_slots(self.drafters, self.cache, tokens, features, slots, used, None if all_slots else rows)
 
     def _read_single(self, tokens: Tensor, features: Tensor, all_slots: bool) -> tuple[Tensor, Tensor]:
         """As `_read_all` for one drafter and one row, tokens [A] and features [A, 3H]: without padding or stacking."""
@@ -183,26 +178,6 @@ class StackedGroup(DrafterGroup):
         tokens, features = [tokens for tokens, _ in rows], [features for _, features in rows]
         counts = [len(part) for part in tokens]
         return pad_sequence(tokens, batch_first=True), pad_sequence(features, batch_first=True), counts
-
-    def _attend(self, slots: Tensor, used: int, mask: Tensor):
-        """Attention of [N, B * A, heads, D] over the cache; it writes the keys and values first."""
-        count, (batch, width) = len(self.drafters.members), slots.shape
-        if batch == 1:
-            self.cache.set_slots(used - width, width)
-        else:
-            self.cache.set_ragged_slots(slots.repeat(count, 1), used)
-
-        def by_row(x: Tensor) -> Tensor:
-            return x.unflatten(1, (batch, -1)).flatten(0, 1)
-
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self.cache.write(0, by_row(k), by_row(v))
-            mixed = self.drafters.kernels.grouped_attention(
-                by_row(q), keys, values, mask if batch == 1 else mask.repeat(count, 1, 1)
-            )
-            return mixed.unflatten(0, (count, batch)).flatten(1, 2)
-
-        return attend
 
     def catch_up(self, member: int) -> None:
         """Let one drafter read its unread tokens."""
@@ -291,6 +266,39 @@ class Eagle3Proposer(SoloProposer):
     def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees below the roots [B], the tokens of the newest stable slots."""
         return self.group.draft(0, list(range(len(root))), root, shape)
+
+
+def read_slots(
+    drafters: StackedDrafters,
+    cache: KeyValueCache,
+    tokens: Tensor,
+    features: Tensor,
+    slots: Tensor,
+    used: int,
+    rows: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Let all drafters read tokens [B, A] with features [B, A, 3H]; outputs [N, R, H] and logits [N, R, W].
+
+    cache: of all drafters, set to the slots that the tokens are written to.  slots: the same, [B, A].  used: slots that
+    attention reads.  rows: indices of the R flattened tokens whose outputs are returned, one of each row; None: all.
+    """
+    count, batch = len(drafters.members), tokens.shape[0]
+    reach = slots[:, :, None] if rows is None else slots.flatten()[rows][:, None, None]
+    mask = additive(torch.arange(used, device=tokens.device) <= reach, drafters.embedding.dtype)
+    if batch > 1:
+        mask = mask.repeat(count, 1, 1)
+
+    def by_row(x: Tensor) -> Tensor:
+        return x.unflatten(1, (batch, -1)).flatten(0, 1)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = cache.write(0, by_row(k), by_row(v))
+        mixed = drafters.kernels.grouped_attention(by_row(q), keys, values, mask)
+        return mixed.unflatten(0, (count, batch)).flatten(1, 2)
+
+    embedded, fused = drafters.embed(tokens.flatten()), drafters.fuse(features.flatten(0, 1))
+    hidden = drafters.layer(embedded, fused, slots.flatten(), attend, rows=rows)
+    return hidden, drafters.logits(hidden)
 
 
 def _unread_after(parts: Sequence[tuple[Tensor, Tensor]], done: int) -> tuple[Tensor, Tensor]:

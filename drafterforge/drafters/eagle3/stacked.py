@@ -7,7 +7,9 @@ Axes: N drafters, R rows, H hidden, r rank, W draft vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -48,19 +50,50 @@ class StackedLowRank:
         return torch.baddbmm(out.expand(count, -1, -1), low, self.up)
 
 
+class Family(NamedTuple):
+    """Drafters that share a base, and their additions to it."""
+
+    members: slice
+    base: FrozenLinear
+    low: StackedLowRank | None
+
+
 class StackedLinear:
     """One projection of N drafters."""
 
     def __init__(self, linears: Sequence[FrozenLinear | AdaptedLinear]) -> None:
         """linears: those that share a base are adjacent."""
-        self.families: list[tuple[slice, FrozenLinear, StackedLowRank | None]] = []
-        start = 0
+        self.linears, self.families, start = list(linears), [], 0
         for _, group in groupby(linears, key=lambda linear: id(base_of(linear))):
             members = list(group)
             part = slice(start, start + len(members))
             adapted = any(isinstance(linear, AdaptedLinear) for linear in members)
-            self.families.append((part, base_of(members[0]), StackedLowRank(members) if adapted else None))
+            self.families.append(Family(part, base_of(members[0]), StackedLowRank(members) if adapted else None))
             start = part.stop
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Weights of all families, [F, out, in]; on a GPU the families' own weights become views of them."""
+        stacked = torch.stack([family.base.weight for family in self.families])
+        for family, weight in zip(self.families, stacked, strict=True):
+            if weight.device.type != "cpu":  # a CPU packs its weights, so the plain ones are not read
+                family.base.weight = weight
+        return stacked
+
+    @cached_property
+    def family_of(self) -> Tensor:
+        """The family of each drafter, [N]."""
+        sizes = [family.members.stop - family.members.start for family in self.families]
+        numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
+        return torch.tensor(numbers, device=self.families[0].base.weight.device)
+
+    @cached_property
+    def low(self) -> StackedLowRank | None:
+        """The additions of all drafters, zero where a drafter has none; None: no drafter has any."""
+        lows = [family.low for family in self.families]
+        if len(lows) == 1 or not any(lows):
+            return lows[0]
+        return StackedLowRank(self.linears)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [N, R, in] or shared [R, in].  Returns [N, R, out]."""
@@ -100,6 +133,7 @@ class StackedDrafters(DecodingPass):
         self.linears = {name: StackedLinear([member.linears[name] for member in members]) for name in PROJECTIONS}
         self.gains = {name: self._gain(name) for name in members[0].gains}
         self.token_ids = torch.stack([member.token_ids for member in members])  # [N, W]
+        self.same_vocabulary = all(member.token_ids is members[0].token_ids for member in members)
         self.rope, self.kernels = members[0].rope, members[0].kernels
 
     def _gain(self, name: str) -> Tensor:

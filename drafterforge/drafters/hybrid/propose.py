@@ -18,6 +18,7 @@ from drafterforge.drafters.retrieval.propose import RetrievalProposer
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence, as_tree, join_trees, likeliest
+from drafterforge.tree.tries import MergeRule
 
 TINY = 1e-9  # probability below which no candidate is proposed
 
@@ -81,6 +82,13 @@ class HybridDrafting(IndexedDrafting):
             weights = torch.tensor([ignorance[row] for row in neural], device=root.device)
             parts.append((neural, draft(neural, LimitedGrowth(shape, limits, weights), retrieval.of(neural))))
         return join_trees(parts, len(nodes))
+
+    def rule(self, evidence: Evidence, shape: TreeShape) -> MergeRule:
+        drafter = self.drafter
+        nodes = likeliest(evidence, shape.num_tokens, shape.top_k, drafter.min_probability)
+        drafts = sum(nodes.probabilities) < drafter.min_retrieval_tokens
+        ignorance = evidence.ignorance(drafter.trust)
+        return MergeRule(drafter.trust, drafter.min_probability, drafts, drafter.min_reach, ignorance)
 
 
 class LimitedGrowth:

@@ -14,7 +14,9 @@ from drafterforge.drafters.retrieval.model import ContextIndex, Retrieval, evide
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import Nodes, as_tree, likeliest
+from drafterforge.tree.tries import MergeRule
 
+IMPOSSIBLE = 2.0  # a probability that no node has
 MAX_PROPOSALS = 16  # proposals for one token that are judged, best first
 
 
@@ -66,6 +68,13 @@ class RetrievalProposer(JudgedProposer):
     def evidence(self, row: int, depth: int) -> Evidence:
         """Earlier occurrences of the end of a row's text, however few."""
         return evidence_of(self.rows[row], self.drafter.datastore, depth)
+
+    def rule(self, evidence: Evidence, shape: TreeShape) -> MergeRule:
+        """How a tree of this evidence alone is cut when the device builds it."""
+        drafter = self.drafter
+        nodes = likeliest(evidence, shape.num_tokens, shape.top_k, drafter.min_probability)
+        pays = sum(nodes.probabilities) >= drafter.min_expected
+        return MergeRule(1.0, drafter.min_probability if pays else IMPOSSIBLE, False, 0.0, 0.0)
 
     def _likely_nodes(self, index: ContextIndex, shape: TreeShape) -> Nodes:
         """The nodes below a root; none if too few are expected to be accepted."""

@@ -9,7 +9,7 @@ import torch
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.errors import DrafterforgeError
-from drafterforge.runtime import graphs
+from drafterforge.runtime import static_batch
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.tree.grow import TreeShape
@@ -61,7 +61,7 @@ def test_fixed_shapes_sample_alike_and_can_be_invariant(sampling, dtype):
 
 @pytest.mark.slow
 def test_buffers_grow_with_the_text_and_serve_the_next_request(monkeypatch):
-    monkeypatch.setattr(graphs, "FIRST_SLOTS", 32)
+    monkeypatch.setattr(static_batch, "FIRST_SLOTS", 32)
     monkeypatch.setattr("drafterforge.kernels.cache.BLOCK", 32)
     target = tiny_target(eos_token_id=None)
     engine = Engine(target, fused(target), TreeShape(10, 3, 3), graphs=True, max_batch=2)
@@ -76,8 +76,8 @@ def test_buffers_grow_with_the_text_and_serve_the_next_request(monkeypatch):
 
 @pytest.mark.slow
 def test_the_least_recently_used_buffers_are_freed(monkeypatch):
-    monkeypatch.setattr(graphs, "MOST_BUFFERS", 2)
-    monkeypatch.setattr(graphs, "MOST_CYCLES", 1)
+    monkeypatch.setattr(static_batch, "MOST_BUFFERS", 2)
+    monkeypatch.setattr(static_batch, "MOST_CYCLES", 1)
     target = tiny_target()
     engine = Engine(target, fused(target), TreeShape(5, 4, 1), graphs=True)
     expected = [answer.tokens for answer in Engine(target).generate(PROMPTS, 18)]

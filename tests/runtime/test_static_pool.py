@@ -1,0 +1,154 @@
+"""Pools decode the same cycles in fixed shapes, which a GPU replays from graphs, as in growing ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from drafterforge.errors import DrafterforgeError
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.sampling import GREEDY, Sampling
+from drafterforge.tree.grow import TreeShape
+from tests.models import NORMS, tiny_target
+from tests.runtime.drafters import (
+    PROMPTS,
+    SHAPE,
+    drafters_of_every_kind,
+    full_drafters,
+    hybrids,
+    lora_drafters,
+    mixed_drafters,
+)
+from tests.schedulers.policies import POLICIES
+
+POOLS = {
+    "LoRA experts": lambda target: lora_drafters(target, 4),
+    "full experts": lambda target: full_drafters(target, 3, **NORMS["EAGLE-3.1"]),
+    "two families": lambda target: mixed_drafters(target, 3),
+}
+SAMPLED = Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)
+TOKENS = 20
+
+
+def pool_of(target, kind: str, selector: str, **options: object) -> Pool:
+    """A pool of random drafters."""
+    torch.manual_seed(3)
+    return Pool({f"drafter {n}": drafter for n, drafter in enumerate(POOLS[kind](target))}, selector, **options)
+
+
+def cycles_of(answer) -> list[tuple]:
+    """Drafter, nodes and tokens of every cycle but the last ones, whose depth only growing shapes cut."""
+    cycles = [(cycle.drafter, cycle.num_nodes, cycle.accept_length) for cycle in answer.cycles]
+    ends = [sum(length for _, _, length in cycles[: index + 1]) for index in range(len(cycles))]
+    return [cycle for cycle, end in zip(cycles, ends, strict=True) if end < TOKENS - 2 * SHAPE.depth]
+
+
+def compare(target, pools, sampling=GREEDY) -> None:
+    """Decode with growing and with fixed shapes, alone and together."""
+    expected = [Engine(target).generate([prompt], TOKENS, sampling)[0].tokens for prompt in PROMPTS]
+    for max_batch in (1, 3):
+        growing, static = (
+            Engine(target, pool, SHAPE, max_batch=max_batch, graphs=graphs).generate(PROMPTS, TOKENS, sampling)
+            for pool, graphs in zip(pools(), (False, True), strict=True)
+        )
+        assert [answer.tokens for answer in static] == [answer.tokens for answer in growing] == expected
+        if max_batch == 1:
+            assert [cycles_of(answer) for answer in static] == [cycles_of(answer) for answer in growing]
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("selector", ["random", "hedgespec", "thompson", "metasd_ucb", "ucbspec"])
+@pytest.mark.parametrize("kind", POOLS)
+def test_pools_decode_the_same_cycles_in_fixed_shapes(kind, selector, sampling):
+    target = tiny_target(eos_token_id=None)
+    compare(target, lambda: [pool_of(target, kind, selector) for _ in range(2)], sampling)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_schedulers_choose_the_same_trees_in_fixed_shapes(name):
+    target = tiny_target(eos_token_id=None)
+
+    def pools() -> list[Pool]:
+        return [pool_of(target, "LoRA experts", "hedgespec", scheduler=POLICIES[name](target)) for _ in range(2)]
+
+    compare(target, pools)
+
+
+def test_rows_with_trees_of_their_own_share_a_cycle():
+    target = tiny_target(eos_token_id=None)
+    shapes = {"drafter 1": TreeShape(4, 2, 2), "drafter 2": TreeShape(14, 3, 4), "drafter 3": TreeShape(1, 0, 1)}
+    compare(target, lambda: [pool_of(target, "LoRA experts", "random", shapes=shapes) for _ in range(2)])
+
+
+def test_drafters_join_and_leave_while_requests_run():
+    target = tiny_target(eos_token_id=None)
+    expected = [Engine(target).generate([prompt], 40)[0].tokens for prompt in PROMPTS[:2]]
+    *experts, late = lora_drafters(target, 4)
+    engine = Engine(target, Pool(dict(zip("abc", experts, strict=True)), "random"), SHAPE, graphs=True)
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        rows = [batch.admit(*engine.read(prompt, 40)) for prompt in PROMPTS[:2]]
+        for number in range(60):
+            if not batch.rows:
+                break
+            batch.cycle(SHAPE)
+            if number == 2:
+                engine.add_drafter("late", late)
+            if number == 4:
+                engine.remove_drafter("a")
+    assert [row.answer.tokens for row in rows] == expected
+    used = {cycle.drafter for row in rows for cycle in row.answer.cycles[6:]}
+    assert used == {"b", "c", "late"}
+
+
+def test_a_drafter_that_does_not_stack_is_refused():
+    target = tiny_target()
+    every_kind = drafters_of_every_kind(target)
+    with pytest.raises(DrafterforgeError, match="needs EAGLE-3 drafters of one architecture"):
+        Engine(target, Pool(every_kind, "random"), SHAPE, graphs=True)
+    engine = Engine(target, pool_of(target, "LoRA experts", "random"), SHAPE, graphs=True)
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        batch.admit(*engine.read(PROMPTS[0], 9))
+        with pytest.raises(DrafterforgeError, match="'small' does not stack with"):
+            engine.add_drafter("small", every_kind["small"])
+    assert "small" not in engine.drafter.names
+
+
+def test_another_drafter_needs_no_new_cycle():
+    target = tiny_target(eos_token_id=None)
+    engine = Engine(target, pool_of(target, "LoRA experts", "random"), SHAPE, graphs=True)
+    answers = engine.generate(PROMPTS[:1], 60)
+    assert len({cycle.drafter for cycle in answers[0].cycles}) == 4
+    assert [len(rows.cycles) for rows in engine.buffers.values()] == [1]
+
+
+REPEATING = [[5, 6, 7, 8, 9] * 4 + [5, 6], [3, 14, 15, 9, 26, 5], [4] * 17, [9, 8, 7, 9, 8]]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("name", ["hybrid", "retrieval", "pool, random", "pool, hedgespec"])
+def test_retrieval_joins_trees_of_fixed_shapes(name, sampling):
+    target = tiny_target(eos_token_id=None)
+    kind, _, selector = name.partition(", ")
+
+    def drafter() -> object:
+        torch.manual_seed(3)
+        members = hybrids(target)
+        if kind == "pool":
+            return Pool({f"drafter {number}": member for number, member in enumerate(members)}, selector)
+        return members[{"hybrid": 0, "retrieval": 3}[kind]]
+
+    expected = [Engine(target).generate([prompt], TOKENS, sampling)[0].tokens for prompt in REPEATING]
+    for max_batch in (1, 3):
+        growing, static = (
+            Engine(target, drafter(), SHAPE, max_batch=max_batch, graphs=graphs).generate(REPEATING, TOKENS, sampling)
+            for graphs in (False, True)
+        )
+        assert [answer.tokens for answer in static] == [answer.tokens for answer in growing] == expected
+        if max_batch == 1 and (selector != "hedgespec" or sampling.temperature == 0):
+            shapes = [[cycle[1:] for cycle in cycles_of(answer)] for answer in static]
+            assert shapes == [[cycle[1:] for cycle in cycles_of(answer)] for answer in growing]
+            assert sum(size > 1 for answer in shapes for size, _ in answer) > 3
