@@ -23,6 +23,7 @@ from drafterforge.drafters.group import DrafterGroup, SoloGroup
 from drafterforge.drafters.limits import DraftLimits
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.kernels.devices import on_gpu
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.targets.load import Target
 from drafterforge.tree.evidence import Evidence
@@ -165,7 +166,7 @@ class DrafterKind(ABC):
         GPU: EAGLE-3's 60/8/10.  CPU with AMX and bfloat16: verifying 16 nodes costs 1.2 times one token.  Other CPUs:
         each node and level costs; 6/3/2 was the fastest of seven shapes on held-out prompts.
         """
-        if device.type == "cuda":
+        if on_gpu(device):
             return TreeShape(num_tokens=60, depth=8, top_k=10)
         if dtype == torch.bfloat16 and has_matrix_unit("cpu"):
             return TreeShape(num_tokens=16, depth=5, top_k=4)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import torch
 
+from drafterforge.kernels import gpu
+from drafterforge.kernels.devices import on_gpu
+
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -24,11 +27,10 @@ class PeakMemory:
 def measure_peak(device: torch.device) -> Iterator[PeakMemory]:
     """Measure the work inside: bytes of the allocator on a GPU, resident bytes of the process on Linux."""
     memory = PeakMemory()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+    if on_gpu(device):
+        before = gpu.reset_peak_bytes(device)
         yield memory
-        memory.num_bytes = torch.cuda.max_memory_allocated(device) - before
+        memory.num_bytes = gpu.peak_bytes(device) - before
         return
     try:
         _trim()

@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from drafterforge.errors import ConfigError
+from drafterforge.kernels import gpu
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.targets.load import Target
@@ -85,8 +86,7 @@ class Transformers(OtherEngine):
         return answer
 
     def _now(self) -> float:
-        if self.target.device.type == "cuda":
-            torch.cuda.synchronize(self.target.device)
+        gpu.synchronize(self.target.device)
         return time.perf_counter()
 
     def _record_pass(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from drafterforge.artifacts.locate import artifact_dir, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.config.commands import PlanConfig
 from drafterforge.errors import ArtifactError
+from drafterforge.kernels import gpu
 from drafterforge.schedulers.latency import read_profile
 
 HALF, SINGLE = 2, 4  # bytes of a number
@@ -222,8 +223,7 @@ def measure_device(device: torch.device, dtype: torch.dtype, side: int = 2048, r
         for _ in range(repeats):
             began = time.perf_counter()
             work()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            gpu.synchronize(device)
             seconds.append(time.perf_counter() - began)
         return min(seconds)
 

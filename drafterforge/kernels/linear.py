@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.kernels import native
+from drafterforge.kernels.devices import on_gpu
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.invariant import MAX_ROWS, RowPlan, find_plan, trial_data
 
@@ -19,8 +20,8 @@ PLANS: dict[tuple, RowPlan] = {}  # by shape, dtype, device and kernel of a line
 @functools.cache
 def computes_bfloat16(device_type: str) -> bool:
     """Whether the device multiplies bfloat16 matrices in hardware (AMX or AVX512-BF16 on a CPU)."""
-    if device_type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if on_gpu(device_type):
+        return device_type == "meta" or torch.cuda.is_bf16_supported(including_emulation=False)
     if device_type != "cpu":
         return False
     amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)

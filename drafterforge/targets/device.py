@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from drafterforge.errors import ConfigError
+from drafterforge.kernels import gpu
+from drafterforge.kernels.devices import on_gpu
 from drafterforge.kernels.dispatch import is_compiled
 from drafterforge.kernels.linear import computes_bfloat16, has_matrix_unit
 
@@ -52,8 +54,8 @@ def widens(dtype: torch.dtype, device: torch.device) -> bool:
 
 def describe_device(device: torch.device) -> str:
     """The device in one line of text: the model of a GPU; threads and number formats of a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+    if on_gpu(device):
+        return gpu.device_name(device)
     bf16 = "bfloat16 in hardware" if computes_bfloat16("cpu") else "no bfloat16 in hardware"
     if computes_bfloat16("cpu") and not has_matrix_unit("cpu"):
         bf16 += ", no AMX"

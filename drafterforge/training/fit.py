@@ -8,6 +8,7 @@ import signal
 import warnings
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -18,6 +19,13 @@ def quiet() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module=r"lightning\..*")
+
+
+def device_options(device: torch.device) -> dict[str, Any]:
+    """Arguments of `Trainer` that make it train on one device."""
+    if device.type == "cuda":
+        return {"accelerator": "gpu", "devices": [device.index or 0]}
+    return {"accelerator": "cpu", "devices": 1}
 
 
 def fit(trainer: Trainer, module: LightningModule, *loaders: Any, **options: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from lightning import Trainer
 from lightning.pytorch.loggers import CSVLogger
 
-from drafterforge.training.fit import fit, quiet
+from drafterforge.training.fit import device_options, fit, quiet
 from drafterforge.training.ppo_module import PPOModule
 from drafterforge.training.progress import StepProgress
 
@@ -35,10 +35,8 @@ def fit_ppo(module: PPOModule, folder: Path, seed: int, progress: bool = True) -
     quiet()
     folder.mkdir(parents=True, exist_ok=True)
     module.generator.manual_seed(seed)
-    device = module.device
     trainer = Trainer(
-        accelerator="gpu" if device.type == "cuda" else "cpu",
-        devices=[device.index or 0] if device.type == "cuda" else 1,
+        **device_options(module.device),
         max_steps=-1,
         max_epochs=-1,
         log_every_n_steps=1,

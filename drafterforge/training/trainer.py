@@ -18,7 +18,7 @@ from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.training.batches import PackedData
 from drafterforge.training.best_checkpoint import BestCheckpoint
-from drafterforge.training.fit import fit, quiet
+from drafterforge.training.fit import device_options, fit, quiet
 from drafterforge.training.loggers import build_loggers
 from drafterforge.training.progress import StepProgress
 from drafterforge.training.resume import SafetensorsCheckpointIO
@@ -51,8 +51,7 @@ def build_trainer(
     if precision == "auto":
         precision = "bf16-mixed" if has_matrix_unit(device.type) else "32-true"
     return Trainer(
-        accelerator="gpu" if device.type == "cuda" else "cpu",
-        devices=[device.index or 0] if device.type == "cuda" else 1,
+        **device_options(device),
         max_steps=config.max_steps,
         max_epochs=-1,
         precision=precision,

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from lightning import Callback, LightningModule, Trainer
 
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch
+from drafterforge.kernels import gpu
 
 COUNTERS = ("seconds", "cpu_seconds", "tokens", "answer_tokens")  # totals up to a validation
 
@@ -57,8 +57,7 @@ class TrainingClock(Callback):
             if trainer.sanity_checking:  # the initial weights
                 self.points.append({"step": 0, **dict.fromkeys(COUNTERS, 0)})
             return
-        if module.device.type == "cuda":
-            torch.cuda.synchronize(module.device)
+        gpu.synchronize(module.device)
         self.stop()
         self.points.append({"step": trainer.global_step, **{name: getattr(self, name) for name in COUNTERS}})
 

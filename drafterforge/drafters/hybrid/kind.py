@@ -14,6 +14,7 @@ from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.hybrid.propose import HybridDrafting
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
+from drafterforge.kernels.devices import on_gpu
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
@@ -37,7 +38,7 @@ class HybridKind(DrafterKind):
 
     def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
         """Upper bounds: `HybridDrafter` decides which levels and nodes are worth drafting."""
-        return TreeShape(num_tokens=60 if device.type == "cuda" else 16, depth=10, top_k=2)
+        return TreeShape(num_tokens=60 if on_gpu(device) else 16, depth=10, top_k=2)
 
     def reader(self, drafter: HybridDrafter) -> Drafter:
         """The neural drafter: it reads in one pass with other drafters of its kind."""

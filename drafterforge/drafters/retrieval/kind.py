@@ -13,6 +13,7 @@ from drafterforge.config.drafter import RetrievalDrafterConfig
 from drafterforge.drafters.base import DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
 from drafterforge.drafters.retrieval.model import KIND, Datastore, Retrieval, RetrievalSpec
 from drafterforge.drafters.retrieval.propose import RetrievalProposer
+from drafterforge.kernels.devices import on_gpu
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
@@ -57,7 +58,7 @@ class RetrievalKind(DrafterKind):
 
     def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
         """See `DrafterKind`; deep trees, as lookup levels cost almost nothing."""
-        return TreeShape(num_tokens=32 if device.type == "cuda" or has_matrix_unit("cpu") else 12, depth=10, top_k=4)
+        return TreeShape(num_tokens=32 if on_gpu(device) or has_matrix_unit("cpu") else 12, depth=10, top_k=4)
 
     def pool_rank(self, folder: Path) -> int:
         return LAST
