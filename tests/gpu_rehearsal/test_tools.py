@@ -144,6 +144,30 @@ def test_a_real_run_gives_the_values_of_its_rehearsal():
     assert kinds == {"item": 2, "copy": 1, "mask": 1} and not real.reads
 
 
+class Halved(torch.autograd.Function):
+    """Half of a tensor; reads the device in both passes."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x / len(x.tolist())
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / len(gradient.tolist())
+
+
+def test_a_backward_pass_is_rehearsed_too():
+    def step(device: str) -> None:
+        x = torch.ones(2, device=device, requires_grad=True)
+        Halved.apply(x).sum().backward()
+
+    with rehearse() as real:
+        step("cpu")
+    with rehearse(values=real) as log:
+        step("meta")
+    assert log.reads == {f"tests.gpu_rehearsal.test_tools.Halved.{name}: copy": 1 for name in ("forward", "backward")}
+
+
 def test_other_shapes_dtypes_and_numbers_of_calls_are_found():
     def log_of(*values: Tensor):
         with rehearse() as log:

@@ -34,6 +34,7 @@ from drafterforge.kernels import gpu
 
 ROOT = Path(__file__).parents[2]
 META = torch.device("meta")
+ENGINE = torch.autograd._engine_run_backward
 # Operations whose result, or its shape, the host reads from the device.
 READS = {
     "aten::_local_scalar_dense": "item",
@@ -177,6 +178,16 @@ class _Calls(TorchFunctionMode):
     def __init__(self, rehearsal: Rehearsal) -> None:
         super().__init__()
         self.rehearsal = rehearsal
+
+    def during(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function with this mode on: torch turns it off inside `backward`, which calls code of ours."""
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return call
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -352,7 +363,8 @@ def rehearse(values: Log | Sequence[Any] | None = None, watched: Sequence[tuple[
                 stack.enter_context(mock.patch.object(module, name, _with_rehearsed(getattr(module, name))))
         for owner, name in watched:
             stack.enter_context(mock.patch.object(owner, name, _watched(rehearsal.log, owner, name)))
-        stack.enter_context(_Calls(rehearsal))
+        calls = stack.enter_context(_Calls(rehearsal))
+        stack.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", calls.during(ENGINE)))
         stack.enter_context(_Operations(rehearsal))
         yield rehearsal.log
 
