@@ -42,7 +42,7 @@ def test_answering_reads_the_device_once_a_pass(temperature, tmp_path):
     passes = []
 
     def build(device: str) -> Step:
-        target = tiny_target(device=device, eos_token_id=None)
+        target = tiny_target(device=device, eos_token_id=None, num_hidden_layers=4)
 
         def step(log: Log) -> None:
             spool = CaptureSpool(tmp_path / device)
@@ -52,7 +52,7 @@ def test_answering_reads_the_device_once_a_pass(temperature, tmp_path):
                 spool.add(ids, count, captured)
 
             answerer = BatchAnswerer(target, 3, temperature, lambda tokens, _: passes.append(tokens), keep)
-            answers = answerer(prompts(), 6, seed=0)
+            answers = answerer(prompts(), 4, seed=0)
             assert len(spool.pending) == 3 * len(answers)
             log.mark("answers", [torch.tensor(answer) for answer in answers])
 

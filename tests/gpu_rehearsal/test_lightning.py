@@ -17,7 +17,7 @@ from tests.gpu_rehearsal.tools import META, Log
 from tests.models import tiny_drafter
 from tests.training.runs import SHORT, Run
 
-CONFIG = replace(SHORT, max_steps=4, val_every=2, log_every=2)
+CONFIG = replace(SHORT, max_steps=2, val_every=2, log_every=1)
 
 
 class MetaAccelerator(CPUAccelerator):

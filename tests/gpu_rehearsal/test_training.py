@@ -112,11 +112,12 @@ def distillation(module: DistillModule, device: str, batch: PackedBatch) -> Step
 WATCHED = [(distill_module, name) for name in ("lay_out", "unroll", "ttt_loss")]
 
 
-@pytest.mark.parametrize("norms", [NORMS["EAGLE-3"], NORMS["EAGLE-3.1"]], ids=["EAGLE-3", "EAGLE-3.1"])
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(
+    ("norms", "recompute"), [(NORMS["EAGLE-3"], True), (NORMS["EAGLE-3.1"], False)], ids=["EAGLE-3", "EAGLE-3.1"]
+)
 def test_distillation_of_a_full_drafter_never_reads_the_device(norms, recompute):
     def build(device: str) -> Step:
-        target = tiny_target()
+        target = tiny_target(num_hidden_layers=4)
         config = TrainerConfig(**{**vars(SHORT), "checkpoint_steps": recompute})
         module = DistillModule(tiny_drafter(target, **norms), target.head_weight, config)
         return distillation(module, device, packed(target))
@@ -127,7 +128,7 @@ def test_distillation_of_a_full_drafter_never_reads_the_device(norms, recompute)
 
 def test_distillation_of_a_lora_expert_never_reads_the_device():
     def build(device: str) -> Step:
-        target = tiny_target()
+        target = tiny_target(num_hidden_layers=4)
         expert = add_adapter(tiny_drafter(target), LoraConfig(rank=2, alpha=4.0), seed=1)
         return distillation(DistillModule(expert, target.head_weight, SHORT), device, packed(target))
 
@@ -137,7 +138,7 @@ def test_distillation_of_a_lora_expert_never_reads_the_device():
 
 def test_distillation_of_a_small_lm_never_reads_the_device():
     def build(device: str) -> Step:
-        target = tiny_target()
+        target = tiny_target(num_hidden_layers=4)
         model = new_model(small_config(target.config, CausalLMConfig(num_layers=1)))
         drafter = CausalLMDrafter(model, train_embeddings=True)
         module = causal_lm_train.CausalLMModule(drafter, target.head_weight, SHORT)
