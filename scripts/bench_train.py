@@ -209,7 +209,7 @@ class Theirs:
         """Forward and backward; a slot's position, token and teacher are those of the token after it."""
         batch, following = self.batch, self.slots + 1
         # the last token of an answer has no successor to learn
-        mask = batch.loss_mask[following] & (self.slots + 2 < batch.tokens.numel())
+        mask = batch.loss_mask.to(following.device)[following] & (self.slots + 2 < batch.tokens.numel())
         mask[:-1] &= self.documents[1:] == self.documents[:-1]
         self.model.zero_grad(set_to_none=True)
         _, total, metrics = self.model(

@@ -80,7 +80,7 @@ class KeyValueCache:
         first = self.data.shape[2] - self.num_opened
         if row != first:
             order = [*range(first), row, *(opened for opened in range(first, self.data.shape[2]) if opened != row)]
-            self.replace(self.data[:, :, order])
+            self.replace(self.data[:, :, self._index(order)])
         self.num_opened -= 1
 
     def rows(self, first: int, last: int) -> KeyValueCache:
@@ -136,6 +136,10 @@ class KeyValueCache:
         row, source, destination = (torch.tensor(x, device=self.data.device) for x in (rows, sources, destinations))
         self.data[:, :, row, :, destination] = self.data[:, :, row, :, source]
 
+    def _index(self, rows: Sequence[int]) -> Tensor:
+        """Row numbers on the cache's device; torch would index by a list through a tensor on the host."""
+        return torch.tensor(list(rows), dtype=torch.long, device=self.data.device)
+
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keep only the given rows of the batch, and the opened ones; a row that stays where it is is not copied.
 
@@ -148,7 +152,7 @@ class KeyValueCache:
         """Let row i be what row rows[i] was."""
         after = {old: new for new, old in enumerate(rows)}
         if any(after.get(new, -1) > new for new in range(len(rows))):  # its content would be lost before it moves
-            self.replace(self.data[:, :, list(rows)])
+            self.replace(self.data[:, :, self._index(rows)])
             return
         for new, old in enumerate(rows):
             if new != old:
@@ -161,7 +165,7 @@ class KeyValueCache:
         self.grow(slots)
         source.grow(slots)
         if rows:
-            self.data[:, :, rows] = source.data[:, :, : len(rows)]
+            self.data[:, :, self._index(rows)] = source.data[:, :, : len(rows)]
         if len(rows) < source.data.shape[2]:
             self.replace(torch.cat((self.data, source.data[:, :, len(rows) :]), dim=2))
 

@@ -135,9 +135,10 @@ class BatchAnswerer:
         return tokens.clamp_(max=logits.shape[-1] - 1)
 
     def _append_tokens(self, logits: Tensor, rows: list[_Row]) -> None:
+        """Choose the next token of each row from logits [B, V]; reads the device once."""
         best = kernels_of(logits).argmax(logits)
         tokens = best if self.temperature == 0.0 else self._sample(logits, rows)
-        for row, token, best_token in zip(rows, tokens.tolist(), best.tolist(), strict=True):
+        for row, token, best_token in zip(rows, *torch.stack((tokens, best)).tolist(), strict=True):
             if not row.done:
                 row.last = token
                 row.answer.append(token)
@@ -162,7 +163,8 @@ class BatchAnswerer:
         fresh.set_slots(0, longest)
         positions = torch.arange(longest, device=device).expand(len(admitted), -1)
         states, features = self.target.forward(padded.to(device), positions, fresh)
-        last = states[torch.arange(len(admitted)), torch.tensor(lengths) - 1]
+        ends = torch.tensor(lengths, device=device) - 1
+        last = states[torch.arange(len(admitted), device=device), ends]
         new = [_Row(index=i, length=length, last=-1) for i, length in zip(admitted, lengths, strict=True)]
         self._append_tokens(self.target.logits(last), new)
         self._capture(new, states, features)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
@@ -126,13 +126,15 @@ class PPOModule(LightningModule):
         rho = sum(t for t, _ in self.recent) / max(sum(s for _, s in self.recent), 1e-12)
         samples, explained = self.samples_of(rollout, rho)
         terms = self.optimise(samples, lr)
+        # read at once: every reading waits for the device
+        reward, explained, *values = torch.stack((rollout.rewards.mean(), explained, *vars(terms).values())).tolist()
         figures = {
-            "reward": rollout.rewards.mean().item(),
+            "reward": reward,
             "tokens_per_s": tokens / max(seconds, 1e-12),
             "rho": rho,
-            "explained_variance": explained.item(),
+            "explained_variance": explained,
             "lr": lr,
-            **{name: value.item() for name, value in asdict(terms).items()},
+            **dict(zip(vars(terms), values, strict=True)),
         }
         self.curve.append({"cycles": self.cycles} | {f"train/{name}": value for name, value in figures.items()})
         for logger in self.loggers:  # `log_dict` takes as long as an optimiser step

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
 from drafterforge.config.progress import Bar, bar, log
+
+FIGURES_S = 1.0  # figures are read from the device at most once in this time, as every reading waits for it
 
 
 class StepProgress(Callback):
@@ -17,6 +20,7 @@ class StepProgress(Callback):
         self.total, self.title = total, title
         self.stack = ExitStack()
         self.bar: Bar | None = None
+        self.figures_due = 0.0  # when the text beside the bar is made again
 
     def on_sanity_check_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Open the bar for the validation of the initial weights."""
@@ -33,7 +37,11 @@ class StepProgress(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Move the bar."""
-        self.bar.reach(min(self.completed(trainer, module), self.total), self.figures(trainer, module))
+        text = ""
+        if time.monotonic() >= self.figures_due:
+            text = self.figures(trainer, module)
+            self.figures_due = time.monotonic() + FIGURES_S
+        self.bar.reach(min(self.completed(trainer, module), self.total), text)
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Print the figures of a validation."""

@@ -134,8 +134,8 @@ def pooled_by_target(
             tokens[row, : len(prompts[index])] = torch.tensor(prompts[index])
         positions = torch.arange(longest, device=target.device).expand(len(batch), -1)
         _, features = target.forward(tokens.to(target.device), positions, None)
-        for row, index in enumerate(batch):
-            pooled[index] = prompt_features(features[row, : len(prompts[index])]).cpu()
+        read = [prompt_features(features[row, : len(prompts[index])]) for row, index in enumerate(batch)]
+        pooled |= zip(batch, torch.stack(read).cpu(), strict=True)
         if advance is not None:
             advance(len(batch))
     return torch.stack([pooled[index] for index in range(len(prompts))]).clone()

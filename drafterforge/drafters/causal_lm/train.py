@@ -25,6 +25,7 @@ from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out
 from drafterforge.drafters.registry import manifest_kind
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.kernels.devices import autocast_device
 from drafterforge.targets.lean import lean_obstacle
 
 KIND = "causal_lm"
@@ -46,8 +47,9 @@ class CausalLMModule(DistillModule):
         argmax = batch.argmax[positions]
         teacher = Teacher(batch.states[positions], self.head, argmax, torch.ones_like(argmax, dtype=torch.bool))
         states = drafter(batch.tokens, batch.positions, batch.lengths)[positions]
-        if torch.is_autocast_enabled(states.device.type):  # norms return float32, in which the loss would be computed
-            states = states.to(torch.get_autocast_dtype(states.device.type))
+        device_type = autocast_device(states.device)
+        if torch.is_autocast_enabled(device_type):  # norms return float32, in which the loss would be computed
+            states = states.to(torch.get_autocast_dtype(device_type))
         loss, correct = next_token_loss(states, drafter.head_weight, teacher, drafter.token_ids, config.loss_chunk)
         return loss, chain_counts(loss.detach(), correct, layout.slots)
 

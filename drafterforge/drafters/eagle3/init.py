@@ -79,10 +79,11 @@ def warm_init(drafter: Eagle3Drafter, weights: TargetWeights, num_layers: int) -
 def with_vocabulary(drafter: Eagle3Drafter, token_ids: Tensor) -> Eagle3Drafter:
     """A copy of the drafter with another draft vocabulary, token_ids [W] ascending; its head is not initialised."""
     twin = Eagle3Drafter(replace(drafter.spec, draft_vocab_size=len(token_ids)), drafter.embedding)
+    twin = twin.to(drafter.fc.weight.device)  # before the weights: on the host they would be read and moved back
     weights = {name: value for name, value in drafter.state_dict().items() if name not in VOCABULARY_TENSORS}
     twin.load_state_dict(weights, strict=False)
     twin.set_vocabulary(token_ids)
-    return twin.to(drafter.fc.weight.device)
+    return twin
 
 
 @torch.no_grad()

@@ -8,10 +8,14 @@ Axes: M query rows, N slots, i later steps, Hq query heads, Hk key heads, G = Hq
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from drafterforge.kernels.devices import autocast_device
 
 BLOCK = 256
 
@@ -25,12 +29,21 @@ class Span:
     first_slot: int
 
 
-def _blocks(spans: list[Span], slots: list[int]):
-    """Yield (first row, last row, first key, last key) of each block of queries; ends are exclusive."""
+class Block(NamedTuple):
+    """Query rows [first_row, last_row) of one sequence, and the slots [first_slot, last_slot) that they read."""
+
+    first_row: int
+    last_row: int
+    first_slot: int
+    last_slot: int
+
+
+def query_blocks(spans: Sequence[Span], slots: Sequence[int]) -> Iterator[Block]:
+    """The blocks in which `ttt_attention` computes.  slots: of the rows, ascending within a span."""
     for span in spans:
         for first in range(span.first_row, span.last_row, BLOCK):
             last = min(first + BLOCK, span.last_row)
-            yield first, last, span.first_slot, slots[last - 1] + 1
+            yield Block(first, last, span.first_slot, slots[last - 1] + 1)
 
 
 def _fold(x: Tensor, num_keys: int) -> Tensor:
@@ -59,15 +72,14 @@ def _probabilities(q: Tensor, k: Tensor, diagonal: Tensor, allowed: Tensor) -> T
 class _TttAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, *rest):
-        with torch.autocast(q.device.type, enabled=False):  # scores and probabilities stay in fp32
+        with torch.autocast(autocast_device(q.device), enabled=False):  # scores and probabilities stay in fp32
             return _TttAttention._forward(ctx, q, *rest)
 
     @staticmethod
-    def _forward(ctx, q, k, v, later_k, later_v, row_slots, spans):
-        slots = row_slots.tolist()
-        ctx.spans, ctx.slots = spans, slots
+    def _forward(ctx, q, k, v, later_k, later_v, row_slots, blocks):
+        ctx.blocks = blocks
         out = torch.empty_like(q)
-        for block in _blocks(spans, slots):
+        for block in blocks:
             prob, (_, kb, vb, _, dv, first, last) = _TttAttention._block(block, q, k, v, later_k, later_v, row_slots)
             prob = prob.to(q.dtype)
             size = kb.shape[1]
@@ -104,9 +116,9 @@ class _TttAttention(torch.autograd.Function):
         )
         grad_later_k, grad_later_v = torch.empty_like(later_k), torch.empty_like(later_v)
         num_keys, scale = k.shape[1], q.shape[-1] ** -0.5
-        for block in _blocks(ctx.spans, ctx.slots):
+        for block in ctx.blocks:
             prob, (qb, kb, vb, dk, dv, first, last) = _TttAttention._block(block, q, k, v, later_k, later_v, row_slots)
-            low, high = block[2:]
+            low, high = block.first_slot, block.last_slot
             size, rows, steps = kb.shape[1], last - first, dk.shape[2]
             g = _fold(grad[first:last], num_keys)
             delta = (g.float() * _fold(out[first:last], num_keys).float()).sum(dim=-1, keepdim=True)
@@ -143,11 +155,11 @@ def ttt_attention(
     later_k: Tensor,
     later_v: Tensor,
     row_slots: Tensor,
-    spans: list[Span],
+    blocks: Sequence[Block],
 ) -> Tensor:
     """Attention output [M, Hq, D].
 
     q: [M, Hq, D].  k, v: of the first step, for all slots, [N, Hk, D].  later_k, later_v: of later steps, for the
-    query rows, [i, M, Hk, D].  row_slots: slot of each row, [M], ascending within a span.
+    query rows, [i, M, Hk, D].  row_slots: slot of each row, [M].  blocks: from `query_blocks`.
     """
-    return _TttAttention.apply(q, k, v, later_k, later_v, row_slots, spans)
+    return _TttAttention.apply(q, k, v, later_k, later_v, row_slots, blocks)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from drafterforge.kernels.devices import autocast_device
+
 
 @dataclass(frozen=True)
 class Teacher:
@@ -46,16 +48,36 @@ class StepCounts:
         return (decay * self.loss / self.weighted.clamp(min=1)).sum()
 
 
+def valid_positions(slots: Tensor, chunk: int, device: torch.device) -> list[list[Tensor]]:
+    """Of every chunk of teacher positions and every step, those with a slot, on the device; moved by one copy.
+
+    slots: on the host, [I, P], see `ttt_loss`.
+    """
+    valid = slots >= 0
+    counts = [part.sum(dim=1).tolist() for part in valid.split(chunk, dim=1)]
+    by_chunk = [part.nonzero()[:, 1] + chunk * number for number, part in enumerate(valid.split(chunk, dim=1))]
+    parts = torch.cat(by_chunk).to(device).split([count for row in counts for count in row])
+    steps = slots.shape[0]
+    return [list(parts[number * steps : (number + 1) * steps]) for number in range(len(counts))]
+
+
 class _ChunkedSoftCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, *rest):
-        with torch.autocast(hidden.device.type, enabled=False):  # `_forward` chooses the dtype of each operation
+        with torch.autocast(
+            autocast_device(hidden.device), enabled=False
+        ):  # `_forward` chooses the dtype of each operation
             return _ChunkedSoftCrossEntropy._forward(ctx, hidden, *rest)
 
     @staticmethod
     def _forward(ctx, hidden, weight, teacher, slots, step_decay, token_ids, chunk):
         steps, num_slots, _ = hidden.shape
         device, dtype = hidden.device, hidden.dtype
+        positions = valid_positions(slots, chunk, device) if slots.numel() else []
+        by_slot = torch.zeros(steps, num_slots, dtype=torch.bool)
+        step_index, position_index = (slots >= 0).nonzero().unbind(1)
+        by_slot[step_index, slots[step_index, position_index]] = True
+        by_slot, slots = by_slot.to(device), slots.to(device)
         valid = slots >= 0
         in_loss = valid & teacher.in_vocab
         weighted = in_loss.sum(dim=1)
@@ -68,22 +90,22 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
         correct = torch.zeros(steps, num_slots, dtype=torch.bool, device=device)
         cast = weight.to(dtype)
         head = teacher.head.to(dtype)
-        for first in range(0, slots.shape[1], chunk):
+        for number, by_step in enumerate(positions):
+            first = number * chunk
             part = slice(first, first + chunk)
             p = (teacher.states[part].to(dtype) @ head.T).float().softmax(dim=-1)  # [C, W]
             gradients, inputs = [], []
-            for step in range(steps):
-                keep = valid[step, part]
-                rows = slots[step, part][keep]
-                if not rows.numel():
+            for step, at in enumerate(by_step):
+                if not at.numel():
                     continue
+                rows = slots[step, at]
                 x = hidden[step, rows]
                 logits = (x @ cast.T).float()  # [C', W]
-                target = p if keep.all() else p[keep]
+                target = p if at.numel() == p.shape[0] else p[at - first]
                 lse = logits.logsumexp(dim=-1)
-                included = in_loss[step, part][keep].float()
+                included = in_loss[step, at].float()
                 losses[step] += ((lse - torch.linalg.vecdot(target, logits)) * included).sum()
-                correct[step, rows] = token_ids[logits.argmax(dim=-1)] == teacher.argmax[part][keep]
+                correct[step, rows] = token_ids[logits.argmax(dim=-1)] == teacher.argmax[at]
                 if not (need_hidden or need_weight):
                     continue
                 d = logits.sub_(lse[:, None]).exp_().sub_(target).mul_((included * scale[step])[:, None])
@@ -99,9 +121,6 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
                     grad_weight.addmm_(d.T, x)
                 else:
                     grad_weight += d.T @ x
-        by_slot = torch.zeros(steps, num_slots, dtype=torch.bool, device=device)
-        for step in range(steps):
-            by_slot[step, slots[step][valid[step]]] = True
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.weight_dtype = weight.dtype
         loss = (losses * scale).sum()
@@ -135,7 +154,7 @@ def ttt_loss(
     """Scalar loss sum_i step_decay^i * mean_i, and the counts.
 
     hidden: normed layer outputs, [I, M, H].  weight: the draft head, [W, H].  slots: slot that predicts from teacher
-    position p at step i, or -1, [I, P].  token_ids: target id of every draft id, [W].
+    position p at step i, or -1, [I, P], on the host.  token_ids: target id of every draft id, [W].
     """
     results = _ChunkedSoftCrossEntropy.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk)
     loss, losses, weighted, valid, correct, by_slot = results
@@ -150,7 +169,7 @@ def next_token_loss(
 
     hidden: normed states at the teacher positions, [P, H].  weight: the head, [W, H].  token_ids: as in `ttt_loss`.
     """
-    slots = torch.arange(hidden.shape[0], device=hidden.device)[None]
+    slots = torch.arange(hidden.shape[0])[None]
     results = _ChunkedSoftCrossEntropy.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk)
     return results[0], results[4][0]
 
@@ -160,12 +179,14 @@ def chain_counts(loss: Tensor, correct: Tensor, slots: Tensor) -> StepCounts:
 
     loss: mean over the teacher positions.  correct: [P] bool.  slots: [I, P], see `ttt_loss`.
     """
-    steps, count = slots.shape
-    valid = slots >= 0
-    by_slot = torch.zeros(steps, count, dtype=torch.bool, device=slots.device)  # no more slots than positions
-    for step in range(steps):
-        by_slot[step, slots[step][valid[step]]] = correct[valid[step]]
-    first = torch.arange(steps, device=slots.device) == 0  # the loss counts each position once, at step 0
+    (steps, count), device = slots.shape, correct.device
+    step_index, position_index = (slots >= 0).nonzero().unbind(1)
+    slot_index = slots[step_index, position_index]
+    step_index, position_index, slot_index = torch.stack((step_index, position_index, slot_index)).to(device)
+    by_slot = torch.zeros(steps, count, dtype=torch.bool, device=device)  # no more slots than positions
+    by_slot[step_index, slot_index] = correct[position_index]
+    valid = slots.to(device) >= 0
+    first = torch.arange(steps, device=device) == 0  # the loss counts each position once, at step 0
     marginal = (valid & correct).sum(dim=1)
     joint = by_slot.long().cumprod(dim=0).sum(dim=1)
     return StepCounts(loss * count * first, count * first, valid.sum(dim=1), marginal, joint)

@@ -54,8 +54,8 @@ class DistillModule(LightningModule):
 
     def training_step(self, batch: PackedBatch, index: int) -> Tensor:
         loss, counts = self(batch)
-        self.log("train/loss", loss.detach(), prog_bar=True)
-        self.log("train/accept_length", counts.accept_length(), prog_bar=True)
+        self.log("train/loss", loss.detach())
+        self.log("train/accept_length", counts.accept_length())
         self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"])
         for step, (marginal, joint) in enumerate(zip(*self._rates(counts), strict=True)):
             self.log(f"train/accuracy_{step}", marginal)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
-from drafterforge.drafters.eagle3.train.attention import Span, ttt_attention
+from drafterforge.drafters.eagle3.train.attention import Block, Span, query_blocks, ttt_attention
 
 
 @dataclass(frozen=True)
@@ -21,56 +21,59 @@ class PackedBatch:
 
     tokens: Tensor  # [N] target ids
     positions: Tensor  # [N] position of each token in its sequence
-    loss_mask: Tensor  # [N] bool: tokens of an answer
+    loss_mask: Tensor  # [N] bool: tokens of an answer; always on the host, as it decides the shapes of a step
     lengths: list[int]  # of the sequences
     features: Tensor  # low|mid|high at every position, [N, 3H]
     states: Tensor  # the target's final normed states, [N, H]
     argmax: Tensor  # the target's most probable next id, [N]
 
     def to(self, device: torch.device) -> PackedBatch:
-        moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in vars(self).items()}
+        """The batch on a device, except `loss_mask`."""
+        moved = {
+            name: value.to(device) if isinstance(value, Tensor) and name != "loss_mask" else value
+            for name, value in vars(self).items()
+        }
         return PackedBatch(**moved)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The slots that start a draft, their predictions at each step, and their attention spans."""
+    """The slots that start a draft, their predictions at each step, and the blocks of their attention."""
 
     rows: Tensor  # slot of each row, [M]
-    spans: list[Span]
+    blocks: list[Block]
     teacher_positions: Tensor  # [P] positions whose next token belongs to an answer
-    slots: Tensor  # [I, P] row that predicts from a teacher position at each step, or -1
+    slots: Tensor  # [I, P] row that predicts from a teacher position at each step, or -1; on the host
 
 
 def lay_out(batch: PackedBatch, steps: int) -> Layout:
-    """Rows, spans and teacher positions of a batch.
+    """Rows, blocks and teacher positions of a batch.
 
     Slot j pairs token j+1 with feature j.  A row is a slot whose token j+1 and predicted token j+2 belong to the same
     answer, as the root of a cycle is always an answer token.  At step i it predicts token j+2+i from teacher j+1+i.
+    All of it is computed on the host, so that no shape is read from the device; rows and positions are then moved.
     """
-    device = batch.tokens.device
     mask = batch.loss_mask
     total = mask.numel()
-    ends = torch.tensor(batch.lengths, device=device).cumsum(0)
-    sequence = torch.repeat_interleave(
-        torch.arange(len(batch.lengths), device=device), torch.tensor(batch.lengths, device=device)
-    )
-    following = torch.zeros(total, dtype=torch.bool, device=device)
+    lengths = torch.tensor(batch.lengths)
+    ends = lengths.cumsum(0)
+    sequence = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    following = torch.zeros(total, dtype=torch.bool)
     following[:-1] = mask[1:] & (sequence[1:] == sequence[:-1])  # the next token belongs to an answer of this sequence
     teacher_positions = following.nonzero()[:, 0]
     # run[t]: length of the gapless run of answer tokens that ends at t, t included
-    index = torch.arange(total, device=device)
+    index = torch.arange(total)
     broken = torch.where(mask, torch.full_like(index, -1), index).cummax(0).values
-    begins = ends[sequence] - torch.tensor(batch.lengths, device=device)[sequence]
+    begins = ends[sequence] - lengths[sequence]
     run = torch.minimum(index - broken, index - begins + 1)
     # step i reads teacher t from slot t-1-i, whose tokens t-i .. t+1 must all be answer tokens of one run
     run_next = torch.zeros_like(run)
     run_next[:-1] = run[1:]
-    row_of_slot = torch.full((total + 1,), -1, dtype=torch.long, device=device)
+    row_of_slot = torch.full((total + 1,), -1, dtype=torch.long)
     rows = teacher_positions[run_next[teacher_positions] >= 2] - 1
     rows = rows[rows >= begins[rows.clamp(min=0)]] if rows.numel() else rows
-    row_of_slot[rows] = torch.arange(rows.numel(), device=device)
-    slots = torch.full((steps, teacher_positions.numel()), -1, dtype=torch.long, device=device)
+    row_of_slot[rows] = torch.arange(rows.numel())
+    slots = torch.full((steps, teacher_positions.numel()), -1, dtype=torch.long)
     for step in range(steps):
         start = teacher_positions - 1 - step
         reachable = (run_next[teacher_positions] >= step + 2) & (start >= begins[teacher_positions])
@@ -85,7 +88,8 @@ def lay_out(batch: PackedBatch, steps: int) -> Layout:
         if count:
             spans.append(Span(first_row, first_row + count, first_slot))
         first_row, first_slot = first_row + count, first_slot + length
-    return Layout(rows, spans, teacher_positions, slots)
+    device, blocks = batch.tokens.device, list(query_blocks(spans, rows.tolist()))
+    return Layout(rows.to(device), blocks, teacher_positions.to(device), slots)
 
 
 def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: int, recompute: bool) -> Tensor:
@@ -93,7 +97,7 @@ def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: in
 
     recompute: checkpoint each step: recompute its intermediate values in the backward pass.
     """
-    rows, spans = layout.rows, layout.spans
+    rows, blocks = layout.rows, layout.blocks
     last = batch.tokens.numel() - 1
     later: list[tuple[Tensor, Tensor]] = []
     outputs = []
@@ -110,7 +114,7 @@ def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: in
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys_values.extend((k, v))
             no_keys = k.new_empty(0, q.shape[0], *k.shape[1:])
-            return ttt_attention(q, k, v, no_keys, no_keys, rows, spans)
+            return ttt_attention(q, k, v, no_keys, no_keys, rows, blocks)
 
         embeddings = drafter.embed(batch.tokens[(torch.arange(last + 1, device=rows.device) + 1).clamp(max=last)])
         rope = drafter.rotary(batch.positions, hidden.dtype)
@@ -137,7 +141,7 @@ def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: in
                     torch.stack([*earlier_k, step_k]),
                     torch.stack([*earlier_v, step_v]),
                     rows,
-                    spans,
+                    blocks,
                 )
 
             rope = drafter.rotary(batch.positions[rows] + step, hidden.dtype)

@@ -1,0 +1,96 @@
+"""Decoding cycles take the GPU's path on `meta` tensors: one wait a cycle, none while a graph is captured, no mix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.sampling import GREEDY, Sampling
+from drafterforge.targets.load import Target
+from tests.gpu_rehearsal.tools import Log, rehearse
+from tests.models import NORMS, tiny_target
+from tests.runtime.drafters import PROMPTS, SHAPE, full_drafters, hybrids, lora_drafters, mixed_drafters
+from tests.schedulers.policies import POLICIES
+
+SAMPLED = Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)
+CYCLES = 3
+WAIT = "runtime.capture.host_copy: copy"
+
+
+def pool(drafters: Callable, selector: str, policy: str = "") -> Callable[[Target], Pool]:
+    """A function that builds a pool for a target on any device."""
+
+    def build(target: Target) -> Pool:
+        torch.manual_seed(3)
+        scheduler = POLICIES[policy](target) if policy else None
+        members = {f"drafter {number}": drafter for number, drafter in enumerate(drafters(target))}
+        return Pool(members, selector, scheduler=scheduler)
+
+    return build
+
+
+def three_lora(target: Target) -> list:
+    return lora_drafters(target, 3)
+
+
+PATHS: dict[str, Callable[[Target], object]] = {
+    "plain": lambda target: None,
+    "eagle3": lambda target: lora_drafters(target, 1)[0],
+    "eagle3.1": lambda target: lora_drafters(target, 1, **NORMS["EAGLE-3.1"])[0],
+    "LoRA pool, hedgespec": pool(three_lora, "hedgespec"),
+    "LoRA pool, metasd": pool(three_lora, "metasd_ucb"),
+    "LoRA pool, thompson": pool(three_lora, "thompson"),
+    "full pool, hedgespec": pool(lambda target: full_drafters(target, 3, **NORMS["EAGLE-3.1"]), "hedgespec"),
+    "full pool, metasd": pool(lambda target: full_drafters(target, 3), "metasd_ucb"),
+    "two families, hedgespec": pool(lambda target: mixed_drafters(target, 3), "hedgespec"),
+    "hybrid": lambda target: hybrids(target)[0],
+    "retrieval": lambda target: hybrids(target)[3],
+    "hybrids, hedgespec": pool(hybrids, "hedgespec"),
+    **{f"scheduler {name}": pool(three_lora, "hedgespec", name) for name in POLICIES},
+}
+
+
+@dataclass
+class Run:
+    """What a run of some cycles did."""
+
+    log: Log
+    packed: list[tuple]  # shape and dtype of what the host read in every cycle
+    waits: list[int]  # reads from the device in every cycle
+    num_captured: int  # cycles of different shapes
+
+
+def run(path: str, batch_size: int, sampling: Sampling, device: str, values: Log | None = None) -> Run:
+    """Decode some cycles of some prompts."""
+    target = tiny_target(eos_token_id=None, device=device)
+    engine = Engine(target, PATHS[path](target), SHAPE, numerics="fast", graphs=True)
+    packed, waits = [], []
+    with torch.inference_mode(), rehearse(values) as log:
+        batch = engine.open_batch()
+        for prompt in PROMPTS[:batch_size]:
+            batch.admit(*engine.read(prompt, 40), sampling)
+        for _ in range(CYCLES):
+            before = sum(log.reads.values())
+            batch.cycle(engine.shape)
+            waits.append(sum(log.reads.values()) - before)
+            record = batch.current.record
+            packed.append((tuple(record.packed.shape), record.packed.dtype))
+    return Run(log, packed, waits, sum(len(rows.cycles) for rows in engine.buffers.values()))
+
+
+@pytest.mark.quick_cases(8)
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_cycle_waits_for_the_gpu_once(path, batch_size, sampling):
+    real = run(path, batch_size, sampling, "cpu")
+    rehearsal = run(path, batch_size, sampling, "meta", real.log)
+    assert rehearsal.waits == [1] * CYCLES
+    assert set(rehearsal.log.reads) == {WAIT}
+    assert rehearsal.packed == real.packed
+    assert rehearsal.num_captured == real.num_captured
