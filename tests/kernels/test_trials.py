@@ -7,11 +7,16 @@ import logging
 import pytest
 import torch
 
+from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.errors import ConfigError
 from drafterforge.kernels import attention, gpu_kernels, masks, trees, triton_support
 from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.kernels.dispatch import GPU, KERNELS
 from drafterforge.kernels.masks import TreeMask, additive_mask, pack_reads, unpack_reads
 from drafterforge.kernels.trials import KernelTrials, agree
+from drafterforge.runtime.engine import Engine
+from drafterforge.tree.grow import TreeShape
+from tests.models import tiny_drafter, tiny_target
 
 CLASS = (torch.float32, 1, 16)
 
@@ -115,6 +120,17 @@ def masked_pass(exact: bool = False, mask_kind=gpu_kernels.tree_mask):
     mask = mask_kind(reads, lengths, 8, torch.float32)
     q, k, v = torch.randn(2, 5, 4, 16), torch.randn(2, 2, 13, 16), torch.randn(2, 2, 13, 16)
     return q, k, v, mask
+
+
+@pytest.mark.parametrize("forward", ["lean", "modules"])
+def test_an_engine_that_passes_lengths_and_bits_gives_the_text_of_floats(forward, monkeypatch):
+    prompts = [[3, 14, 15, 9, 26, 5], [7]]
+    expected = [answer.tokens for answer in Engine(tiny_target(forward=forward)).generate(prompts, 12)]
+    monkeypatch.setattr(gpu_kernels, "supports", lambda device: False)
+    monkeypatch.setitem(KERNELS, ("cpu", torch.float32), GPU)
+    target = tiny_target(forward=forward)
+    engine = Engine(target, FusedDrafter(tiny_drafter(target), target.backbone.embedding), TreeShape(8, 3, 2))
+    assert [answer.tokens for answer in engine.generate(prompts, 12)] == expected
 
 
 @pytest.mark.parametrize("exact", [False, True])
