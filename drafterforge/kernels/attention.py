@@ -17,6 +17,8 @@ from drafterforge.kernels.rope import apply_rope, beside_values
 
 # attend(layer index, its qkv [B * T, heads, D]) -> [B * T, Hq * D]
 AttendLayer = Callable[[int, Tensor], Tensor]
+# write(layer index, its qkv) -> rotated queries [B, T, Hq, D], and the keys and values to read, [B, Hk, S, D] each
+WriteLayer = Callable[[int, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 class Heads(NamedTuple):
@@ -86,18 +88,11 @@ def rotated_attention(
     mask, exact: see `grouped_attention`.
     """
     batch, length = shape
-    # the rotation leaves values unchanged, so keys and values stay side by side for the cache
-    rotation = beside_values(cos, sin, heads.queries + heads.keys, heads.keys)
+    write = rotary_writer(cos, sin, shape, heads, cache)
     folded = None if mask is None else fold_mask(mask, heads.queries // heads.keys)
 
     def attend(index: int, qkv: Tensor) -> Tensor:
-        qkv = apply_rope(qkv, *rotation).view(batch, length, -1, heads.width)
-        q = qkv[:, :, : heads.queries]
-        keys_values = qkv[:, :, heads.queries :].unflatten(2, (2, heads.keys))
-        if cache is None:
-            keys, values = keys_values.permute(2, 0, 3, 1, 4)
-        else:
-            keys, values = cache.write_both(index, keys_values)
+        q, keys, values = write(index, qkv)
         if folded is None and length > 1:
             attended = grouped_attention(q, keys, values, None, exact)
         else:
@@ -105,6 +100,27 @@ def rotated_attention(
         return attended.reshape(batch * length, -1)
 
     return attend
+
+
+def rotary_writer(
+    cos: Tensor, sin: Tensor, shape: tuple[int, int], heads: Heads, cache: KeyValueCache | None
+) -> WriteLayer:
+    """Rotates queries and keys, and writes the cache, for all layers; arguments as for `rotated_attention`."""
+    batch, length = shape
+    # the rotation leaves values unchanged, so keys and values stay side by side for the cache
+    rotation = beside_values(cos, sin, heads.queries + heads.keys, heads.keys)
+
+    def write(index: int, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        qkv = apply_rope(qkv, *rotation).view(batch, length, -1, heads.width)
+        q = qkv[:, :, : heads.queries]
+        keys_values = qkv[:, :, heads.queries :].unflatten(2, (2, heads.keys))
+        if cache is None:
+            keys, values = keys_values.permute(2, 0, 3, 1, 4)
+        else:
+            keys, values = cache.write_both(index, keys_values)
+        return q, keys, values
+
+    return write
 
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""Chooses the implementation of the kernels for a device and a dtype: native.c, or torch.
+"""Chooses the implementation of the kernels for a device and a dtype: native.c, torch, or torch with Triton on a GPU.
 
 The choice is made once for each device and dtype, when the first target or drafter of them is loaded.  A new
 implementation is a `Kernels` and a line in `_choose`; code outside this room does not depend on the choice.
@@ -12,9 +12,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from drafterforge.kernels import attention, gate, native, native_kernels, native_trees, norm, trees
+from drafterforge.kernels import (
+    attention,
+    gate,
+    gpu_kernels,
+    low_rank,
+    native,
+    native_kernels,
+    native_trees,
+    norm,
+    trees,
+    triton_support,
+)
 from drafterforge.kernels.attention import AttendLayer
 from drafterforge.kernels.candidates import Candidates
+from drafterforge.kernels.masks import Mask
 
 PackLinear = Callable[[Tensor, Tensor | None], native.PackedLinear | None]
 PackMLP = Callable[[Tensor, Tensor, float, Sequence[tuple[Tensor, Tensor]]], native.PackedMLP | None]
@@ -33,11 +45,13 @@ class Kernels:
     best_children: Callable[[Tensor, int], Tensor]
     ancestors: Callable[[Tensor, int], Tensor]
     walk: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
-    tree_mask: Callable[[Tensor, Tensor, int, torch.dtype], Tensor]
+    tree_mask: Callable[[Tensor, Tensor, int, torch.dtype], Mask]  # only for these kernels, and `additive_mask`
     children_state: Callable[[Tensor, float], Tensor]
     reach: Callable[[Tensor, int], Tensor]
     worth: Callable[[Tensor, Tensor, Tensor], Tensor]
     candidates: Callable[[int, int, Tensor | None], Candidates | native_trees.NativeCandidates]
+    add_low_rank: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    add_expert_low_rank: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
     pack_linear: PackLinear  # returns None if weights are not packed
     pack_mlp: PackMLP  # returns None if torch computes
     prompt_chunk: int  # prompt tokens of one pass: as few as take no longer, each, than those of a longer pass
@@ -58,11 +72,21 @@ TORCH = Kernels(
     trees.reach,
     trees.worth,
     Candidates,
+    low_rank.add_low_rank,
+    low_rank.add_expert_low_rank,
     pack_linear=lambda weight, bias: None,
     pack_mlp=lambda mean, scale, farthest, layers: None,
     prompt_chunk=128,
 )
-GPU = replace(TORCH, prompt_chunk=2048)
+GPU = replace(
+    TORCH,
+    grouped_attention=gpu_kernels.grouped_attention,
+    rotated_attention=gpu_kernels.rotated_attention,
+    tree_mask=gpu_kernels.tree_mask,
+    add_low_rank=gpu_kernels.add_low_rank,
+    add_expert_low_rank=gpu_kernels.add_expert_low_rank,
+    prompt_chunk=2048,
+)
 NATIVE = Kernels(
     native_kernels.rms_norm,
     native_kernels.swiglu,
@@ -78,6 +102,8 @@ NATIVE = Kernels(
     native_kernels.reach,
     native_kernels.worth,
     native_trees.NativeCandidates,
+    low_rank.add_low_rank,
+    low_rank.add_expert_low_rank,
     pack_linear=native.PackedLinear,
     pack_mlp=native.PackedMLP,
     prompt_chunk=32,
@@ -118,5 +144,6 @@ def is_compiled() -> bool:
 def describe_kernels(device: torch.device) -> str:
     """The implementation that decodes on a device, and why, in a few words."""
     if device.type != "cpu":
-        return "those of torch"
+        reason = triton_support.why_not() if device.type == "cuda" else "Triton kernels need CUDA"
+        return f"those of torch: {reason}" if reason else "those of torch, and Triton's where trials find them faster"
     return f"those of torch: {native.why_not()}" if native.why_not() else f"native.c, compiled in {native.cache_dir()}"

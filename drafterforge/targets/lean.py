@@ -18,6 +18,7 @@ from drafterforge.kernels.attention import AttendLayer, Heads
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.linear import FrozenLinear
+from drafterforge.kernels.masks import Mask
 from drafterforge.kernels.rope import RopeTable
 from drafterforge.targets.taps import taps_of
 
@@ -110,13 +111,13 @@ class LeanBackbone:
         tokens: Tensor,
         positions: Tensor,
         cache: KeyValueCache | None,
-        mask: Tensor | None,
+        mask: Mask | None,
         invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Final states after the norm [B, T, H], and features low|mid|high [B, T, 3H], of tokens [B, T].
 
         positions: [B, T].  cache: read and extended by this pass; None: attend within `tokens` only.
-        mask: additive [B or 1, T, S]; None: causal attention of a sequence that starts at slot 0.
+        mask: additive [B or 1, T, S], or from `level_mask`; None: causal attention of a sequence that starts at slot 0.
         invariant: make results batch-invariant: a token's values are bit-identical whatever else is in the pass.
         """
         rms_norm, swiglu = self.kernels.rms_norm, self.kernels.swiglu
@@ -142,7 +143,7 @@ class LeanBackbone:
         return final.view(batch, length, -1), features.view(batch, length, -1)
 
     def _attention(
-        self, x: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Tensor | None, invariant: bool
+        self, x: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Mask | None, invariant: bool
     ) -> AttendLayer:
         """attend(index of a layer, its qkv [B*T, heads, D]) -> [B*T, Hq*D]; also writes the layer's cache."""
         cos, sin = self.rope(positions.reshape(-1), x.dtype)

@@ -20,6 +20,7 @@ from transformers.utils import logging as logging_of_transformers
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, shorten
 from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.kernels.masks import Mask
 from drafterforge.targets.device import choose_device, choose_dtype, widens
 from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.lean import LeanBackbone, lean_obstacle
@@ -61,7 +62,7 @@ class Target:
         tokens: Tensor,
         positions: Tensor,
         cache: KeyValueCache | None,
-        mask: Tensor | None = None,
+        mask: Mask | None = None,
         invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Final states [B, T, H] and features [B, T, 3H]; see `LeanBackbone.__call__`."""

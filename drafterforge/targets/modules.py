@@ -12,6 +12,7 @@ from transformers.cache_utils import CacheLayerMixin
 from drafterforge.errors import ConfigError
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.kernels.masks import Mask, additive_mask
 from drafterforge.targets.taps import taps_of
 
 
@@ -94,7 +95,7 @@ class ModulesBackbone:
         tokens: Tensor,
         positions: Tensor,
         cache: KeyValueCache | None,
-        mask: Tensor | None,
+        mask: Mask | None,
         invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """As `LeanBackbone.__call__`, but ignores `invariant`: the model's operations are not batch-invariant."""
@@ -106,7 +107,7 @@ class ModulesBackbone:
         states = self.decoder(
             input_ids=tokens,
             position_ids=positions,
-            attention_mask=mask[:, None].expand(tokens.shape[0], -1, -1, -1),
+            attention_mask=additive_mask(mask)[:, None].expand(tokens.shape[0], -1, -1, -1),
             past_key_values=past,
             use_cache=past is not None,
         ).last_hidden_state

@@ -12,7 +12,7 @@ import torch
 
 import drafterforge
 from drafterforge import pipelines
-from drafterforge.kernels import dispatch, native
+from drafterforge.kernels import dispatch, native, triton_support
 from drafterforge.kernels.dispatch import (
     GPU,
     KERNELS,
@@ -24,7 +24,9 @@ from drafterforge.kernels.dispatch import (
     tree_kernels,
 )
 
-IMPLEMENTATIONS = ("native", "native_kernels", "native_trees")
+IMPLEMENTATIONS = ("native", "native_kernels", "native_trees", "gpu_kernels", "triton_")
+TORCH_ONLY = {"prompt_chunk", "add_low_rank", "add_expert_low_rank"}  # fields that native.c does not implement
+ON_GPU = ("grouped_attention", "rotated_attention", "tree_mask", "add_low_rank", "add_expert_low_rank")
 FILES = [path for room in (drafterforge, pipelines) for path in Path(room.__file__).parent.rglob("*.py")]
 
 
@@ -49,9 +51,15 @@ def test_nobody_outside_the_room_imports_an_implementation():
         assert not {name for name in imported(path) if any(name.startswith(module) for module in hidden)}, path
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Kernels) if field.name != "prompt_chunk"])
+@pytest.mark.parametrize("name", sorted({field.name for field in dataclasses.fields(Kernels)} - TORCH_ONLY))
 def test_every_kernel_has_a_twin_of_torch_with_the_same_arguments(name):
     fast, plain = getattr(NATIVE, name), getattr(TORCH, name)
+    assert fast is not plain and list(inspect.signature(fast).parameters) == list(inspect.signature(plain).parameters)
+
+
+@pytest.mark.parametrize("name", ON_GPU)
+def test_a_kernel_of_a_gpu_has_a_twin_of_torch_with_the_same_arguments(name):
+    fast, plain = getattr(GPU, name), getattr(TORCH, name)
     assert fast is not plain and list(inspect.signature(fast).parameters) == list(inspect.signature(plain).parameters)
 
 
@@ -77,4 +85,7 @@ def test_without_compiled_kernels_those_of_torch_are_chosen_and_doctor_says_why(
     monkeypatch.setattr(native, "why_not", lambda: "made up")
     assert dispatch._choose("cpu", torch.float32) is TORCH
     assert describe_kernels(torch.device("cpu")) == "those of torch: made up"
-    assert describe_kernels(torch.device("cuda")) == "those of torch"
+    monkeypatch.setattr(triton_support, "why_not", lambda: "made up, too")
+    assert describe_kernels(torch.device("cuda")) == "those of torch: made up, too"
+    monkeypatch.setattr(triton_support, "why_not", lambda: None)
+    assert describe_kernels(torch.device("cuda")) == "those of torch, and Triton's where trials find them faster"

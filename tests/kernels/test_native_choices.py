@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from drafterforge.kernels.attention import additive
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.marginal import MarginalPolicy
@@ -14,7 +15,7 @@ from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.tree.accept import accepted_path
 from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, top_children
-from drafterforge.tree.masks import level_mask
+from drafterforge.tree.masks import level_mask, text_mask
 from tests.kernels.test_native import compiled, without
 
 
@@ -146,3 +147,12 @@ def test_masks_of_trees_are_those_of_torch(base, monkeypatch):
     assert ancestor_mask(parents, 4).equal(ours)
     for reads, mask in zip((ours, ours[:, 2:, :5]), masks, strict=True):
         assert level_mask(reads, lengths, base, torch.float32).equal(mask)
+
+
+@compiled
+def test_a_mask_of_text_reads_the_first_slots_of_each_row(monkeypatch):
+    lengths = torch.tensor([3, 5, 1])
+    mask = text_mask(lengths, 5, torch.float32)
+    assert mask.equal(additive(torch.arange(5) < lengths[:, None], torch.float32)[:, None])
+    without(monkeypatch)
+    assert text_mask(lengths, 5, torch.float32).equal(mask)

@@ -1,6 +1,6 @@
 """One of N stacked drafters for each row, chosen by an index on the device: another choice captures no graph anew.
 
-LoRA experts of one generalist share its weights, so only the chosen additions are gathered; of drafters with weights of
+LoRA experts of one generalist share its weights, and no addition is copied; of drafters with weights of
 their own, the chosen weights are gathered once a cycle.
 Axes: N drafters, F families (drafters with their own weights), B rows, K beam nodes, H hidden, r rank.
 """
@@ -45,16 +45,14 @@ def chosen_projection(linear: StackedLinear, choice: Tensor) -> Callable[[Tensor
     batch, weight, low = choice.shape[0], None, linear.low
     if len(linear.families) > 1:
         weight = linear.weights[linear.family_of[choice]].transpose(1, 2)  # [B, in, out]
-    if low is not None:
-        down, up = low.down[choice].transpose(1, 2), low.up[choice]  # [B, in, r], [B, r, out]
 
     def project(x: Tensor) -> Tensor:
-        if weight is None and low is None:
-            return linear.families[0].base(x)
-        rows = x.unflatten(0, (batch, -1))
-        out = linear.families[0].base(x).unflatten(0, (batch, -1)) if weight is None else torch.bmm(rows, weight)
-        if low is not None:
-            out = torch.baddbmm(out, torch.bmm(rows, down), up)
-        return out.flatten(0, 1)
+        if weight is None:
+            out = linear.families[0].base(x)
+        else:
+            out = torch.bmm(x.unflatten(0, (batch, -1)), weight).flatten(0, 1)
+        if low is None:
+            return out
+        return low.add_chosen(out, x, choice[:, None].expand(-1, len(x) // batch).flatten())
 
     return project

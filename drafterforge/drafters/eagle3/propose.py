@@ -14,12 +14,12 @@ from torch import Tensor
 
 from drafterforge.drafters.eagle3.forward import Attend
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import kernels_of
+from drafterforge.kernels.masks import Mask
 from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
-from drafterforge.tree.masks import level_mask
+from drafterforge.tree.masks import level_mask, text_mask
 from drafterforge.tree.merge import RetrievalEvidence
 from drafterforge.tree.tries import Tries
 
@@ -30,7 +30,7 @@ def new_draft_cache(drafter: FusedDrafter, batch: int) -> KeyValueCache:
     return KeyValueCache(1, batch, spec.num_key_heads, spec.head_dim, embedding.dtype, embedding.device)
 
 
-def attend_to(cache: KeyValueCache, batch: int, mask: Tensor | None) -> Attend:
+def attend_to(cache: KeyValueCache, batch: int, mask: Mask | None) -> Attend:
     """Attention of flattened rows over a one-layer cache; it writes their keys and values first."""
     kernels = kernels_of(cache.data)
 
@@ -58,8 +58,7 @@ def append_slots(
     slots = stable[:, None] + torch.arange(width, device=tokens.device)
     cache.set_ragged_slots(slots, used)
     rows = torch.arange(batch, device=tokens.device) * width + counts - 1
-    allowed = torch.arange(used, device=tokens.device) < (stable + counts)[:, None]
-    attend = attend_to(cache, batch, additive(allowed, features.dtype)[:, None])
+    attend = attend_to(cache, batch, text_mask(stable + counts, used, features.dtype))
     embedded, fused = drafter.embed(tokens.flatten()), drafter.fuse(features.flatten(0, 1))
     return drafter.layer(embedded, fused, slots.flatten(), attend, rows=rows)
 

@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.drafters.eagle3.forward import DecodingPass
@@ -20,6 +19,7 @@ from drafterforge.drafters.eagle3.fused import PROJECTIONS, FusedDrafter
 from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.spec import FLAGS
 from drafterforge.errors import DrafterforgeError
+from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
 
 
@@ -42,12 +42,11 @@ class StackedLowRank:
 
     def add(self, out: Tensor, x: Tensor) -> Tensor:
         """out + x @ down.T @ up, [n, R, out].  x: [n, R, in] or shared [R, in].  out: [n or 1, R, out]."""
-        count = self.down.shape[0]
-        if x.dim() == 2:
-            low = F.linear(x, self.down.flatten(0, 1)).unflatten(1, (count, -1)).transpose(0, 1)
-        else:
-            low = torch.bmm(x, self.down.transpose(1, 2))
-        return torch.baddbmm(out.expand(count, -1, -1), low, self.up)
+        return kernels_of(x).add_low_rank(out, x, self.down, self.up)
+
+    def add_chosen(self, out: Tensor, x: Tensor, experts: Tensor) -> Tensor:
+        """The same with one drafter for each row, [R, out].  x: [R, in].  out: [R, out].  experts: [R]."""
+        return kernels_of(x).add_expert_low_rank(out, x, self.down, self.up, experts)
 
 
 class Family(NamedTuple):
