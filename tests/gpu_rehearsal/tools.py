@@ -97,9 +97,8 @@ class Log:
     outputs: dict[str, list[tuple[Shape, ...]]] = field(default_factory=lambda: defaultdict(list))  # by `mark`
     reads: Counter[str] = field(default_factory=Counter)  # "module.function: kind" of reads from `meta`
     copies: Counter[str] = field(default_factory=Counter)  # the same of copies from the host to `meta`
-    values: dict[tuple[SourceLine, str], deque[Any]] = field(
-        default_factory=lambda: defaultdict(deque)
-    )  # read on the CPU
+    # what is read on the CPU, by line and kind, in order
+    values: dict[tuple[SourceLine, str], deque[Any]] = field(default_factory=lambda: defaultdict(deque))
 
     def mark(self, name: str, value: Any) -> None:
         """Record the shapes of a value, to be compared by `same_shapes`."""

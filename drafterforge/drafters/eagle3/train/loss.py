@@ -64,9 +64,8 @@ def valid_positions(slots: Tensor, chunk: int, device: torch.device) -> list[lis
 class _ChunkedSoftCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, *rest):
-        with torch.autocast(
-            autocast_device(hidden.device), enabled=False
-        ):  # `_forward` chooses the dtype of each operation
+        # `_forward` chooses the dtype of each operation
+        with torch.autocast(autocast_device(hidden.device), enabled=False):
             return _ChunkedSoftCrossEntropy._forward(ctx, hidden, *rest)
 
     @staticmethod
