@@ -29,7 +29,7 @@ def is_interpreted() -> bool:
 
 def supports(device: torch.device) -> bool:
     """Whether Triton kernels run on tensors of this device; Triton uses the current GPU."""
-    if why_not() is not None:
+    if device.type == "meta" or why_not() is not None:
         return False
     return is_interpreted() or (device.type == "cuda" and device.index == torch.cuda.current_device())
 
