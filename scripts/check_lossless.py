@@ -1,8 +1,11 @@
 """Decode many prompts with every kind of drafter and compare each answer with autoregressive decoding.
 
     python scripts/check_lossless.py drafter=runs/smollm2-135m/drafters/quickstart [--datastore FOLDER] --prompts 200
+    python scripts/check_lossless.py --graphs --pool general+store,sql,math+store,chat --prompts 100
 
 Prompts are held-out ones of the built-in grammars, domains mixed, decoded in batches.  The last row is drafter=auto.
+With --graphs all methods but plain decoding decode in the fixed shapes that a GPU replays from graphs, and the last row
+is left out: drafter=auto has no fixed shapes.
 In float32, a difference at a near tie is decoded again in float64 and counts if it remains.  In half precision,
 `numerics=invariant` is checked and every difference counts.  The exit code is 1 if any difference counts.
 """
@@ -19,6 +22,7 @@ from typing import Any
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.assembly.build import auto_engine
+from drafterforge.assembly.pools import open_pool
 from drafterforge.assembly.runs import RunsFolder, open_for_decoding
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.names import AUTO
@@ -30,6 +34,7 @@ from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
 from drafterforge.runtime.engine import Drafter, Engine
 from drafterforge.runtime.numerics import choose_numerics
+from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.device import describe_device
@@ -47,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("drafter", nargs="?", help="drafter=FOLDER of an EAGLE-3 drafter, besides retrieval")
     parser.add_argument("--datastore", type=Path, metavar="FOLDER", help="a datastore, alone and in hybrid trees")
+    parser.add_argument("--pool", default="", metavar="NAME,NAME,...", help="drafters of pools with two selectors")
+    parser.add_argument("--graphs", action="store_true", help="decode in fixed shapes, as on a GPU")
     parser.add_argument("--runs-dir", default="runs", help="where drafter=auto looks for drafters before shipped ones")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--max-new-tokens", type=int, default=128)
@@ -65,16 +72,20 @@ def main(arguments: list[str] | None = None) -> int:
     def exact() -> Target:
         return load_target(TargetConfig(dtype="float64"))
 
-    def drafters(target: Target) -> dict[str, tuple[Drafter, str]]:
+    def drafters(target: Target) -> dict[str, tuple[Drafter | Pool, str]]:
         retrievals = {"retrieval": Retrieval()}
         if args.datastore:
             retrievals["datastore"] = Retrieval(datastore=Datastore.open(args.datastore))
-        alone: dict[str, tuple[Drafter, str]] = {name: (drafter, "retrieval") for name, drafter in retrievals.items()}
-        if folder is None:
-            return alone
-        drafter = open_for_decoding(folder, target)
-        hybrids = {f"eagle3+{name}": (HybridDrafter(drafter, r), "hybrid") for name, r in retrievals.items()}
-        return {"eagle3": (drafter, "eagle3"), **hybrids, **alone}
+        methods: dict[str, tuple[Drafter | Pool, str]] = {}
+        if folder is not None:
+            drafter = open_for_decoding(folder, target)
+            methods["eagle3"] = drafter, "eagle3"
+            methods |= {f"eagle3+{name}": (HybridDrafter(drafter, r), "hybrid") for name, r in retrievals.items()}
+        methods |= {name: (drafter, "retrieval") for name, drafter in retrievals.items()}
+        if args.pool:
+            members = open_pool(args.runs_dir, target, args.pool.split(","))
+            methods |= {f"pool, {name}": (Pool(members, name), "eagle3") for name in ("hedgespec", "random")}
+        return methods
 
     def engine(target: Target, name: str | None) -> Engine:
         if name is None:
@@ -84,10 +95,11 @@ def main(arguments: list[str] | None = None) -> int:
             return auto_engine(runs, RuntimeConfig(numerics=numerics), args.max_batch)[0]
         drafter, kind = drafters(target)[name]
         shape = default_shape(target.device, target.dtype, kind)
-        return Engine(target, drafter, shape, numerics=numerics, max_batch=args.max_batch)
+        graphs = True if args.graphs else None
+        return Engine(target, drafter, shape, numerics=numerics, max_batch=args.max_batch, graphs=graphs)
 
     expected, rows = None, []
-    for name in (None, *drafters(target), AUTO):
+    for name in (None, *drafters(target), *(() if args.graphs else (AUTO,))):
         began = time.perf_counter()
         answers = engine(target, name).generate(prompts, args.max_new_tokens, sampling)
         seconds = time.perf_counter() - began

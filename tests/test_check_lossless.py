@@ -35,6 +35,12 @@ def test_the_file_has_the_keys_other_tools_read(check_lossless, tmp_path):
     assert report["figures"] == {"num_prompts": 2, "num_tokens": 12, "mismatches": 0}
 
 
+def test_fixed_shapes_are_checked_without_the_default(check_lossless, tmp_path):
+    path = tmp_path / "lossless.json"
+    assert check_lossless.main(["--graphs", "--prompts", "2", "--max-new-tokens", "6", "--json", str(path)]) == 0
+    assert [row["method"] for row in json.loads(path.read_text())["rows"]] == ["autoregressive", "retrieval"]
+
+
 def test_an_answer_that_differs_is_counted_and_told(check_lossless, monkeypatch, tmp_path):
     monkeypatch.setattr(check_lossless, "count_mismatches", len)
     monkeypatch.setattr(
