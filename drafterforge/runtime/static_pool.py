@@ -79,8 +79,10 @@ class StaticMembers(PoolMembers):
         self.index_of, self._indexed = {}, {}
         for name in self.drafters:
             self._add_index(name)
-        reads_text = pool.scheduler is not None and pool.scheduler.reads_text
-        self._embedding = host_copy(next(iter(self.drafters.values())).embedding) if reads_text else None
+        self._embedding: Tensor | None = None  # on the host
+        if self.stacked and pool.scheduler is not None and pool.scheduler.reads_text:
+            drafter = self.drafters[self.stacked[0]]
+            self._embedding = host_copy(kind_of(drafter).reader(drafter).embedding)
         self.log_probs: Tensor | None = None  # of the best children of every row's root, [N, B, C], on the host
 
     @property
@@ -220,6 +222,7 @@ class StaticSelection:
         features = [row.feature for row in rows] if report.features is None else list(report.features)
         self.proposer.commit_rows(record, tokens, features, report.divergences)
         self.members.commit(tokens, tokens, record.counts)
+        # the target's probabilities stay on the device, so a sampled token counts as if it were certain
         truth = Truth(tokens, None) if self.proposer.needs_evaluation else None
         judgement = self.members.read_on_host(report.judgement, truth, self.proposer.top_k)
         self.proposer.learn(record, judgement)

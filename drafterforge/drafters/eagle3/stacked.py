@@ -33,6 +33,7 @@ class StackedLowRank:
         count, rank = len(lows), max(low.down.shape[0] for low in lows if low is not None)
         self.down = weight.new_zeros(count, rank, weight.shape[1])
         self.up = weight.new_zeros(count, rank, weight.shape[0])  # this layout avoids a copy in every product
+        self.before = lows  # graphs captured earlier read them
         for index, low in enumerate(lows):
             if low is not None:
                 view = LowRank(self.down[index, : low.down.shape[0]], self.up[index, : low.up.shape[1]].t())
@@ -72,12 +73,8 @@ class StackedLinear:
 
     @cached_property
     def weights(self) -> Tensor:
-        """Weights of all families, [F, out, in]; on a GPU the families' own weights become views of them."""
-        stacked = torch.stack([family.base.weight for family in self.families])
-        for family, weight in zip(self.families, stacked, strict=True):
-            if weight.device.type != "cpu":  # a CPU packs its weights, so the plain ones are not read
-                family.base.weight = weight
-        return stacked
+        """A copy of the weights of all families, [F, out, in]; graphs captured earlier read the families' own."""
+        return torch.stack([family.base.weight for family in self.families])
 
     @cached_property
     def family_of(self) -> Tensor:
