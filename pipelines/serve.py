@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from drafterforge.assembly.engines import open_engine
-from drafterforge.config.progress import say
+from drafterforge.config.progress import bar, say
 from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import ConfigError
 
@@ -28,6 +28,9 @@ def run(cfg: Config) -> None:
         if not cfg.api_key and not is_loopback(sock):
             say(f"warning: host={cfg.host} serves everyone who can reach this machine, without a key; set {KEY}=...")
         engine, model = open_engine(cfg, cfg.max_batch)
+        if engine.graphs:
+            with bar("capturing graphs", engine.max_batch) as line:
+                engine.warm_up(line.advance)
         url = address_of(sock)
         app = build_app(engine, model, cfg)
         if (limit := app.state.service.connections.limit) < cfg.max_connections:

@@ -6,7 +6,7 @@ Autoregressive decoding is the same engine with trees of one node.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -32,6 +32,7 @@ from drafterforge.targets.lean import LeanBackbone
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
+WARM_UP_TOKENS = 8  # of a prompt
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]  # plain text, token ids, or chat messages
 
 
@@ -200,6 +201,16 @@ class Engine:
         with torch.inference_mode():
             for batch in self.batches:
                 batch.remove_drafter(name)
+
+    def warm_up(self, advance: Callable[[int], None] = lambda count: None) -> None:
+        """Capture the graphs of greedy batches of 1 to `max_batch` rows, so that no request waits for them.
+
+        Other samplings and longer texts are captured at their first use.  advance: called after each number of rows.
+        Does nothing without graphs.
+        """
+        for count in range(1, self.max_batch + 1 if self.graphs else 1):
+            self.generate([[0] * WARM_UP_TOKENS] * count, max_new_tokens=self.shape.depth + 2)
+            advance(1)
 
     def save_state(self) -> None:
         """Save what `drafter=auto` has learned for engines opened later; ArtifactError if it cannot be written.
