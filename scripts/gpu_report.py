@@ -9,7 +9,7 @@
 Every step is a process of at most 9 minutes.  It leaves FOLDER/STEP.json and FOLDER/STEP.log; FOLDER/results.tar.gz
 holds them all.  A second run skips steps that are done with the same code on the same device, so that an interrupted
 run continues; other results are measured again.  A failed step does not stop the run; the exit code is then 1.  Steps
-whose weights are not on this machine are skipped.
+whose weights are not on this machine are skipped.  The package need not be installed.
 
 --publish measures nothing.  It writes the results to docs/reports, the latency profiles to configs/latency, and
 docs/results.md again.
@@ -30,8 +30,9 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,16 +157,30 @@ def code_version() -> str:
     return digest.hexdigest()[:12]
 
 
-def environment_of(device: str) -> dict[str, str]:
-    """The environment of the steps.  device: cpu hides the GPUs."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+@contextlib.contextmanager
+def importable_package() -> Iterator[Path]:
+    """A folder with the package as it is installed: `configs` and `pipelines` are inside, which they are not here."""
+    with tempfile.TemporaryDirectory(prefix="drafterforge-") as folder:
+        package = Path(folder) / "drafterforge"
+        package.mkdir()
+        outside = [ROOT / "configs", ROOT / "pipelines"]
+        for path in {path.name: path for path in (*(ROOT / "drafterforge").iterdir(), *outside)}.values():
+            (package / path.name).symlink_to(path)
+        yield Path(folder)
+
+
+def environment_of(device: str, package: Path) -> dict[str, str]:
+    """The environment of the steps.  device: cpu hides the GPUs.  package: see `importable_package`."""
+    path = os.pathsep.join(filter(None, [str(package), str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
     return environment | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
 
 
 def describe(environment: Mapping[str, str]) -> tuple[str, str]:
     """The device and the version of torch, found in another process, which frees the GPU when it ends."""
-    done = subprocess.run([sys.executable, "-c", DESCRIBE], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", DESCRIBE], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no output"]
         raise SystemExit(f"torch or drafterforge cannot be imported: {lines[-1]}")
@@ -175,7 +190,7 @@ def describe(environment: Mapping[str, str]) -> tuple[str, str]:
 
 def embedded_obstacle(environment: Mapping[str, str]) -> str:
     """Why the embedded target cannot be used, in one line; empty if it can, fetched the first time."""
-    command = [sys.executable, "-c", FETCH]
+    command = [sys.executable, "-P", "-c", FETCH]
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST_S)
     except subprocess.TimeoutExpired:
@@ -281,7 +296,12 @@ def main(arguments: list[str] | None = None, steps: Sequence[Step] | None = None
         return 0
     if options.publish:
         return publish(options.out, options.root)
-    environment = environment_of(options.device)
+    with importable_package() as package:
+        return measure(options, steps, environment_of(options.device, package))
+
+
+def measure(options: argparse.Namespace, steps: Sequence[Step], environment: Mapping[str, str]) -> int:
+    """Run the steps; the exit code."""
     device, version = describe(environment)
     if options.device == "cuda" and device.startswith("cpu"):
         print("torch finds no GPU here; --quick --device cpu rehearses on this CPU", file=sys.stderr)

@@ -115,7 +115,7 @@ def latency(name: str, size: str, quick_options: str, embedded: bool = False) ->
 
 def all_steps() -> list[Step]:
     """The steps, in the order in which they run; those without weights of a real model come first."""
-    pytest = f"-m pytest -q -m gpu -p no:cacheprovider --junitxml {{output}} {test_files()}"
+    pytest = f"-P -m pytest -q -m gpu -p no:cacheprovider --junitxml {{output}} {test_files()}"
     decode = f"scripts/bench_decode.py drafter={SHIPPED}/general"
     rated, tiny = "--mat 3 --cycles 40", "--vocab 64 --context 24"
     tests = ("passed", "failed", "skipped", "unavailable")

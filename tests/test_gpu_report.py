@@ -6,6 +6,8 @@ import importlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -153,8 +155,19 @@ def test_every_step_runs_a_script_and_has_a_place_on_the_results_page(gpu_report
     for step in steps:
         for command in (step.command, step.quick):
             program = command.split()[0]
-            assert program == "-m" or (ROOT / program).is_file()
+            assert program == "-P" or (ROOT / program).is_file()
             assert "{output}" in command
+
+
+def test_the_steps_import_the_package_of_this_checkout_without_an_installation(gpu_report):
+    code = "import drafterforge, drafterforge.configs, drafterforge.pipelines; print(drafterforge.configs.__file__)"
+    with gpu_report.importable_package() as package:
+        environment = gpu_report.environment_of("cpu", package)
+        command = [sys.executable, "-P", "-c", code]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.startswith(str(package))
+        assert Path(done.stdout.strip()).resolve() == ROOT / "configs" / "__init__.py"
+    assert environment["CUDA_VISIBLE_DEVICES"] == "" and not package.exists()
 
 
 @pytest.fixture
