@@ -254,7 +254,7 @@ def publish(folder: Path, root: Path) -> int:
         if code:
             return code
         num_published += 1
-    print(f"wrote {num_published} reports and docs/results.md")
+    print(f"wrote {num_published} reports" + (" and docs/results.md" if num_published else ""))
     return 0
 
 
