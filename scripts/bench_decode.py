@@ -317,7 +317,10 @@ def main() -> None:
     rows = show_speed(methods, f"{target.name} in {dtype} on {device}, {len(prompts)} prompts, greedy")
     steps = show_steps(methods)
     figures = peer_ratios(methods) if args.peers else {}
-    if drafter is not None:
+    if drafter is not None and target.device.type == "cuda":  # passes alone cannot be timed without waiting for each
+        tree_steps = next(row for row in steps if row["method"].startswith("tree"))
+        figures["host_share"] = tree_steps["host_ms"] / sum(tree_steps[f"{step}_ms"] for step in STEPS)
+    elif drafter is not None:
         fresh = load_target(replace(TargetConfig(), dtype=args.dtype))  # the recorder changes its methods
         cycles = 2 if args.quick else 10
         figures |= time_forward_passes(fresh, open_for_decoding(folder, fresh), tree, prompts[0], cycles)

@@ -1,10 +1,10 @@
 """Times a pool: reading by eight drafters over reading by one, their memory, and selection in a cycle.
 
-    python scripts/bench_pool.py [--json PATH] [--dtype float32] [--quick] [drafters=NAME,NAME,...]
+    python scripts/bench_pool.py [--json PATH] [--dtype float32] [--size llama3.1-8b] [drafters=NAME,NAME,...]
 
 A forward pass of the target runs before each reading, so caches are cold as in decoding; pools take turns.  Without
 named drafters, weights are random: times do not depend on them, but the share of selection does, because it is measured
-in live decoding.
+in live decoding.  The target is the embedded one, or with --size a random one of that size.
 
 Figures:
     lora8_over_one         time of reading by a generalist and 7 LoRA experts over that of one drafter
@@ -44,11 +44,12 @@ from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Drafter, Pool
 from drafterforge.selectors import learner
-from drafterforge.targets.device import describe_device
+from drafterforge.targets.device import choose_device, choose_dtype, describe_device
 from drafterforge.targets.load import Target, load_target
 
 import numpy as np
 import torch
+from random_models import SIZES, draft_vocabulary, random_prompt, random_target
 from rich.console import Console
 from rich.table import Table
 
@@ -66,10 +67,11 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=16, help="rank of the LoRA experts with random weights")
     parser.add_argument("--dtype", default="auto", help="auto | float32 | bfloat16")
     parser.add_argument("--vocab", type=int, default=4096, help="size of the draft vocabulary with random weights")
+    parser.add_argument("--size", choices=SIZES, help="a target of this size with random weights, not the embedded one")
     options = parser.parse_args()
     typed = dict(setting.split("=", 1) for setting in options.pool)
     repeats = 5 if options.quick else 60
-    target = load_target(TargetConfig(dtype=options.dtype))
+    target = open_target(options.size, options.dtype, options.vocab)
     with torch.inference_mode():
         torch.manual_seed(0)
         lora, full = lora_pool(target, 8, options.vocab, options.rank), full_pool(target, 8, options.vocab)
@@ -78,7 +80,8 @@ def main() -> None:
             time_reading("generalist and 7 full experts", target, full, repeats),
         ]
     drafters = open_pool(typed.get("runs_dir", "runs"), target, typed["drafters"].split(",")) if typed else None
-    selection = time_selection(target, drafters or dict(zip("abcdefgh", lora, strict=True)), options.quick)
+    prompts = selection_prompts(target, 2 if options.quick else 8, options.vocab)
+    selection = time_selection(target, drafters or dict(zip("abcdefgh", lora, strict=True)), prompts, options.quick)
     figures = {
         "lora8_over_one": rows[0]["ratio"],
         "full8_over_one": rows[1]["ratio"],
@@ -86,7 +89,7 @@ def main() -> None:
         "normalhedge32_ms": normalhedge_ms(32, 200 if options.quick else 5000),
         **selection,
     }
-    console.print(f"smollm2-135m, {str(target.dtype).removeprefix('torch.')} on {describe_device(target.device)}")
+    console.print(f"{target.name}, {str(target.dtype).removeprefix('torch.')} on {describe_device(target.device)}")
     show(rows, figures)
     if options.json:
         report = {
@@ -94,17 +97,35 @@ def main() -> None:
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "device": describe_device(target.device),
             "dtype": str(target.dtype).removeprefix("torch."),
+            "target": target.name,
             "figures": figures,
             "rows": rows,
         }
         save_json_atomic(options.json, report)
 
 
+def open_target(size: str | None, dtype: str, vocab: int) -> Target:
+    """The embedded target, or a random one of that size."""
+    if size is None:
+        return load_target(TargetConfig(dtype=dtype))
+    device = choose_device("auto")
+    return random_target(size, device, choose_dtype(dtype, device), vocab)
+
+
+def selection_prompts(target: Target, count: int, vocab: int) -> list[list[int]]:
+    """Held-out prompts; for a random target, random ones."""
+    if target.tokenizer is None:
+        vocab = draft_vocabulary(target, vocab)
+        return [random_prompt(vocab, CONTEXT, seed) for seed in range(count)]
+    return held_out_prompts(target, count, POOL_DOMAINS)
+
+
 def random_drafter(target: Target, vocab: int) -> Eagle3Drafter:
     """A drafter of the target's shape."""
     spec = DrafterSpec.for_target(target.config, target.backbone.taps, vocab)
-    drafter = Eagle3Drafter(spec, target.backbone.embedding)
+    drafter = Eagle3Drafter(spec, target.backbone.embedding).to(target.device)
     scratch_init(drafter)
+    vocab = spec.draft_vocab_size
     drafter.set_vocabulary(torch.randperm(spec.vocab_size)[:vocab].sort().values)
     return drafter
 
@@ -120,11 +141,11 @@ def lora_pool(target: Target, count: int, vocab: int, rank: int) -> list[FusedDr
     generalist = FusedDrafter(drafter, target.backbone.embedding)
     modules = {name: m for name, m in drafter.named_modules() if name.split(".")[-1] in LORA_TARGETS}
 
+    def random(*shape: int) -> torch.Tensor:
+        return 0.02 * torch.randn(*shape, device=target.device)
+
     def adapter() -> dict[str, LowRank]:
-        return {
-            name: LowRank(0.02 * torch.randn(rank, m.in_features), 0.02 * torch.randn(m.out_features, rank))
-            for name, m in modules.items()
-        }
+        return {name: LowRank(random(rank, m.in_features), random(m.out_features, rank)) for name, m in modules.items()}
 
     return [generalist, *(generalist.with_adapter(adapter()) for _ in range(count - 1))]
 
@@ -135,12 +156,12 @@ class Reader:
     def __init__(self, target: Target, members: Sequence[FusedDrafter], scored: bool) -> None:
         """scored: whether the drafters' proposals are judged."""
         torch.manual_seed(1)
-        width = target.config.hidden_size
+        width, largest = target.config.hidden_size, min(4000, target.config.vocab_size)
         self.proposer, self.scored = StackedGroup(StackedDrafters(members)), scored
-        text, features = torch.randint(0, 4000, (CONTEXT + 1,)), torch.randn(CONTEXT, 3 * width)
-        self.proposer.admit(text, features.to(target.compute_dtype))
-        self.tokens, self.features = torch.randint(0, 4000, (1, CHUNK)), torch.randn(1, CHUNK, 3 * width)
-        self.features = self.features.to(target.compute_dtype)
+        text, features = torch.randint(0, largest, (CONTEXT + 1,)), torch.randn(CONTEXT, 3 * width)
+        self.proposer.admit(text.to(target.device), features.to(target.device, target.compute_dtype))
+        tokens, features = torch.randint(0, largest, (1, CHUNK)), torch.randn(1, CHUNK, 3 * width)
+        self.tokens, self.features = tokens.to(target.device), features.to(target.device, target.compute_dtype)
 
     def __call__(self) -> None:
         stable, logits, last = list(self.proposer.stable), self.proposer.logits, self.proposer.last
@@ -166,18 +187,27 @@ def time_reading(name: str, target: Target, members: Sequence[FusedDrafter], rep
 
 def time_cold(target: Target, calls: Sequence[Callable[[], None]], repeats: int) -> list[list[float]]:
     """Seconds of each call after a forward pass of the target; calls take turns."""
-    cache = target.new_cache(1)
-    ids, positions = torch.randint(0, 4000, (1, 10)), torch.arange(10)[None]
+    cache, device = target.new_cache(1), target.device
+    ids = torch.randint(0, min(4000, target.config.vocab_size), (1, 10)).to(device)
+    positions = torch.arange(10, device=device)[None]
     times: list[list[float]] = [[] for _ in calls]
     for turn in range(repeats + 3):
         for call, seconds in zip(calls, times, strict=True):
             cache.set_slots(0, 10)
             target.logits(target.forward(ids, positions, cache)[0])
+            wait(device)
             began = time.perf_counter()
             call()
+            wait(device)
             if turn >= 3:
                 seconds.append(time.perf_counter() - began)
     return times
+
+
+def wait(device: torch.device) -> None:
+    """Wait until the device has done its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def memory(members: Sequence[FusedDrafter]) -> int:
@@ -208,9 +238,10 @@ def normalhedge_ms(drafters: int, rounds: int) -> float:
     return 1e3 * statistics.median(times)
 
 
-def time_selection(target: Target, drafters: dict[str, Drafter], quick: bool) -> dict[str, float]:
+def time_selection(
+    target: Target, drafters: dict[str, Drafter], prompts: Sequence[list[int]], quick: bool
+) -> dict[str, float]:
     """The share of a cycle that selection takes (choosing, scoring, learning), and the share that the pool adds."""
-    prompts = held_out_prompts(target, 2 if quick else 8, POOL_DOMAINS)
     first = next(iter(drafters))
     pool = Engine(target, Pool(drafters, "normalhedge"))
     alone = Engine(target, Pool({first: drafters[first]}, "static", drafter=first))

@@ -9,9 +9,10 @@ Losses are compared where their definitions agree: speculators' loss per positio
 and predicted token belong to the answer, against our cross-entropy minus the teacher's entropy.  The synthetic target
 never prefers a token outside the draft vocabulary, because the two programs treat that case differently.
 
-Figures, the last four beside speculators only:
+Figures, peak_memory_gb on a GPU only, the last four beside speculators only:
     answer_tokens_per_s                answer tokens trained a second
     answer_tokens_per_s_one_ttt_step   the same with one TTT step
+    peak_memory_gb                     memory of the GPU at its peak, the models of both programs included
     ratio_to_speculators               speed over that of speculators, with the draft head frozen in both
     ratio_to_speculators_head_trained  the same, with our draft head trained
     loss_max_abs_diff                  largest difference of the losses of a TTT step
@@ -300,6 +301,8 @@ def run(quick: bool) -> dict[str, Any]:
         "answer_tokens_per_s": speed["drafterforge"],
         "answer_tokens_per_s_one_ttt_step": speed["drafterforge, one TTT step"],
     }
+    if device.type == "cuda":
+        figures["peak_memory_gb"] = torch.cuda.max_memory_allocated(device) / 1e9
     if SPECULATORS in runners:
         agreement = compare(agreements["drafterforge"], agreements[SPECULATORS])
         figures |= {

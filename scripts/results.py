@@ -7,7 +7,8 @@
 
 `docs/reports/index.yaml` lists title, command, note and figures of each report.  A figure is a template of paths into
 the report: `{A / B:.2f}` divides two numbers, `{rows[method=tree*].mat:.2f}` reads the first row that matches.
-A report called NAME@DEVICE is NAME measured on another machine.
+A report called NAME@DEVICE is NAME measured on another machine; figures that it lacks are "not run".  The index's `gpu`
+lists the reports that `scripts/gpu_report.py` makes: one table has their figures on a CPU and on each GPU.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ TOP = """# Results
 commit is the one that added the report: `git log COMMIT..` lists what changed in the code since. Speed-ups are ratios
 to plain decoding by the same engine in the same run, measured one prompt at a time, methods taking turns. MAT is the
 mean number of tokens that one draft-and-verify cycle emits. The target is `smollm2-135m`; drafters are named as in
-[Pools and selectors](pools.md). No figure was measured on a GPU yet."""
+[Pools and selectors](pools.md). {gpu}"""
 STYLE = """
 text { fill: #1f2328 } .ours { fill: #1a7f5a } .plain { fill: #6e7781 } .theirs { fill: #b0b8c0 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } .ours { fill: #3fb950 } .plain { fill: #8b949e } .theirs { fill: #57606a }
 }
 """
+NOT_RUN = "not run"
 PARTS = ("manifest.json", "latency.json", "rows.json", "report.json")  # of an artifact
 Report = Mapping[str, Any]
 
@@ -160,9 +162,55 @@ def section(name: str, entry: Report, report: Report, root: Path) -> str:
     head = f"{', '.join(filter(None, where))}; {template.look_up('created')[:10]}; commit `{commit_of(root, name)}`."
     parts = [f"```bash\n{template.format(entry['command'])}\n```", head]
     parts += [entry["note"]] if "note" in entry else []
-    cells = [[template.format(what), template.format(value)] for what, value in entry.get("figures", {}).items()]
+    lenient = "@" in name  # another machine may lack a program, such as one that is compared with
+    cells = [[template.format(what), fill(template, value, lenient)] for what, value in figures_of(entry)]
     parts += [table(["figure", "value"], cells)] if cells else []
     parts += [text for kind in entry.get("tables", []) for text in TABLES[kind](report)]
+    return "\n\n".join(parts)
+
+
+def figures_of(entry: Report) -> list[tuple[str, str]]:
+    """Templates of name and value of each figure."""
+    return list(entry.get("figures", {}).items())
+
+
+def fill(template: Template, value: str, lenient: bool) -> str:
+    """A figure; `not run` if the report lacks a number of it and that is allowed."""
+    try:
+        return template.format(value)
+    except ResultsError:
+        if not lenient:
+            raise
+        return NOT_RUN
+
+
+def gpus(names: list[str], reports: Mapping[str, Report]) -> list[str]:
+    """The GPUs, as in names of reports, that any of the named reports was made on."""
+    pairs = [(key.partition("@"), report) for key, report in reports.items()]
+    return sorted({device for (name, _, device), report in pairs if name in names and is_gpu(report)})
+
+
+def is_gpu(report: Report) -> bool:
+    """Whether a report was made on a GPU."""
+    return str(report.get("device", "")).startswith("NVIDIA")
+
+
+def gpu_section(gpu: Report, index: Report, reports: Mapping[str, Report]) -> str:
+    """The figures of the reports that `gpu_report.py` makes, on a CPU and on each GPU; one row if no GPU has them."""
+    devices, rows = gpus(gpu["reports"], reports), []
+    for name in gpu["reports"]:
+        title = index[name]["title"]
+        keys = [name, *(f"{name}@{device}" for device in devices)]
+        templates = [Template(key, reports[key]) if key in reports else None for key in keys]
+        if not any(templates[1:]):
+            rows.append([title, "measured" if templates[0] else NOT_RUN, *[NOT_RUN] * max(len(devices), 1)])
+            continue
+        label = next(filter(None, templates))
+        for what, value in figures_of(index[name]):
+            cells = [fill(template, value, True) if template else NOT_RUN for template in templates]
+            rows.append([f"{title}: {fill(label, what, True)}", *cells])
+    headings = ["figure", "CPU", *(devices or ["GPU"])]
+    parts = [f"## {gpu['title']}", f"```bash\n{gpu['command']}\n```", gpu["note"], table(headings, rows)]
     return "\n\n".join(parts)
 
 
@@ -172,14 +220,17 @@ def commit_of(root: Path, name: str) -> str:
     return subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.strip() or "uncommitted"
 
 
-def page(index: Report, reports: Mapping[str, Report], root: Path) -> str:
+def page(index: Report, gpu: Report, reports: Mapping[str, Report], root: Path) -> str:
     """docs/results.md."""
     if unlisted := [name for name in reports if name.partition("@")[0] not in index]:
         raise ResultsError(f"docs/reports/index.yaml does not list {', '.join(unlisted)}")
-    parts = [TOP]
+    measured = gpus(gpu["reports"], reports)
+    sentence = "Figures of GPUs are in [one table](#on-a-gpu)." if measured else "No figure was measured on a GPU yet."
+    parts = [TOP.format(gpu=sentence)]
     for name, entry in index.items():
         sections = [section(key, entry, reports[key], root) for key in reports if key.partition("@")[0] == name]
         parts += [f"## {entry['title']}", *sections] if sections else []
+    parts.append(gpu_section(gpu, index, reports))
     return "\n\n".join(parts) + "\n"
 
 
@@ -227,12 +278,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     docs = options.root / "docs"
     index = yaml.safe_load((docs / "reports" / "index.yaml").read_text())
-    bars = index.pop("picture")
+    bars, gpu = index.pop("picture"), index.pop("gpu")
     try:
         if options.keep:
             keep(Path(options.keep[0]), options.keep[1], index, options.root)
         reports = {path.stem: json.loads(path.read_text()) for path in sorted((docs / "reports").glob("*.json"))}
-        files = {docs / "results.md": page(index, reports, options.root)}
+        files = {docs / "results.md": page(index, gpu, reports, options.root)}
         files[docs / "figures" / "speed.svg"] = picture(reports[bars["report"]], bars["methods"])
     except ResultsError as error:
         print(error, file=sys.stderr)

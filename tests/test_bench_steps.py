@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,21 +16,16 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "bench_steps.py"
 
 @pytest.fixture(scope="module")
 def bench():
-    spec = importlib.util.spec_from_file_location("bench_steps", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        del sys.modules[spec.name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPT.parent))
+        yield importlib.import_module("bench_steps")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_method_has_its_steps_and_its_floor(bench, tmp_path, dtype):
     path = tmp_path / "steps.json"
-    typed = f"--size tiny --vocab 64 --context 24 --cycles 4 --experts 2 --device cpu --dtype {dtype} --json".split()
-    bench.main([*typed, str(path)])
+    typed = f"--size tiny --vocab 64 --context 24 --cycles 4 --rounds 2 --experts 2 --device cpu --dtype {dtype}"
+    bench.main([*typed.split(), "--mat", "2", "--json", str(path)])
     report = json.loads(path.read_text())
     assert (report["bench"], report["dtype"], report["context"]) == ("steps", dtype, 24)
     plain, *drafting, pool = report["rows"]
@@ -40,8 +34,26 @@ def test_every_method_has_its_steps_and_its_floor(bench, tmp_path, dtype):
     for row in drafting:
         assert row["draft_ms"] > 0 and row["refresh_ms"] > 0 and row["floor_ms"] > plain["floor_ms"]
     for row in report["rows"]:
-        assert row["verify_ms"] > 0
+        assert row["verify_ms"] > 0 and row["mismatches"] == 0
         assert row["over_floor"] == pytest.approx(row["total_ms"] / row["floor_ms"])
+    figures = report["figures"]
+    assert figures["mat_asked"] == pytest.approx(2) and 1.2 < figures["mat"] < 3
+    assert figures["pool_over_one"] == pytest.approx(pool["total_ms"] / drafting[-1]["total_ms"])
+    assert figures["speedup"] == pytest.approx(drafting[-1]["tokens_per_s"] / plain["tokens_per_s"])
+    assert 0 < figures["host_share"] < 1 and figures["peak_memory_gb"] > 0 and "graphs_over_eager" not in figures
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("--size tiny --mat 99 --device cpu", "--mat must be 1 to"),
+        ("--size embedded --mat 3 --device cpu", "--accept and --mat need random weights"),
+    ],
+)
+def test_a_rate_that_cannot_be_is_refused_before_anything_is_built(bench, typed, message, capsys):
+    with pytest.raises(SystemExit):
+        bench.main(typed.split())
+    assert message in capsys.readouterr().err
 
 
 def test_the_floor_counts_what_one_pass_reads(bench):

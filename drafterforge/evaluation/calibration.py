@@ -6,7 +6,7 @@ Answers to fit, held-out answers and probes without a drafter alternate, so that
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from drafterforge.config.commands import CalibrateConfig, TrainPolicyConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.progress import bar
 from drafterforge.config.replay import KNOTS, GridConfig, LatencyConfig
+from drafterforge.drafters.base import Drafter
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.trace_recording import policy_prompts
 from drafterforge.runtime.batch import Generation
@@ -131,11 +132,19 @@ def action_grid(cfg: CalibrateConfig | TrainPolicyConfig) -> ActionGrid:
 
 
 def measure_profile(cfg: CalibrateConfig, target: Target, grid: ActionGrid) -> LatencyProfile:
-    """Fit a profile to live answers and evaluate it on held-out ones."""
+    """Fit a profile to live answers of the configured drafter and evaluate it on held-out ones."""
     latency = cfg.latency
     prompts = policy_prompts(cfg.domains, latency.num_prompts, latency.num_held_out, target, cfg.seed)
-    numerics = choose_numerics(cfg.runtime.numerics, target)
-    pool = Pool(open_pool(cfg.runs_dir, target, [cfg.drafter]), "static")
+    (drafter,) = open_pool(cfg.runs_dir, target, [cfg.drafter]).values()
+    return measure_drafter(cfg, target, grid, drafter, prompts)
+
+
+def measure_drafter(
+    cfg: CalibrateConfig, target: Target, grid: ActionGrid, drafter: Drafter, prompts: Mapping[str, list[list[int]]]
+) -> LatencyProfile:
+    """As `measure_profile`, of a drafter in memory.  prompts: token ids, `train` to fit and `test` held out."""
+    latency, numerics = cfg.latency, choose_numerics(cfg.runtime.numerics, target)
+    pool = Pool({cfg.drafter: drafter}, "static")
     engine = Engine(target, pool, max_batch=1, numerics=numerics)
     plain = Engine(target, numerics="fast")
     random_trees = RandomScheduler(grid, cfg.seed)
