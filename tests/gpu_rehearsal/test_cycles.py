@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from unittest import mock
 
 import pytest
 import torch
 
+from drafterforge.kernels import gpu
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
@@ -43,14 +45,17 @@ PATHS: dict[str, Callable[[Target], object]] = {
     "eagle3": lambda target: lora_drafters(target, 1)[0],
     "eagle3.1": lambda target: lora_drafters(target, 1, **NORMS["EAGLE-3.1"])[0],
     "LoRA pool, hedgespec": pool(three_lora, "hedgespec"),
+    "LoRA pool, random": pool(three_lora, "random"),
     "LoRA pool, metasd": pool(three_lora, "metasd_ucb"),
     "LoRA pool, thompson": pool(three_lora, "thompson"),
     "full pool, hedgespec": pool(lambda target: full_drafters(target, 3, **NORMS["EAGLE-3.1"]), "hedgespec"),
+    "full pool, random": pool(lambda target: full_drafters(target, 3), "random"),
     "full pool, metasd": pool(lambda target: full_drafters(target, 3), "metasd_ucb"),
     "two families, hedgespec": pool(lambda target: mixed_drafters(target, 3), "hedgespec"),
     "hybrid": lambda target: hybrids(target)[0],
     "retrieval": lambda target: hybrids(target)[3],
     "hybrids, hedgespec": pool(hybrids, "hedgespec"),
+    "hybrids, random": pool(hybrids, "random"),
     **{f"scheduler {name}": pool(three_lora, "hedgespec", name) for name in POLICIES},
 }
 
@@ -63,24 +68,36 @@ class Run:
     packed: list[tuple]  # shape and dtype of what the host read in every cycle
     waits: list[int]  # reads from the device in every cycle
     num_captured: int  # cycles of different shapes
+    captures: list[int]  # graphs captured in every cycle
+    drafters: set[str]  # that drafted
 
 
-def run(path: str, batch_size: int, sampling: Sampling, device: str, values: Log | None = None) -> Run:
+def run(
+    path: str, batch_size: int, sampling: Sampling, device: str, values: Log | None = None, cycles: int = CYCLES
+) -> Run:
     """Decode some cycles of some prompts."""
     target = tiny_target(eos_token_id=None, device=device)
     engine = Engine(target, PATHS[path](target), SHAPE, numerics="fast", graphs=True)
-    packed, waits = [], []
-    with torch.inference_mode(), rehearse(values) as log:
+    packed, waits, captures, drafters, capture = [], [], [], set(), gpu.capture
+
+    def counted(*arguments):
+        captures[-1] += 1
+        return capture(*arguments)
+
+    with torch.inference_mode(), rehearse(values) as log, mock.patch.object(gpu, "capture", counted):
         batch = engine.open_batch()
         for prompt in PROMPTS[:batch_size]:
             batch.admit(*engine.read(prompt, 40), sampling)
-        for _ in range(CYCLES):
+        for _ in range(cycles):
+            captures.append(0)
             before = sum(log.reads.values())
             batch.cycle(engine.shape)
             waits.append(sum(log.reads.values()) - before)
             record = batch.current.record
             packed.append((tuple(record.packed.shape), record.packed.dtype))
-    return Run(log, packed, waits, sum(len(rows.cycles) for rows in engine.buffers.values()))
+            drafters |= {row.answer.cycles[-1].drafter for row in batch.rows}
+    num_captured = sum(len(rows.cycles) for rows in engine.buffers.values())
+    return Run(log, packed, waits, num_captured, captures, drafters)
 
 
 @pytest.mark.quick_cases(8)
@@ -94,3 +111,12 @@ def test_a_cycle_waits_for_the_gpu_once(path, batch_size, sampling):
     assert set(rehearsal.log.reads) == {WAIT}
     assert rehearsal.packed == real.packed
     assert rehearsal.num_captured == real.num_captured
+    assert sum(rehearsal.captures) == 3 * rehearsal.num_captured and sum(real.captures) == 0
+
+
+@pytest.mark.parametrize("path", ["LoRA pool, random", "full pool, random", "hybrids, random"])
+def test_another_drafter_captures_no_graph(path):
+    real = run(path, 1, GREEDY, "cpu", cycles=12)
+    rehearsal = run(path, 1, GREEDY, "meta", real.log, cycles=12)
+    assert rehearsal.captures == [3] + [0] * 11
+    assert rehearsal.drafters == real.drafters and len(real.drafters) > 2
