@@ -52,7 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("drafter", nargs="?", help="drafter=FOLDER of an EAGLE-3 drafter, besides retrieval")
     parser.add_argument("--datastore", type=Path, metavar="FOLDER", help="a datastore, alone and in hybrid trees")
-    parser.add_argument("--pool", default="", metavar="NAME,NAME,...", help="drafters of pools with two selectors")
+    parser.add_argument(
+        "--pool", default="", metavar="NAME,NAME,...", help="drafters of a pool, checked with hedgespec and with random"
+    )
     parser.add_argument("--graphs", action="store_true", help="decode in fixed shapes, as on a GPU")
     parser.add_argument("--runs-dir", default="runs", help="where drafter=auto looks for drafters before shipped ones")
     parser.add_argument("--prompts", type=int, default=200)

@@ -42,7 +42,7 @@ import results
 from gpu_report_steps import ROOT, Report, Step, all_steps
 
 LONGEST_S = 540  # limit of a step
-SOURCES = ("drafterforge", "pipelines", "configs", "scripts")  # a change there is another code version
+SOURCES = ("drafterforge", "pipelines", "configs", "scripts", "tests")  # a change there is another code version
 DESCRIBE = """
 import json, drafterforge, torch
 from drafterforge.targets.device import choose_device, describe_device

@@ -35,7 +35,8 @@ class Step:
 
 def lossless(name: str, dtype: str) -> Step:
     """Losslessness in a dtype."""
-    command = f"scripts/check_lossless.py drafter={SHIPPED}/general --datastore {SHIPPED}/store --dtype {dtype}"
+    options = f"--datastore {SHIPPED}/store --pool general+store,sql,math+store,chat"
+    command = f"scripts/check_lossless.py drafter={SHIPPED}/general {options} --dtype {dtype}"
     return Step(
         f"lossless-{dtype}",
         f"{command} --prompts 64 --max-batch 16 --json {{output}}",

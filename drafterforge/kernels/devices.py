@@ -6,7 +6,7 @@ import torch
 
 
 def on_gpu(device: torch.device | str) -> bool:
-    """Whether a device runs behind the host, as CUDA does, so that reading from it waits.
+    """Whether a device works asynchronously, as CUDA does, so that a read waits for it.
 
     `meta` counts as one: its tensors have shapes but no values, and rehearse the GPU's side of every branch.
     """

@@ -26,12 +26,6 @@ def pack_reads(reads: Tensor) -> Tensor:
     return (padded.long() << torch.arange(WORD, device=reads.device)).sum(dim=-1)
 
 
-def unpack_reads(bits: Tensor, count: int) -> Tensor:
-    """The inverse of `pack_reads` for L = count."""
-    slots = torch.arange(count, device=bits.device)
-    return (bits[..., slots // WORD] >> (slots % WORD) & 1).bool()
-
-
 class TreeMask:
     """Each query reads the first lengths [B] slots of its row, and after `base` those of reads [B, T, L].
 
@@ -60,10 +54,6 @@ class TreeMask:
         if group not in self._folded:
             self._folded[group] = fold_mask(self.additive, group)
         return self._folded[group]
-
-    def repeat_rows(self, count: int) -> TreeMask:
-        """The mask of `count` copies of all rows, as stacked drafters need it."""
-        return TreeMask(self.reads.repeat(count, 1, 1), self.lengths.repeat(count), self.base, self.dtype)
 
 
 Mask = Tensor | TreeMask  # a tensor is additive

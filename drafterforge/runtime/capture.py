@@ -16,14 +16,17 @@ WARM_UPS = 2  # runs before a capture, in which kernels are chosen and memory is
 Step = Callable[[], None]
 
 
-def capture(steps: Sequence[Step], state: Sequence[Tensor]) -> Sequence[Step]:
-    """The steps of a cycle as graphs that share their memory; the steps themselves if they cannot be captured.
+def capture(
+    steps: Sequence[Step], state: Sequence[Tensor], memory: gpu.Graph | None = None
+) -> tuple[Sequence[Step], gpu.Graph | None]:
+    """The steps of a cycle as graphs, and one of them; the steps themselves if they cannot be captured.
 
-    state: tensors that the steps change, which are as before afterwards.
+    state: tensors that the steps change; restored after the capture.  memory: a graph of other steps, whose memory
+    these share: what steps leave there must be read before others run.
     """
     device = state[0].device
     if not on_gpu(device):
-        return steps
+        return steps, None
     values = [tensor.clone() for tensor in state]
     graphs: list[gpu.Graph] = []
 
@@ -34,7 +37,7 @@ def capture(steps: Sequence[Step], state: Sequence[Tensor]) -> Sequence[Step]:
     try:
         gpu.warm_up(device, cycle, WARM_UPS)
         for step in steps:
-            with gpu.capture(device, graphs[0] if graphs else None) as graph:
+            with gpu.capture(device, memory or (graphs[0] if graphs else None)) as graph:
                 step()
             graphs.append(graph)
         replays: Sequence[Step] = [graph.replay for graph in graphs]
@@ -43,9 +46,12 @@ def capture(steps: Sequence[Step], state: Sequence[Tensor]) -> Sequence[Step]:
         replays = steps
     for tensor, value in zip(state, values, strict=True):
         tensor.copy_(value)
-    return replays
+    return replays, memory or (graphs[0] if graphs else None)
 
 
 def host_copy(tensor: Tensor) -> Tensor:
-    """The tensor in the host's memory: the only time in a cycle that the host waits for the device."""
+    """The tensor in the host's memory: the only time in a cycle that the host waits for the device.
+
+    Also used when a row joins.
+    """
     return tensor.cpu()

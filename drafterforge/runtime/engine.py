@@ -5,6 +5,7 @@ Autoregressive decoding is the same engine with trees of one node.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,13 @@ from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.runtime.static_batch import StaticBatch
-from drafterforge.runtime.static_pool import StaticSelection, can_stack, largest_shape, retrieves
+from drafterforge.runtime.static_pool import (
+    StaticSelection,
+    has_fixed_shapes,
+    largest_shape,
+    require_stackable,
+    retrieves,
+)
 from drafterforge.runtime.stopping import StopRule, TextStream
 from drafterforge.runtime.worth_state import save_state
 from drafterforge.targets.lean import LeanBackbone
@@ -80,7 +87,7 @@ class Engine:
         if drafter is None:
             self.shape = TreeShape(num_tokens=1, depth=0, top_k=1)
         self.pool: Pool | None = None  # of the drafters, for cycles of fixed shapes
-        fixed_shapes = drafter is None or can_stack(self._as_pool())
+        fixed_shapes = drafter is None or has_fixed_shapes(self._as_pool())
         self.graphs = fixed_shapes and isinstance(target.backbone, LeanBackbone)
         if graphs and not self.graphs:
             raise DrafterforgeError(
@@ -184,6 +191,8 @@ class Engine:
         pool = self._pool()
         check_drafter(name, drafter, self.target)
         pool.options_with(name, cost)
+        if self.graphs:
+            require_stackable(pool, name, drafter)
         for batch in self.batches:
             batch.try_join(name, drafter, cost)  # refuses before anything changes
         pool.add(name, drafter, cost)
@@ -205,12 +214,24 @@ class Engine:
     def warm_up(self, advance: Callable[[int], None] = lambda count: None) -> None:
         """Capture the graphs of greedy batches of 1 to `max_batch` rows, so that no request waits for them.
 
-        Other samplings and longer texts are captured at their first use.  advance: called after each number of rows.
-        Does nothing without graphs.
+        Other samplings, longer texts and trees that a scheduler chooses are captured at their first use.  advance:
+        called after each number of rows.  Selectors learn nothing.  Does nothing without graphs.
         """
-        for count in range(1, self.max_batch + 1 if self.graphs else 1):
-            self.generate([[0] * WARM_UP_TOKENS] * count, max_new_tokens=self.shape.depth + 2)
+        if not self.graphs:
+            return
+        pool = self.drafter if isinstance(self.drafter, Pool) else None
+        idle = [] if pool is None else copy.deepcopy(pool.idle)
+        for count in range(1, self.max_batch + 1):
+            with torch.inference_mode():
+                batch = self.open_batch()
+                for _ in range(count):
+                    batch.admit([0] * WARM_UP_TOKENS, StopRule(frozenset(), 2, "length"))
+                batch.cycle(self.shape)
+                if batch.rows:
+                    batch.keep([])
             advance(1)
+        if pool is not None:
+            pool.idle[:] = idle
 
     def save_state(self) -> None:
         """Save what `drafter=auto` has learned for engines opened later; ArtifactError if it cannot be written.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.registry import kind_of
@@ -55,6 +57,7 @@ class Pool:
         advice = router is not None and worth is None and isinstance(selector, str)
         self.options = advised(selector, options) if advice else options
         self.idle: list[Selector] = []  # of finished requests; they may carry over what they learned
+        self.host_embedding: Tensor | None = None  # the target's, for schedulers that read texts beside a GPU
         self.stacks: dict[tuple[str, ...], Any] = {}  # names of drafters -> their stacked weights
 
     @property

@@ -99,8 +99,9 @@ class StaticBatch(Batch):
     def _gather(self, sources: list[tuple[StaticRows, int]]) -> None:
         """Copy rows of other buffers into buffers of the right size."""
         slots = self._slots(max(row.length for row in self.rows))
-        key = (len(sources), slots, self.largest, None if self.drafters is None else id(self.drafters))
-        name = next((name for name, rows in self.buffers.items() if name[:4] == key and rows.free), None)
+        trie_nodes = 0 if self.selection is None else self.selection.trie_nodes
+        key = (len(sources), slots, self.largest, None if self.drafters is None else id(self.drafters), trie_nodes)
+        name = next((name for name, rows in self.buffers.items() if name[:5] == key and rows.free), None)
         if name is None:
             rows = self._new_rows(len(sources), slots)
             name = (*key, id(rows))
@@ -144,14 +145,14 @@ class StaticBatch(Batch):
             raise DrafterforgeError(f"this batch decodes with trees up to {largest}, got {shape}")
         if self.selection is None:
             record.plan_uniform(ROOT_ALONE if self.drafters is None else shape)
-            orders = None
+            row_plans = None
         else:
             record.limits = [largest.depth] * len(self.rows)  # deeper trees than the answer needs, but no new shapes
-            orders = self.selection.plan(record, largest)
+            row_plans = self.selection.plan(record, largest)
         if self._slots(self._base) > self.static.slots:
             self._gather([(self.static, row) for row in range(self.static.batch)])
-        if orders is not None:
-            self.static.orders.copy_(gpu.upload(orders, self.target.device))
+        if row_plans is not None:
+            self.static.row_plans.copy_(gpu.upload(row_plans, self.target.device))
         if self.static.tries is not None:
             self.static.tries.copy_(gpu.upload(self.selection.tries(record), self.target.device))
         depth = record.bounds.depth
@@ -198,7 +199,7 @@ class StaticBatch(Batch):
 
     def refresh(self, record: CycleRecord) -> None:
         """Let the selectors learn; the drafters have read the committed tokens."""
-        if self.selection is not None:
+        if self.selection is not None and not all(row.answer.stop_reason for row in self.rows):
             self.selection.learn(record, self.host_tokens, self.host_report)
 
     def mark(self) -> Mark:
@@ -245,17 +246,17 @@ class StaticBatch(Batch):
         for index, row in enumerate(self.rows):
             text = torch.tensor(row.text, device=self.target.device)
             positions = torch.arange(len(text) - 1, device=self.target.device)[None]
-            cache = self.target.new_cache()
-            cache.set_slots(0, len(text) - 1)
-            features = self.target.forward(text[None, :-1], positions, cache)[1][0]
             reader = self._reader(row)
-            reader.read(text, features)
+            if reader is not None:
+                reader.read(text, self.target.forward(text[None, :-1], positions, None)[1][0])
             fresh = self._new_rows(1, self._slots(len(text)))
-            fresh.set_prompt(cache, text, self.static.seen[index : index + 1], reader)
+            keys = self.static.cache.rows(index, index + 1)  # as verified: reading again would round differently
+            fresh.set_prompt(keys, text, self.static.seen[index : index + 1], reader)
             sources.append((fresh, 0))
             logits.append(fresh.logits)
+        self.selection.members.log_probs = None
         if sources:
             self._gather(sources)
-            if self.drafters is not None:
+            if self.selection.reads_children:
                 self.selection.observe_children(torch.cat(logits, dim=1))
         self._replace_readers()

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
-from drafterforge.drafters.eagle3.chosen import ChosenDrafters
 from drafterforge.drafters.eagle3.propose import draft_levels
+from drafterforge.drafters.eagle3.row_drafters import RowDrafters
 from drafterforge.drafters.eagle3.stack import read_slots
-from drafterforge.drafters.judging import Judgement, Truth, draft_id_table, judge
+from drafterforge.drafters.judging import Judgement, Truth, judge
 from drafterforge.runtime.acceptance import accept
 from drafterforge.runtime.capture import capture
 from drafterforge.runtime.sampling import Picker
@@ -71,11 +71,10 @@ class StaticCycle:
         self.record.plan_uniform(shape)
         drafters = rows.drafters
         if drafters is not None:
-            self.draft_ids = draft_id_table(drafters.token_ids, drafters.embedding.shape[0])
             self.limits = torch.tensor(self.report.top_k, dtype=torch.long).to(rows.target.device)
         self.growth: MaskedGrowth | None = None
         steps = [self._draft, self._verify, self._read]
-        self.draft, self.verify, self.read = capture(steps, rows.state())
+        (self.draft, self.verify, self.read), rows.graph_memory = capture(steps, rows.state(), rows.graph_memory)
 
     @property
     def num_accepted(self) -> int:
@@ -91,8 +90,8 @@ class StaticCycle:
         if len(drafters.members) == 1:
             drafter, cache, last, logits = drafters.members[0], rows.draft_cache, rows.last[0], rows.logits[0]
         else:
-            choice, index = rows.orders[:, 0], torch.arange(rows.batch, device=rows.root.device)
-            drafter, cache = ChosenDrafters(drafters, choice), rows.draft_cache.copy_rows(choice * rows.batch + index)
+            choice, index = rows.row_plans[:, 0], torch.arange(rows.batch, device=rows.root.device)
+            drafter, cache = RowDrafters(drafters, choice), rows.draft_cache.copy_rows(choice * rows.batch + index)
             last, logits = rows.last[choice, index], rows.logits[choice, index]
         tries, self.growth = None, None
         if self.masked:
@@ -100,7 +99,7 @@ class StaticCycle:
             if rows.tries is not None:
                 tries = Tries.unpack(rows.tries)
                 decisions = TrieDecisions(tries, shape.top_k)
-            self.growth = MaskedGrowth(rows.orders[:, 1], rows.orders[:, 2], rows.orders[:, 3], decisions)
+            self.growth = MaskedGrowth(rows.row_plans[:, 1], rows.row_plans[:, 2], rows.row_plans[:, 3], decisions)
         record.tree = draft_levels(
             drafter, cache, last, rows.root, rows.stable, base, shape, logits, self.growth, tries
         )
@@ -108,19 +107,19 @@ class StaticCycle:
     def _look_up(self) -> Tree:
         """Trees of what retrieval proposes, without a drafter."""
         rows, shape = self.rows, self.shape
-        nobody = torch.zeros(rows.batch, 1, dtype=torch.long, device=rows.root.device)  # one candidate, which is none
-        scores = torch.full_like(nobody, -torch.inf, dtype=torch.float32)
+        no_candidate = torch.zeros(rows.batch, 1, dtype=torch.long, device=rows.root.device)  # padding, scored -inf
+        scores = torch.full_like(no_candidate, -torch.inf, dtype=torch.float32)
         tries = Tries.unpack(rows.tries)
         return merge_tries(
             rows.root,
-            nobody,
+            no_candidate,
             scores,
-            nobody - 1,
-            nobody[0] + 1,
+            no_candidate - 1,
+            no_candidate[0] + 1,
             tries,
             shape.num_tokens,
             shape.depth,
-            rows.orders[:, 2],
+            rows.row_plans[:, 2],
         )
 
     def _verify(self) -> None:
@@ -177,7 +176,7 @@ class StaticCycle:
             guesses = torch.cat((rows.logits[:, :, None], guesses[:, :, :-1]), dim=2)  # logits before each token
             truth = Truth(tokens, record.distributions(width))
             judgement = judge(
-                guesses, drafters.token_ids, self.draft_ids, truth, report.top_k, details=False, limits=self.limits
+                guesses, drafters.token_ids, drafters.draft_ids, truth, report.top_k, details=False, limits=self.limits
             )
             numbers += [part.transpose(0, 1).flatten(1) for part in (judgement.accepted, judgement.gamma)]
             hidden, logits = hidden[:, newest], logits[:, newest]

@@ -30,17 +30,32 @@ from drafterforge.tree.grow import TreeShape
 from drafterforge.tree.tries import MergeRule, pack_tries
 
 DRAFTER_ALONE = MergeRule(trust=1.0, min_probability=0.0, drafts=True, min_reach=0.0, ignorance=1.0)
-NODE_STEP = 8  # capacities of trees that rows choose themselves are multiples of this, so that few graphs are captured
+LEAST_NODES = 8  # trees that vary have capacities of this times powers of 2, so that few graphs are captured
 
 
-def can_stack(pool: Pool) -> bool:
+def has_fixed_shapes(pool: Pool) -> bool:
     """Whether cycles of this pool can have fixed shapes: all its drafters read in one pass."""
     fixed = all(kind_of(drafter).fixed_shapes for drafter in pool.drafters.values())
     on_host = [name for name, drafter in pool.drafters.items() if kind_of(drafter).reads_on_host]
     num_stacks = sum(names[0] not in on_host for names in pool.stacked_names())
     if pool.worth is not None or pool.details or not fixed or num_stacks > 1:
         return False
-    return not (retrieves(pool) and isinstance(pool.scheduler, GrowingPolicy))
+    return not (isinstance(pool.scheduler, GrowingPolicy) and (retrieves(pool) or pool.shapes))
+
+
+def require_stackable(pool: Pool, name: str, drafter: Drafter) -> None:
+    """Refuse a new drafter with which cycles could not have fixed shapes."""
+    trial = Pool({**pool.drafters, name: drafter}, "static", shapes=pool.shapes, scheduler=pool.scheduler)
+    if not has_fixed_shapes(trial):
+        raise DrafterforgeError(
+            f"drafter {name!r} does not stack with {', '.join(pool.names)}, as cycles of fixed shapes need; "
+            "open the engine with graphs=False"
+        )
+
+
+def next_power(count: int) -> int:
+    """The power of 2 that is at least `count`."""
+    return 1 << (count - 1).bit_length()
 
 
 def retrieves(pool: Pool) -> bool:
@@ -79,10 +94,10 @@ class StaticMembers(PoolMembers):
         self.index_of, self._indexed = {}, {}
         for name in self.drafters:
             self._add_index(name)
-        self._embedding: Tensor | None = None  # on the host
-        if self.stacked and pool.scheduler is not None and pool.scheduler.reads_text:
+        if self.stacked and pool.scheduler is not None and pool.scheduler.reads_text and pool.host_embedding is None:
             drafter = self.drafters[self.stacked[0]]
-            self._embedding = host_copy(kind_of(drafter).reader(drafter).embedding)
+            pool.host_embedding = host_copy(kind_of(drafter).reader(drafter).embedding)
+        self._embedding = pool.host_embedding
         self.log_probs: Tensor | None = None  # of the best children of every row's root, [N, B, C], on the host
 
     @property
@@ -154,7 +169,20 @@ class StaticSelection:
         self.policy = scheduler.on(device) if isinstance(scheduler, GrowingPolicy) else None
         self.masked = False  # whether rows of this cycle have trees of their own
         self.report = Report()
-        self.trie_nodes = largest_shape(pool, shape).num_tokens if retrieves(pool) else 0
+        self.largest = largest_shape(pool, shape)
+        several = scheduler is not None and len(scheduler.largest_shapes()) > 1
+        self.varies = several or self.policy is not None  # whether a scheduler changes trees from cycle to cycle
+
+    @property
+    def trie_nodes(self) -> int:
+        """Nodes of what retrieval proposes in each row; 0: no drafter of the pool retrieves, now."""
+        return self.largest.num_tokens if retrieves(self.pool) else 0
+
+    @property
+    def reads_children(self) -> bool:
+        """Whether a scheduler observes the children of the roots."""
+        scheduler = self.pool.scheduler
+        return bool(self.members.stacked) and scheduler is not None and scheduler.reads_children
 
     def stack(self) -> StackedDrafters | None:
         """The stacked drafters as they are now; None: all drafters read on the host."""
@@ -167,7 +195,7 @@ class StaticSelection:
         self.proposer.join_row(reader, text, features)
         row = self.proposer.rows[-1]
         row.feature = host_copy(row.feature)
-        if self.pool.scheduler is not None and self.pool.scheduler.reads_children:
+        if self.reads_children:
             self.observe_children(logits, self.members.log_probs)
 
     def observe_children(self, logits: Tensor, before: Tensor | None = None) -> None:
@@ -180,26 +208,27 @@ class StaticSelection:
         self.proposer.keep(rows)
 
     def plan(self, record: CycleRecord, largest: TreeShape) -> Tensor:
-        """Select every row's drafter and tree; returns what the device needs to know of each, see `ORDERS`."""
+        """Select every row's drafter and tree; returns what the device needs to know of each, see `ROW_PLAN`."""
         self.proposer.plan(record)
         proposer, scheduler = self.proposer, self.pool.scheduler
         shapes = list(record.shapes)
-        self.masked = self.trie_nodes > 0 or self.policy is not None or any(shape != shapes[0] for shape in shapes)
+        differ = any(shape != shapes[0] for shape in shapes)
+        self.masked = self.varies or self.trie_nodes > 0 or differ
         if self.masked:
-            size = min(-(-record.bounds.num_tokens // NODE_STEP) * NODE_STEP, largest.num_tokens)
-            record.bounds = TreeShape(size, record.bounds.depth, record.bounds.top_k)
+            size = 1 if record.bounds.num_tokens == 1 else max(LEAST_NODES, next_power(record.bounds.num_tokens))
+            record.bounds = TreeShape(min(size, largest.num_tokens), record.bounds.depth, largest.top_k)
         self.report = Report(
             top_k=tuple(proposer.top_k(name) for name in self.members.stacked) if proposer.needs_evaluation else (),
             divergence_levels=proposer.divergence_levels if proposer.needs_divergence else 0,
-            children=scheduler is not None and scheduler.reads_children,
-            features=scheduler is not None and scheduler.reads_features,
+            children=self.reads_children,
+            features=bool(self.members.stacked) and scheduler is not None and scheduler.reads_features,
         )
         stacked = self.members.stacked
-        orders = [
+        row_plans = [
             [stacked.index(name) if name in stacked else 0, shape.depth, shape.num_tokens, shape.top_k]
             for name, shape in zip(record.drafters, shapes, strict=True)
         ]
-        return torch.tensor(orders)
+        return torch.tensor(row_plans)
 
     def tries(self, record: CycleRecord) -> Tensor:
         """What retrieval knows of every row's text, see `pack_tries`."""
@@ -231,11 +260,5 @@ class StaticSelection:
         record.charge("select", began)
 
     def try_join(self, name: str, drafter: Drafter, cost: float | None) -> None:
-        """Refuse a drafter that does not stack with the others, or that the selectors refuse."""
-        trial = Pool({**self.pool.drafters, name: drafter}, "static")
-        if not can_stack(trial):
-            raise DrafterforgeError(
-                f"drafter {name!r} does not stack with {', '.join(self.pool.names)}, as cycles of fixed shapes need; "
-                "open the engine with graphs=False"
-            )
+        """Refuse a drafter that the selectors refuse."""
         self.proposer.try_join(name, drafter, cost)

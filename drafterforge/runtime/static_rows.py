@@ -16,6 +16,7 @@ from torch import Tensor
 from drafterforge.drafters.eagle3.propose import new_draft_cache
 from drafterforge.drafters.eagle3.stack import StackReader
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
+from drafterforge.kernels import gpu
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.targets.load import Target
 from drafterforge.tree.tries import num_packed
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from drafterforge.runtime.static_batch import StaticBatch
     from drafterforge.runtime.static_cycle import StaticCycle
 
-ORDERS = 4  # numbers that the host writes for each row before a cycle: drafter, levels, nodes, width
+ROW_PLAN = 4  # numbers that the host writes for each row before a cycle: drafter, levels, nodes, width
 
 
 class StaticRows:
@@ -41,7 +42,7 @@ class StaticRows:
     ) -> None:
         """trie_nodes: of what retrieval proposes in each row; 0: no drafter retrieves."""
         device = target.device
-        self.target, self.drafters, self.batch, self.slots, self.max_depth = target, drafters, batch, slots, max_depth
+        self.target, self.drafters, self.batch, self.slots = target, drafters, batch, slots
 
         def zeros(*shape: int, kind: torch.dtype = torch.long) -> Tensor:
             return torch.zeros(*shape, dtype=kind, device=device)
@@ -51,7 +52,7 @@ class StaticRows:
         self.lengths, self.root = zeros(batch), zeros(batch)
         self.uniform = zeros(batch, max_depth + 1, kind=torch.float64)
         self.seen = zeros(batch, target.head_weight.shape[0], kind=torch.bool)  # tokens with a repetition penalty
-        self.orders = zeros(batch, ORDERS)
+        self.row_plans = zeros(batch, ROW_PLAN)
         self.tries = zeros(batch, num_packed(trie_nodes), kind=torch.float64) if trie_nodes else None
         self.logits: Tensor | None = None
         if drafters is not None:
@@ -62,6 +63,7 @@ class StaticRows:
             self.last = zeros(count, batch, embedding.shape[1], kind=embedding.dtype)  # newest outputs
             self.logits = zeros(count, batch, drafters.token_ids.shape[1], kind=embedding.dtype)  # of `last`
         self.cycles: dict[tuple, StaticCycle] = {}
+        self.graph_memory: gpu.Graph | None = None  # the first graph, whose memory the graphs of all cycles share
         self.owner: weakref.ref[StaticBatch] | None = None  # the batch that decodes in these buffers
 
     @property

@@ -54,6 +54,8 @@ def expand(
     need a `MaskedGrowth`.
     """
     if shape.depth == 0 or shape.num_tokens <= 1:
+        if isinstance(growth, MaskedGrowth):
+            growth.drafted = torch.zeros_like(root)
         return root_only(root)
     if growth is None and retrieval is None:  # wider or deeper candidates could not be among the best
         num_drafted = shape.num_tokens - 1

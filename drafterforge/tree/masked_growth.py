@@ -1,4 +1,4 @@
-"""Trees of fixed capacity whose rows end where they choose to: what a graph on a GPU replays cannot change its shapes.
+"""Trees of fixed capacity.  A captured graph cannot change shapes, so rows that stop early are masked.
 
 Levels and nodes beyond a row's own are drafted and dropped again.
 Axes: B rows, S candidates of a level, P candidates of all levels.

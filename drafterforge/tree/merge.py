@@ -105,7 +105,7 @@ def likeliest(
     reached, level, parent, candidate, created = 1.0, 0, -1, -1, 0
     occurrences: Sequence[tuple[float, list[int]]] = evidence.occurrences
     while True:
-        shares, continuations = _split(occurrences, level)
+        shares, continuations = split_occurrences(occurrences, level)
         guesses = children.get(candidate, {})
         doubt = evidence.doubt / evidence.length_weight**level  # here every occurrence matches `level` more tokens
         doubt *= trust if guesses else 1.0
@@ -136,7 +136,9 @@ def _sums(nodes: Sequence[tuple[int, int, int, float]]) -> list[float]:
     return list(accumulate((node[3] for node in nodes), initial=0.0))
 
 
-def _split(occurrences: Sequence[tuple[float, list[int]]], level: int) -> tuple[dict[int, float], dict[int, list]]:
+def split_occurrences(
+    occurrences: Sequence[tuple[float, list[int]]], level: int
+) -> tuple[dict[int, float], dict[int, list]]:
     """Weight of each token that follows at this level, and the occurrences that continue with it."""
     shares: dict[int, float] = {}
     continuations: dict[int, list] = {}

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from drafterforge.kernels.trees import cut, ordered
-from drafterforge.tree.evidence import SEPARATOR, Evidence
+from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape
+from drafterforge.tree.merge import split_occurrences
 
 ROOT, UNMATCHED = -1, -2  # indices of a parent: the root, and none
 NUM_SCALARS = 5
@@ -90,7 +91,7 @@ def _fill(numbers: Tensor, evidence: Evidence, capacity: int, top_k: int, depth:
             index = len(tokens)
             for column, value in zip(columns, node, strict=True):
                 column.append(value)
-        shares, followers = _split(occurrences, level)
+        shares, followers = split_occurrences(occurrences, level)
         total = sum(shares.values())
         totals.append(total)
         doubts.append(evidence.doubt / evidence.length_weight**level)
@@ -102,19 +103,6 @@ def _fill(numbers: Tensor, evidence: Evidence, capacity: int, top_k: int, depth:
     for column in (*columns, totals, doubts):
         numbers[start : start + len(column)] = torch.tensor(column, dtype=torch.float64)
         start += capacity + (column is totals)
-
-
-def _split(occurrences: Sequence[tuple[float, list[int]]], level: int) -> tuple[dict[int, float], dict[int, list]]:
-    """Weight of each token that follows at this level, and the occurrences that continue with it."""
-    shares: dict[int, float] = {}
-    followers: dict[int, list] = {}
-    for occurrence in occurrences:
-        weight, ahead = occurrence
-        token = ahead[level] if level < len(ahead) else SEPARATOR
-        if token != SEPARATOR:
-            shares[token] = shares.get(token, 0.0) + weight
-            followers.setdefault(token, []).append(occurrence)
-    return shares, followers
 
 
 def merge_tries(

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from drafterforge.kernels import gpu
+from drafterforge.runtime import static_batch
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
@@ -100,7 +101,7 @@ def run(
     return Run(log, packed, waits, num_captured, captures, drafters)
 
 
-@pytest.mark.quick_cases(8)
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("path", PATHS)
@@ -120,3 +121,37 @@ def test_another_drafter_captures_no_graph(path):
     rehearsal = run(path, 1, GREEDY, "meta", real.log, cycles=12)
     assert rehearsal.captures == [3] + [0] * 11
     assert rehearsal.drafters == real.drafters and len(real.drafters) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("name", ["LoRA experts", "hybrids", "children", "text", "ltd", "marginal"])
+def test_rows_and_drafters_join_and_leave(name, sampling, monkeypatch):
+    monkeypatch.setattr(static_batch, "FIRST_SLOTS", 32)
+    monkeypatch.setattr("drafterforge.kernels.cache.BLOCK", 32)
+
+    def live(device: str, values: Log | None) -> Log:
+        target = tiny_target(eos_token_id=None, device=device)
+        torch.manual_seed(3)
+        *members, late = hybrids(target)[:3] if name == "hybrids" else lora_drafters(target, 4)
+        scheduler = POLICIES[name](target) if name in POLICIES else None
+        named = {f"drafter {number}": drafter for number, drafter in enumerate(members)}
+        engine = Engine(target, Pool(named, "hedgespec", scheduler=scheduler), SHAPE, numerics="fast", graphs=True)
+        with torch.inference_mode(), rehearse(values) as log:
+            batch = engine.open_batch()
+            for number, prompt in enumerate(PROMPTS):
+                batch.admit(*engine.read(prompt, 6 + 6 * number), sampling)
+            for number in range(60):
+                if not batch.rows:
+                    break
+                batch.cycle(engine.shape)
+                if number == 1:
+                    engine.add_drafter("late", late)
+                if number == 2:
+                    engine.remove_drafter("drafter 1")
+                if number == 3:
+                    batch.admit(*engine.read(PROMPTS[1], 30), sampling)
+            assert not batch.rows
+        return log
+
+    assert set(live("meta", live("cpu", None)).reads) == {WAIT}

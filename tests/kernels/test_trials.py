@@ -12,7 +12,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.kernels import attention, gpu_kernels, masks, trees, triton_support
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import GPU, KERNELS
-from drafterforge.kernels.masks import TreeMask, additive_mask, pack_reads, unpack_reads
+from drafterforge.kernels.masks import additive_mask, pack_reads
 from drafterforge.kernels.trials import KernelTrials, agree
 from drafterforge.runtime.engine import Engine
 from drafterforge.tree.grow import TreeShape
@@ -105,11 +105,10 @@ def test_results_agree_within_the_precision_of_their_dtype():
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 130])
-def test_packed_reads_unpack_to_themselves(count):
+def test_every_bit_of_packed_reads_is_a_slot(count):
     reads = torch.rand(2, 3, count) < 0.5
     bits = pack_reads(reads)
     assert bits.shape == (2, 3, -(-count // 64)) and bits.dtype == torch.long
-    assert unpack_reads(bits, count).equal(reads)
     for slot in range(count):
         assert (bits[..., slot // 64] >> (slot % 64) & 1).bool().equal(reads[..., slot])
 
@@ -141,8 +140,6 @@ def test_without_triton_a_tree_mask_gives_the_bits_of_its_floats(exact, monkeypa
     assert additive_mask(mask).equal(floats) and additive_mask(floats) is floats and additive_mask(None) is None
     out = gpu_kernels.grouped_attention(q, k, v, mask, exact)
     assert out.equal(attention.grouped_attention(q, k, v, floats, exact))
-    stacked = mask.repeat_rows(2)
-    assert isinstance(stacked, TreeMask) and stacked.additive.equal(floats.repeat(2, 1, 1))
 
 
 def test_batch_invariant_passes_never_try_triton(monkeypatch):

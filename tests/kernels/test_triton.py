@@ -23,6 +23,8 @@ from tests.kernels.test_trials import random_reads
 from tests.models import tiny_drafter, tiny_target
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cuda":
+    pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="Triton is not installed; it has wheels for Linux on x86-64")
 if DEVICE == "cpu" and not is_interpreted():
     pytest.skip("torch sees no GPU; type TRITON_INTERPRET=1 before the command", allow_module_level=True)

@@ -9,6 +9,8 @@ from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
+from drafterforge.runtime.static_pool import has_fixed_shapes
+from drafterforge.schedulers.base import RandomScheduler
 from drafterforge.tree.grow import TreeShape
 from tests.models import NORMS, tiny_target
 from tests.runtime.drafters import (
@@ -20,7 +22,7 @@ from tests.runtime.drafters import (
     lora_drafters,
     mixed_drafters,
 )
-from tests.schedulers.policies import POLICIES
+from tests.schedulers.policies import GRID, POLICIES
 
 POOLS = {
     "LoRA experts": lambda target: lora_drafters(target, 4),
@@ -66,6 +68,7 @@ def test_pools_decode_the_same_cycles_in_fixed_shapes(kind, selector, sampling):
     compare(target, lambda: [pool_of(target, kind, selector) for _ in range(2)], sampling)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", POLICIES)
 def test_schedulers_choose_the_same_trees_in_fixed_shapes(name):
     target = tiny_target(eos_token_id=None)
@@ -74,6 +77,15 @@ def test_schedulers_choose_the_same_trees_in_fixed_shapes(name):
         return [pool_of(target, "LoRA experts", "hedgespec", scheduler=POLICIES[name](target)) for _ in range(2)]
 
     compare(target, pools)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("selector", ["hedgespec", "metasd_ucb"])
+@pytest.mark.parametrize("kind", POOLS)
+def test_pools_decode_on_a_gpu(kind, selector):
+    target = tiny_target(eos_token_id=None, device="cuda")
+    compare(target, lambda: [pool_of(target, kind, selector) for _ in range(2)])
 
 
 def test_rows_with_trees_of_their_own_share_a_cycle():
@@ -117,6 +129,101 @@ def test_a_drafter_that_does_not_stack_is_refused():
     assert "small" not in engine.drafter.names
 
 
+def test_rows_join_and_leave_after_a_drafter_has_joined():
+    target = tiny_target(eos_token_id=None)
+    *experts, late = lora_drafters(target, 3)
+    engine = Engine(target, Pool(dict(zip("ab", experts, strict=True)), "random"), SHAPE, graphs=True)
+    expected = [Engine(target).generate([prompt], 12)[0].tokens for prompt in PROMPTS[:2]]
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        first = batch.admit(*engine.read(PROMPTS[0], 12))
+        batch.cycle(SHAPE)
+        engine.add_drafter("late", late)
+        second = batch.admit(*engine.read(PROMPTS[1], 12))
+        while batch.rows:
+            batch.cycle(SHAPE)
+    assert [first.answer.tokens, second.answer.tokens] == expected
+
+
+def test_a_drafter_that_joins_leaves_the_verified_keys():
+    target = tiny_target(eos_token_id=None, dtype=torch.bfloat16)
+    experts, prompt = lora_drafters(target, 3), [number % 50 + 3 for number in range(300)]
+    expected = Engine(target, numerics="invariant").generate([prompt], 40)[0].tokens
+    engine = Engine(
+        target, Pool(dict(zip("ab", experts, strict=False)), "random"), SHAPE, numerics="invariant", graphs=True
+    )
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        row = batch.admit(*engine.read(prompt, 40))
+        batch.cycle(SHAPE)
+        engine.add_drafter("late", experts[2])
+        batch.cycle(SHAPE)
+        engine.remove_drafter("a")
+        while batch.rows:
+            batch.cycle(SHAPE)
+    assert row.answer.tokens == expected
+
+
+def test_a_cycle_of_roots_alone_between_masked_ones():
+    target = tiny_target(eos_token_id=None)
+    members = {f"drafter {number}": drafter for number, drafter in enumerate(hybrids(target))}
+    shapes = {"drafter 1": TreeShape(1, 0, 1)}
+    answers = Engine(target, Pool(members, "random", shapes=shapes), SHAPE, graphs=True).generate(PROMPTS[:1], 30)
+    assert answers[0].tokens == Engine(target).generate(PROMPTS[:1], 30)[0].tokens
+    assert {cycle.num_nodes == 1 for cycle in answers[0].cycles if cycle.drafter == "drafter 1"} == {True}
+
+
+def test_retrieval_joins_and_stays_alone():
+    target = tiny_target(eos_token_id=None)
+    experts, retrieval = lora_drafters(target, 2), hybrids(target)[3]
+    engine = Engine(target, Pool({"a": experts[0]}, "random"), SHAPE, graphs=True)
+    engine.generate(REPEATING[:1], 8)
+    expected = Engine(target).generate(REPEATING[:1], 40)[0].tokens
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        row = batch.admit(*engine.read(REPEATING[0], 40))
+        engine.add_drafter("retrieval", retrieval)
+        for _ in range(3):
+            batch.cycle(SHAPE)
+        engine.remove_drafter("a")
+        while batch.rows:
+            batch.cycle(SHAPE)
+    assert row.answer.tokens == expected
+    assert row.answer.cycles[-1].drafter == "retrieval" and engine.drafter.names == ["retrieval"]
+
+
+def test_growing_policies_and_trees_of_their_own_do_not_share_fixed_shapes():
+    target = tiny_target()
+    experts = lora_drafters(target, 2)
+    for shapes, graphs in (({}, True), ({"b": SHAPE}, False)):
+        pool = Pool(dict(zip("ab", experts, strict=True)), scheduler=POLICIES["ltd"](target), shapes=shapes)
+        assert has_fixed_shapes(pool) == graphs
+    engine = Engine(target, Pool({"a": experts[0]}, "random", scheduler=POLICIES["ltd"](target)), SHAPE, graphs=True)
+    with pytest.raises(DrafterforgeError, match="'b' does not stack with a"):
+        engine.add_drafter("b", hybrids(target)[0])
+
+
+def test_selectors_learn_nothing_after_the_end_nor_from_a_warm_up():
+    target = tiny_target(eos_token_id=None)
+    orders = []
+    for graphs in (False, True):
+        engine = Engine(target, pool_of(target, "LoRA experts", "thompson", carry=True), SHAPE, graphs=graphs)
+        engine.warm_up()
+        answers = [engine.generate([prompt], TOKENS)[0] for prompt in PROMPTS]
+        orders.append([answer.cycles[0].drafter for answer in answers])
+    assert orders[0] == orders[1]
+
+
+def test_a_scheduler_with_many_trees_captures_few_cycles():
+    target = tiny_target(eos_token_id=None)
+    pool = pool_of(target, "LoRA experts", "static", scheduler=RandomScheduler(GRID), drafter="drafter 0")
+    engine = Engine(target, pool, SHAPE, graphs=True)
+    answers = engine.generate(PROMPTS, 60)
+    shapes = {(cycle.depth, cycle.top_k) for answer in answers for cycle in answer.cycles}
+    assert len(shapes) > 4
+    assert all(len(rows.cycles) <= 2 * len(GRID.depths) for rows in engine.buffers.values())
+
+
 def test_another_drafter_needs_no_new_cycle():
     target = tiny_target(eos_token_id=None)
     engine = Engine(target, pool_of(target, "LoRA experts", "random"), SHAPE, graphs=True)
@@ -128,6 +235,7 @@ def test_another_drafter_needs_no_new_cycle():
 REPEATING = [[5, 6, 7, 8, 9] * 4 + [5, 6], [3, 14, 15, 9, 26, 5], [4] * 17, [9, 8, 7, 9, 8]]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", ["hybrid", "retrieval", "pool, random", "pool, hedgespec"])
 def test_retrieval_joins_trees_of_fixed_shapes(name, sampling):

@@ -17,7 +17,7 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_levels, new_draft_cache
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.group import DrafterGroup
-from drafterforge.drafters.judging import Judgement, Truth, draft_id_table, judge
+from drafterforge.drafters.judging import Judgement, Truth, judge
 from drafterforge.drafters.proposer import PromptReader, Request, SoloProposer
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
@@ -74,7 +74,7 @@ class StackedGroup(DrafterGroup):
 
     def _set_drafters(self, drafters: StackedDrafters) -> None:
         self.drafters = drafters
-        self.draft_ids = draft_id_table(drafters.token_ids, drafters.embedding.shape[0])
+        self.draft_ids = drafters.draft_ids
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         reader = self.prompt_reader()

@@ -18,6 +18,7 @@ from drafterforge.drafters.eagle3.forward import DecodingPass
 from drafterforge.drafters.eagle3.fused import PROJECTIONS, FusedDrafter
 from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.spec import FLAGS
+from drafterforge.drafters.judging import draft_id_table
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
@@ -45,7 +46,7 @@ class StackedLowRank:
         """out + x @ down.T @ up, [n, R, out].  x: [n, R, in] or shared [R, in].  out: [n or 1, R, out]."""
         return kernels_of(x).add_low_rank(out, x, self.down, self.up)
 
-    def add_chosen(self, out: Tensor, x: Tensor, experts: Tensor) -> Tensor:
+    def add_by_row(self, out: Tensor, x: Tensor, experts: Tensor) -> Tensor:
         """The same with one drafter for each row, [R, out].  x: [R, in].  out: [R, out].  experts: [R]."""
         return kernels_of(x).add_expert_low_rank(out, x, self.down, self.up, experts)
 
@@ -131,6 +132,11 @@ class StackedDrafters(DecodingPass):
         self.token_ids = torch.stack([member.token_ids for member in members])  # [N, W]
         self.same_vocabulary = all(member.token_ids is members[0].token_ids for member in members)
         self.rope, self.kernels = members[0].rope, members[0].kernels
+
+    @cached_property
+    def draft_ids(self) -> Tensor:
+        """See `draft_id_table`."""
+        return draft_id_table(self.token_ids, self.embedding.shape[0])
 
     def _gain(self, name: str) -> Tensor:
         gains = [member.gains[name] for member in self.members]

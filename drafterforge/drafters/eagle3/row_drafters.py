@@ -16,7 +16,7 @@ from drafterforge.drafters.eagle3.forward import DecodingPass
 from drafterforge.drafters.eagle3.stacked import StackedDrafters, StackedLinear
 
 
-class ChosenDrafters(DecodingPass):
+class RowDrafters(DecodingPass):
     """Processes [B * K, ...] tokens, each row's with its chosen drafter."""
 
     def __init__(self, drafters: StackedDrafters, choice: Tensor) -> None:
@@ -24,7 +24,7 @@ class ChosenDrafters(DecodingPass):
         self.spec, self.embedding = drafters.spec, drafters.embedding
         self.rope, self.kernels, self.batch = drafters.rope, drafters.kernels, choice.shape[0]
         self.linears = {
-            name: chosen_projection(linear, choice) for name, linear in drafters.linears.items() if name != "fc"
+            name: row_projection(linear, choice) for name, linear in drafters.linears.items() if name != "fc"
         }
         self.gains = {
             name: gain if gain.dim() == 1 else gain[choice]
@@ -40,7 +40,7 @@ class ChosenDrafters(DecodingPass):
         return self.kernels.rms_norm(x.unflatten(0, (self.batch, -1)), gain, self.spec.rms_norm_eps).flatten(0, 1)
 
 
-def chosen_projection(linear: StackedLinear, choice: Tensor) -> Callable[[Tensor], Tensor]:
+def row_projection(linear: StackedLinear, choice: Tensor) -> Callable[[Tensor], Tensor]:
     """The projection [B * K, in] to [B * K, out] of each row's drafter.  choice: [B]."""
     batch, weight, low = choice.shape[0], None, linear.low
     if len(linear.families) > 1:
@@ -53,6 +53,6 @@ def chosen_projection(linear: StackedLinear, choice: Tensor) -> Callable[[Tensor
             out = torch.bmm(x.unflatten(0, (batch, -1)), weight).flatten(0, 1)
         if low is None:
             return out
-        return low.add_chosen(out, x, choice[:, None].expand(-1, len(x) // batch).flatten())
+        return low.add_by_row(out, x, choice[:, None].expand(-1, len(x) // batch).flatten())
 
     return project
