@@ -14,6 +14,9 @@ from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.interop.export import FORMATS, export_drafters, exports_dir
+from drafterforge.interop.layout import read_target
+from drafterforge.interop.vllm.pool_folder import FORMAT as VLLM_POOL
+from drafterforge.interop.vllm.pool_folder import write_pool
 
 Config = ExportConfig
 
@@ -35,6 +38,8 @@ def run(cfg: Config) -> Path:
         say(f"{folder} is used as it is; to rebuild it, type drafterforge export {typed}")
     if cfg.format == "tar":
         return write_archive(cfg, folder)
+    if cfg.format == VLLM_POOL:
+        return write_vllm_pool(cfg, folder)
     if cfg.push:
         say(f"pushed to {push(folder, cfg.push, cfg.private)}; type drafterforge serve bundle={cfg.push}")
     return folder
@@ -48,3 +53,11 @@ def write_archive(cfg: Config, folder: Path) -> Path:
     digest = pack(folder, path)
     say(f"{path}: {path.stat().st_size:,} bytes, sha256 {digest}; open it with drafterforge.open({str(path)!r})")
     return path
+
+
+def write_vllm_pool(cfg: Config, folder: Path) -> Path:
+    """Write the folder that vLLM opens to decode with the bundle's pool."""
+    out = Path(cfg.out or exports_dir(cfg) / f"{folder.resolve().name}-{VLLM_POOL}").expanduser().resolve()
+    for line in write_pool(folder, out, read_target(cfg.target).model, cfg.overwrite):
+        say(line)
+    return out

@@ -23,7 +23,9 @@ class ExportConfig:
         "name or folder of the bundle; without it, `main`; format=sglang|vllm also reads a .tar or a hub id",
     )
     format: str = setting(
-        "bundle", "bundle: a folder | tar: one reproducible file | sglang | vllm: drafters for these servers"
+        "bundle",
+        "bundle: a folder | tar: one reproducible file | sglang | vllm: single drafters for these servers | "
+        "vllm-pool: a bundle that vLLM decodes with as a pool",
     )
     drafter: str = setting("", "format=sglang|vllm: name of the drafter to export; empty: all EAGLE-3 drafters")
     layout: str = setting("", "format=vllm: speculators | plain: the layout of SGLang; empty: speculators")
@@ -39,7 +41,7 @@ class ExportConfig:
     overwrite: bool = setting(False, "replace an existing bundle or export")
 
     def __post_init__(self) -> None:
-        require_choice("format", self.format, ("bundle", "tar", "sglang", "vllm"))
+        require_choice("format", self.format, ("bundle", "tar", "sglang", "vllm", "vllm-pool"))
         require(bool(self.bundle), "bundle= is empty; type bundle=NAME")
         require(not self.push or self.format == "bundle", "push= uploads a bundle; type format=bundle")
         if self.layout:

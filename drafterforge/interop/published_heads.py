@@ -19,7 +19,7 @@ from drafterforge.drafters.eagle3.spec import check_spec
 from drafterforge.errors import ArtifactError, quote, shorten
 from drafterforge.interop.layout import TargetFacts, served_spec
 from drafterforge.interop.published_spec import HeadConfig, head_spec, open_config
-from drafterforge.interop.vllm import OURS, THEIRS
+from drafterforge.interop.vllm.layouts import OURS, THEIRS
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -23,7 +23,7 @@ from drafterforge.drafters.eagle3.lora import ADAPTER, CONFIG, WEIGHTS
 from drafterforge.drafters.retrieval.model import Datastore
 from drafterforge.interop.layout import TargetFacts
 from drafterforge.interop.sglang import write_sglang
-from drafterforge.interop.vllm import write_vllm
+from drafterforge.interop.vllm.layouts import write_vllm
 from drafterforge.router.net import RouterNet
 from drafterforge.router.router import Router
 from drafterforge.schedulers.actions import ActionGrid

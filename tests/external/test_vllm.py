@@ -18,7 +18,7 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.interop.layout import read_target
-from drafterforge.interop.vllm import write_vllm
+from drafterforge.interop.vllm.layouts import write_vllm
 from drafterforge.runtime.batch import Generation
 from tests.bundle.builders import edit
 from tests.external.conftest import DEPTH, MAX_TOKENS, Client, chains, with_norms

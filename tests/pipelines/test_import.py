@@ -7,7 +7,7 @@ import json
 import pytest
 
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.interop.vllm import write_vllm
+from drafterforge.interop.vllm.layouts import write_vllm
 from tests.bundle.builders import edit, facts_of, random_drafter
 
 pytestmark = pytest.mark.slow  # whole programs

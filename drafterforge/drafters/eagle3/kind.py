@@ -27,7 +27,7 @@ class Eagle3Kind(DrafterKind):
     config_class = Eagle3DrafterConfig
     scheduled = True
     fixed_shapes = True
-    exports = ("sglang", "vllm")
+    exports = ("sglang", "vllm", "vllm-pool")
 
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
         """See `DrafterKind`; settings added in later versions are omitted at their defaults."""

@@ -1,0 +1,6 @@
+"""vLLM: exports of single drafters in its layouts, and a plug-in that lets it decode with a whole pool.
+
+`layouts` writes single drafters.  The other modules are the plug-in, in the order in which a cycle uses them: `plugin`
+installs it, `pool_folder` is the export that it opens, `model` runs the pool's drafters on vLLM's attention, `judging`
+compares their proposals with the committed tokens, `proposer` selects and drafts.
+"""

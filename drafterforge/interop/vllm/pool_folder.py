@@ -1,0 +1,127 @@
+"""The folder that vLLM opens as the draft model of a pool: a bundle, and the `config.json` that vLLM reads.
+
+config.json   dimensions of the EAGLE-3 drafters, and their names
+bundle/       the bundle, unchanged
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor
+
+from drafterforge.artifacts.atomic import write_bytes_atomic
+from drafterforge.artifacts.folder import write_folder
+from drafterforge.artifacts.json_input import read_json
+from drafterforge.assembly.bundles import check_bundle, drafter_source
+from drafterforge.bundle.record import BUNDLE, BundleRecord
+from drafterforge.config.names import parts_of
+from drafterforge.drafters.base import Drafter, DrafterSource
+from drafterforge.drafters.eagle3.spec import DrafterSpec
+from drafterforge.drafters.eagle3.stacked import StackedDrafters
+from drafterforge.drafters.registry import kind_named
+from drafterforge.errors import ArtifactError
+
+FORMAT = "vllm-pool"
+ARCHITECTURE = "PoolLlamaForCausalLMEagle3"  # vLLM requires a name that ends with Eagle3
+POOL = "drafterforge_pool"  # key of config.json: names of the drafters that vLLM runs
+FOLDER = "bundle"
+DEPTH = 3  # drafted tokens a cycle in the printed command
+
+
+@dataclass(frozen=True)
+class PoolFolder:
+    """A pool folder whose bundle was checked."""
+
+    folder: Path
+    record: BundleRecord
+    stacked: list[str]  # drafters that vLLM runs, in the order in which they are stacked
+    lookups: list[str]  # drafters that look up text on the host
+
+    @staticmethod
+    def open(folder: Path) -> PoolFolder:
+        """Open `folder`; ArtifactError if it is damaged or was not written by `export format=vllm-pool`."""
+        config = read_json(folder / "config.json")
+        names = config.get(POOL) if isinstance(config, dict) else None
+        if not isinstance(names, list) or not (folder / FOLDER / BUNDLE).is_file():
+            raise ArtifactError(f"{folder} is not a pool for vLLM; type drafterforge export format={FORMAT}")
+        record = check_bundle(folder / FOLDER)
+        pool = PoolFolder(folder, record, names, split_names(folder / FOLDER, record)[1])
+        unknown = [name for name in names if name not in [entry.name for entry in record.drafters]]
+        if unknown or not names:
+            raise ArtifactError(f"{folder / 'config.json'} names the drafters {names}, which its bundle does not hold")
+        return pool
+
+    def stack(self, embedding: Tensor) -> StackedDrafters:
+        """The drafters that vLLM runs.  embedding: the target's [V, H], in the dtype and on the device to draft with."""
+        shared: dict[Any, Any] = {}
+        drafters = [self._load(name, embedding, shared) for name in self.stacked]
+        return kind_named(drafters[0].kind).stack(drafters)
+
+    def lookup(self, name: str, embedding: Tensor) -> Drafter:
+        """A drafter that looks up text."""
+        return self._load(name, embedding, None)
+
+    def _load(self, name: str, embedding: Tensor, shared: dict[Any, Any] | None) -> Drafter:
+        taps = tuple(read_json(self.folder / "config.json")["eagle_aux_hidden_state_layer_ids"])
+        target = SimpleNamespace(backbone=SimpleNamespace(embedding=embedding, taps=taps))  # vLLM loaded the target
+        source = drafter_source(self.folder / FOLDER, self.record, name)
+        return kind_named(source.kind).load(source, target, shared)
+
+
+def split_names(bundle: Path, record: BundleRecord) -> tuple[list[str], list[str]]:
+    """Names of the bundle's drafters that vLLM runs, experts beside their generalist, and of those that look up text.
+
+    ArtifactError if there is none of the first, or a drafter of another kind.
+    """
+    sources = {name: drafter_source(bundle, record, name) for name in parts_of(record.defaults.drafters)}
+    runs = [name for name, source in sources.items() if FORMAT in kind_named(source.kind).exports]
+    lookups = [name for name, source in sources.items() if kind_named(source.kind).reads_on_host]
+    refused = [name for name in sources if name not in (*runs, *lookups)]
+    if refused or not runs:
+        what = f"has {', '.join(refused)}" if refused else "has no EAGLE-3 drafter"
+        raise ArtifactError(f"the bundle {record.name} {what}; vLLM can run EAGLE-3 drafters and retrieval only")
+    roots = [record.drafter(name).base or name for name in runs]
+    order = sorted(range(len(runs)), key=lambda index: (roots.index(roots[index]), index))
+    return [runs[index] for index in order], lookups
+
+
+def write_pool(bundle: Path, out: Path, model: str, overwrite: bool) -> list[str]:
+    """Write the pool folder `out` of the bundle in `bundle`; returns lines to print.  model: that vLLM serves."""
+    record = check_bundle(bundle)
+    stacked, lookups = split_names(bundle, record)
+    with write_folder(out, lambda: refuse_pool(out, overwrite)) as folder:
+        shutil.copytree(bundle, folder / FOLDER)
+        config = pool_config(drafter_source(bundle, record, stacked[0]), stacked)
+        write_bytes_atomic(folder / "config.json", json.dumps(config, indent=2).encode() + b"\n")
+    return [f"wrote {out}: {', '.join([*stacked, *lookups])}", f"serve it with: {serve_command(out, model)}"]
+
+
+def pool_config(source: DrafterSource, names: list[str]) -> dict[str, Any]:
+    """The `config.json` of a pool.  source: one of its drafters."""
+    path = (source.base or source.folder) / "config.json"
+    spec = DrafterSpec.from_config(read_json(path), str(path))
+    return spec.to_config("bfloat16") | {"architectures": [ARCHITECTURE], POOL: names}
+
+
+def serve_command(folder: Path, model: str) -> str:
+    """The command that serves `model` with the pool in `folder`; the plug-in must be installed beside vLLM."""
+    drafting = json.dumps({"method": "eagle3", "model": str(folder), "num_speculative_tokens": DEPTH})
+    return f"vllm serve {shlex.quote(model)} --speculative-config {shlex.quote(drafting)}"
+
+
+def refuse_pool(out: Path, overwrite: bool) -> None:
+    """ArtifactError unless `out` is empty, or a pool folder and `overwrite` is set."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    names = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    if names != {"config.json", FOLDER}:
+        raise ArtifactError(f"{out} exists and is not a pool for vLLM; type out=OTHER, or move it")
+    if not overwrite:
+        raise ArtifactError(f"{out} exists already; type overwrite=true to replace it, or out=OTHER")
