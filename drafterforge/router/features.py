@@ -26,11 +26,13 @@ _MARK = "REQUEST"
 def prompt_features(features: Tensor) -> Tensor:
     """The high tap of the last position at unit RMS, [F] float32 with F = H, of a prompt's features [P, 3H].
 
+    Features [P, B, 3H] of B prompts give [B, F].
+
     At the last position the target is about to answer, so its state encodes the kind of text that comes next.  A mean
     over the prompt does as well on single requests, but in a conversation it encodes the topic of the longest turn.
     """
-    last = features[-1].float().unflatten(-1, (NUM_TAPS, -1))[-1]  # [H]
-    return last * torch.rsqrt(last.square().mean() + _EPS)
+    last = features[-1].float().unflatten(-1, (NUM_TAPS, -1))[..., -1, :]
+    return last * torch.rsqrt(last.square().mean(dim=-1, keepdim=True) + _EPS)
 
 
 def request_text(messages: Sequence[dict[str, str]]) -> str:

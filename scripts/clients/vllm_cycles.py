@@ -1,8 +1,8 @@
-"""Decode prompts in vLLM with an exported drafter, and write the accepted tokens of every cycle.
+"""Decode prompts in vLLM with an exported drafter or pool, and write the accepted tokens of every cycle.
 
     PYTHON_OF_VLLM scripts/clients/vllm_cycles.py --target FOLDER --drafter FOLDER --prompts IDS.json --out FOUND.json
 
-IDS.json holds lists of token ids.  Needs vLLM only (scripts/clients_env vllm); does not import drafterforge.
+IDS.json holds lists of token ids.  Needs vLLM (scripts/clients_env vllm), and drafterforge beside it only for a pool.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
@@ -28,24 +29,43 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--stop-ids", type=int, nargs="*", default=[])
+    parser.add_argument("--settings", default="{}", help="of the pool, as JSON")
+    parser.add_argument("--at-a-time", type=int, default=1, help="requests decoded together")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--engine", default="{}", help="further settings of vLLM, as JSON")
+    parser.add_argument("--hint", default="", help="drafter that every request asks for")
+    parser.add_argument("--repeat", type=int, default=1, help="times that all prompts are decoded; the last is written")
     typed = parser.parse_args()
     drafting = {"method": "eagle3", "model": typed.drafter, "num_speculative_tokens": typed.depth}
-    llm = LLM(
-        model=typed.target,
-        dtype="float32",
-        max_model_len=1024,
-        max_num_seqs=1,
-        enforce_eager=True,
-        enable_prefix_caching=False,
-        disable_log_stats=False,
-        per_request_spec_decode_metrics="detailed",
-        speculative_config=drafting if typed.drafter else None,
-        seed=0,
+    settings = {
+        "dtype": "float32",
+        "max_model_len": 1024,
+        "max_num_seqs": typed.at_a_time,
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "disable_log_stats": False,
+        "seed": 0,
+    }
+    if typed.drafter:
+        settings |= {"speculative_config": drafting, "per_request_spec_decode_metrics": "detailed"}
+    if typed.settings != "{}":
+        settings["additional_config"] = {"drafterforge": json.loads(typed.settings)}
+    llm = LLM(model=typed.target, **(settings | json.loads(typed.engine)))
+    sampling = SamplingParams(
+        temperature=typed.temperature,
+        max_tokens=typed.max_tokens,
+        stop_token_ids=typed.stop_ids,
+        extra_args={"drafter": typed.hint} if typed.hint else None,
     )
-    sampling = SamplingParams(temperature=0.0, max_tokens=typed.max_tokens, stop_token_ids=typed.stop_ids)
+    prompts = [{"prompt_token_ids": ids} for ids in json.loads(Path(typed.prompts).read_text())]
+    for _ in range(typed.repeat):
+        began = time.perf_counter()
+        outputs = []
+        for start in range(0, len(prompts), typed.at_a_time):
+            outputs += llm.generate(prompts[start : start + typed.at_a_time], sampling, use_tqdm=False)
+        seconds = time.perf_counter() - began
     answers = []
-    for ids in json.loads(Path(typed.prompts).read_text()):
-        output = llm.generate([{"prompt_token_ids": ids}], sampling, use_tqdm=False)[0].outputs[0]
+    for output in (request.outputs[0] for request in outputs):
         steps = output.spec_decode_metrics
         answers.append(
             {
@@ -55,7 +75,7 @@ def main() -> None:
                 "drafted": list(steps.per_step_drafted) if steps else [],
             }
         )
-    report = {"version": vllm.__version__, "answers": answers, "counters": counters(llm)}
+    report = {"version": vllm.__version__, "answers": answers, "counters": counters(llm), "seconds": seconds}
     Path(typed.out).write_text(json.dumps(report) + "\n")
     os._exit(0)  # vLLM's threads do not end by themselves
 

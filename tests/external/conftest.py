@@ -67,6 +67,10 @@ class Client:
         variables = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
         return {**variables, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", **more}
 
+    def run_code(self, code: str) -> int:
+        """Run a line of Python; returns its exit status."""
+        return subprocess.run([self.python, "-c", code], env=self.env(), capture_output=True).returncode
+
     def run(self, script: str | Path, *arguments: object, log: Path, **more: str) -> None:
         """Run a script to its end; on failure show the end of its log."""
         with open(log, "w") as output:

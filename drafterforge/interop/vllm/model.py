@@ -21,8 +21,8 @@ from vllm.distributed import (
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
 
+from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.eagle3.row_drafters import RowDrafters
-from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.interop.vllm.pool_folder import PoolFolder
 
 
@@ -37,7 +37,7 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         draft = vllm_config.speculative_config.draft_model_config
         self.config = draft.hf_config
         self.pool = PoolFolder.open(Path(draft.model))
-        spec = DrafterSpec.from_config(self.config.to_dict(), draft.model)
+        spec = self.pool.spec
         self.num_drafters, self.num_heads, self.num_key_heads = (
             len(self.pool.stacked),
             spec.num_heads,
@@ -62,6 +62,7 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         self.lm_head = nn.Identity()  # heads belong to the drafters
         self.rows: RowDrafters | None = None  # drafters of the requests; None: all drafters read
         self.choice: Tensor | None = None  # their indices, [B]
+        self.idle = False  # whether no request drafts with a drafter of the model
         self.outputs: Tensor | None = None  # of the last pass of all drafters, [N, R, H]
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
@@ -73,6 +74,10 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         weight = self.model.embed_tokens.weight
         full = tensor_model_parallel_all_gather(weight, dim=0) if self.ranks > 1 else weight
         self.drafters = self.pool.stack(full.detach()[: self.config.vocab_size])
+
+    def lookups(self, names: list[str]) -> list[Drafter]:
+        """The pool's drafters of these names, which look up text."""
+        return [self.pool.lookup(name, self.model.embed_tokens.weight) for name in names]
 
     def embed_input_ids(self, input_ids: Tensor, *_: object) -> Tensor:
         """Embeddings [R, H] of tokens [R]."""
@@ -86,6 +91,7 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
     def read(self) -> None:
         """Let all drafters read the rows of the next pass."""
         self.rows = self.choice = None
+        self.idle = False
 
     def draft_with(self, choice: Tensor) -> None:
         """Draft with one drafter for each request in the next passes.  choice: [B]."""
@@ -95,6 +101,8 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         self, input_ids: Tensor, positions: Tensor, hidden_states: Tensor, inputs_embeds: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Outputs of the layer, twice, [R, N * H]; a request's chosen drafter writes all of its N parts."""
+        if self.idle:
+            return hidden_states, hidden_states
         embedded = self.embed_input_ids(input_ids) if inputs_embeds is None else inputs_embeds
         hidden = hidden_states.unflatten(1, (self.num_drafters, -1))
         if self.rows is None:

@@ -20,6 +20,7 @@ from drafterforge.artifacts.atomic import write_bytes_atomic
 from drafterforge.artifacts.folder import write_folder
 from drafterforge.artifacts.json_input import read_json
 from drafterforge.assembly.bundles import check_bundle, drafter_source
+from drafterforge.bundle.files import folder_of
 from drafterforge.bundle.record import BUNDLE, BundleRecord
 from drafterforge.config.names import parts_of
 from drafterforge.drafters.base import Drafter, DrafterSource
@@ -27,6 +28,7 @@ from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.registry import kind_named
 from drafterforge.errors import ArtifactError
+from drafterforge.router.router import Router
 
 FORMAT = "vllm-pool"
 ARCHITECTURE = "PoolLlamaForCausalLMEagle3"  # vLLM requires a name that ends with Eagle3
@@ -58,8 +60,13 @@ class PoolFolder:
             raise ArtifactError(f"{folder / 'config.json'} names the drafters {names}, which its bundle does not hold")
         return pool
 
+    @property
+    def spec(self) -> DrafterSpec:
+        """The dimensions that all drafters share."""
+        return spec_of(drafter_source(self.folder / FOLDER, self.record, self.stacked[0]))
+
     def stack(self, embedding: Tensor) -> StackedDrafters:
-        """The drafters that vLLM runs.  embedding: the target's [V, H], in the dtype and on the device to draft with."""
+        """The drafters that vLLM runs, in the dtype and on the device of `embedding`, the target's [V, H]."""
         shared: dict[Any, Any] = {}
         drafters = [self._load(name, embedding, shared) for name in self.stacked]
         return kind_named(drafters[0].kind).stack(drafters)
@@ -68,9 +75,17 @@ class PoolFolder:
         """A drafter that looks up text."""
         return self._load(name, embedding, None)
 
+    def router(self) -> Router | None:
+        """The bundle's router, if it reads the target's features; one that reads text is left out."""
+        entry = next((part for part in self.record.parts if part.kind == "router"), None)
+        if entry is None:
+            return None
+        router = Router.load(folder_of(self.folder / FOLDER, entry.path, self.record))
+        return router if router.kind == "target" else None
+
     def _load(self, name: str, embedding: Tensor, shared: dict[Any, Any] | None) -> Drafter:
-        taps = tuple(read_json(self.folder / "config.json")["eagle_aux_hidden_state_layer_ids"])
-        target = SimpleNamespace(backbone=SimpleNamespace(embedding=embedding, taps=taps))  # vLLM loaded the target
+        backbone = SimpleNamespace(embedding=embedding, taps=self.spec.tap_layers)  # the target itself is vLLM's
+        target = SimpleNamespace(backbone=backbone)
         source = drafter_source(self.folder / FOLDER, self.record, name)
         return kind_named(source.kind).load(source, target, shared)
 
@@ -103,11 +118,15 @@ def write_pool(bundle: Path, out: Path, model: str, overwrite: bool) -> list[str
     return [f"wrote {out}: {', '.join([*stacked, *lookups])}", f"serve it with: {serve_command(out, model)}"]
 
 
+def spec_of(source: DrafterSource) -> DrafterSpec:
+    """The dimensions of a drafter."""
+    path = (source.base or source.folder) / "config.json"
+    return DrafterSpec.from_config(read_json(path), str(path))
+
+
 def pool_config(source: DrafterSource, names: list[str]) -> dict[str, Any]:
     """The `config.json` of a pool.  source: one of its drafters."""
-    path = (source.base or source.folder) / "config.json"
-    spec = DrafterSpec.from_config(read_json(path), str(path))
-    return spec.to_config("bfloat16") | {"architectures": [ARCHITECTURE], POOL: names}
+    return spec_of(source).to_config("bfloat16") | {"architectures": [ARCHITECTURE], POOL: names}
 
 
 def serve_command(folder: Path, model: str) -> str:

@@ -7,19 +7,24 @@ Axes: N drafters, B requests, R flattened rows, H hidden, K drafted tokens, P = 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from vllm.config import CUDAGraphMode, VllmConfig
+from vllm.compilation.backends import set_model_tag
+from vllm.config import CUDAGraphMode, VllmConfig, replace
+from vllm.model_executor.model_loader import get_model
 from vllm.v1.spec_decode.eagle import EagleProposer
 
-from drafterforge.interop.vllm.judging import Guesses, newest_rows
+from drafterforge.interop.vllm.advice import PromptAdvice
+from drafterforge.interop.vllm.draft_length import DraftLength
+from drafterforge.interop.vllm.judging import Guesses, Window, newest_rows
+from drafterforge.interop.vllm.lookups import Lookups
 from drafterforge.interop.vllm.pool_folder import ARCHITECTURE
 from drafterforge.interop.vllm.requests import RequestSlots
 from drafterforge.interop.vllm.settings import PoolServing
-from drafterforge.selectors.batched import batched_selector
 
 
 @dataclass
@@ -30,7 +35,10 @@ class Cycle:
     starts: Tensor  # first flattened row of each request, [B]
     ends: Tensor  # its newest committed row, [B]
     depths: Tensor  # drafted tokens that were verified with it, [B]
+    length: int  # tokens to draft
+    features: Tensor | None = None  # of the target at the newest rows, [B, 3H], if prompts end in this cycle
     selected: bool = False
+    looked_up: list[list[int] | None] | None = None  # drafted tokens of each request whose drafter looks up
 
 
 class PoolProposer(EagleProposer):
@@ -42,25 +50,43 @@ class PoolProposer(EagleProposer):
         if not self.is_pool:
             return
         self.runner = runner
-        self.serving = PoolServing.of(vllm_config)
-        names = self.serving.names
-        self.hidden_size *= len(names)
+        self.serving = serving = PoolServing.of(vllm_config)
+        count = len(serving.stacked)
+        self.hidden_size *= count
         self.hidden_states = torch.zeros((self.max_num_tokens, self.hidden_size), dtype=self.dtype, device=device)
         self.depth = self.num_speculative_tokens
+        self.on_host = device.type == "cpu" and not runner.use_async_scheduling  # tokens and lengths may depend on them
+        num_arms = count + (len(serving.lookups) if self.on_host else 0)
         num_slots = 2 * self.max_batch_size  # preempted requests keep their state
         self.requests = RequestSlots(num_slots)
         self.spare = torch.tensor(num_slots, device=device)  # slot of rows that learn nothing
-        self.judging = Guesses.empty(num_slots + 1, len(names), device)
-        self.selector = self.serving.selector(self.depth, num_slots + 1, device)
-        self.allowed = torch.ones((num_slots + 1, len(names)), dtype=torch.bool, device=device)
+        self.guesses = Guesses.empty(num_slots + 1, num_arms, device)
+        self.selector = serving.selector(num_arms, self.depth, num_slots + 1, device)
+        self.allowed = torch.ones((num_slots + 1, num_arms), dtype=torch.bool, device=device)
+        self.advice = PromptAdvice(serving.router, serving.arms(num_arms), device) if serving.router else None
+        self.prompts = torch.zeros(num_slots + 1, dtype=torch.long, device=device)  # tokens of each slot's prompt
+        self.length = DraftLength(self.depth) if self.on_host and serving.adaptive else None
+        self.lookups: Lookups | None = None
         self.cycle: Cycle | None = None
+        self.began: tuple[float, int, int] | None = None  # when the last cycle began, its length and batch size
         self._follow_endings()
+
+    def _get_model(self) -> torch.nn.Module:
+        """The draft model; a pool's folder has no weights for vLLM's loader."""
+        if not self.is_pool:
+            return super()._get_model()
+        config = self._create_draft_vllm_config()
+        with set_model_tag("eagle_head"):
+            without_weights = replace(config.load_config, load_format="dummy")
+            return get_model(vllm_config=config, model_config=self.draft_model_config, load_config=without_weights)
 
     def load_model(self, target_model: torch.nn.Module) -> None:
         """Load the draft model; a pool's drafters are read once they share the target's embedding."""
         super().load_model(target_model)
         if self.is_pool:
             self.model.load_drafters()
+            if self.on_host and self.serving.lookups:
+                self.lookups = Lookups(self.model.lookups(self.serving.lookups), self.depth)
 
     def initialize_cudagraph_keys(self, cudagraph_mode: CUDAGraphMode) -> None:
         """A pool's passes run eagerly."""
@@ -78,14 +104,18 @@ class PoolProposer(EagleProposer):
         sampling_metadata: Any,
         **rest: Any,
     ) -> Tensor:
-        """Drafted tokens, [B, K]."""
+        """Drafted tokens, [B, K]; of fewer than K tokens as vLLM wants them, [B, d] or [B][d]."""
         if self.is_pool:
             bounds = common_attn_metadata.query_start_loc.long()
             ends = bounds[1:] - 1 if token_indices_to_sample is None else token_indices_to_sample.long()
             depths = (bounds[1:] - bounds[:-1] - 1).clamp(max=self.depth)
-            self.cycle = Cycle(self._schedule(len(ends)), bounds[:-1], ends, depths)
+            slots = self._schedule(len(ends))
+            num_speculative_tokens = self._draft_length(num_speculative_tokens, bounds, ends)
+            self.cycle = Cycle(slots, bounds[:-1], ends, depths, num_speculative_tokens)
+            if self.advice and self._reads_prompts(len(ends)):
+                self.cycle.features = target_hidden_states[ends]
             self.model.read()
-        return super().propose(
+        drafted = super().propose(
             num_speculative_tokens=num_speculative_tokens,
             target_token_ids=target_token_ids,
             target_positions=target_positions,
@@ -96,6 +126,33 @@ class PoolProposer(EagleProposer):
             sampling_metadata=sampling_metadata,
             **rest,
         )
+        return self._finish(self.cycle, drafted) if self.is_pool else drafted
+
+    def _draft_length(self, most: int, bounds: Tensor, ends: Tensor) -> int:
+        """The number of tokens to draft.  bounds, ends: of the rows, as in `propose`."""
+        if self.length is None:
+            return most
+        now, batch = time.perf_counter(), len(ends)
+        starts, lengths = bounds[:-1], bounds[1:] - bounds[:-1]
+        decoding = int(lengths.max()) <= self.depth + 1  # no prompt was read
+        if self.began and decoding and self.began[2] == batch:
+            accepted = (ends - starts).tolist()
+            self.length.observe(batch, self.began[1], now - self.began[0], accepted)
+        length = min(self.length.choose(batch), most)
+        self.began = now, length, batch
+        return length
+
+    def _finish(self, cycle: Cycle, drafted: Tensor) -> Tensor | list[list[int]]:
+        """The drafted tokens [B, d], with those that were looked up."""
+        if not cycle.selected:  # nobody guessed
+            self.guesses.forget(cycle.slots)
+            if self.lookups:
+                self._read_texts(newest_rows(cycle.starts, cycle.ends, self.depth + 1))
+            return drafted
+        if cycle.looked_up is None:
+            return drafted
+        pairs = zip(drafted.tolist(), cycle.looked_up, strict=True)
+        return [row if chain is None else chain for row, chain in pairs]
 
     def _sample_draft_tokens(self, hidden_states: Tensor, sampling_metadata: Any) -> tuple[Tensor, Tensor | None]:
         """The next drafted token of each request, [B]."""
@@ -110,13 +167,40 @@ class PoolProposer(EagleProposer):
         """Judge the drafters, learn and choose; returns the first drafted token of each request, [B]."""
         slots, window = cycle.slots, newest_rows(cycle.starts, cycle.ends, self.depth + 1)
         guesses = self.model.guesses(window.rows.flatten()).unflatten(1, window.rows.shape)
-        inputs, positions = self.input_ids[window.rows].long(), self.positions[window.rows] + 1
-        judged = self.judging.judge(slots, window, guesses, inputs, positions)
+        inputs, positions = self._tokens(window)
+        if self.lookups:
+            guesses = torch.cat((guesses, self._read_texts(window)))
+        judged = self.guesses.judge(slots, window, guesses, inputs, positions)
         self.selector.drop(torch.where(judged.gaps, slots, self.spare))
         self.selector.observe(slots, judged.hits, judged.counts, cycle.depths)
+        if cycle.features is not None:
+            ends = positions[:, -1] == self.prompts[slots]
+            self.selector.begin(torch.where(ends, slots, self.spare), self.advice(cycle.features))
         choice = self.selector.choose(slots, self.allowed[slots])
+        if self.lookups:
+            choice = self._look_up(cycle, choice)
         self.model.draft_with(choice)
         return guesses[:, :, -1].gather(0, choice[None])[0]
+
+    def _tokens(self, window: Window) -> tuple[Tensor, Tensor]:
+        """Token of each row of a window, and its position in the text, [B, P] each."""
+        return self.input_ids[window.rows].long(), self.positions[window.rows] + 1
+
+    def _read_texts(self, window: Window) -> Tensor:
+        """Let the drafters that look up read the new tokens; returns their guesses, [L, B, P]."""
+        tokens, positions = self._tokens(window)
+        positions = torch.where(window.valid, positions, -1)
+        return self.lookups.read(self.requests.batch_slots, tokens.tolist(), positions.tolist())
+
+    def _look_up(self, cycle: Cycle, choice: Tensor) -> Tensor:
+        """Take the chains of requests whose drafter looks up; returns drafters that vLLM runs, [B]."""
+        count = len(self.serving.stacked)
+        arms = choice.tolist()
+        if max(arms) >= count:
+            chains = zip(arms, self.lookups.chains, strict=True)
+            cycle.looked_up = [parts[arm - count][: cycle.length] if arm >= count else None for arm, parts in chains]
+            self.model.idle = min(arms) >= count
+        return torch.where(choice < count, choice, 0)
 
     def _schedule(self, count: int) -> Tensor:
         """Slots [B] of the batch's requests; those that begin start blank."""
@@ -128,11 +212,21 @@ class PoolProposer(EagleProposer):
             rows = [names.index(name) for name in begun]
             new = slots[torch.tensor(rows, device=self.device)]
             lengths = torch.tensor([int(batch.num_prompt_tokens[row]) for row in rows], device=self.device)
-            self.judging.begin(new, lengths)
+            self.guesses.begin(new, lengths)
+            self.prompts.index_copy_(0, new, lengths)
             self.selector.begin(new)
-            hints = [self.serving.allowed(self.runner.requests[name].sampling_params) for name in begun]
+            states = [self.runner.requests[name] for name in begun]
+            hints = [self.serving.allowed(state.sampling_params)[: self.allowed.shape[1]] for state in states]
+            if self.lookups:
+                for slot, state in zip(new.tolist(), states, strict=True):
+                    self.lookups.begin(slot, state.prompt_token_ids)
             self.allowed.index_copy_(0, new, torch.tensor(hints, device=self.device))
         return slots
+
+    def _reads_prompts(self, count: int) -> bool:
+        """Whether prompts are read in this cycle, of `count` requests."""
+        batch = self.runner.input_batch
+        return bool((batch.num_computed_tokens_cpu[:count] < batch.num_prompt_tokens[:count]).any())
 
     def _follow_endings(self) -> None:
         """Free the state of requests as soon as vLLM removes them."""
@@ -141,6 +235,8 @@ class PoolProposer(EagleProposer):
         def update(scheduler_output: Any) -> Any:
             if ended := self.requests.end(scheduler_output.finished_req_ids):
                 self.selector.end(torch.tensor(ended, device=self.device))
+                if self.lookups:
+                    self.lookups.end(ended)
             return update_states(scheduler_output)
 
         self.runner._update_states = update

@@ -14,7 +14,10 @@ import torch
 
 from drafterforge.errors import ConfigError
 from drafterforge.interop.vllm.pool_folder import PoolFolder
+from drafterforge.router.router import Router
+from drafterforge.selectors import advised, takes_advice
 from drafterforge.selectors.batched import BatchedSelector, batched_selector
+from drafterforge.selectors.naming import require_name
 
 KEY = "drafterforge"  # in vLLM's additional_config
 HINT = "drafter"  # in a request's vllm_xargs
@@ -28,6 +31,7 @@ class ServingSettings:
     selector: str = ""  # empty: the bundle's
     options: dict[str, Any] = field(default_factory=dict)  # of the selector
     carry: bool = False  # later requests begin with what earlier ones learned
+    adaptive: bool = True  # draft fewer tokens, down to none, where that is faster
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> ServingSettings:
@@ -44,36 +48,46 @@ class ServingSettings:
 
 @dataclass(frozen=True)
 class PoolServing:
-    """The arms of a served pool and their selector."""
+    """The arms of a served pool and their selector.  N drafters that vLLM runs, then L that look up text."""
 
-    names: list[str]
+    stacked: list[str]  # names, [N]
+    lookups: list[str]  # names, [L]
     selector_name: str
     options: dict[str, Any]
     carry: bool
+    adaptive: bool
+    router: Router | None
 
     @staticmethod
     def of(vllm_config: Any) -> PoolServing:
         """The settings of a server; ConfigError where they do not fit the pool."""
         pool = PoolFolder.open(Path(vllm_config.speculative_config.draft_model_config.model))
         settings = ServingSettings.of((vllm_config.additional_config or {}).get(KEY, {}))
-        names, defaults = pool.stacked, pool.record.defaults
+        defaults = pool.record.defaults
+        selector, options = settings.selector or defaults.selector, settings.options
         if settings.drafter:
-            if settings.drafter not in names:
-                raise ConfigError(f"the pool has no drafter {settings.drafter!r}; it has {', '.join(names)}")
+            require_name(settings.drafter, [*pool.stacked, *pool.lookups], "drafter")
             if settings.selector:
                 raise ConfigError(f"drafter={settings.drafter} leaves nothing to select; leave out selector")
-            return PoolServing(names, "static", {"drafter": settings.drafter}, False)
-        replaced = settings.selector or settings.options
-        options = dict(settings.options if replaced else defaults.options)
-        return PoolServing(names, settings.selector or defaults.selector, options, settings.carry)
+            selector, options = "static", {"drafter": settings.drafter}
+        elif not settings.selector and not options:
+            options = dict(defaults.options)
+        router = pool.router() if takes_advice(selector) else None
+        options = advised(selector, options) if router else options
+        carry, adaptive = settings.carry, settings.adaptive
+        return PoolServing(pool.stacked, pool.lookups, selector, options, carry, adaptive, router)
 
-    def selector(self, depth: int, num_slots: int, device: torch.device) -> BatchedSelector:
-        """The selector of all requests."""
-        return batched_selector(
-            self.selector_name, self.names, depth, num_slots, device, carry=self.carry, **self.options
-        )
+    def arms(self, count: int) -> list[str]:
+        """Names of the selector's arms.  count: N, or N + L where text can be looked up."""
+        return [*self.stacked, *self.lookups][:count]
+
+    def selector(self, num_arms: int, depth: int, num_slots: int, device: torch.device) -> BatchedSelector:
+        """The selector of all requests, of so many arms."""
+        names = self.arms(num_arms)
+        return batched_selector(self.selector_name, names, depth, num_slots, device, carry=self.carry, **self.options)
 
     def allowed(self, sampling_params: Any) -> list[bool]:
-        """The drafters that a request's hint allows, [N]; all without a hint, or with the name of no drafter."""
+        """The drafters that a request's hint allows, [N + L]; all without a hint, or with the name of no drafter."""
+        names = [*self.stacked, *self.lookups]
         hint = (getattr(sampling_params, "extra_args", None) or {}).get(HINT)
-        return [name == hint for name in self.names] if hint in self.names else [True] * len(self.names)
+        return [name == hint for name in names] if hint in names else [True] * len(names)

@@ -1,0 +1,65 @@
+"""Retrieval as arms of a pool in vLLM: chains looked up on the host, in the request's text and in datastores.
+
+Needs the committed tokens on the host, which vLLM has only without asynchronous scheduling.
+Axes: L drafters that look up, B requests, P = K + 1 committed rows, K drafted tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from drafterforge.drafters.retrieval.model import ContextIndex, Retrieval, evidence_of
+from drafterforge.tree.merge import likeliest
+
+NO_GUESS = -1  # no token has this id
+
+
+class Lookups:
+    """The text of every slot, and what each drafter would continue it with."""
+
+    def __init__(self, drafters: Sequence[Retrieval], depth: int) -> None:
+        self.drafters, self.depth = drafters, depth
+        self.texts: dict[int, ContextIndex] = {}  # by slot; none for a request without prompt tokens
+        self.chains: list[list[list[int]]] = []  # of each request and drafter after the last `read`, [B][L]
+
+    def begin(self, slot: int, prompt: Sequence[int] | None) -> None:
+        """Start a request.  prompt: its token ids; None: vLLM was given embeddings."""
+        self.texts.pop(slot, None)
+        if prompt:
+            self.texts[slot] = ContextIndex(self.drafters[0].spec)
+            self.texts[slot].append(prompt)
+
+    def end(self, slots: Sequence[int]) -> None:
+        """Forget requests."""
+        for slot in slots:
+            self.texts.pop(slot, None)
+
+    def read(self, slots: Sequence[int], tokens: list[list[int]], positions: list[list[int]]) -> Tensor:
+        """Append committed tokens that are new; returns the guess after each row, [L, B, P].
+
+        tokens, positions: of each request's newest rows, [B][P].  `chains` then continue the whole texts.
+        """
+        guesses = torch.full((len(self.drafters), len(slots), self.depth + 1), NO_GUESS)
+        self.chains = []
+        for row, slot in enumerate(slots):
+            text = self.texts.get(slot)
+            last: list[list[int]] = [[] for _ in self.drafters]
+            if text is not None:
+                for column, (token, position) in enumerate(zip(tokens[row], positions[row], strict=True)):
+                    if position == len(text.tokens):
+                        text.append([token])
+                    if position == len(text.tokens) - 1:
+                        last = [self._chain(drafter, text) for drafter in self.drafters]
+                        for arm, chain in enumerate(last):
+                            guesses[arm, row, column] = chain[0] if chain else NO_GUESS
+            self.chains.append(last)
+        return guesses
+
+    def _chain(self, drafter: Retrieval, text: ContextIndex) -> list[int]:
+        """The likeliest continuation, at most K tokens; none if too few are expected to be accepted."""
+        evidence = evidence_of(text, drafter.datastore, self.depth)
+        nodes = likeliest(evidence, self.depth + 1, 1, drafter.min_probability)
+        return nodes.tokens if sum(nodes.probabilities) >= drafter.min_expected else []

@@ -1,0 +1,152 @@
+"""vLLM decodes with our pools: greedy answers equal its own, and a fixed choice accepts what our chain accepts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from drafterforge.cli import main
+from drafterforge.config.data import POOL_DOMAINS
+from drafterforge.evaluation.held_out import held_out_prompts
+from tests.external.conftest import DEPTH, MAX_TOKENS, Client
+from tests.external.test_vllm import compare, preload
+
+pytestmark = pytest.mark.external
+NAMES = ["general", "sql", "chat", "python", "math"]
+FIXED = {"adaptive": False}  # every cycle drafts all tokens
+PROMPTS = 40
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Client:
+    client = Client("vllm").require()
+    if client.run_code("import drafterforge"):
+        pytest.skip("drafterforge is not installed beside vLLM; type scripts/clients_env vllm")
+    return client
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory, target_folder) -> Path:
+    """A pool of five EAGLE-3 drafters and a datastore."""
+    runs = tmp_path_factory.mktemp("runs")
+    drafters = ",".join([*NAMES, "store"])
+    main(["export", "format=vllm-pool", "bundle=served", f"pool.drafters=[{drafters}]", f"runs_dir={runs}"])
+    return next(runs.glob("*/exports/served-vllm-pool"))
+
+
+@pytest.fixture(scope="module")
+def many(real, tmp_path_factory) -> Path:
+    """File with the token ids of held-out prompts of the pool's domains."""
+    ids = held_out_prompts(real, PROMPTS, POOL_DOMAINS)
+    path = tmp_path_factory.mktemp("many") / "ids.json"
+    path.write_text(json.dumps(ids))
+    return path
+
+
+@pytest.fixture(scope="module")
+def decode(vllm, real, tmp_path_factory) -> Callable[..., dict]:
+    """Decode a file of prompts in vLLM, once for the same arguments."""
+
+    @cache
+    def run(prompts: Path, drafter: Path | None, settings: str = "{}", *more: object) -> dict:
+        folder = tmp_path_factory.mktemp("decoded")
+        arguments = ["--target", real.folder, "--prompts", prompts, "--out", folder / "out.json", *more]
+        arguments += ["--depth", DEPTH, "--max-tokens", MAX_TOKENS, "--stop-ids", *sorted(real.eos_ids)]
+        if drafter:
+            arguments += ["--drafter", drafter, "--settings", settings]
+        vllm.run("vllm_cycles.py", *arguments, log=folder / "vllm.log", **preload(vllm))
+        return json.loads((folder / "out.json").read_text())
+
+    return run
+
+
+def tokens(run: dict) -> list[list[int]]:
+    return [answer["tokens"] for answer in run["answers"]]
+
+
+def accepted_per_cycle(run: dict) -> float:
+    cycles = [count for answer in run["answers"] for count in answer["accepted"]]
+    return sum(cycles) / len(cycles)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 8])
+@pytest.mark.parametrize("drafter", ["", *NAMES, "store"])
+def test_greedy_answers_equal_those_of_vllm_without_drafting(decode, pool, many, drafter, at_a_time):
+    settings = json.dumps({"drafter": drafter} if drafter else {})
+    plain = decode(many, None)
+    assert tokens(decode(many, pool, settings, "--at-a-time", at_a_time)) == tokens(plain)
+    assert sum(map(len, tokens(plain))) > PROMPTS * 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fixed_drafter_accepts_in_every_cycle_what_our_chain_accepts(decode, pool, prompt_file, ours, name):
+    theirs = decode(prompt_file, pool, json.dumps({"drafter": name} | FIXED))
+    full, accepted, _ = compare(ours(name), theirs["answers"])
+    assert accepted == full and sum(map(len, full)) > 150
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fixed_drafter_accepts_in_every_cycle_what_its_export_accepts(decode, pool, many, exported, name):
+    ours = decode(many, pool, json.dumps({"drafter": name} | FIXED))
+    stock = decode(many, exported(name, "vllm", "plain"))
+    assert [answer["accepted"] for answer in ours["answers"]] == [answer["accepted"] for answer in stock["answers"]]
+
+
+def test_selecting_accepts_more_than_every_single_drafter(decode, pool, many, record_property):
+    single = {name: accepted_per_cycle(decode(many, pool, json.dumps({"drafter": name} | FIXED))) for name in NAMES}
+    selected = accepted_per_cycle(decode(many, pool, json.dumps(FIXED)))
+    record_property("accepted tokens a cycle", json.dumps({**single, "pool": selected}))
+    print({**single, "pool": selected})
+    assert selected > max(single.values())
+
+
+def test_a_hint_decodes_with_that_drafter_alone(decode, pool, many):
+    hinted = decode(many, pool, json.dumps(FIXED), "--hint", "sql")
+    fixed = decode(many, pool, json.dumps({"drafter": "sql"} | FIXED))
+    assert [answer["accepted"] for answer in hinted["answers"]] == [answer["accepted"] for answer in fixed["answers"]]
+
+
+@pytest.mark.parametrize("at_a_time", [1, 8])
+def test_aborts_preemption_chunks_and_cached_prefixes_change_no_answer(vllm, real, pool, many, tmp_path, at_a_time):
+    def run(*more: object, drafter: bool) -> dict:
+        out = tmp_path / "out.json"
+        arguments = ["--target", real.folder, "--prompts", many, "--out", out, *more]
+        arguments += ["--drafter", pool, "--hints", *NAMES, "store"] if drafter else []
+        vllm.run("vllm_stress.py", *arguments, log=tmp_path / "vllm.log", **preload(vllm))
+        return json.loads(out.read_text())
+
+    blocks = ["--blocks", 12 * at_a_time] if at_a_time > 1 else []
+    stressed = run("--at-a-time", at_a_time, *blocks, drafter=True)
+    alone = run("--at-a-time", 1, drafter=False)
+    shared = stressed["answers"].keys() & alone["answers"].keys()
+    assert len(shared) > 100 and all(stressed["answers"][name] == alone["answers"][name] for name in shared)
+    assert stressed["slots"] == stressed["texts"] == 0 and stressed["prefix_hits"] > 0
+    assert stressed["preemptions"] > 0 or at_a_time == 1
+    print({key: stressed[key] for key in ("preemptions", "prefix_hits")})
+
+
+def test_sampled_tokens_follow_the_same_distribution_as_without_drafting(vllm, real, pool, prompts, tmp_path):
+    """20,000 second tokens of short prompts at temperature 0.8, with the pool and plainly: chi-square."""
+    from scipy.stats import chi2_contingency
+
+    path = tmp_path / "ids.json"
+    path.write_text(json.dumps([ids[:12] for ids in prompts[:4]]))
+
+    def sample(*more: object) -> list[dict[str, int]]:
+        out = tmp_path / "out.json"
+        arguments = ["--target", real.folder, "--prompts", path, "--out", out, "--samples", 5000, *more]
+        vllm.run("vllm_samples.py", *arguments, log=tmp_path / "vllm.log", **preload(vllm))
+        return json.loads(out.read_text())["counts"]
+
+    for drawn, plain in zip(sample("--drafter", pool), sample(), strict=True):
+        common = [name for name in {**drawn, **plain} if drawn.get(name, 0) + plain.get(name, 0) >= 20]
+        table = [[counts.get(name, 0) for name in common] for counts in (drawn, plain)]
+        for row, counts in zip(table, (drawn, plain), strict=True):
+            row.append(sum(counts.values()) - sum(row))
+        table = [row for row in zip(*table, strict=True) if sum(row)]
+        assert chi2_contingency(table).pvalue > 0.01 and not math.isnan(chi2_contingency(table).statistic)
