@@ -21,7 +21,7 @@ from vllm.v1.spec_decode.eagle import EagleProposer
 from drafterforge.interop.vllm.advice import PromptAdvice
 from drafterforge.interop.vllm.draft_length import DraftLength
 from drafterforge.interop.vllm.judging import Guesses, Window, newest_rows
-from drafterforge.interop.vllm.lookups import Lookups
+from drafterforge.interop.vllm.lookups import NO_GUESS, Lookups
 from drafterforge.interop.vllm.pool_folder import ARCHITECTURE
 from drafterforge.interop.vllm.requests import RequestSlots
 from drafterforge.interop.vllm.settings import PoolServing
@@ -176,11 +176,20 @@ class PoolProposer(EagleProposer):
         if cycle.features is not None:
             ends = positions[:, -1] == self.prompts[slots]
             self.selector.begin(torch.where(ends, slots, self.spare), self.advice(cycle.features))
-        choice = self.selector.choose(slots, self.allowed[slots])
+        choice = self.selector.choose(slots, self._allowed(slots, guesses[:, :, -1]))
         if self.lookups:
             choice = self._look_up(cycle, choice)
         self.model.draft_with(choice)
         return guesses[:, :, -1].gather(0, choice[None])[0]
+
+    def _allowed(self, slots: Tensor, guesses: Tensor) -> Tensor:
+        """Drafters that a request's hint allows and that have a guess; those of the hint if none has, [B, N].
+
+        guesses: of the next token, [N, B].
+        """
+        hinted = self.allowed[slots]
+        ready = hinted & (guesses.T != NO_GUESS)
+        return torch.where(ready.any(dim=1, keepdim=True), ready, hinted)
 
     def _tokens(self, window: Window) -> tuple[Tensor, Tensor]:
         """Token of each row of a window, and its position in the text, [B, P] each."""
