@@ -1,0 +1,150 @@
+"""HedgeSpec for many requests: learners that follow the losses of all drafters.
+
+Axes: B rows, N drafters, K levels, P = K + 1 positions of a cycle, D measurements of a round (K, or 1 for the objective
+`token`), Q = D - 1 positions in the queue, R rounds, F sums per drafter.
+
+A round starts at each position and needs the D measurements from there on, see `selectors.delay`.  The queue of a slot
+holds its last Q positions, aligned to the right, so the queue and the P positions of a cycle hold P windows of D
+positions.  Window w is a complete round if the queue holds its start and the cycle has committed its last position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from drafterforge.selectors.batched.base import REAL, BatchedSelector, unavailable
+from drafterforge.selectors.batched.learners import batched_learner
+from drafterforge.selectors.full_information import FullInformation
+
+
+def round_weights(num_windows: int, start: int, stop: int, discount: float) -> list[float]:
+    """Weights of the windows and of all rounds before them; the number of rounds.  Windows [start, stop) are rounds."""
+    num_rounds = max(stop - start, 0)
+    weights = [discount ** (stop - 1 - window) if start <= window < stop else 0.0 for window in range(num_windows)]
+    return [*weights, discount**num_rounds, float(num_rounds)]
+
+
+class BatchedFullInformation(BatchedSelector):
+    """Learners on complete rounds; regrets refer to the distribution that each cycle's choice came from."""
+
+    def __init__(self, rule: FullInformation, num_slots: int, device: torch.device | str = "cpu") -> None:
+        """rule: the selector of one request, whose options count here; `estimator` does not matter at temperature 0."""
+        if rule.calibration is not None:
+            raise unavailable(rule, "calibration", "true", "leave it out")
+        if rule.skip is not None:
+            raise unavailable(rule, "skip", rule.skip, "leave it out")
+        if rule.queue.granularity != "token":
+            raise unavailable(rule, "granularity", rule.queue.granularity, "type granularity=token")
+        discount = rule.learner.discount
+        self.learner = batched_learner(rule.learner, torch.device(device))
+        super().__init__(rule, num_slots, device, num_totals=self.learner.num_totals, decay=discount)
+        self.draw, self.prior, self.by_token = rule.draw, rule.prior, rule.objective == "token"
+        self.queue_size = size = rule.queue.depth - 1
+        self.hybrid = rule.hybrid and size > 0
+        # Hits and then the distribution of the cycle that emitted each position, [S, 2 N, Q]; 0 where there is none.
+        self.queue = self._zeros(num_slots, 2 * self.num_drafters, size)
+        self.filled = torch.zeros(num_slots, dtype=torch.int64, device=self.device)  # positions in the queue
+        self.offsets = torch.arange(size, device=self.device)
+        # See `round_weights`: of the windows of a cycle by its tokens and `filled`, of open rounds, of advice.
+        self.cycle_weights = self._table(
+            round_weights(self.depth + 1, size - filled, count, discount)
+            for count in range(self.depth + 2)
+            for filled in range(size + 1)
+        )
+        self.open_weights = self._table(
+            round_weights(size, size - filled, size, discount) for filled in range(size + 1)
+        )
+        self.advice_weights = self._table([round_weights(1, 0, 1, discount)])
+        levels = torch.tensor(rule.levels.tolist(), device=self.device)[:, None]
+        level = torch.arange(self.depth + 1, device=self.device)
+        self.drafts = (level[1:] <= levels).to(REAL)  # whether each drafter drafts a level, [N, K]
+        self.emits = (level <= levels).to(REAL)  # whether it can emit so many further tokens, [N, K + 1]
+        self.powers = level.to(REAL)
+        self.shallow = bool((rule.levels < self.depth).any())
+
+    def _table(self, rows: Iterable[list[float]]) -> Tensor:
+        return torch.tensor(list(rows), dtype=REAL, device=self.device)
+
+    def begin(self, slots: Tensor, advice: Tensor | None = None) -> None:
+        """Start requests; advice counts for `prior` rounds."""
+        super().begin(slots, advice)
+        self.drop(slots)
+        if advice is None or not self.prior:
+            return
+        weights = self.advice_weights.expand(len(slots), -1)
+        gains = advice.to(REAL)[..., None]
+        for _ in range(self.prior):
+            totals, rounds = self.totals.index_select(0, slots), self.rounds.index_select(0, slots)
+            self._learn(slots, weights, self.learner.probs(totals, rounds)[..., None], gains)
+
+    def choose(self, slots: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """The likeliest allowed drafters, or drawn by their probabilities."""
+        totals, rounds = self.totals.index_select(0, slots), self.rounds.index_select(0, slots)
+        if self.hybrid:
+            filled = self.filled.index_select(0, slots)
+            hits, probs = self.queue.index_select(0, slots).chunk(2, dim=1)
+            weights = self.open_weights.index_select(0, filled)
+            totals = self._after(totals, weights, probs, self._open_gains(hits, filled))
+            rounds += weights[:, -1]
+        return self.from_probs(slots, self.learner.probs(totals, rounds), allowed, self.draw)
+
+    def observe(self, slots: Tensor, hits: Tensor, counts: Tensor, depths: Tensor) -> None:
+        """Queue the positions of the cycles; learn from the rounds that they complete."""
+        filled, played = self.filled.index_select(0, slots), self.played.index_select(0, slots)
+        latest = torch.cat((hits.to(REAL), played[..., None].expand_as(hits)), dim=1)
+        queue = torch.cat((self.queue.index_select(0, slots), latest), dim=2)  # [B, 2 N, Q + P]
+        hits, probs = queue.chunk(2, dim=1)
+        weights = self.cycle_weights.index_select(0, counts * (self.queue_size + 1) + filled)
+        self._learn(slots, weights, probs[..., : self.depth + 1], self._gains(hits.unfold(2, self.queue_size + 1, 1)))
+        if self.queue_size:
+            columns = (counts[:, None] + self.offsets)[:, None].expand(-1, 2 * self.num_drafters, -1)
+            self.queue.index_copy_(0, slots, queue.gather(2, columns))
+            self.filled.index_copy_(0, slots, (filled + counts).clamp_(max=self.queue_size))
+
+    def drop(self, slots: Tensor) -> None:
+        """Forget incomplete rounds."""
+        self.queue.index_fill_(0, slots, 0.0)
+        self.filled.index_fill_(0, slots, 0)
+
+    def _learn(self, slots: Tensor, weights: Tensor, probs: Tensor, gains: Tensor) -> None:
+        """Learn from rounds; see `_after`."""
+        totals = self._after(self.totals.index_select(0, slots), weights, probs, gains)
+        self.totals.index_copy_(0, slots, totals)
+        self.rounds.index_add_(0, slots, weights[:, -1])
+
+    def _after(self, totals: Tensor, weights: Tensor, probs: Tensor, gains: Tensor) -> Tensor:
+        """Sums [B, F, N] after further rounds.  weights: see `round_weights`, [B, R + 2].
+
+        probs: distribution of the choice in each round, [B, N, R].  gains: negative losses and a constant, [B, N, R].
+        """
+        gaps = gains.amax(dim=1, keepdim=True) - gains
+        regrets = (probs * gaps).sum(dim=1, keepdim=True) - gaps
+        terms = torch.cat((self.learner.summands(regrets), totals[..., None]), dim=-1)
+        return torch.bmm(terms.flatten(1, 2), weights[:, :-1, None]).view_as(totals)
+
+    def _gains(self, hits: Tensor) -> Tensor:
+        """Gains [B, N, R] of rounds with `hits` [B, N, R, D]."""
+        if self.by_token:
+            if self._costs is None:
+                return hits[..., 0]
+            return self._lengths(hits[..., 0], self.emits) * self.speeds[:, None]
+        if self.shallow:
+            hits = hits * self.drafts[:, None]
+        lengths = hits.cumprod(dim=-1).sum(dim=-1)
+        return (lengths if self._costs is None else lengths + 1.0) * self.speeds[:, None]
+
+    def _open_gains(self, hits: Tensor, filled: Tensor) -> Tensor:
+        """Gains [B, N, Q] of incomplete rounds by their first position, see `FullInformation`.  hits: [B, N, Q]."""
+        if self._costs is None:
+            return hits
+        rates = hits.sum(dim=-1) / filled.clamp(min=1)[:, None]
+        further = self._lengths(rates, self.drafts)  # tokens after the first, if that is accepted, [B, N]
+        return (1.0 + hits * further[..., None]) * self.speeds[:, None]
+
+    def _lengths(self, rates: Tensor, terms: Tensor) -> Tensor:
+        """Tokens of cycles whose levels are accepted at `rates` [B, N, ...]: the powers that `terms` [N, L] counts."""
+        powers = rates[..., None] ** self.powers[: terms.shape[1]]
+        return (powers * (terms if rates.ndim == 2 else terms[:, None])).sum(dim=-1)
