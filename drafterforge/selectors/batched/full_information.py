@@ -48,7 +48,7 @@ class BatchedFullInformation(BatchedSelector):
         self.queue = self._zeros(num_slots, 2 * self.num_drafters, size)
         self.filled = torch.zeros(num_slots, dtype=torch.int64, device=self.device)  # positions in the queue
         self.offsets = torch.arange(size, device=self.device)
-        # See `round_weights`: of the windows of a cycle by its number of tokens and `filled`, of open rounds, of advice.
+        # See `round_weights`: of the windows of a cycle by its tokens and `filled`, of open rounds, of advice.
         self.cycle_weights = self._table(
             round_weights(self.depth + 1, size - filled, count, discount)
             for count in range(self.depth + 2)
@@ -118,7 +118,7 @@ class BatchedFullInformation(BatchedSelector):
     def _after(self, totals: Tensor, weights: Tensor, probs: Tensor, gains: Tensor) -> Tensor:
         """Sums [B, F, N] after further rounds.  weights: see `round_weights`, [B, R + 2].
 
-        probs: distribution of the choice in each round, [B, N, R].  gains: losses times -1, up to a constant, [B, N, R].
+        probs: distribution of the choice in each round, [B, N, R].  gains: negative losses and a constant, [B, N, R].
         """
         gaps = gains.amax(dim=1, keepdim=True) - gains
         regrets = (probs * gaps).sum(dim=1, keepdim=True) - gaps

@@ -58,7 +58,7 @@ def adanormalhedge_probs(regrets: Tensor, spreads: Tensor) -> Tensor:
 def squint_probs(
     regrets: Tensor, squares: Tensor, nodes: Tensor, node_weights: Tensor, prior: str = "uniform"
 ) -> Tensor:
-    """Probabilities in proportion to an integral over learning rates, [..., N].  nodes: of the quadrature on [-1, 1]."""
+    """Probabilities in proportion to an integral over learning rates, [..., N].  nodes: of a quadrature on [-1, 1]."""
     peak = (regrets / (2.0 * squares)).nan_to_num_(nan=0.0).clamp_(0.0, 0.5)
     slope = (regrets - 2.0 * squares * peak).abs_()
     reach = 2.0 * DROP / (slope + (slope.square() + 4.0 * DROP * squares).sqrt_()).clamp_(min=4.0 * DROP)
