@@ -59,8 +59,8 @@ class Guesses:
         guesses: next token at each row, [N, B, P].  inputs: the token of each row, [B, P].  positions: of these
         tokens in the text, [B, P].
         """
-        before = torch.cat((self.tokens[slots].T[:, :, None], guesses[:, :, :-1]), dim=2)  # guesses of each row's token
         first = torch.cat((window.valid[:, :1], window.valid[:, 1:] & ~window.valid[:, :-1]), dim=1)
+        before = torch.where(first, self.tokens[slots].T[:, :, None], guesses.roll(1, dims=2))  # guesses of each token
         is_guessed = ~first | (self.positions[slots][:, None] == positions)
         judged = self.judged[slots][:, None]
         fresh = window.valid & is_guessed & (positions > judged)
