@@ -1,6 +1,7 @@
 """Drafts in vLLM's V2 runner with a pool, as `proposer` does in V1.  Not run on a GPU.
 
-It was written against the source of vLLM 0.32 and 0.33, and tested on a CPU with stubs of vLLM's classes.
+It was written against the source of vLLM 0.32 and 0.33.  Tests run it with stubs of vLLM's classes, and in vLLM 0.32's
+V2 runner on a CPU, where Triton's interpreter runs the kernels.
 
 vLLM's own drafting loop stays.  Its draft prefill reads the committed rows of a cycle with all drafters; vLLM builds
 metadata and slots for all attention layers that have a KV cache, so for those of all drafters.  Sampling from it judges
