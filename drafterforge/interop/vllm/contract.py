@@ -10,10 +10,14 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-# module -> names that it must define; Class.method, and Class.method(argument, ...) for arguments used by name
+# module -> names that it must define; Class.method, Class.attribute, and Class.method(argument, ...) for arguments used
+# by name
 USED: dict[str, tuple[str, ...]] = {
     "vllm.model_executor.models.registry": ("ModelRegistry",),
-    "vllm.config": (),
+    "vllm.config.utils": ("replace",),
+    "vllm.config.load": ("LoadConfig.load_format",),
+    "vllm.compilation.backends": ("set_model_tag",),
+    "vllm.model_executor.model_loader": ("get_model(vllm_config, model_config, load_config)",),
     "vllm.config.vllm": ("VllmConfig",),
     "vllm.config.compilation": ("CUDAGraphMode",),
     "vllm.config.speculative": ("SpeculativeConfig",),
@@ -34,17 +38,99 @@ USED: dict[str, tuple[str, ...]] = {
         "SpecDecodeBaseProposer._sample_draft_tokens(hidden_states, sampling_metadata)",
         "SpecDecodeBaseProposer.load_model(target_model)",
         "SpecDecodeBaseProposer.initialize_cudagraph_keys(cudagraph_mode)",
+        "SpecDecodeBaseProposer._get_model",
+        "SpecDecodeBaseProposer._create_draft_vllm_config",
+        "SpecDecodeBaseProposer.hidden_size",
+        "SpecDecodeBaseProposer.hidden_states",
+        "SpecDecodeBaseProposer.input_ids",
+        "SpecDecodeBaseProposer.positions",
+        "SpecDecodeBaseProposer.max_batch_size",
+        "SpecDecodeBaseProposer.num_speculative_tokens",
     ),
-    "vllm.v1.worker.gpu_model_runner": ("EagleProposer", "GPUModelRunner._update_states(scheduler_output)"),
+    "vllm.v1.worker.gpu_model_runner": (
+        "EagleProposer",
+        "GPUModelRunner._update_states(scheduler_output)",
+        "GPUModelRunner.input_batch",
+        "GPUModelRunner.requests",
+        "GPUModelRunner.use_async_scheduling",
+    ),
+    "vllm.v1.worker.gpu_input_batch": (
+        "InputBatch.req_ids",
+        "InputBatch.num_prompt_tokens",
+        "InputBatch.num_computed_tokens_cpu",
+        "CachedRequestState.sampling_params",
+        "CachedRequestState.prompt_token_ids",
+    ),
     "vllm.v1.sample.rejection_sampler": (
         "expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from, replace_to)",
     ),
+    "vllm.triton_utils": ("HAS_TRITON",),
+}
+# The same, of the V2 runner, which vLLM uses only where Triton is installed.
+SPECULATORS = "vllm.v1.worker.gpu.spec_decode"
+USED_V2: dict[str, tuple[str, ...]] = {
+    "vllm.utils.torch_utils": ("async_tensor_h2d(data, device)",),
+    "vllm.config.speculative": (
+        "SpeculativeConfig.draft_sample_method",
+        "SpeculativeConfig.enable_adaptive_verification",
+    ),
+    "vllm.config.parallel": ("ParallelConfig.prefill_context_parallel_size",),
+    "vllm.v1.core.sched.output": (
+        "NewRequestData.req_id",
+        "NewRequestData.prompt_len",
+        "NewRequestData.sampling_params",
+        "SchedulerOutput.scheduled_new_reqs",
+        "SchedulerOutput.finished_req_ids",
+    ),
+    "vllm.v1.worker.gpu.states": ("RequestState.req_id_to_index",),
+    "vllm.v1.worker.gpu.input_batch": (
+        "InputBuffers.input_ids",
+        "InputBuffers.positions",
+        "InputBuffers.query_start_loc",
+        "InputBatch.has_prefill",
+    ),
+    "vllm.v1.worker.gpu.model_runner": (
+        "GPUModelRunner.speculator",
+        "GPUModelRunner.req_states",
+        "GPUModelRunner.add_requests(scheduler_output)",
+        "GPUModelRunner.finish_requests(scheduler_output)",
+    ),
+    f"{SPECULATORS}.speculator": (
+        "DraftModelSpeculator.__init__(vllm_config, device)",
+        "DraftModelSpeculator.load_model(target_model)",
+        "DraftModelSpeculator.load_draft_model(target_model, target_attn_layer_names)",
+        "DraftModelSpeculator.model",
+        "DraftModelSpeculator.draft_model_config",
+        "DraftModelSpeculator.num_speculative_steps",
+        "DraftModelSpeculator.max_num_reqs",
+        "DraftModelSpeculator.max_num_tokens",
+        "DraftModelSpeculator.hidden_size",
+        "DraftModelSpeculator.dtype",
+        "DraftModelSpeculator.input_buffers",
+        "DraftModelSpeculator.idx_mapping",
+        "DraftModelSpeculator.supports_mm_inputs",
+        "DraftModelSpeculator.sample_draft(hidden_states, sample_src_positions, idx_mapping)",
+    ),
+    f"{SPECULATORS}.target_dependent_ar.speculator": (
+        "TargetDependentARSpeculator.hidden_states",
+        "TargetDependentARSpeculator.inputs_embeds",
+        "TargetDependentARSpeculator.last_token_indices",
+        "TargetDependentARSpeculator.init_cudagraph_manager(cudagraph_mode)",
+        "TargetDependentARSpeculator.capture",
+        "TargetDependentARSpeculator.propose(input_batch, attn_metadata, slot_mappings, last_hidden_states,"
+        " aux_hidden_states)",
+        "TargetDependentARSpeculator.on_prefill_begin(num_reqs)",
+        "TargetDependentARSpeculator._generate_draft(num_reqs, num_tokens_padded)",
+    ),
+    f"{SPECULATORS}.eagle.speculator": ("EagleSpeculator",),
+    f"{SPECULATORS}.eagle.utils": ("load_eagle_model(target_model, vllm_config)",),
 }
 
 
 def missing_names() -> list[str]:
-    """The names in `USED` that the installed vLLM does not have, as `module.name`."""
-    return [f"{module}.{name}" for module, names in USED.items() for name in names if not has_name(module, name)]
+    """The names in `USED`, and in `USED_V2` if that runner can run, that the installed vLLM lacks, as `module.name`."""
+    used = [*USED.items(), *(USED_V2.items() if find_spec("triton") else ())]
+    return [f"{module}.{name}" for module, names in used for name in names if not has_name(module, name)]
 
 
 def has_name(module: str, name: str) -> bool:
@@ -56,11 +142,12 @@ def has_name(module: str, name: str) -> bool:
         matches = [node for node in nodes if part in names_of(node)]
         if not matches:
             return False
-        nodes = list(getattr(matches[-1], "body", []))
-    given = getattr(matches[-1], "args", None)
-    if not needed or given is None:
+        nodes = [*getattr(matches[-1], "body", []), *attributes_of(matches[-1])]
+    signature = getattr(matches[-1], "args", None)
+    if not needed or signature is None:
         return not needed
-    return set(needed) <= {argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+    parts = (*signature.posonlyargs, *signature.args, *signature.kwonlyargs)
+    return set(needed) <= {argument.arg for argument in parts}
 
 
 @cache
@@ -85,11 +172,28 @@ def definitions(module: str) -> tuple[ast.stmt, ...]:
     return tuple(statements)
 
 
+def attributes_of(node: ast.AST) -> list[ast.stmt]:
+    """Assignments to attributes of `self` in the methods of a class."""
+    methods = [part for part in getattr(node, "body", []) if isinstance(part, ast.FunctionDef)]
+    statements = [part for method in methods for part in ast.walk(method) if isinstance(part, ast.stmt)]
+    return [part for part in statements if any(is_attribute(target) for target in targets_of(part))]
+
+
 def names_of(node: ast.AST) -> list[str]:
-    """Names that a statement defines."""
+    """Names that a statement defines, also as attributes of `self`."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return [node.name]
     if isinstance(node, ast.Import | ast.ImportFrom):
         return [alias.asname or alias.name for alias in node.names]
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+    names = [target.id for target in targets_of(node) if isinstance(target, ast.Name)]
+    return names + [target.attr for target in targets_of(node) if is_attribute(target)]
+
+
+def targets_of(node: ast.AST) -> list[ast.expr]:
+    """What a statement assigns to."""
+    return node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+
+
+def is_attribute(node: ast.expr) -> bool:
+    """Whether an expression is an attribute of `self`."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"

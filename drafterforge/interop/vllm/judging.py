@@ -60,8 +60,7 @@ class Guesses:
         tokens in the text, [B, P].
         """
         first = torch.cat((window.valid[:, :1], window.valid[:, 1:] & ~window.valid[:, :-1]), dim=1)
-        earlier, in_window = self.tokens[slots].T[:, :, None], guesses.roll(1, dims=2)
-        before = torch.where(first, earlier, in_window)  # guesses of each row's token
+        before = torch.where(first, self.tokens[slots].T[:, :, None], guesses.roll(1, dims=2))  # guesses of each token
         is_guessed = ~first | (self.positions[slots][:, None] == positions)
         judged = self.judged[slots][:, None]
         fresh = window.valid & is_guessed & (positions > judged)

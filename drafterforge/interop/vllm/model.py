@@ -59,7 +59,7 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         self.model = nn.Module()
         self.model.embed_tokens = nn.Embedding(1, spec.target_hidden_size, device="cpu")
         self.model.use_aux_hidden_state = True
-        self.lm_head = nn.Identity()  # heads belong to the drafters
+        self.lm_head = None  # heads belong to the drafters; the V2 runner would read the weight of a module
         self.rows: RowDrafters | None = None  # drafters of the requests; None: all drafters read
         self.choice: Tensor | None = None  # their indices, [B]
         self.idle = False  # whether no request drafts with a drafter of the model

@@ -18,12 +18,17 @@ def register() -> None:
     import vllm.v1.worker.gpu_model_runner as runner
     from vllm import ModelRegistry
     from vllm.platforms import current_platform
+    from vllm.triton_utils import HAS_TRITON
 
     from drafterforge.interop.vllm.pool_folder import ARCHITECTURE
     from drafterforge.interop.vllm.proposer import PoolProposer
 
     ModelRegistry.register_model(ARCHITECTURE, "drafterforge.interop.vllm.model:PoolEagle3")
     runner.EagleProposer = PoolProposer
+    if HAS_TRITON:  # the V2 runner needs it
+        from drafterforge.interop.vllm import speculator
+
+        speculator.install()
     if current_platform.is_cpu():
         from drafterforge.interop.vllm.cpu_sampling import mend
 

@@ -18,12 +18,12 @@ from vllm.config import CUDAGraphMode, VllmConfig, replace
 from vllm.model_executor.model_loader import get_model
 from vllm.v1.spec_decode.eagle import EagleProposer
 
-from drafterforge.interop.vllm.advice import PromptAdvice
 from drafterforge.interop.vllm.draft_length import DraftLength
-from drafterforge.interop.vllm.judging import Guesses, Window, newest_rows
-from drafterforge.interop.vllm.lookups import NO_GUESS, Lookups
+from drafterforge.interop.vllm.judging import Window, newest_rows
+from drafterforge.interop.vllm.lookups import Lookups
 from drafterforge.interop.vllm.pool_folder import ARCHITECTURE
 from drafterforge.interop.vllm.requests import RequestSlots
+from drafterforge.interop.vllm.selection import PoolSelection
 from drafterforge.interop.vllm.settings import PoolServing
 
 
@@ -59,12 +59,7 @@ class PoolProposer(EagleProposer):
         num_arms = count + (len(serving.lookups) if self.on_host else 0)
         num_slots = 2 * self.max_batch_size  # preempted requests keep their state
         self.requests = RequestSlots(num_slots)
-        self.spare = torch.tensor(num_slots, device=device)  # slot of rows that learn nothing
-        self.guesses = Guesses.empty(num_slots + 1, num_arms, device)
-        self.selector = serving.selector(num_arms, self.depth, num_slots + 1, device)
-        self.allowed = torch.ones((num_slots + 1, num_arms), dtype=torch.bool, device=device)
-        self.advice = PromptAdvice(serving.router, serving.arms(num_arms), device) if serving.router else None
-        self.prompts = torch.zeros(num_slots + 1, dtype=torch.long, device=device)  # tokens of each slot's prompt
+        self.selection = PoolSelection(serving, num_arms, self.depth, num_slots, device)
         self.length = DraftLength(self.depth) if self.on_host and serving.adaptive else None
         self.lookups: Lookups | None = None
         self.cycle: Cycle | None = None
@@ -112,7 +107,7 @@ class PoolProposer(EagleProposer):
             slots = self._schedule(len(ends))
             num_speculative_tokens = self._draft_length(num_speculative_tokens, bounds, ends)
             self.cycle = Cycle(slots, bounds[:-1], ends, depths, num_speculative_tokens)
-            if self.advice and self._reads_prompts(len(ends)):
+            if self.selection.advice and self._reads_prompts(len(ends)):
                 self.cycle.features = target_hidden_states[ends]
             self.model.read()
         drafted = super().propose(
@@ -145,7 +140,7 @@ class PoolProposer(EagleProposer):
     def _finish(self, cycle: Cycle, drafted: Tensor) -> Tensor | list[list[int]]:
         """The drafted tokens [B, d], with those that were looked up."""
         if not cycle.selected:  # nobody guessed
-            self.guesses.forget(cycle.slots)
+            self.selection.guesses.forget(cycle.slots)
             if self.lookups:
                 self._read_texts(newest_rows(cycle.starts, cycle.ends, self.depth + 1))
             return drafted
@@ -170,26 +165,11 @@ class PoolProposer(EagleProposer):
         inputs, positions = self._tokens(window)
         if self.lookups:
             guesses = torch.cat((guesses, self._read_texts(window)))
-        judged = self.guesses.judge(slots, window, guesses, inputs, positions)
-        self.selector.drop(torch.where(judged.gaps, slots, self.spare))
-        self.selector.observe(slots, judged.hits, judged.counts, cycle.depths)
-        if cycle.features is not None:
-            ends = positions[:, -1] == self.prompts[slots]
-            self.selector.begin(torch.where(ends, slots, self.spare), self.advice(cycle.features))
-        choice = self.selector.choose(slots, self._allowed(slots, guesses[:, :, -1]))
+        choice = self.selection.select(slots, window, guesses, inputs, positions, cycle.depths, cycle.features)
         if self.lookups:
             choice = self._look_up(cycle, choice)
         self.model.draft_with(choice)
         return guesses[:, :, -1].gather(0, choice[None])[0]
-
-    def _allowed(self, slots: Tensor, guesses: Tensor) -> Tensor:
-        """Drafters that a request's hint allows and that have a guess; those of the hint if none has, [B, N].
-
-        guesses: of the next token, [N, B].
-        """
-        hinted = self.allowed[slots]
-        ready = hinted & (guesses.T != NO_GUESS)
-        return torch.where(ready.any(dim=1, keepdim=True), ready, hinted)
 
     def _tokens(self, window: Window) -> tuple[Tensor, Tensor]:
         """Token of each row of a window, and its position in the text, [B, P] each."""
@@ -221,15 +201,12 @@ class PoolProposer(EagleProposer):
             rows = [names.index(name) for name in begun]
             new = slots[torch.tensor(rows, device=self.device)]
             lengths = torch.tensor([int(batch.num_prompt_tokens[row]) for row in rows], device=self.device)
-            self.guesses.begin(new, lengths)
-            self.prompts.index_copy_(0, new, lengths)
-            self.selector.begin(new)
             states = [self.runner.requests[name] for name in begun]
-            hints = [self.serving.allowed(state.sampling_params)[: self.allowed.shape[1]] for state in states]
+            hints = self.selection.hints([state.sampling_params for state in states])
+            self.selection.begin(new, lengths, torch.tensor(hints, device=self.device))
             if self.lookups:
                 for slot, state in zip(new.tolist(), states, strict=True):
                     self.lookups.begin(slot, state.prompt_token_ids)
-            self.allowed.index_copy_(0, new, torch.tensor(hints, device=self.device))
         return slots
 
     def _reads_prompts(self, count: int) -> bool:
@@ -242,8 +219,8 @@ class PoolProposer(EagleProposer):
         update_states = self.runner._update_states
 
         def update(scheduler_output: Any) -> Any:
-            if ended := self.requests.end(scheduler_output.finished_req_ids):
-                self.selector.end(torch.tensor(ended, device=self.device))
+            if ended := self.requests.end(sorted(scheduler_output.finished_req_ids)):
+                self.selection.end(torch.tensor(ended, device=self.device))
                 if self.lookups:
                     self.lookups.end(ended)
             return update_states(scheduler_output)

@@ -1,0 +1,74 @@
+"""Learning and choosing for the requests of a server; each of vLLM's runners calls it between a cycle's passes.
+
+Axes: N drafters, B requests, H hidden of the target, K drafted tokens, P = K + 1 most rows that a cycle commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drafterforge.interop.vllm.advice import PromptAdvice
+from drafterforge.interop.vllm.judging import Guesses, Window
+from drafterforge.interop.vllm.lookups import NO_GUESS
+from drafterforge.interop.vllm.settings import PoolServing
+
+
+class PoolSelection:
+    """What is learned in each slot, on the device; slot `num_slots` belongs to rows that learn nothing."""
+
+    def __init__(self, serving: PoolServing, num_arms: int, depth: int, num_slots: int, device: torch.device) -> None:
+        """num_arms: drafters that can be chosen.  depth: K."""
+        self.serving, self.num_arms, self.device = serving, num_arms, device
+        self.guesses = Guesses.empty(num_slots + 1, num_arms, device)
+        self.guesses.judged[-1] = torch.iinfo(torch.long).max
+        self.selector = serving.selector(num_arms, depth, num_slots + 1, device)
+        self.allowed = torch.ones((num_slots + 1, num_arms), dtype=torch.bool, device=device)
+        self.advice = PromptAdvice(serving.router, serving.arms(num_arms), device) if serving.router else None
+        self.prompts = torch.zeros(num_slots + 1, dtype=torch.long, device=device)  # tokens of each slot's prompt
+        self.spare = torch.tensor(num_slots, device=device)
+
+    def begin(self, slots: Tensor, num_prompt_tokens: Tensor, hints: Tensor) -> None:
+        """Start requests in slots [B], blank.  num_prompt_tokens: [B].  hints: see `hints`, [B, N]."""
+        self.guesses.begin(slots, num_prompt_tokens)
+        self.prompts.index_copy_(0, slots, num_prompt_tokens)
+        self.selector.begin(slots)
+        self.allowed.index_copy_(0, slots, hints)
+
+    def hints(self, sampling_params: Sequence[Any]) -> list[list[bool]]:
+        """The drafters that the hints of requests allow, [B, N]; all, if the hint is of a drafter that cannot run."""
+        rows = [self.serving.allowed(params)[: self.num_arms] for params in sampling_params]
+        return [row if any(row) else [True] * self.num_arms for row in rows]
+
+    def end(self, slots: Tensor) -> None:
+        """End the requests in slots [B]."""
+        self.selector.end(slots)
+
+    def select(
+        self,
+        slots: Tensor,
+        window: Window,
+        guesses: Tensor,
+        inputs: Tensor,
+        positions: Tensor,
+        depths: Tensor,
+        features: Tensor | None = None,
+    ) -> Tensor:
+        """Judge the drafters of a cycle, learn, and choose the drafter of each request, [B].
+
+        A drafter without a guess is chosen only if no drafter that the hint allows has one.
+        guesses, inputs, positions: see `Guesses.judge`.  depths: drafted tokens that were verified, [B].  features: of
+        the target at the newest rows, [B, 3H], if a prompt may have ended.
+        """
+        judged = self.guesses.judge(slots, window, guesses, inputs, positions)
+        self.selector.drop(torch.where(judged.gaps, slots, self.spare))
+        self.selector.observe(slots, judged.hits, judged.counts, depths)
+        if self.advice is not None and features is not None:
+            is_end = positions[:, -1] == self.prompts[slots]
+            self.selector.begin(torch.where(is_end, slots, self.spare), self.advice(features))
+        hinted = self.allowed[slots]
+        ready = hinted & (guesses[:, :, -1].T != NO_GUESS)
+        return self.selector.choose(slots, torch.where(ready.any(dim=1, keepdim=True), ready, hinted))
