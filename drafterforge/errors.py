@@ -22,6 +22,10 @@ class ArtifactError(DrafterforgeError):
     """A file or folder that is missing, damaged, or made for another target."""
 
 
+class ServerError(DrafterforgeError):
+    """A server of another program that does not start, or that stops answering."""
+
+
 class PromptTooLongError(DrafterforgeError):
     """A prompt that leaves the target no room for an answer."""
 

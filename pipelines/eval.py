@@ -17,6 +17,7 @@ from drafterforge.assembly.pools import build_pool
 from drafterforge.assembly.runs import RunsFolder, drafter_manifest
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
+from drafterforge.config.evaluation import VLLM
 from drafterforge.config.hints import target_flags
 from drafterforge.config.names import RETRIEVAL, parts_of
 from drafterforge.evaluation.auto_comparison import compare_auto
@@ -34,6 +35,7 @@ from drafterforge.evaluation.selector_replay import SelectorReplay
 from drafterforge.evaluation.suite_checks import check_methods, check_suite, report_missing_experts
 from drafterforge.evaluation.suites import STREAMS, Suite, with_limit
 from drafterforge.evaluation.timing import TimingRun, time_methods
+from drafterforge.pipelines import eval_vllm
 from drafterforge.reporting.artifact import PAGE, compare_saved, require_lossless, write_report
 from drafterforge.reporting.console import print_report, print_verdict
 from drafterforge.runtime.pool import Pool
@@ -48,6 +50,8 @@ def run(cfg: Config) -> Path:
     if cfg.compare:
         return compare_saved(cfg.compare, cfg.runs_dir, cfg.target.name)
     cfg = with_limit(cfg)
+    if cfg.suite.name == VLLM:
+        return eval_vllm.run(cfg)
     check_suite(cfg)
     warn_if_busy()
     target = load_target(cfg.target)

@@ -31,7 +31,7 @@ NEEDED = {  # what a user has to type along with a choice
     "experiment=pool_smollm2_natural": ["data=jsonl", "path=prompts.jsonl"],
 }
 
-LEAVES = ("domain.weights", "data.domain_names", "pool.options")  # mappings that are values
+LEAVES = ("domain.weights", "data.domain_names", "pool.options", "suite.server_env")  # mappings that are values
 
 
 def _compose(command: str, *overrides: str):

@@ -8,7 +8,7 @@ from pathlib import Path
 from drafterforge.config.checks import require, require_at_least, require_seed
 from drafterforge.config.data import POOL_DOMAINS, DataConfig, DomainConfig
 from drafterforge.config.drafter import DRAFTERS, DrafterConfig
-from drafterforge.config.evaluation import EvalConfig, SuiteConfig
+from drafterforge.config.evaluation import VLLM, EvalConfig, SuiteConfig
 from drafterforge.config.fields import section, setting
 from drafterforge.config.policy import POLICIES, PolicyConfig
 from drafterforge.config.pool import PoolConfig
@@ -161,6 +161,9 @@ class EvaluateConfig:
     suite: SuiteConfig = section(SuiteConfig)
     pool: PoolConfig = section(PoolConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
+    bundle: str = setting(
+        "", "suite=vllm: name or folder of the bundle that is served; empty: `main`, which is made if it is missing"
+    )
     name: str = setting("", "name of the report; empty: the suite's")
     limit: int = setting(0, "largest number of prompts of each domain or benchmark; 0: the suite's")
     overwrite: bool = setting(False, "discard the measurements of an interrupted run")
@@ -173,6 +176,7 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         require_seed(self.seed)
         require_at_least("limit", self.limit, 0)
+        require(not self.bundle or self.suite.name == VLLM, f"bundle={self.bundle} is read by suite=vllm only")
         reports = [report.strip() for report in self.compare.split(",")]
         require(not self.compare or (len(reports) == 2 and all(reports)), f"compare must be A,B, got {self.compare!r}")
 

@@ -8,7 +8,8 @@ from drafterforge.config.checks import require, require_at_least, require_choice
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.fields import setting
 
-SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling", "auto")
+VLLM = "vllm"  # the suite whose methods are servers
+SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling", "auto", VLLM)
 AUTOREGRESSIVE, GENERALIST, EXPERT, DEFAULT = "autoregressive", "generalist", "expert", "default"
 DATASTORE = "datastore"  # the datastore of the pool, or retrieval in the text if it has none
 GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"  # methods of other programs
@@ -35,10 +36,10 @@ class SuiteConfig:
 
     name: str = setting(
         "mixed",
-        "quick | domains | papers | mixed: a stream of all domains | ood: rephrased prompts | scaling | auto",
+        "quick | domains | papers | mixed: a stream of all domains | ood: rephrased prompts | scaling | auto | vllm",
     )
     domains: list[str] = setting([*POOL_DOMAINS], "domains of the prompts; each needs a prompt grammar")
-    questions: str = setting("", "papers, auto: folder, file or hub id of the question files")
+    questions: str = setting("", "papers, auto, vllm: folder, file or hub id of the question files")
     benchmarks: list[str] = setting([], "papers: names of question files; empty: all")
     num_prompts: int = setting(64, "number of requests; papers: per benchmark, turns not counted")
     conversations: float = setting(0.25, "mixed: share of requests that continue an answer of another domain")
@@ -62,14 +63,27 @@ class SuiteConfig:
     )
     cell_prompts: int = setting(24, "auto: requests timed in every cell, in groups of the batch size")
     warm_up_prompts: int = setting(8, "auto: other requests that every method answers before a cell is timed")
-    temperatures: list[float] = setting([0.0, 0.5, 1.0], "scaling, auto: temperatures to time")
-    batch_sizes: list[int] = setting([1, 2, 4, 8], "scaling, auto: batch sizes to time")
+    temperatures: list[float] = setting([0.0, 0.5, 1.0], "scaling, auto, vllm: temperatures to time")
+    batch_sizes: list[int] = setting(
+        [1, 2, 4, 8], "scaling, auto: batch sizes to time; vllm: numbers of requests sent at a time"
+    )
     context_lengths: list[int] = setting([256, 512, 1024], "scaling, auto: context lengths to time, in tokens")
     pool_sizes: list[int] = setting([1, 2, 4, 8, 16], "scaling: numbers of drafters to time, as far as available")
+    vllm_command: str = setting("vllm", "vllm: the program that starts a server, by name or by path")
+    server_args: list[str] = setting([], "vllm: further arguments of every server, such as [--enforce-eager]")
+    server_env: dict[str, str] = setting({}, "vllm: environment variables of every server, beside this shell's")
+    num_speculative_tokens: int = setting(3, "vllm: tokens drafted in a cycle")
+    ports: int = setting(18300, "vllm: first of the ports of the servers, one each")
+    start_s: float = setting(900.0, "vllm: seconds after which a server that does not answer has failed")
+    together: bool = setting(True, "vllm: true: all servers run at the same time | false: one after the other")
+    rounds: int = setting(2, "vllm, together=false: how often each server is started, for a share of the prompts")
 
     def __post_init__(self) -> None:
         require_choice("suite.name", self.name, SUITES)
-        require_counts(self, "suite", "num_prompts max_new_tokens batch_size pool_orders cell_prompts")
+        require_counts(self, "suite", "num_prompts max_new_tokens batch_size pool_orders cell_prompts rounds")
+        require_at_least("suite.num_speculative_tokens", self.num_speculative_tokens, 1)
+        require(1 <= self.ports <= 65535, f"suite.ports must lie in [1, 65535], got {self.ports}")
+        require(self.start_s > 0, f"suite.start_s must be > 0, got {self.start_s}")
         require_at_least("suite.tuning_prompts", self.tuning_prompts, 0)
         require_at_least("suite.timed_prompts", self.timed_prompts, 0)
         require_at_least("suite.warm_up_prompts", self.warm_up_prompts, 0)
@@ -78,6 +92,10 @@ class SuiteConfig:
         require(
             self.name != "auto" or ("auto" in self.methods and "auto" in self.cell_methods),
             "suite=auto compares the method auto with others; add it to suite.methods and suite.cell_methods",
+        )
+        require(
+            self.name != VLLM or not (self.replay or self.check_live),
+            "suite=vllm times servers and replays nothing; leave out suite.replay and suite.check_live",
         )
         for key, least in (("temperatures", 0), ("batch_sizes", 1), ("context_lengths", 1), ("pool_sizes", 1)):
             for value in getattr(self, key):

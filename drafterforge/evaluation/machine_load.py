@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from drafterforge.evaluation.measurements import Measurement
+from drafterforge.evaluation.process_groups import group_seconds
 
 PROC_STAT = Path("/proc/stat")
 IDLE_COLUMNS = (3, 4)  # columns of a line of /proc/stat: idle, waiting for a disk
@@ -37,17 +38,18 @@ def load_by_session(measurements: Sequence[Measurement], threads: int) -> dict[s
 class MachineLoad:
     """Cores used by other programs since its creation.  Linux only: elsewhere `other_cores` is None."""
 
-    def __init__(self) -> None:
-        self.began = time.perf_counter()
+    def __init__(self, groups: Collection[int] = ()) -> None:
+        """groups: of processes that are not other programs, because they are measured too."""
+        self.groups, self.began = groups, time.perf_counter()
         self.busy_s = busy_seconds()
-        self.process_s = process_seconds()
+        self.process_s = process_seconds() + group_seconds(groups)
 
     def other_cores(self) -> float | None:
         """Mean number of cores that other programs kept busy; 0 if the clock is too coarse."""
         elapsed, busy_s = time.perf_counter() - self.began, busy_seconds()
         if self.busy_s is None or busy_s is None or elapsed <= 0:
             return None
-        other_s = busy_s - self.busy_s - (process_seconds() - self.process_s)
+        other_s = busy_s - self.busy_s - (process_seconds() + group_seconds(self.groups) - self.process_s)
         return max(0.0, other_s / elapsed)
 
 

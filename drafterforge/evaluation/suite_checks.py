@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drafterforge.artifacts.bundles import BUNDLE, find_bundle, named_bundle_dir
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.assembly.checks import check_selector
+from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.catalogue import did_you_mean
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.evaluation import (
     AUTOREGRESSIVE,
@@ -19,11 +23,13 @@ from drafterforge.config.evaluation import (
     GENERATE,
     LOOKUP,
     OPENVINO,
+    VLLM,
 )
-from drafterforge.config.names import AUTO, RETRIEVAL, domain_of, parse_hybrid
+from drafterforge.config.names import AUTO, POOL, RETRIEVAL, domain_of, parse_hybrid
 from drafterforge.config.progress import say
 from drafterforge.data.questions import load_questions
 from drafterforge.errors import ConfigError
+from drafterforge.evaluation.vllm_server import check_arguments, check_port, find_command
 from drafterforge.selectors import check_options
 from drafterforge.selectors import names as selector_names
 
@@ -64,6 +70,8 @@ def check_suite(cfg: EvaluateConfig) -> None:
     """Refuse unknown names and options before anything is loaded."""
     if cfg.suite.name == "papers" and not cfg.suite.questions:
         raise ConfigError("suite=papers needs question files; type suite.questions=FOLDER, with *.jsonl in it")
+    if cfg.suite.name == VLLM:
+        return check_servers(cfg)
     check_selector(cfg.pool)
     check_questions(cfg)
     names = cfg.pool.drafters or list_artifacts(cfg.runs_dir, cfg.target.folder_name, "drafters")
@@ -80,6 +88,40 @@ def check_suite(cfg: EvaluateConfig) -> None:
         raise ConfigError(
             "suite.selectors names oracle, which is the row `best in hindsight` of every report; leave it out"
         )
+
+
+def check_servers(cfg: EvaluateConfig) -> None:
+    """Refuse a missing program, unknown methods, and arguments and ports that cannot be used."""
+    find_command(cfg.suite.vllm_command)
+    check_arguments(cfg.suite.server_args)
+    check_questions(cfg)
+    check_selector(cfg.pool)
+    drafters = servable_names(cfg)
+    methods = [AUTOREGRESSIVE, GENERALIST, POOL, *(drafters or ())]
+    for number, name in enumerate(dict.fromkeys([AUTOREGRESSIVE, *cfg.suite.methods])):
+        if drafters is not None and name not in methods:
+            raise ConfigError(
+                f"suite=vllm has no method {name!r}{did_you_mean(name, methods)} (have: {', '.join(methods)})"
+            )
+        check_port(cfg.suite.ports + number, name)
+
+
+def servable_names(cfg: EvaluateConfig) -> list[str] | None:
+    """Names of the drafters of the bundle, or of the runs folder; None: the bundle has to be opened first."""
+    if cfg.bundle:
+        folder = Path(find_bundle(cfg.bundle, cfg.target.folder_name, cfg.runs_dir)).expanduser()
+    else:
+        folder = named_bundle_dir(ExportConfig.bundle, cfg.target.folder_name, cfg.runs_dir)
+    if (folder / BUNDLE).is_file():
+        record = read_json(folder / BUNDLE)
+        entries = record.get("drafters") if isinstance(record, dict) else None
+        if not isinstance(entries, list):
+            return None  # a damaged bundle is refused when it is opened
+        return [str(entry.get("name")) for entry in entries if isinstance(entry, dict)]
+    if cfg.bundle:
+        return None
+    names = cfg.pool.drafters or list_artifacts(cfg.runs_dir, cfg.target.folder_name, "drafters")
+    return [Path(name).name for name in names]
 
 
 def check_questions(cfg: EvaluateConfig) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.data import DataConfig, DomainConfig
+from drafterforge.config.evaluation import VLLM
 from drafterforge.config.progress import bar, say
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import Prompt, interleave, load_prompts
@@ -28,15 +30,18 @@ class Suite:
     """A suite's prompts for a target; answers are cached, so that an interrupted run resumes."""
 
     cfg: EvaluateConfig
-    target: Target
+    target: Target | Any  # of a target that an engine decodes elsewhere: its tokenizer and its longest sequence
     cache: ResumeCache
+    engine: Any = None  # answers earlier turns; None: ours
 
     def requests(self) -> list[Request]:
-        if self.cfg.suite.name == "auto":
+        suite = self.cfg.suite
+        if suite.name == "auto":
             return self._alternating()
-        if self.cfg.suite.name in STREAMS:
-            return self._stream(self.cfg.suite.num_prompts, self.cfg.seed)
-        return self._turns() if self.cfg.suite.name == "papers" else self._by_domain()
+        if suite.name in STREAMS:
+            return self._stream(suite.num_prompts, self.cfg.seed)
+        has_questions = suite.name == "papers" or (suite.name == VLLM and suite.questions)
+        return self._turns() if has_questions else self._by_domain()
 
     def tuning_requests(self, requests: Sequence[Request]) -> list[Request]:
         """Other requests of the same kind, for tuning the selectors' constants."""
@@ -59,7 +64,7 @@ class Suite:
     def answers(self, requests: Sequence[Request], title: str, part: str) -> list[Generation]:
         """The target's answers.  title: of the progress bar.  part: name in the resume cache."""
         suite, answers = self.cfg.suite, []
-        engine = Engine(self.target, max_batch=suite.batch_size)
+        engine = self.engine or Engine(self.target, max_batch=suite.batch_size)
         size = CACHED_BATCHES * suite.batch_size
         with bar(title, len(requests)) as progress:
             for start in range(0, len(requests), size):
@@ -157,7 +162,7 @@ def with_limit(cfg: EvaluateConfig) -> EvaluateConfig:
     if not cfg.limit:
         return cfg
     cfg = replace(cfg, suite=replace(cfg.suite, warm_up_prompts=min(cfg.suite.warm_up_prompts, cfg.limit)))
-    if cfg.suite.name == "papers" or (cfg.suite.name == "auto" and cfg.suite.questions):
+    if cfg.suite.name == "papers" or (cfg.suite.name in ("auto", VLLM) and cfg.suite.questions):
         return replace(cfg, suite=replace(cfg.suite, num_prompts=min(cfg.suite.num_prompts, cfg.limit)))
     suite, maximum = cfg.suite, cfg.limit * len(cfg.suite.domains)
     counts = {name: min(getattr(suite, name), maximum) for name in ("num_prompts", "timed_prompts", "tuning_prompts")}

@@ -97,7 +97,7 @@ def time_methods(
         by_name = {}
         for method in rotate(methods, number):
             decoded = decode(method, batch, run.max_new_tokens, draws)
-            by_name[method.name] = _measurement(run, method, infos, decoded, number, session)
+            by_name[method.name] = measurement_of(run, method, infos, decoded, number, session)
         return [by_name[method.name] for method in methods]
 
     with bar(run.title, len(groups)) as progress:
@@ -109,9 +109,13 @@ def time_methods(
     return measurements
 
 
-def _measurement(
+def measurement_of(
     run: TimingRun, method: Method, infos: list[RequestInfo], decoded: Decoded, group: int, session: int
 ) -> Measurement:
+    """The measurement of a group of requests that a method has decoded.
+
+    group: its number in the run.  session: Unix time at which the run was started or resumed.
+    """
     return Measurement(
         method.name,
         infos,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,7 +60,7 @@ def build_report(
 
 def write_report(
     runs_dir: Path | str,
-    target: Target,
+    target: Target | Any,
     name: str,
     *,
     suite: str,
@@ -70,16 +71,19 @@ def write_report(
     config: Mapping[str, Any],
     parents: Sequence[Manifest],
     measurements: Sequence[Measurement] = (),
+    device: str = "",
+    logs: Sequence[Path] = (),
 ) -> tuple[dict[str, Any], Path]:
     """Write the report `name` of a target, replacing an earlier one; returns it and the path of `report.json`.
 
     numerics: as configured.  rows: see `build_row`.  curves: see `reader.CURVES`.
-    measurements: the answers and cycles behind the rows, for `cycles.parquet`.
+    measurements: the answers and cycles behind the rows, for `cycles.parquet`.  target: loaded here, or elsewhere if
+    `numerics` is `fast` and `device` describes where it runs.  logs: files of other programs that are kept too.
     """
     report = build_report(
         rows,
         target={"name": target.name, "fingerprint": target.fingerprint, "revision": target.revision},
-        device=describe_device(target.device),
+        device=device or describe_device(target.device),
         dtype=str(target.dtype).removeprefix("torch."),
         numerics=choose_numerics(numerics, target),
         seed=seed,
@@ -92,6 +96,8 @@ def write_report(
         save_json_atomic(folder / REPORT, report)
         if measurements:
             save_measurements(folder / CYCLES, measurements)
+        for log in logs:
+            shutil.copyfile(log, folder / log.name)
         (folder / PAGE).write_text(render_page(report), encoding="utf-8")
         (folder / MARKDOWN).write_text(render_markdown(report), encoding="utf-8")
     return report, path / REPORT

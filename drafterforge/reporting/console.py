@@ -137,7 +137,8 @@ def _timed(rows: list[dict[str, Any]], title: str, axis: str = "") -> Table:
     for heading in (*headings[:1], *([axis] if axis else []), *headings[1:]):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in rows:
-        select = 1e3 * row["time_s"]["select"] / max(row["num_cycles"], 1)
+        times = row["time_s"]
+        select = 1e3 * times["select"] / max(row["num_cycles"], 1)
         p, peak_mb = row["wilcoxon_p_holm"], row["peak_mb"]
         table.add_row(
             row["method"],
@@ -147,7 +148,7 @@ def _timed(rows: list[dict[str, Any]], title: str, axis: str = "") -> Table:
             f"{row['speedup']:.2f}x",
             format_interval(row),
             "" if p is None else f"{p:.1g}",
-            f"{select:.2f}",
+            f"{select:.2f}" if times["verify"] else "",  # other programs do not time their steps
             "" if peak_mb is None else f"{peak_mb:.0f}",
             "" if row["mismatches"] is None else str(row["mismatches"]),
         )

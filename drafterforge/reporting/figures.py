@@ -173,7 +173,7 @@ def times(report: Report) -> Iterator[Figure]:
     """Time of a cycle by step."""
     rows = [row for row in overall_rows(report) if is_live(row) and count(row.get("num_cycles")) > 0]
     rows = [row for row in rows if not row.get("axis") and not row.get("external")]
-    rows = [row for row in rows if number(mapping(row.get("time_s")).get("total"))][:MAX_ROWS]
+    rows = [row for row in rows if any(number(mapping(row.get("time_s")).get(part)) for part in STEPS)][:MAX_ROWS]
     if not rows:
         return
     names, parts = _labels(rows), {}

@@ -39,6 +39,7 @@ def tables_of(report: Mapping[str, Any]) -> list[ReportTable]:
         _selectors(report),
         _schedules(report),
         _live(report),
+        _served_drafters(report),
         _mismatches(report),
         _timed_parts(report),
     )
@@ -178,6 +179,21 @@ def _live(report: Mapping[str, Any]) -> ReportTable:
     headings = ["method", "live cycles", "replayed cycles", "requests with other cycles", "answers with other text"]
     note = "Decoded live in batches. Replay is exact: both counts of cycles should be equal."
     return ReportTable.trimmed("Live decoding against replay", headings, cells, note=note)
+
+
+def _served_drafters(report: Mapping[str, Any]) -> ReportTable:
+    cells = []
+    for method, drafters in mapping(curves_of(report).get("drafters")).items():
+        figures = {name: mapping(entry) for name, entry in mapping(drafters).items()}
+        total = sum(number(entry.get("cycles")) or 0.0 for entry in figures.values())
+        for name, entry in figures.items():
+            cycles, accepted = number(entry.get("cycles")) or 0.0, number(entry.get("accepted_tokens"))
+            share = f"{cycles / total:.1%}" if total > 0 else ""
+            mean = "" if accepted is None or cycles <= 0 else f"{accepted / cycles:.2f}"
+            cells.append([text(method), text(name), share, f"{cycles:,.0f}", mean])
+    headings = ["method", "drafter", "share of cycles", "cycles", "accepted tokens per cycle"]
+    note = "Counted by the server during the timed requests. Accepted tokens: drafted ones, without the target's own."
+    return ReportTable.trimmed("Drafters of the served pool", headings, cells, 2, note)
 
 
 def _mismatches(report: Mapping[str, Any]) -> ReportTable:

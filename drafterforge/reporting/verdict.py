@@ -40,6 +40,7 @@ TITLES = {
     "papers": "Evaluation on the papers' benchmarks of",
     "scaling": "Scaling of",
     "auto": "Evaluation of the default on",
+    "vllm": "Evaluation in vLLM of",
 }
 
 

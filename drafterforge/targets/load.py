@@ -157,6 +157,17 @@ def _download(config: TargetConfig) -> Path:
         ) from error
 
 
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of the model in `folder`."""
+    try:
+        return AutoTokenizer.from_pretrained(folder, config=read_config(folder), trust_remote_code=False)
+    except DrafterforgeError:
+        raise
+    except Exception as error:  # tokenizers and transformers raise errors of their own
+        reason = shorten(error, 200) or type(error).__name__
+        raise ArtifactError(f"{folder} has no tokenizer that can be loaded ({reason})") from error
+
+
 def load_target(config: TargetConfig, tapped: bool = True) -> Target:
     """Load the target that `config` names.  tapped: whether features are needed."""
     device = choose_device(config.device)

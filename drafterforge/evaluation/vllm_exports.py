@@ -1,0 +1,119 @@
+"""The folders from which vLLM loads drafters: exports of a runs folder, reused while they are current."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from drafterforge.artifacts.bundles import find_bundle, named_bundle_dir
+from drafterforge.artifacts.manifest import MANIFEST, Manifest
+from drafterforge.assembly.bundles import check_bundle, locate, target_hint
+from drafterforge.assembly.packing import make_bundle
+from drafterforge.assembly.pools import pool_names
+from drafterforge.assembly.runs import RunsFolder, find_drafter, kind_of
+from drafterforge.bundle.record import BUNDLE, BundleRecord
+from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.commands import EvaluateConfig
+from drafterforge.config.names import RETRIEVAL, parts_of
+from drafterforge.config.pool import PoolConfig
+from drafterforge.config.progress import say
+from drafterforge.drafters.registry import kind_named
+from drafterforge.errors import ArtifactError
+from drafterforge.evaluation.served_target import ServedTarget
+from drafterforge.interop.export import export_drafters, exports_dir
+from drafterforge.interop.layout import FILES, is_export
+from drafterforge.interop.vllm.pool_folder import FOLDER, FORMAT, PoolFolder, split_names, write_pool
+
+LAYOUT = {"format": "vllm", "layout": "plain"}  # what stock vLLM loads
+
+
+@dataclass(frozen=True)
+class ServedDrafters:
+    """The drafters of a bundle, or of the runs folder, that vLLM can run."""
+
+    export: ExportConfig  # of single drafters
+    model: str  # the target that vLLM serves
+    names: list[str]  # the generalist comes first
+    bundle: Path | None = None  # its folder; None: drafters are those of the runs folder
+    record: BundleRecord | None = None
+
+    def drafter(self, name: str) -> Path:
+        """The folder of one drafter, LoRA merged."""
+        path = self._path(f"{name}-{LAYOUT['format']}-{LAYOUT['layout']}")
+        written_s = os.path.getmtime(path / FILES[-1]) if is_export(path) else 0.0
+        if all(written_s >= os.path.getmtime(source) for source in self._sources(name)):
+            say(f"drafter {name}: {path}, exported earlier")
+            return path
+        for line in export_drafters(replace(self.export, drafter=name, out=str(path), overwrite=True)):
+            say(line)
+        return path
+
+    def pool(self) -> PoolFolder:
+        """The folder of the bundle's pool."""
+        path = self._path(FORMAT)
+        copy = path / FOLDER / BUNDLE
+        if copy.is_file() and copy.read_bytes() == (self.bundle / BUNDLE).read_bytes():
+            say(f"pool: {path}, exported earlier")
+        else:
+            for line in write_pool(self.bundle, path, self.model, overwrite=True):
+                say(line)
+        return PoolFolder.open(path)
+
+    def _path(self, label: str) -> Path:
+        """The folder of an export; that of a bundle's drafter has the bundle's name before its own."""
+        prefix = "" if self.record is None else f"{self.record.name}-"
+        return (exports_dir(self.export) / f"{prefix}{label}").expanduser().resolve()
+
+    def _sources(self, name: str) -> list[Path]:
+        """Files that are written anew whenever a drafter changes."""
+        if self.bundle is not None:
+            return [self.bundle / BUNDLE]
+        folder = find_drafter(self.export.runs_dir, self.export.target.folder_name, name)
+        base = kind_named(kind_of(Manifest.read(folder))).base_of(folder)
+        return [part / MANIFEST for part in (folder, base) if part is not None]
+
+
+def find_drafters(cfg: EvaluateConfig, target: ServedTarget, needs_pool: bool) -> ServedDrafters:
+    """The drafters to serve.  needs_pool: a bundle is made if there is none."""
+    options = {"target": cfg.target, "pool": cfg.pool, "runtime": cfg.runtime, "runs_dir": cfg.runs_dir}
+    export = ExportConfig(bundle=cfg.bundle or ExportConfig.bundle, **options, **LAYOUT)
+    bundle = bundle_of(cfg, export, needs_pool)
+    if bundle is None:
+        return ServedDrafters(export, target.facts.model, names_in_runs(cfg, target))
+    record = check_bundle(bundle)
+    if record.target.fingerprint != target.fingerprint:
+        raise ArtifactError(
+            f"{bundle} serves target {record.target.name!r} with fingerprint {record.target.fingerprint}, but "
+            f"{target.name!r} has {target.fingerprint}; {target_hint(record.target)}"
+        )
+    return ServedDrafters(export, target.facts.model, split_names(bundle, record)[0], bundle, record)
+
+
+def bundle_of(cfg: EvaluateConfig, export: ExportConfig, needs_pool: bool) -> Path | None:
+    """The folder of the bundle to serve; None if none is named, there is none, and none is needed."""
+    if cfg.bundle:
+        folder = locate(find_bundle(cfg.bundle, cfg.target.folder_name, cfg.runs_dir))
+    else:
+        folder = named_bundle_dir(export.bundle, cfg.target.folder_name, cfg.runs_dir)
+        if not (folder / BUNDLE).is_file():
+            if not needs_pool:
+                return None
+            say(f"packing the pool into {folder}")
+            make_bundle(replace(export, format="bundle", layout=""), folder)
+            return folder
+    unread = "" if cfg.pool == PoolConfig() else "; keys of pool. say what a new bundle holds, and are not read"
+    say(f"the drafters are those of {folder}{unread}")
+    return folder
+
+
+def names_in_runs(cfg: EvaluateConfig, target: ServedTarget) -> list[str]:
+    """Names of the runs folder's drafters that vLLM can run."""
+    runs = RunsFolder(cfg.runs_dir, target, quiet=True)
+    names = [name for name in parts_of(pool_names(runs, cfg.pool.drafters)) if name != RETRIEVAL]
+    names = [name for name in names if LAYOUT["format"] in kind_named(runs.summary(name).kind).exports]
+    if not names:
+        raise ArtifactError(
+            f"{cfg.runs_dir} has no EAGLE-3 drafter for {target.name}; type `drafterforge train-drafter domain=sql`"
+        )
+    return names
