@@ -97,7 +97,9 @@ MISTAKES = {
     "has --port, which this suite sets": "suite.server_args=[--port,9]",
     "has no method 'pol'; did you mean pool?": "suite.methods=[pol]",
     "has no method 'default'": "suite.methods=[default]",
-    "additional_config.drafterforge has no key 'sel'": 'suite.server_args=[--additional-config,\'{"drafterforge":{"sel":1}}\']',
+    "additional_config.drafterforge has no key 'sel'": (
+        'suite.server_args=[--additional-config,\'{"drafterforge":{"sel":1}}\']'
+    ),
     "no bundle named 'house'": "bundle=house",
     "leave out suite.replay": "suite.replay=true",
     "suite.ports must lie in": "suite.ports=0",
