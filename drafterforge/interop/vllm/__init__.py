@@ -2,5 +2,6 @@
 
 `layouts` writes single drafters.  The other modules are the plug-in, in the order in which a cycle uses them: `plugin`
 installs it, `pool_folder` is the export that it opens, `model` runs the pool's drafters on vLLM's attention, `judging`
-compares their proposals with the committed tokens, `proposer` selects and drafts.
+compares their proposals with the committed tokens, `proposer` selects and drafts.  `metrics` shows the pool's totals on
+`/metrics`, and `capture` records traffic for training.
 """
