@@ -33,10 +33,11 @@ class DomainConfig:
 class DataConfig:
     """Where prompts come from, and how the target answers them."""
 
-    source: str = setting("grammar", "grammar | jsonl | hf; set by data=")
+    source: str = setting("grammar", "grammar | jsonl | hf | served; set by data=")
     path: str = setting(
         "",
-        'data=jsonl: a file of {"messages": [...]} lines, or a folder of such files; data=grammar: a grammar file',
+        'data=jsonl: a file of {"messages": [...]} lines, or a folder of such files; data=grammar: a grammar file; '
+        "data=served: a recording of a vLLM server",
         input="path",
     )
     licences: list[str] = setting([], "data=jsonl: read only lines whose licence starts with one of these; empty: all")
@@ -58,17 +59,21 @@ class DataConfig:
     features: str = setting("cached", "cached: store features and teacher logits | online: recompute them")
 
     def __post_init__(self) -> None:
-        require_choice("data.source", self.source, ("grammar", "jsonl", "hf"))
+        require_choice("data.source", self.source, ("grammar", "jsonl", "hf", "served"))
         require_choice("data.answers", self.answers, ("target", "given"))
         require_choice("data.features", self.features, ("cached", "online"))
         if self.source == "jsonl":
             require(bool(self.path), "data=jsonl needs a file: type path=FILE.jsonl")
+        elif self.source == "served":
+            require(bool(self.path), "data=served needs a recording: type path=FOLDER")
+            require(self.answers == "given", "data=served has the served answers; type data.answers=given")
         else:
             require(not self.path or self.source == "grammar", f"path= is not read by data={self.source}")
             require(
                 not self.path or self.path.endswith((".yaml", ".yml")),
                 f"path={self.path} is read as a grammar (FILE.yaml); if it holds prompts, add data=jsonl",
             )
+        if self.source != "jsonl":
             for key in ("licences", "domain_names"):
                 require(
                     not getattr(self, key),

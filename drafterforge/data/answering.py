@@ -197,7 +197,11 @@ def _recorded_conversation(
     tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig
 ) -> _Conversation | None:
     """Encodes a conversation with the answers of the data, cut where a limit is exceeded; None if none fits."""
-    ids, mask = conversation_ids(tokenizer, prompt.messages, date=DATE)
+    if transcript := prompt.transcript:
+        ids = list(transcript.ids)
+        mask = [int(index >= transcript.prompt_tokens) for index in range(len(ids))]
+    else:
+        ids, mask = conversation_ids(tokenizer, prompt.messages, date=DATE)
     if 1 not in mask:
         raise ArtifactError(
             f"prompt {prompt.id!r} ({prompt.source}) has no assistant turn, but data.answers=given "
@@ -213,6 +217,7 @@ def _recorded_conversation(
             break
     if not end:
         return None
+    finished = finished and (transcript is None or transcript.finished)
     return _Conversation(index, split, prompt, ids[:end], mask[:end], finished=finished)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from drafterforge.config.data import DataConfig, DomainConfig
+from drafterforge.data.served import served_rows
 from drafterforge.data.sources import Row, hf_rows, jsonl_rows
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.prompts import grammar
@@ -40,6 +41,9 @@ def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str,
         if any(row.domain in weights for row in rows):
             return _mixed_rows(rows, domain.name, weights, limits, data.path)
         where = data.path
+    elif data.source == "served":
+        rows = sorted(served_rows(data.path), key=lambda row: _seeded(prompt_text(row), seed))
+        where = data.path
     else:
         rows = hf_rows(data, domain, seed)
         where = data.dataset or domain.dataset
@@ -56,7 +60,9 @@ def describe_sizes(prompts: Mapping[str, Sequence[Prompt]]) -> str:
 
 
 def prompt_text(prompt: Prompt | Row) -> str:
-    """Returns the text that identifies a prompt: its system and user messages without case and spacing."""
+    """Returns the text that identifies a prompt: its system and user messages without case and spacing, or its ids."""
+    if prompt.transcript:
+        return " ".join(map(str, prompt.transcript.ids[: prompt.transcript.prompt_tokens]))
     texts = (m["content"] for m in prompt.messages if m["role"] != "assistant")
     return "\n".join(" ".join(text.lower().split()) for text in texts)
 
@@ -230,7 +236,7 @@ def _prompt(row: Row, domain: str, ids: set[str]) -> Prompt:
     if name in ids:
         name = f"{name}#{row.number}"
     ids.add(name)
-    return Prompt(name, domain, row.task or "", row.messages, row.source)
+    return Prompt(name, domain, row.task or "", row.messages, row.source, row.transcript)
 
 
 def _fill_empty(splits: dict[str, list[Prompt]], where: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.prompts.prompt import Transcript
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,6 +51,7 @@ class Row:
     domain: str | None = None
     split: str | None = None
     licence: str | None = None
+    transcript: Transcript | None = None  # instead of messages
 
 
 def parse_messages(value: Any) -> tuple[dict[str, str], ...]:

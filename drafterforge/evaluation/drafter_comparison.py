@@ -84,13 +84,20 @@ def held_out_requests(
     if answers is not None:
         tokenized = [row.input_ids[: row.prompt_tokens] for row in answers.rows("test", cfg.domain.answers_domain)]
     else:
-        tokenized = [prompt_ids(target.tokenizer, user_turns(prompt.messages)[0]) for prompt in prompts["test"]]
+        tokenized = [first_turn_ids(target, prompt) for prompt in prompts["test"]]
     max_tokens = min(cfg.data.max_prompt_tokens, target.max_positions - max(cfg.first_tokens, cfg.eval.max_new_tokens))
     if not (fitting := [Request(tokens, cfg.domain.name) for tokens in tokenized if len(tokens) <= max_tokens]):
         raise ConfigError(
             f"all {len(tokenized)} held-out prompts are longer than {max_tokens} tokens; give shorter ones"
         )
     return fitting[: max(cfg.first_prompts, cfg.eval.num_prompts)]
+
+
+def first_turn_ids(target: Target, prompt: Prompt) -> list[int]:
+    """Token ids of a prompt up to the first answer."""
+    if prompt.transcript:
+        return list(prompt.transcript.ids[: prompt.transcript.prompt_tokens])
+    return prompt_ids(target.tokenizer, user_turns(prompt.messages)[0])
 
 
 def split_sizes(cfg: TrainDrafterConfig, answers: JoinedAnswers, num_tested: int) -> str:

@@ -47,6 +47,11 @@ class FeatureCapture:
         captures = []
         for row, length in enumerate(lengths):
             row_states = states[row, :length]
-            argmax = torch.cat([target.logits(part).argmax(dim=-1) for part in row_states.split(256)])
-            captures.append(Capture(features[row, :length].clone(), row_states.clone(), argmax))
+            captures.append(Capture(features[row, :length].clone(), row_states.clone(), self.argmax(row_states)))
         return captures
+
+    @torch.inference_mode()
+    def argmax(self, states: Tensor) -> Tensor:
+        """Most probable next ids, [T], by final states [T, H] of any dtype and device."""
+        states = states.to(self.target.device, self.target.compute_dtype)
+        return torch.cat([self.target.logits(part).argmax(dim=-1) for part in states.split(256)])

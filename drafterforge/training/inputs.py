@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
@@ -12,10 +13,11 @@ from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.hints import command_for_answers
 from drafterforge.config.progress import bar, say
 from drafterforge.data.answering import prepare_answers
-from drafterforge.data.answers import SPLITS, AnswerSet
-from drafterforge.data.features import FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
+from drafterforge.data.answers import SPLITS, Answer, AnswerSet
+from drafterforge.data.features import Captured, FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import describe_sizes, load_prompts
+from drafterforge.data.served import ServedCaptures
 from drafterforge.data.spool import CaptureSpool
 from drafterforge.drafters.registry import trained_kind
 from drafterforge.errors import ConfigError
@@ -129,10 +131,16 @@ def features_of(cfg: PrepareDataConfig, target: Target, answers: AnswerSet) -> F
     if cfg.data.features == "online":
         spool.drop()
         return OnlineFeatures(answers, capture)
+
+    def capture_rows(rows: Sequence[Answer]) -> Sequence[Captured]:
+        return spool.capture(rows, capture)
+
+    if cfg.data.source == "served":
+        capture_rows = ServedCaptures(cfg.data.path, capture.argmax, capture_rows)
     with bar("capturing features", 1) as progress:
         features = prepare_features(
             answers,
-            lambda rows: spool.capture(rows, capture),
+            capture_rows,
             path=artifact_dir(cfg.runs_dir, target.name, "features", name),
             target=target,
             config={"taps": list(target.backbone.taps), "dtype": str(target.dtype)},
