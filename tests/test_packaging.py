@@ -67,7 +67,7 @@ def test_every_direct_dependency_is_pinned():
     pinned = {_name(line) for line in (ROOT / "constraints.txt").read_text().splitlines()}
     extras = PROJECT["project"]["optional-dependencies"].values()
     dependencies = {_name(r) for group in (PROJECT["project"]["dependencies"], *extras) for r in group}
-    assert dependencies - pinned == set()
+    assert dependencies - pinned == {"vllm"}  # in an environment of its own, with its own pins
 
 
 @pytest.mark.parametrize(
@@ -97,5 +97,6 @@ def test_every_import_is_a_declared_dependency():
                 imported.add(node.module.split(".")[0])
         here = declared | (serving if path.parent.name == "server" else set())
         here |= peers if path.name == "other_engines.py" else set()
+        here |= {"vllm", "prometheus_client"} if path.parent.name == "vllm" else set()  # loaded by vLLM alone
         here |= {"triton"} if path.name.startswith("triton_") else set()  # comes with torch where there is a GPU
         assert imported - here - sys.stdlib_module_names == set(), path

@@ -52,7 +52,7 @@ class PoolFolder:
         config = read_json(folder / "config.json")
         names = config.get(POOL) if isinstance(config, dict) else None
         if not isinstance(names, list) or not (folder / FOLDER / BUNDLE).is_file():
-            raise ArtifactError(f"{folder} is not a pool for vLLM; type drafterforge export format={FORMAT}")
+            raise ArtifactError(f"{folder} is not a pool for vLLM; type `drafterforge export format={FORMAT}`")
         record = check_bundle(folder / FOLDER)
         pool = PoolFolder(folder, record, names, split_names(folder / FOLDER, record)[1])
         unknown = [name for name in names if name not in [entry.name for entry in record.drafters]]

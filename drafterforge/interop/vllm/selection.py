@@ -5,6 +5,7 @@ Axes: N drafters, B requests, H hidden of the target, K drafted tokens, P = K + 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from drafterforge.interop.vllm.advice import PromptAdvice
 from drafterforge.interop.vllm.judging import Guesses, Window
 from drafterforge.interop.vllm.lookups import NO_GUESS
+from drafterforge.interop.vllm.metrics import PoolMeter, metrics_folder
 from drafterforge.interop.vllm.settings import PoolServing
 
 
@@ -30,6 +32,9 @@ class PoolSelection:
         self.advice = PromptAdvice(serving.router, serving.arms(num_arms), device) if serving.router else None
         self.prompts = torch.zeros(num_slots + 1, dtype=torch.long, device=device)  # tokens of each slot's prompt
         self.spare = torch.tensor(num_slots, device=device)
+        folder = metrics_folder()
+        self.meter = PoolMeter(serving.arms(num_arms), device, folder) if folder else None
+        self.ended = time.perf_counter()  # when the last selection ended
 
     def begin(self, slots: Tensor, num_prompt_tokens: Tensor, hints: Tensor) -> None:
         """Start requests in slots [B], blank.  num_prompt_tokens: [B].  hints: see `hints`, [B, N]."""
@@ -63,6 +68,7 @@ class PoolSelection:
         guesses, inputs, positions: see `Guesses.judge`.  depths: drafted tokens that were verified, [B].  features: of
         the target at the newest rows, [B, 3H], if a prompt may have ended.
         """
+        began = time.perf_counter()
         judged = self.guesses.judge(slots, window, guesses, inputs, positions)
         self.selector.drop(torch.where(judged.gaps, slots, self.spare))
         self.selector.observe(slots, judged.hits, judged.counts, depths)
@@ -71,4 +77,24 @@ class PoolSelection:
             self.selector.begin(torch.where(is_end, slots, self.spare), self.advice(features))
         hinted = self.allowed[slots]
         ready = hinted & (guesses[:, :, -1].T != NO_GUESS)
-        return self.selector.choose(slots, torch.where(ready.any(dim=1, keepdim=True), ready, hinted))
+        before = self.selector.arms[slots]
+        choice = self.selector.choose(slots, torch.where(ready.any(dim=1, keepdim=True), ready, hinted))
+        self._count(before, choice, judged.counts, depths, slots, began)
+        return choice
+
+    def _count(
+        self, before: Tensor, choice: Tensor, counts: Tensor, depths: Tensor, slots: Tensor, began: float
+    ) -> None:
+        """Count the cycle that ended, whose drafters were `before` [B], in the meter.
+
+        counts: its committed tokens, [B].  began: when selection began.
+        """
+        if self.meter is None:
+            return
+        now = time.perf_counter()
+        drafted = (counts > 0) & (depths > 0)
+        weights = self.selector.probs(slots).mean(dim=0)
+        arms = torch.where(drafted, before, -1)
+        switched = drafted & (choice != before)
+        cycle_s, self.ended = now - self.ended, now
+        self.meter.cycle(arms, (counts - 1).clamp(min=0), depths, switched, weights, now - began, cycle_s)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from drafterforge.errors import ConfigError
+from drafterforge.interop.vllm.capture import RecordSettings
 from drafterforge.interop.vllm.pool_folder import PoolFolder
 from drafterforge.router.router import Router
 from drafterforge.selectors import advised, takes_advice
@@ -32,6 +33,8 @@ class ServingSettings:
     options: dict[str, Any] = field(default_factory=dict)  # of the selector
     carry: bool = False  # later requests begin with what earlier ones learned
     adaptive: bool = True  # draft fewer tokens, down to none, where that is faster
+    record: str = ""  # folder where served traffic is recorded for training; empty: nothing is
+    record_limit_mb: int = 1024  # size of that folder at which recording stops
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> ServingSettings:
@@ -57,6 +60,7 @@ class PoolServing:
     carry: bool
     adaptive: bool
     router: Router | None
+    record: RecordSettings | None
 
     @staticmethod
     def of(vllm_config: Any) -> PoolServing:
@@ -75,7 +79,8 @@ class PoolServing:
         router = pool.router() if takes_advice(selector) else None
         options = advised(selector, options) if router else options
         carry, adaptive = settings.carry, settings.adaptive
-        return PoolServing(pool.stacked, pool.lookups, selector, options, carry, adaptive, router)
+        record = RecordSettings(settings.record, settings.record_limit_mb) if settings.record else None
+        return PoolServing(pool.stacked, pool.lookups, selector, options, carry, adaptive, router, record)
 
     def arms(self, count: int) -> list[str]:
         """Names of the selector's arms.  count: N, or N + L where text can be looked up."""
