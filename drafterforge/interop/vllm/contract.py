@@ -50,6 +50,7 @@ USED: dict[str, tuple[str, ...]] = {
     "vllm.v1.worker.gpu_model_runner": (
         "EagleProposer",
         "GPUModelRunner._update_states(scheduler_output)",
+        "GPUModelRunner.propose_draft_token_ids(scheduler_output, hidden_states)",
         "GPUModelRunner.input_batch",
         "GPUModelRunner.requests",
         "GPUModelRunner.use_async_scheduling",

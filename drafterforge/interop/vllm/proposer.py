@@ -15,9 +15,12 @@ import torch
 from torch import Tensor
 from vllm.compilation.backends import set_model_tag
 from vllm.config import CUDAGraphMode, VllmConfig, replace
+from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.model_loader import get_model
 from vllm.v1.spec_decode.eagle import EagleProposer
 
+from drafterforge.errors import ConfigError
+from drafterforge.interop.vllm.capture import Recorder
 from drafterforge.interop.vllm.draft_length import DraftLength
 from drafterforge.interop.vllm.judging import Window, newest_rows
 from drafterforge.interop.vllm.lookups import Lookups
@@ -64,6 +67,7 @@ class PoolProposer(EagleProposer):
         self.lookups: Lookups | None = None
         self.cycle: Cycle | None = None
         self.began: tuple[float, int, int] | None = None  # when the last cycle began, its length and batch size
+        self.recorder, self.states = self._recorder(), None  # states: of the target at the rows of a cycle, [R, H]
         self._follow_endings()
 
     def _get_model(self) -> torch.nn.Module:
@@ -109,6 +113,10 @@ class PoolProposer(EagleProposer):
             self.cycle = Cycle(slots, bounds[:-1], ends, depths, num_speculative_tokens)
             if self.selection.advice and self._reads_prompts(len(ends)):
                 self.cycle.features = target_hidden_states[ends]
+            if self.recorder:
+                names, states = self.requests.batch, self.states[: len(target_token_ids)]
+                rows = target_token_ids, next_token_ids, target_positions, target_hidden_states, states
+                self.recorder.cycle(names, bounds[:-1], ends, *rows)
             self.model.read()
         drafted = super().propose(
             num_speculative_tokens=num_speculative_tokens,
@@ -207,6 +215,9 @@ class PoolProposer(EagleProposer):
             if self.lookups:
                 for slot, state in zip(new.tolist(), states, strict=True):
                     self.lookups.begin(slot, state.prompt_token_ids)
+            if self.recorder:
+                for name, state in zip(begun, states, strict=True):
+                    self._record(name, state)
         return slots
 
     def _reads_prompts(self, count: int) -> bool:
@@ -214,11 +225,39 @@ class PoolProposer(EagleProposer):
         batch = self.runner.input_batch
         return bool((batch.num_computed_tokens_cpu[:count] < batch.num_prompt_tokens[:count]).any())
 
+    def _recorder(self) -> Recorder | None:
+        """The recorder of served traffic, on the first rank, if the settings name a folder."""
+        if self.serving.record is None or get_tensor_model_parallel_rank():
+            return None
+        if self.speculative_config.disable_padded_drafter_batch:
+            raise ConfigError("record needs the padded drafter batch; leave out disable_padded_drafter_batch")
+        draft = self.runner.propose_draft_token_ids
+
+        def propose_draft_token_ids(
+            scheduler_output: Any, sampled: Any, sampling_metadata: Any, hidden_states: Tensor, *rest: Any, **named: Any
+        ) -> Any:
+            self.states = hidden_states
+            return draft(scheduler_output, sampled, sampling_metadata, hidden_states, *rest, **named)
+
+        self.runner.propose_draft_token_ids = propose_draft_token_ids
+        return Recorder(self.serving.record, self.device)
+
+    def _record(self, name: str, state: Any) -> None:
+        """Record a request that begins, unless its target has an adapter or it came without token ids."""
+        params = state.sampling_params
+        if state.lora_request is not None or not state.prompt_token_ids or params is None:
+            return
+        longest = self.max_model_len - len(state.prompt_token_ids)
+        limit = longest if params.max_tokens is None else min(params.max_tokens, longest)
+        self.recorder.begin(name, state.prompt_token_ids, limit, params.all_stop_token_ids)
+
     def _follow_endings(self) -> None:
         """Free the state of requests as soon as vLLM removes them."""
         update_states = self.runner._update_states
 
         def update(scheduler_output: Any) -> Any:
+            if self.recorder:
+                self.recorder.end(scheduler_output.finished_req_ids)
             if ended := self.requests.end(sorted(scheduler_output.finished_req_ids)):
                 self.selection.end(torch.tensor(ended, device=self.device))
                 if self.lookups:
