@@ -246,7 +246,7 @@ def test_an_export_that_fails_leaves_the_earlier_export(runs, tiny, tmp_path):
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
-        ({"format": "onnx"}, "format must be one of bundle, tar, sglang, vllm, got 'onnx'"),
+        ({"format": "onnx"}, "format must be one of bundle, tar, sglang, vllm, vllm-pool, got 'onnx'"),
         ({"layout": "plain"}, "layout=plain is read by format=vllm only"),
         ({"format": "vllm", "layout": "hf"}, "layout must be one of"),
         ({"weights": "int8"}, "weights must be one of auto, bfloat16, float32, got 'int8'"),

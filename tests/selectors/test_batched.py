@@ -19,6 +19,7 @@ from drafterforge.selectors.learners.adanormalhedge import adanormalhedge_probs
 from drafterforge.selectors.learners.hedge import hedge_probs
 from drafterforge.selectors.learners.normalhedge import normalhedge_probs
 from drafterforge.selectors.learners.squint import NODE_WEIGHTS, NODES, PRIORS, squint_probs
+from drafterforge.selectors.ucb import ucbspec_scores
 
 N, K, P = 5, 3, 4
 DRAFTERS = [f"d{index}" for index in range(N)]
@@ -110,6 +111,13 @@ class Requests:
             choice = self.rules[slot].select(context)
             assert allowed is None or allowed[b, arm]
             if self.name == "thompson":
+                continue
+            if self.name == "ucbspec":  # sums of rewards in another order break ties between bounds differently
+                rule = self.rules[slot]
+                means = 1.0 + rule.depth * rule.sums / np.maximum(rule.counts, 1.0)
+                bounds = ucbspec_scores(means, rule.counts, rule.rounds, rule.depth, rule.delta, rule.scale)
+                tie = np.isclose(bounds[arm], bounds[choice.drafter], rtol=1e-12, atol=0)
+                assert arm == choice.drafter or (tie and not np.isinf(bounds[arm]))
                 continue
             np.testing.assert_allclose(probs[b], choice.probs, rtol=0, atol=1e-9)
             if self.samples:

@@ -63,6 +63,8 @@ class PoolProposer(EagleProposer):
         num_slots = 2 * self.max_batch_size  # preempted requests keep their state
         self.requests = RequestSlots(num_slots)
         self.selection = PoolSelection(serving, num_arms, self.depth, num_slots, device)
+        if get_tensor_model_parallel_rank():
+            self.selection.meter = None  # the first rank counts for all
         self.length = DraftLength(self.depth) if self.on_host and serving.adaptive else None
         self.lookups: Lookups | None = None
         self.cycle: Cycle | None = None

@@ -77,9 +77,10 @@ class PoolSelection:
             self.selector.begin(torch.where(is_end, slots, self.spare), self.advice(features))
         hinted = self.allowed[slots]
         ready = hinted & (guesses[:, :, -1].T != NO_GUESS)
-        before = self.selector.arms[slots]
+        before = self.selector.arms[slots] if self.meter else None
         choice = self.selector.choose(slots, torch.where(ready.any(dim=1, keepdim=True), ready, hinted))
-        self._count(before, choice, judged.counts, depths, slots, began)
+        if self.meter:
+            self._count(before, choice, judged.counts, depths, slots, began)
         return choice
 
     def _count(
@@ -89,8 +90,6 @@ class PoolSelection:
 
         counts: its committed tokens, [B].  began: when selection began.
         """
-        if self.meter is None:
-            return
         now = time.perf_counter()
         drafted = (counts > 0) & (depths > 0)
         weights = self.selector.probs(slots).mean(dim=0)
