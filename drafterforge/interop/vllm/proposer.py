@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from vllm.compilation.backends import set_model_tag
 from vllm.config import CUDAGraphMode, VllmConfig, replace
-from vllm.distributed import get_tensor_model_parallel_rank
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from vllm.model_executor.model_loader import get_model
 from vllm.v1.spec_decode.eagle import EagleProposer
 
@@ -65,7 +65,8 @@ class PoolProposer(EagleProposer):
         self.selection = PoolSelection(serving, num_arms, self.depth, num_slots, device)
         if get_tensor_model_parallel_rank():
             self.selection.meter = None  # the first rank counts for all
-        self.length = DraftLength(self.depth) if self.on_host and serving.adaptive else None
+        alone = get_tensor_model_parallel_world_size() == 1  # ranks would measure different seconds
+        self.length = DraftLength(self.depth) if self.on_host and serving.adaptive and alone else None
         self.lookups: Lookups | None = None
         self.cycle: Cycle | None = None
         self.began: tuple[float, int, int] | None = None  # when the last cycle began, its length and batch size
