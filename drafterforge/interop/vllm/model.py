@@ -38,11 +38,7 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         self.config = draft.hf_config
         self.pool = PoolFolder.open(Path(draft.model))
         spec = self.pool.spec
-        self.num_drafters, self.num_heads, self.num_key_heads = (
-            len(self.pool.stacked),
-            spec.num_heads,
-            spec.num_key_heads,
-        )
+        self.num_drafters = len(self.pool.stacked)
         self.ranks, self.rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
         first = vllm_config.model_config.get_total_num_hidden_layers()
         self.attention = nn.ModuleList(
@@ -71,13 +67,17 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
 
     def load_drafters(self) -> None:
         """Load the drafters; the target's embedding must have been shared."""
-        weight = self.model.embed_tokens.weight
-        full = tensor_model_parallel_all_gather(weight, dim=0) if self.ranks > 1 else weight
-        self.drafters = self.pool.stack(full.detach()[: self.config.vocab_size])
+        self.drafters = self.pool.stack(self._embedding())
 
     def lookups(self, names: list[str]) -> list[Drafter]:
         """The pool's drafters of these names, which look up text."""
-        return [self.pool.lookup(name, self.model.embed_tokens.weight) for name in names]
+        return [self.pool.lookup(name, self._embedding()) for name in names]
+
+    def _embedding(self) -> Tensor:
+        """The target's embedding, [V, H], of which each rank holds a part."""
+        weight = self.model.embed_tokens.weight.detach()
+        whole = tensor_model_parallel_all_gather(weight, dim=0) if self.ranks > 1 else weight
+        return whole[: self.config.vocab_size]
 
     def embed_input_ids(self, input_ids: Tensor, *_: object) -> Tensor:
         """Embeddings [R, H] of tokens [R]."""

@@ -47,6 +47,8 @@ class PoolSpeculator(EagleSpeculator):
             return
         refuse_settings(vllm_config)
         serving = PoolServing.of(vllm_config)
+        if serving.record:
+            raise ConfigError("vLLM's V2 runner cannot record traffic yet; leave out record, or use its V1 runner")
         count = len(serving.stacked)  # drafters that look up text need the host
         self.hidden_size *= count
         self.hidden_states = torch.zeros((self.max_num_tokens, self.hidden_size), dtype=self.dtype, device=device)

@@ -85,8 +85,8 @@ class BatchedUCBSpec(BatchedBandit):
         sums, counts = self.totals.index_select(0, slots).unbind(dim=1)
         rounds = counts.sum(dim=-1, keepdim=True).clamp_(min=1.0)
         log = (rounds.square_() * (self.num_drafters / self.rule.delta) * (1.0 + counts).sqrt_()).log_()
-        radius = ((1.0 + counts) / counts.square() * (1.0 + 2.0 * log)).sqrt_()
-        bounds = self.depth * (sums / counts + radius * (self.rule.scale / 2.0))
+        radius = ((1.0 + counts) / counts.square() * (1.0 + 2.0 * log)).sqrt_() * (self.rule.scale * self.depth / 2.0)
+        bounds = 1.0 + self.depth * sums / counts + radius
         return self.best(slots, torch.where(counts > 0, bounds, torch.inf), allowed)
 
 

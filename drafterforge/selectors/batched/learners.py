@@ -39,7 +39,7 @@ def normalhedge_probs(regrets: Tensor) -> Tensor:
     means = torch.stack((torch.ones_like(square), square), dim=-1) / (num_drafters * math.e)
     s = torch.full_like(top, math.log(num_drafters * (math.e - 1) + 1))
     for _ in range(NEWTON_STEPS):
-        value, slope = torch.bmm((base**s)[:, None], means).unbind(dim=2)  # [B, 1] each
+        value, slope = torch.bmm((base**s).unsqueeze(1), means).unbind(dim=2)  # [B, 1] each
         s = s.addcdiv(torch.xlogy(value, value), slope, value=-1.0)
     weights = share * base**s
     return torch.where(top > 0, weights / weights.sum(dim=-1, keepdim=True), 1.0 / num_drafters)
