@@ -47,6 +47,7 @@ class Serving:
     hint: Callable[..., list[bool]]
     lookups: tuple[str, ...] = ("datastore",)
     router: None = None
+    record: Any = None
 
     def selector(self, num_arms: int, depth: int, num_slots: int, device: torch.device) -> LeaderSelector:
         return LeaderSelector(num_arms, num_slots, device)
@@ -316,3 +317,10 @@ def test_settings_that_a_pool_cannot_have_are_refused(room, target, setting, val
     config = config_of(room, target, room.pool_folder.ARCHITECTURE, **{setting: value})
     with pytest.raises(ConfigError, match=setting):
         room.speculator.PoolSpeculator(config, torch.device("cpu"))
+
+
+def test_records_are_refused(room, server, monkeypatch):
+    serving = Serving(NAMES, room.settings.PoolServing.allowed, record="records")
+    monkeypatch.setattr(room.settings.PoolServing, "of", staticmethod(lambda config: serving))
+    with pytest.raises(ConfigError, match="cannot record traffic"):
+        type(server.speculator)(server.speculator.vllm_config, torch.device("cpu"))

@@ -76,8 +76,8 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
     def _embedding(self) -> Tensor:
         """The target's embedding, [V, H], of which each rank holds a part."""
         weight = self.model.embed_tokens.weight.detach()
-        whole = tensor_model_parallel_all_gather(weight, dim=0) if self.ranks > 1 else weight
-        return whole[: self.config.vocab_size]
+        rows = tensor_model_parallel_all_gather(weight, dim=0) if self.ranks > 1 else weight
+        return rows[: self.config.vocab_size]
 
     def embed_input_ids(self, input_ids: Tensor, *_: object) -> Tensor:
         """Embeddings [R, H] of tokens [R]."""
