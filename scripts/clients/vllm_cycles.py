@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process is easy to end
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # one process is easy to end, and shows its drafter
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
 
 import vllm
@@ -76,7 +76,7 @@ def main() -> None:
             }
         )
     report = {"version": vllm.__version__, "answers": answers, "counters": counters(llm), "seconds": seconds}
-    Path(typed.out).write_text(json.dumps(report) + "\n")
+    Path(typed.out).write_text(json.dumps(report | pool_seconds(llm)) + "\n")
     os._exit(0)  # vLLM's threads do not end by themselves
 
 
@@ -88,6 +88,13 @@ def counters(llm: LLM) -> dict[str, list[int]]:
             values = metric.values if hasattr(metric, "values") else [metric.value]
             counts[metric.name.removeprefix(prefix)] = list(values)
     return counts
+
+
+def pool_seconds(llm: LLM) -> dict[str, float]:
+    """Seconds of a pool's selection and of its cycles, prompts included; nothing for other drafters."""
+    runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+    meter = getattr(getattr(getattr(runner, "drafter", None), "selection", None), "meter", None)
+    return {"selection_s": meter.selection_s, "cycle_s": meter.cycle_s} if meter else {}
 
 
 if __name__ == "__main__":
