@@ -2,9 +2,9 @@
 
     PYTHON_OF_VLLM scripts/clients/vllm_stress.py --target FOLDER --drafter POOL --prompts IDS.json --out FOUND.json
 
-Every prompt is asked for several times: so prefixes are cached, prompts are read in chunks, the KV cache is so small
-that requests are preempted, some requests are aborted, and some ask for a drafter.  Without --drafter the same
-requests are decoded alone and plainly, for comparison.  Needs vLLM and drafterforge (scripts/clients_env vllm).
+Prompts are asked for four times in a row, so their prefixes are cached; they are read in chunks; with few --blocks
+requests are preempted; some requests are aborted, and some ask for a drafter.  Without --drafter vLLM decodes the
+requests plainly, for comparison.  Needs vLLM and drafterforge (scripts/clients_env vllm).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
 
 from vllm import LLM, SamplingParams
 
-CHUNK, BLOCK, ABORTED = 64, 32, 0.15
+CHUNK, BLOCK, ABORTED, REPEATS = 64, 32, 0.15, 4
 
 
 def main() -> None:
@@ -32,7 +32,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--at-a-time", type=int, default=8)
     parser.add_argument("--blocks", type=int, default=0, help="blocks of the KV cache; 0: as many as fit")
-    parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--max-tokens", type=int, default=48)
+    parser.add_argument("--max-len", type=int, default=640)
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="times that a prompt is asked for in a row")
     parser.add_argument("--hints", nargs="*", default=[])
     parser.add_argument("--settings", default="{}", help="of the pool, as JSON")
     typed = parser.parse_args()
@@ -41,7 +43,7 @@ def main() -> None:
     llm = LLM(
         model=typed.target,
         dtype="float32",
-        max_model_len=1024,
+        max_model_len=typed.max_len,
         max_num_seqs=typed.at_a_time,
         enforce_eager=True,
         block_size=BLOCK,
@@ -55,7 +57,8 @@ def main() -> None:
         seed=0,
     )
     answers = decode(llm.llm_engine, prompts, typed)
-    report = {"answers": answers, "preemptions": counter(llm, "vllm:num_preemptions")}
+    by_prompt = [(int(name) // typed.repeats % len(prompts), tokens) for name, tokens in answers.items()]
+    report = {"answers": by_prompt, "preemptions": counter(llm, "vllm:num_preemptions")}
     report["prefix_hits"] = counter(llm, "vllm:prefix_cache_hits")
     if typed.drafter:
         report |= held(llm)
@@ -67,7 +70,7 @@ def decode(engine, prompts: list[list[int]], typed: argparse.Namespace) -> dict[
     """Tokens of every request that was not aborted, by its number."""
     draws = random.Random(0)
     waiting = [str(number) for number in range(typed.requests)]
-    doomed = {name: draws.randrange(1, 12) for name in waiting if draws.random() < ABORTED}  # steps until the abort
+    doomed = {name: draws.randrange(1, 12) for name in waiting if typed.drafter and draws.random() < ABORTED}  # steps
     answers: dict[str, list[int]] = {}
     running: set[str] = set()
     while waiting or running:
@@ -77,7 +80,7 @@ def decode(engine, prompts: list[list[int]], typed: argparse.Namespace) -> dict[
             sampling = SamplingParams(
                 temperature=0.0, max_tokens=typed.max_tokens, extra_args={"drafter": hint} if hint else None
             )
-            engine.add_request(name, {"prompt_token_ids": prompts[int(name) % len(prompts)]}, sampling)
+            engine.add_request(name, {"prompt_token_ids": prompts[int(name) // typed.repeats % len(prompts)]}, sampling)
             running.add(name)
         for output in engine.step():
             if output.finished and output.request_id in running:

@@ -70,8 +70,10 @@ def tokens(run: dict) -> list[list[int]]:
 
 
 def accepted_per_cycle(run: dict) -> float:
-    cycles = [count for answer in run["answers"] for count in answer["accepted"]]
-    return sum(cycles) / len(cycles)
+    """Accepted tokens over all cycles; vLLM lists only cycles that drafted.  An answer's first token needs no cycle."""
+    accepted = sum(sum(answer["accepted"]) for answer in run["answers"])
+    emitted = sum(len(answer["tokens"]) - 1 for answer in run["answers"])
+    return accepted / (emitted - accepted)
 
 
 @pytest.mark.parametrize("at_a_time", [1, 8])
@@ -120,11 +122,11 @@ def test_aborts_preemption_chunks_and_cached_prefixes_change_no_answer(vllm, rea
         vllm.run("vllm_stress.py", *arguments, log=tmp_path / "vllm.log", **preload(vllm))
         return json.loads(out.read_text())
 
-    blocks = ["--blocks", 12 * at_a_time] if at_a_time > 1 else []
+    blocks = ["--blocks", 26] if at_a_time > 1 else []
     stressed = run("--at-a-time", at_a_time, *blocks, drafter=True)
-    alone = run("--at-a-time", 1, drafter=False)
-    shared = stressed["answers"].keys() & alone["answers"].keys()
-    assert len(shared) > 100 and all(stressed["answers"][name] == alone["answers"][name] for name in shared)
+    plain = dict(run("--at-a-time", 1, "--repeats", 1, "--requests", PROMPTS, drafter=False)["answers"])
+    answers = stressed["answers"]
+    assert len(answers) > 150 and all(tokens == plain[prompt] for prompt, tokens in answers)
     assert stressed["slots"] == stressed["texts"] == 0 and stressed["prefix_hits"] > 0
     assert stressed["preemptions"] > 0 or at_a_time == 1
     print({key: stressed[key] for key in ("preemptions", "prefix_hits")})
