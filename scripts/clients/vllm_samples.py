@@ -36,20 +36,17 @@ def main() -> None:
         model=typed.target,
         dtype="float32",
         max_model_len=128,
-        max_num_seqs=64,
+        max_num_seqs=256,
         enforce_eager=True,
         speculative_config={"method": "eagle3", "model": typed.drafter, "num_speculative_tokens": 3}
         if typed.drafter
         else None,
         additional_config={"drafterforge": json.loads(typed.settings)} if typed.drafter else {},
-        seed=0,
+        seed=1 if typed.drafter else 0,  # independent of the run to compare with
     )
-    counts, first = [], typed.samples if typed.drafter else 0  # other seeds than those of the run to compare with
+    counts = []
+    sampling = SamplingParams(temperature=typed.temperature, max_tokens=POSITION + 1, ignore_eos=True)
     for ids in json.loads(Path(typed.prompts).read_text()):
-        sampling = [
-            SamplingParams(temperature=typed.temperature, max_tokens=POSITION + 1, seed=first + seed, ignore_eos=True)
-            for seed in range(typed.samples)
-        ]
         outputs = llm.generate([{"prompt_token_ids": ids}] * typed.samples, sampling, use_tqdm=False)
         counts.append(Counter(str(output.outputs[0].token_ids[POSITION]) for output in outputs))
     Path(typed.out).write_text(json.dumps({"counts": counts}) + "\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -133,11 +132,11 @@ def test_aborts_preemption_chunks_and_cached_prefixes_change_no_answer(vllm, rea
 
 
 def test_sampled_tokens_follow_the_same_distribution_as_without_drafting(vllm, real, pool, prompts, tmp_path):
-    """20,000 second tokens of short prompts at temperature 0.8, with the pool and plainly: chi-square."""
+    """20,000 third tokens after the start of a request, at temperature 0.8, with the pool and plainly: chi-square."""
     from scipy.stats import chi2_contingency
 
     path = tmp_path / "ids.json"
-    path.write_text(json.dumps([ids[:12] for ids in prompts[:4]]))
+    path.write_text(json.dumps([ids[24:32] for ids in prompts[:4]]))
 
     def sample(*more: object) -> list[dict[str, int]]:
         out = tmp_path / "out.json"
@@ -150,5 +149,6 @@ def test_sampled_tokens_follow_the_same_distribution_as_without_drafting(vllm, r
         table = [[counts.get(name, 0) for name in common] for counts in (drawn, plain)]
         for row, counts in zip(table, (drawn, plain), strict=True):
             row.append(sum(counts.values()) - sum(row))
-        table = [row for row in zip(*table, strict=True) if sum(row)]
-        assert chi2_contingency(table).pvalue > 0.01 and not math.isnan(chi2_contingency(table).statistic)
+        columns = [column for column in zip(*table, strict=True) if sum(column)]
+        assert len(columns) > 20  # enough different tokens
+        assert chi2_contingency(columns).pvalue > 0.01
