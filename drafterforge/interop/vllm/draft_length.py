@@ -1,17 +1,19 @@
-"""How many tokens to draft for a batch, by measured seconds: down to none where plain decoding is faster.
+"""How many tokens drafters draft for a batch, by measured seconds: none where plain decoding is faster.
 
-A cycle that drafts d tokens takes t(B, d) seconds in a batch of B requests, and emits 1 + S_1 + ... + S_d tokens a
-request, where S_j is the share of requests whose first j drafted tokens are accepted.  The length with the most
-tokens a second is taken; lengths that look worse are tried again ever more rarely.
+A cycle that drafts d tokens takes t(B, d) seconds in a batch of B requests.  Some requests verify a chain that was
+looked up, at any d.  A request emits 1 + T + (1 - s)(S_1 + ... + S_d) tokens: s is the share of requests with such a
+chain, T the mean number of its accepted tokens over all requests, and S_j the share of drafted chains whose first j
+tokens are accepted.  The length with the most tokens a second is taken; others are tried again ever more rarely.
 Axes: B requests, K most drafted tokens.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
+from collections.abc import Sequence
+from statistics import fmean
 
-RECENT = 8  # cycles whose seconds count
+RECENT = 16  # cycles whose seconds count
 FIRST_TRIALS = 3  # cycles of a length before it can be judged
 RATE = 0.02  # weight of a cycle in the shares
 RETRY, LONGEST_RETRY = 64, 4096  # cycles until a length is tried again: at first, and at most
@@ -22,36 +24,59 @@ class DraftLength:
 
     def __init__(self, most: int) -> None:
         """most: K."""
-        self.most = most
+        self.lengths = (0, most) if most < 2 else (0, 1, most)
         self.shares = [0.7**level for level in range(1, most + 1)]  # until measured
+        self.lookup_share, self.lookup_tokens = 0.0, 0.0  # s and T
         self.seconds: dict[tuple[int, int], deque[float]] = {}  # by batch size and length
         self.waiting: dict[tuple[int, int], int] = {}  # cycles until a length is tried again
         self.patience: dict[tuple[int, int], int] = {}  # how many that were the last time
 
-    def observe(self, batch: int, length: int, seconds: float, accepted: list[int]) -> None:
-        """Learn from a cycle.  accepted: drafted tokens that each of its requests accepted, [B]."""
+    def observe(self, length: int, seconds: float, drafted: Sequence[int], looked_up: Sequence[int]) -> None:
+        """Learn from a cycle.
+
+        drafted, looked_up: accepted tokens of each request whose chain a drafter of the model drafted, or none, and of
+        each whose chain was looked up.
+        """
+        batch = len(drafted) + len(looked_up)
         self.seconds.setdefault((batch, length), deque(maxlen=RECENT)).append(seconds)
-        if not accepted:
-            return
-        for level in range(1, length + 1):
-            share = sum(count >= level for count in accepted) / len(accepted)
+        self.lookup_share += RATE * (len(looked_up) / batch - self.lookup_share)
+        self.lookup_tokens += RATE * (sum(looked_up) / batch - self.lookup_tokens)
+        for level in range(1, length + 1 if drafted else 1):
+            share = fmean(count >= level for count in drafted)
             self.shares[level - 1] += RATE * (share - self.shares[level - 1])
 
     def choose(self, batch: int) -> int:
         """The number of tokens to draft for a batch of this size."""
-        lengths = (0, self.most) if self.most < 2 else (0, 1, self.most)
-        for length in reversed(lengths):
-            if len(self.seconds.get((batch, length), ())) < FIRST_TRIALS:
-                return length
-        best = max(lengths, key=lambda length: self.rate(batch, length))
-        for length in lengths:
+        complete = [size for size in {size for size, _ in self.seconds} if self._timed(size) == list(self.lengths)]
+        near = min(complete, key=lambda size: (abs(size - batch), size), default=None)
+        timed = self._timed(batch)
+        if near is None:
+            return next(length for length in reversed(self.lengths) if length not in timed)
+        if not timed:  # as in the batch size that is most alike, until there are seconds to compare with
+            return max(self.lengths, key=lambda length: self.rate(near, length))
+        if near != batch:
+            scale = self._mean(batch, timed[-1]) / self._mean(near, timed[-1])
+            rates = [self.rate(batch, d) if d in timed else self.rate(near, d) / scale for d in self.lengths]
+        else:
+            rates = [self.rate(batch, length) for length in self.lengths]
+        best = self.lengths[rates.index(max(rates))]
+        for length in self.lengths:
             if length != best and self._is_due(batch, length):
                 return length
         return best
 
     def rate(self, batch: int, length: int) -> float:
         """Expected tokens a second of a request."""
-        return (1.0 + sum(self.shares[:length])) / median(self.seconds[batch, length])
+        tokens = 1.0 + self.lookup_tokens + (1.0 - self.lookup_share) * sum(self.shares[:length])
+        return tokens / self._mean(batch, length)
+
+    def _mean(self, batch: int, length: int) -> float:
+        """Mean seconds of recent cycles without the slowest, which another program may have held up."""
+        return fmean(sorted(self.seconds[batch, length])[:-1])
+
+    def _timed(self, batch: int) -> list[int]:
+        """The lengths whose seconds in batches of this size are known."""
+        return [length for length in self.lengths if len(self.seconds.get((batch, length), ())) >= FIRST_TRIALS]
 
     def _is_due(self, batch: int, length: int) -> bool:
         """Whether to try a length again that looks worse."""

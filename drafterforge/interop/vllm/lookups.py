@@ -37,29 +37,33 @@ class Lookups:
         for slot in slots:
             self.texts.pop(slot, None)
 
-    def read(self, slots: Sequence[int], tokens: list[list[int]], positions: list[list[int]]) -> Tensor:
-        """Append committed tokens that are new; returns the guess after each row, [L, B, P].
+    def read(self, slots: Sequence[int], tokens: list[list[int]], positions: list[list[int]]) -> tuple[Tensor, Tensor]:
+        """Append committed tokens that are new; returns the guess after each row and its worth, [L, B, P] each.
 
-        tokens, positions: of each request's newest rows, [B][P].  `chains` then continue the whole texts.
+        tokens, positions: of each request's newest rows, [B][P].  `chains` then continue the whole texts.  The worth is
+        the expected number of accepted tokens of the chain that begins with the guess.
         """
         guesses = torch.full((len(self.drafters), len(slots), self.depth + 1), NO_GUESS)
+        worths = torch.zeros(guesses.shape)
         self.chains = []
         for row, slot in enumerate(slots):
             text = self.texts.get(slot)
-            last: list[list[int]] = [[] for _ in self.drafters]
+            last: list[tuple[list[int], float]] = [([], 0.0) for _ in self.drafters]
             if text is not None:
                 for column, (token, position) in enumerate(zip(tokens[row], positions[row], strict=True)):
                     if position == len(text.tokens):
                         text.append([token])
                     if position == len(text.tokens) - 1:
                         last = [self._chain(drafter, text) for drafter in self.drafters]
-                        for arm, chain in enumerate(last):
+                        for arm, (chain, worth) in enumerate(last):
                             guesses[arm, row, column] = chain[0] if chain else NO_GUESS
-            self.chains.append(last)
-        return guesses
+                            worths[arm, row, column] = worth
+            self.chains.append([chain for chain, _ in last])
+        return guesses, worths
 
-    def _chain(self, drafter: Retrieval, text: ContextIndex) -> list[int]:
-        """The likeliest continuation, at most K tokens; none if too few are expected to be accepted."""
+    def _chain(self, drafter: Retrieval, text: ContextIndex) -> tuple[list[int], float]:
+        """The likeliest continuation, at most K tokens, and its worth; none if too few are expected to be accepted."""
         evidence = evidence_of(text, drafter.datastore, self.depth)
         nodes = likeliest(evidence, self.depth + 1, 1, drafter.min_probability)
-        return nodes.tokens if sum(nodes.probabilities) >= drafter.min_expected else []
+        worth = sum(nodes.probabilities)
+        return (nodes.tokens, worth) if worth >= drafter.min_expected else ([], 0.0)

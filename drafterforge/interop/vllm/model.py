@@ -56,6 +56,7 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         self.model.embed_tokens = nn.Embedding(1, spec.target_hidden_size, device="cpu")
         self.model.use_aux_hidden_state = True
         self.lm_head = None  # heads belong to the drafters; the V2 runner would read the weight of a module
+        self.committed: Tensor | None = None  # indices of the rows that drafters read; None: all
         self.rows: RowDrafters | None = None  # drafters of the requests; None: all drafters read
         self.choice: Tensor | None = None  # their indices, [B]
         self.idle = False  # whether no request drafts with a drafter of the model
@@ -88,9 +89,12 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         fused = self.drafters.fuse(hidden_states)
         return fused.expand(self.num_drafters, -1, -1).transpose(0, 1).flatten(1)
 
-    def read(self) -> None:
-        """Let all drafters read the rows of the next pass."""
-        self.rows = self.choice = None
+    def read(self, committed: Tensor | None = None) -> None:
+        """Let all drafters read the rows of the next pass.
+
+        committed: indices of the rows whose outputs count, where others are worth leaving out.
+        """
+        self.committed, self.rows, self.choice = committed, None, None
         self.idle = False
 
     def draft_with(self, choice: Tensor) -> None:
@@ -106,8 +110,7 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         embedded = self.embed_input_ids(input_ids) if inputs_embeds is None else inputs_embeds
         hidden = hidden_states.unflatten(1, (self.num_drafters, -1))
         if self.rows is None:
-            hidden = hidden.transpose(0, 1).contiguous()
-            self.outputs = self.drafters.layer(embedded, hidden, positions, self._attend_all)
+            self.outputs = self._read(embedded, hidden.transpose(0, 1).contiguous(), positions)
             out = self.outputs.transpose(0, 1).flatten(1)
         else:
             hidden = hidden[torch.arange(len(hidden), device=hidden.device), self.choice]
@@ -115,10 +118,27 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
             out = out[:, None].expand(-1, self.num_drafters, -1).flatten(1)
         return out, out
 
-    def guesses(self, rows: Tensor) -> Tensor:
-        """Tokens [N, M] that the drafters guess next at rows [M] of the last pass of all drafters."""
-        best = self.drafters.logits(self.outputs[:, rows]).argmax(dim=-1)
-        return self.drafters.token_ids.gather(1, best)
+    def _read(self, embedded: Tensor, hidden: Tensor, positions: Tensor) -> Tensor:
+        """Outputs of all drafters, [N, R, H]; 0 at rows that nobody needs.  hidden: [N, R, H]."""
+        rows = self.committed
+        if rows is None:
+            return self.drafters.layer(embedded, hidden, positions, self._attend_all)
+
+        def attend(*parts: Tensor) -> Tensor:  # vLLM attends from all rows
+            return self._attend_all(*(spread(part, rows, len(embedded)) for part in parts))[:, rows]
+
+        out = self.drafters.layer(embedded[rows], hidden[:, rows], positions[rows], attend)
+        return spread(out, rows, len(embedded))
+
+    def guesses(self, rows: Tensor, weigh: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Tokens that the drafters guess next at rows [M] of the last pass of all drafters, [N, M].
+
+        weigh: return their probabilities too, [N, M].
+        """
+        logits = self.drafters.logits(self.outputs[:, rows])
+        largest, best = logits.max(dim=-1)
+        probabilities = (largest - logits.logsumexp(dim=-1)).exp() if weigh else None
+        return self.drafters.token_ids.gather(1, best), probabilities
 
     def next_tokens(self, hidden: Tensor) -> Tensor:
         """Tokens [B] that the requests' chosen drafters guess next.  hidden: outputs of the last pass, [B, N * H]."""
@@ -157,3 +177,8 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         count = max(heads // self.ranks, 1)
         start = self.rank * count if heads >= self.ranks else self.rank * heads // self.ranks
         return x[:, start : start + count].contiguous()
+
+
+def spread(x: Tensor, rows: Tensor, count: int) -> Tensor:
+    """x [N, M, ...] as [N, count, ...], its rows at `rows` [M] and 0 elsewhere."""
+    return x.new_zeros(x.shape[0], count, *x.shape[2:]).index_copy_(1, rows, x)

@@ -69,6 +69,7 @@ class PoolProposer(EagleProposer):
         self.length = DraftLength(self.depth) if self.on_host and serving.adaptive and alone else None
         self.lookups: Lookups | None = None
         self.cycle: Cycle | None = None
+        self.looked_up: set[int] = set()  # slots whose last chains were looked up
         self.began: tuple[float, int, int] | None = None  # when the last cycle began, its length and batch size
         self.recorder, self.states = self._recorder(), None  # states: of the target at the rows of a cycle, [R, H]
         self._follow_endings()
@@ -120,7 +121,7 @@ class PoolProposer(EagleProposer):
                 names, states = self.requests.batch, self.states[: len(target_token_ids)]
                 rows = target_token_ids, next_token_ids, target_positions, target_hidden_states, states
                 self.recorder.cycle(names, bounds[:-1], ends, *rows)
-            self.model.read()
+            self.model.read(self._committed_rows(bounds, ends))
         drafted = super().propose(
             num_speculative_tokens=num_speculative_tokens,
             target_token_ids=target_token_ids,
@@ -134,6 +135,14 @@ class PoolProposer(EagleProposer):
         )
         return self._finish(self.cycle, drafted) if self.is_pool else drafted
 
+    def _committed_rows(self, bounds: Tensor, ends: Tensor) -> Tensor | None:
+        """Indices of the accepted rows; None: all, or nobody knows without waiting for the device."""
+        if not self.on_host:
+            return None
+        rows = torch.arange(int(bounds[-1]))
+        committed = rows <= ends.repeat_interleave(bounds[1:] - bounds[:-1])
+        return None if committed.all() else rows[committed]
+
     def _draft_length(self, most: int, bounds: Tensor, ends: Tensor) -> int:
         """The number of tokens to draft.  bounds, ends: of the rows, as in `propose`."""
         if self.length is None:
@@ -143,7 +152,10 @@ class PoolProposer(EagleProposer):
         decoding = int(lengths.max()) <= self.depth + 1  # no prompt was read
         if self.began and decoding and self.began[2] == batch:
             accepted = (ends - starts).tolist()
-            self.length.observe(batch, self.began[1], now - self.began[0], accepted)
+            pairs = list(zip(self.requests.batch_slots, accepted, strict=True))
+            looked_up = [count for slot, count in pairs if slot in self.looked_up]
+            drafted = [count for slot, count in pairs if slot not in self.looked_up]
+            self.length.observe(self.began[1], now - self.began[0], drafted, looked_up)
         length = min(self.length.choose(batch), most)
         self.began = now, length, batch
         return length
@@ -151,14 +163,26 @@ class PoolProposer(EagleProposer):
     def _finish(self, cycle: Cycle, drafted: Tensor) -> Tensor | list[list[int]]:
         """The drafted tokens [B, d], with those that were looked up."""
         if not cycle.selected:  # nobody guessed
-            self.selection.guesses.forget(cycle.slots)
-            if self.lookups:
-                self._read_texts(newest_rows(cycle.starts, cycle.ends, self.depth + 1))
-            return drafted
+            self._select_lookups(cycle)
         if cycle.looked_up is None:
+            self.looked_up = set()
             return drafted
-        pairs = zip(drafted.tolist(), cycle.looked_up, strict=True)
-        return [row if chain is None else chain for row, chain in pairs]
+        rows = list(zip(self.requests.batch_slots, drafted.tolist(), cycle.looked_up, strict=True))
+        self.looked_up = {slot for slot, _, chain in rows if chain is not None}
+        return [row if chain is None else chain for _, row, chain in rows]
+
+    def _select_lookups(self, cycle: Cycle) -> None:
+        """Take looked-up chains, in a cycle in which the model's drafters draft nothing."""
+        if not self.lookups:
+            self.selection.guesses.forget(cycle.slots)
+            return
+        window = newest_rows(cycle.starts, cycle.ends, self.depth + 1)
+        _, worths = self._read_texts(window)
+        _, positions = self._tokens(window)
+        in_answer = positions[:, 0] > self.selection.prompts[cycle.slots]
+        accepted = torch.where(in_answer & (cycle.depths > 0), cycle.ends - cycle.starts, -1)
+        choice = self.selection.select_lookup(cycle.slots, worths[:, :, -1], accepted, cycle.depths)
+        self._look_up(cycle, choice)
 
     def _sample_draft_tokens(self, hidden_states: Tensor, sampling_metadata: Any) -> tuple[Tensor, Tensor | None]:
         """The next drafted token of each request, [B]."""
@@ -172,22 +196,35 @@ class PoolProposer(EagleProposer):
     def _select(self, cycle: Cycle) -> Tensor:
         """Judge the drafters, learn and choose; returns the first drafted token of each request, [B]."""
         slots, window = cycle.slots, newest_rows(cycle.starts, cycle.ends, self.depth + 1)
-        guesses = self.model.guesses(window.rows.flatten()).unflatten(1, window.rows.shape)
+        guesses, worths = self._guesses(window)
         inputs, positions = self._tokens(window)
         if self.lookups:
-            guesses = torch.cat((guesses, self._read_texts(window)))
-        choice = self.selection.select(slots, window, guesses, inputs, positions, cycle.depths, cycle.features)
+            parts = zip((guesses, worths), self._read_texts(window), strict=True)
+            guesses, worths = (torch.cat(part) for part in parts)
+        complete = cycle.length == self.depth
+        rest = inputs, positions, cycle.depths, cycle.features, worths, complete
+        choice = self.selection.select(slots, window, guesses, *rest)
         if self.lookups:
             choice = self._look_up(cycle, choice)
         self.model.draft_with(choice)
         return guesses[:, :, -1].gather(0, choice[None])[0]
 
+    def _guesses(self, window: Window) -> tuple[Tensor, Tensor | None]:
+        """What the drafters that vLLM runs guess after each row, [N, B, P], and where text is looked up how likely."""
+        rows, places = window.rows.flatten(), None
+        if self.on_host:  # rows that pad a window are no work
+            rows, places = rows.unique(return_inverse=True)
+        parts = self.model.guesses(rows, weigh=self.lookups is not None)
+        if places is not None:
+            parts = [None if part is None else part[:, places] for part in parts]
+        return tuple(None if part is None else part.unflatten(1, window.rows.shape) for part in parts)
+
     def _tokens(self, window: Window) -> tuple[Tensor, Tensor]:
         """Token of each row of a window, and its position in the text, [B, P] each."""
         return self.input_ids[window.rows].long(), self.positions[window.rows] + 1
 
-    def _read_texts(self, window: Window) -> Tensor:
-        """Let the drafters that look up read the new tokens; returns their guesses, [L, B, P]."""
+    def _read_texts(self, window: Window) -> tuple[Tensor, Tensor]:
+        """Let the drafters that look up read the new tokens; returns their guesses and worths, [L, B, P] each."""
         tokens, positions = self._tokens(window)
         positions = torch.where(window.valid, positions, -1)
         return self.lookups.read(self.requests.batch_slots, tokens.tolist(), positions.tolist())
@@ -198,7 +235,7 @@ class PoolProposer(EagleProposer):
         arms = choice.tolist()
         if max(arms) >= count:
             chains = zip(arms, self.lookups.chains, strict=True)
-            cycle.looked_up = [parts[arm - count][: cycle.length] if arm >= count else None for arm, parts in chains]
+            cycle.looked_up = [parts[arm - count] if arm >= count else None for arm, parts in chains]
             self.model.idle = min(arms) >= count
         return torch.where(choice < count, choice, 0)
 

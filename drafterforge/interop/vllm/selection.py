@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.interop.vllm.advice import PromptAdvice
+from drafterforge.interop.vllm.hybrids import Hybrids
 from drafterforge.interop.vllm.judging import Guesses, Window
 from drafterforge.interop.vllm.lookups import NO_GUESS
 from drafterforge.interop.vllm.metrics import PoolMeter, metrics_folder
@@ -32,6 +33,8 @@ class PoolSelection:
         self.advice = PromptAdvice(serving.router, serving.arms(num_arms), device) if serving.router else None
         self.prompts = torch.zeros(num_slots + 1, dtype=torch.long, device=device)  # tokens of each slot's prompt
         self.spare = torch.tensor(num_slots, device=device)
+        num_stacked = len(serving.stacked)
+        self.hybrids = Hybrids(num_stacked, num_arms, num_slots + 1, device) if num_arms > num_stacked else None
         folder = metrics_folder()
         self.meter = PoolMeter(serving.arms(num_arms), device, folder) if folder else None
         self.ended = time.perf_counter()  # when the last selection ended
@@ -61,37 +64,68 @@ class PoolSelection:
         positions: Tensor,
         depths: Tensor,
         features: Tensor | None = None,
+        worths: Tensor | None = None,
+        complete: bool = True,
     ) -> Tensor:
         """Judge the drafters of a cycle, learn, and choose the drafter of each request, [B].
 
         A drafter without a guess is chosen only if no drafter that the hint allows has one.
         guesses, inputs, positions: see `Guesses.judge`.  depths: drafted tokens that were verified, [B].  features: of
-        the target at the newest rows, [B, 3H], if a prompt may have ended.
+        the target at the newest rows, [B, 3H], if a prompt may have ended.  worths: see `Hybrids.combine`, where text
+        can be looked up.  complete: whether the next cycle drafts K tokens.
         """
         began = time.perf_counter()
+        hinted = self.allowed[slots]
+        if self.hybrids:
+            guesses = self.hybrids.combine(guesses, worths, hinted)
         judged = self.guesses.judge(slots, window, guesses, inputs, positions)
         self.selector.drop(torch.where(judged.gaps, slots, self.spare))
         self.selector.observe(slots, judged.hits, judged.counts, depths)
         if self.advice is not None and features is not None:
             is_end = positions[:, -1] == self.prompts[slots]
             self.selector.begin(torch.where(is_end, slots, self.spare), self.advice(features))
-        hinted = self.allowed[slots]
         ready = hinted & (guesses[:, :, -1].T != NO_GUESS)
-        before = self.selector.arms[slots] if self.meter else None
+        drafted = (judged.counts > 0) & (depths > 0)
+        before = (self.hybrids or self.selector).arms[slots]
         choice = self.selector.choose(slots, torch.where(ready.any(dim=1, keepdim=True), ready, hinted))
+        if self.hybrids:
+            self.hybrids.learn(slots, torch.where(drafted, judged.counts - 1, -1))
+            choice = self.hybrids.choose(slots, choice, complete)
         if self.meter:
-            self._count(before, choice, judged.counts, depths, slots, began)
+            self._count(before, choice, judged.counts, depths, drafted, slots, began)
+        return choice
+
+    def select_lookup(self, slots: Tensor, worths: Tensor, accepted: Tensor, depths: Tensor) -> Tensor:
+        """Choose among drafters that look up, where the others draft nothing, [B]; 0: no text continues the request.
+
+        worths: what their chains state, [L, B].  accepted: of the last chain, [B]; -1: there was none.  depths: its
+        tokens, [B].
+        """
+        began = time.perf_counter()
+        self.guesses.forget(slots)
+        before = self.hybrids.arms[slots]
+        self.hybrids.learn(slots, accepted)
+        choice = self.hybrids.choose_lookup(slots, worths, self.allowed[slots])
+        if self.meter:
+            now = self.hybrids.arms[slots]
+            self._count(before, now, accepted + 1, depths, accepted >= 0, slots, began)
         return choice
 
     def _count(
-        self, before: Tensor, choice: Tensor, counts: Tensor, depths: Tensor, slots: Tensor, began: float
+        self,
+        before: Tensor,
+        choice: Tensor,
+        counts: Tensor,
+        depths: Tensor,
+        drafted: Tensor,
+        slots: Tensor,
+        began: float,
     ) -> None:
         """Count the cycle that ended, whose drafters were `before` [B], in the meter.
 
-        counts: its committed tokens, [B].  began: when selection began.
+        counts: its committed tokens, [B].  drafted: whether it drafted any, [B].  began: when selection began.
         """
         now = time.perf_counter()
-        drafted = (counts > 0) & (depths > 0)
         weights = self.selector.probs(slots).mean(dim=0)
         arms = torch.where(drafted, before, -1)
         switched = drafted & (choice != before)

@@ -55,6 +55,7 @@ class PoolServing:
 
     stacked: list[str]  # names, [N]
     lookups: list[str]  # names, [L]
+    drafter: str  # decode with this drafter only; empty: select
     selector_name: str
     options: dict[str, Any]
     carry: bool
@@ -80,7 +81,9 @@ class PoolServing:
         options = advised(selector, options) if router else options
         carry, adaptive = settings.carry, settings.adaptive
         record = RecordSettings(settings.record, settings.record_limit_mb) if settings.record else None
-        return PoolServing(pool.stacked, pool.lookups, selector, options, carry, adaptive, router, record)
+        return PoolServing(
+            pool.stacked, pool.lookups, settings.drafter, selector, options, carry, adaptive, router, record
+        )
 
     def arms(self, count: int) -> list[str]:
         """Names of the selector's arms.  count: N, or N + L where text can be looked up."""
@@ -92,7 +95,8 @@ class PoolServing:
         return batched_selector(self.selector_name, names, depth, num_slots, device, carry=self.carry, **self.options)
 
     def allowed(self, sampling_params: Any) -> list[bool]:
-        """The drafters that a request's hint allows, [N + L]; all without a hint, or with the name of no drafter."""
+        """The drafters that a request may use, [N + L]: the one of its hint if it exists, the server's, or all."""
         names = [*self.stacked, *self.lookups]
         hint = (getattr(sampling_params, "extra_args", None) or {}).get(HINT)
-        return [name == hint for name in names] if hint in names else [True] * len(names)
+        only = hint if hint in names else self.drafter
+        return [name == only for name in names] if only else [True] * len(names)

@@ -143,7 +143,7 @@ class PoolSpeculator(EagleSpeculator):
         ends, depth = self.last_token_indices[:count], self.num_speculative_steps
         depths = (bounds[1:] - bounds[:-1] - 1).clamp(max=depth)
         window = newest_rows(bounds[:-1], ends, depth + 1)
-        guesses = self.model.guesses(window.rows.flatten()).unflatten(1, window.rows.shape)
+        guesses = self.model.guesses(window.rows.flatten())[0].unflatten(1, window.rows.shape)
         inputs, positions = buffers.input_ids[window.rows].long(), buffers.positions[window.rows] + 1
         parts, slots = self.prompt_features, self.slots[idx_mapping]
         features = None if parts is None else torch.cat([part[ends] for part in parts], dim=1)
