@@ -65,12 +65,12 @@ USED: dict[str, tuple[str, ...]] = {
     "vllm.v1.sample.rejection_sampler": (
         "expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from, replace_to)",
     ),
+    "vllm.utils.torch_utils": ("async_tensor_h2d(data, device)",),
     "vllm.triton_utils": ("HAS_TRITON",),
 }
 # The same, of the V2 runner, which vLLM uses only where Triton is installed.
 SPECULATORS = "vllm.v1.worker.gpu.spec_decode"
 USED_V2: dict[str, tuple[str, ...]] = {
-    "vllm.utils.torch_utils": ("async_tensor_h2d(data, device)",),
     "vllm.config.speculative": (
         "SpeculativeConfig.draft_sample_method",
         "SpeculativeConfig.enable_adaptive_verification",
