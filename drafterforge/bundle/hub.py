@@ -18,17 +18,37 @@ def is_hub_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None and ".." not in text
 
 
-def download(text: str) -> Path:
-    """The folder of a downloaded bundle; not in the hub's cache, which holds links instead of files."""
-    from huggingface_hub import snapshot_download
+def holds_bundle(text: str) -> bool:
+    """Whether a text is the hub id of a bundle; False if the hub does not say so."""
+    from huggingface_hub import HfApi
 
+    if not is_hub_id(text):
+        return False
+    if (download_folder(text) / BUNDLE).is_file():
+        return True
+    repository, _, revision = text.partition("@")
+    try:
+        return HfApi().file_exists(repository, BUNDLE, revision=revision or None)
+    except Exception:  # the hub client raises many kinds of errors
+        return False
+
+
+def download_folder(text: str) -> Path:
+    """Where the bundle of a hub id is downloaded; not in the hub's cache, which holds links instead of files."""
     from drafterforge.targets.smollm2 import cache_dir
 
+    return cache_dir() / "hub-bundles" / text.replace("/", "--")
+
+
+def download(text: str) -> Path:
+    """The folder of a downloaded bundle."""
+    from huggingface_hub import snapshot_download
+
     repository, _, revision = text.partition("@")
-    folder = cache_dir() / "hub-bundles" / text.replace("/", "--")
+    folder = download_folder(text)
     try:
         snapshot_download(repository, revision=revision or None, allow_patterns=PATTERNS, local_dir=folder)
-    except Exception as error:  # the hub client raises many kinds of errors
+    except Exception as error:  # as above
         raise ArtifactError(
             f"could not get the bundle {quote(text)} from the hub ({_first_line(error)}); a local folder works too"
         ) from error

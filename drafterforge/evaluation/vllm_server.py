@@ -33,6 +33,7 @@ OUR_OPTIONS = ("--host", "--port", "--speculative-config", "--per-request-spec-d
 ERROR = re.compile(r"\b\w*(?:Error|Exception): .+|\bValue error, .+")  # the latter under a heading of pydantic's
 CONSEQUENCE = "initialization failed"  # of an error that only says that another one came before
 REFUSAL = "drafterforge cannot draft in this vLLM"  # begins the plug-in's line
+MISTAKE = "drafterforge: "  # begins its line about a wrong setting or a damaged file
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach this machine's servers
 
 
@@ -229,5 +230,6 @@ def reason_in(path: Path, start: int = 0) -> str:
     except OSError:
         return ""
     refusals = [line[line.index(REFUSAL) :] for line in lines if REFUSAL in line]
+    refusals += [line for line in lines if line.startswith(MISTAKE)]
     errors = [match[0] for line in lines if CONSEQUENCE not in line and (match := ERROR.search(line))]
     return shorten((refusals or errors or lines or [""])[-1], 300)

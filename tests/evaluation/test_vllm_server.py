@@ -14,6 +14,7 @@ from drafterforge.evaluation import vllm_server
 from drafterforge.evaluation.process_groups import is_running
 from drafterforge.evaluation.vllm_engine import cycles_of, read_counters
 from drafterforge.evaluation.vllm_server import (
+    MISTAKE,
     REFUSAL,
     check_arguments,
     check_port,
@@ -192,6 +193,7 @@ def test_the_cpu_build_gets_defaults_that_the_shell_and_the_settings_replace(tmp
         ("KeyError: 'x'\nRuntimeError: Engine core initialization failed.\nbye", "KeyError: 'x'"),
         ("pydantic.ValidationError: 1 validation error\n  Value error, no such model\n", "Value error, no such model"),
         (f"WARNING {REFUSAL}: it has no x\nValueError: y", f"{REFUSAL}: it has no x"),
+        (f"ImportError: z\n{MISTAKE}no drafter 'x'", f"{MISTAKE}no drafter 'x'"),
         ("", ""),
     ],
 )

@@ -149,20 +149,23 @@ def server(client: Client, command: str, log: Path):
         process.wait(60)
 
 
+def complete(url: str, prompt: list[int]) -> list[int]:
+    """Token ids of a server's greedy answer."""
+    model = json.load(urllib.request.urlopen(f"{url}/v1/models"))["data"][0]["id"]
+    body = {"model": model, "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0, "return_token_ids": True}
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    return json.load(urllib.request.urlopen(request))["choices"][0]["token_ids"]
+
+
 def test_the_printed_command_serves_with_the_drafter(vllm, real, exported, ours, prompts, tmp_path):
     command = exported("sql", "vllm").with_suffix(".command").read_text()
     with server(vllm, command, tmp_path / "serve.log") as url:
-        model = json.load(urllib.request.urlopen(f"{url}/v1/models"))["data"][0]["id"]
-        body = {"model": model, "prompt": prompts[0], "max_tokens": MAX_TOKENS, "temperature": 0}
-        request = urllib.request.Request(
-            f"{url}/v1/completions",
-            json.dumps({**body, "return_token_ids": True}).encode(),
-            {"Content-Type": "application/json"},
-        )
-        answer = json.load(urllib.request.urlopen(request))["choices"][0]
+        answer = complete(url, prompts[0])
         metrics = urllib.request.urlopen(f"{url}/metrics").read().decode().splitlines()
     expected = ours("sql")[0]
-    assert answer["token_ids"] == expected.tokens[:MAX_TOKENS]
+    assert answer == expected.tokens[:MAX_TOKENS]
     counted = [line for line in metrics if line.startswith("vllm:spec_decode_num_accepted_tokens_per_pos_total")]
     emitted = num_cycles = 0
     while emitted < MAX_TOKENS - 1:  # the first token comes from the prefill

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import urllib.request
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from drafterforge.bundle.archive import pack
 from drafterforge.cli import main
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.evaluation.held_out import held_out_prompts
+from drafterforge.evaluation.vllm_server import MISTAKE
+from drafterforge.interop.vllm.pool_folder import serve_command
 from tests.external.conftest import DEPTH, MAX_TOKENS, Client
-from tests.external.test_vllm import compare, preload
+from tests.external.test_vllm import compare, complete, preload, server
 
 pytestmark = pytest.mark.external
 NAMES = ["general", "sql", "chat", "python", "math"]
@@ -36,6 +42,17 @@ def pool(tmp_path_factory, target_folder) -> Path:
     drafters = ",".join([*NAMES, "store"])
     main(["export", "format=vllm-pool", "bundle=served", f"pool.drafters=[{drafters}]", f"runs_dir={runs}"])
     return next(runs.glob("*/exports/served-vllm-pool"))
+
+
+@pytest.fixture(scope="module", params=["folder", "tar"])
+def bundle(request, pool, tmp_path_factory) -> Path:
+    """The pool's bundle."""
+    folder = pool.parents[1] / "bundles" / "served"
+    if request.param == "folder":
+        return folder
+    archive = tmp_path_factory.mktemp("bundle") / "served.tar"
+    pack(folder, archive)
+    return archive
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +121,31 @@ def test_selecting_accepts_more_than_every_single_drafter(decode, pool, many, re
     record_property("accepted tokens a cycle", json.dumps({**single, "pool": selected}))
     print({**single, "pool": selected})
     assert selected > max(single.values())
+
+
+def test_a_bundle_decodes_as_its_pool_folder(decode, pool, bundle, prompt_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path))
+    ours, theirs = (decode(prompt_file, model, json.dumps(FIXED))["answers"] for model in (bundle, pool))
+    assert ours == theirs and sum(sum(answer["accepted"]) for answer in ours) > 50
+    assert len(list(tmp_path.glob("vllm-pools/*/config.json"))) == 1
+
+
+def test_a_bundle_is_served(vllm, real, decode, bundle, prompt_file, prompts, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path))
+    with server(vllm, f"{serve_command(bundle, str(real.folder))} --dtype float32", tmp_path / "serve.log") as url:
+        answers = [complete(url, prompt) for prompt in prompts]
+        with urllib.request.urlopen(f"{url}/metrics") as response:
+            metrics = response.read().decode()
+    assert answers == tokens(decode(prompt_file, None)) and 'drafterforge_cycles_total{drafter="sql"}' in metrics
+
+
+def test_a_wrong_setting_ends_the_server_with_one_line(vllm, real, pool):
+    settings = json.dumps({"drafterforge": {"selektor": "ucb1"}})
+    words = [*shlex.split(serve_command(pool, str(real.folder))), "--additional-config", settings]
+    command = [vllm.folder / "bin" / "vllm", *words[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=vllm.env(**preload(vllm)))
+    assert done.returncode == 2 and "Traceback" not in done.stdout + done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"{MISTAKE}additional_config.drafterforge has no key 'selektor'")
 
 
 def test_a_hint_decodes_with_that_drafter_alone(decode, pool, many):

@@ -19,6 +19,7 @@ from torch import nn
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.stacked import StackedDrafters, family_order
 from drafterforge.errors import ConfigError
+from drafterforge.interop.vllm.metrics import FOLDER, PoolTotals
 from drafterforge.selectors.batched import batched_selector
 from tests.interop import vllm_v2
 from tests.interop.v2_server import (
@@ -48,6 +49,9 @@ class Serving:
     lookups: tuple[str, ...] = ("datastore",)
     router: None = None
     record: Any = None
+
+    def arms(self, count: int) -> list[str]:
+        return self.stacked[:count]
 
     def selector(self, num_arms: int, depth: int, num_slots: int, device: torch.device) -> LeaderSelector:
         return LeaderSelector(num_arms, num_slots, device)
@@ -194,6 +198,23 @@ def test_selectors_of_the_server_choose(room, monkeypatch, target, members):
     server = Server(speculator, runner, members)
     rows = server.process(request, LENGTH)
     assert propose(server, [rows], 0, 0) == [chain(members[3], request.tokens, request.features, DEPTH)]
+
+
+@pytest.mark.parametrize(("rank", "cycles"), [(0, [{"general": 0, "sql": 0, "chat": 0, "code": 4}]), (1, [])])
+def test_the_first_rank_alone_counts_cycles(room, monkeypatch, target, members, tmp_path, rank, cycles):
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setattr(room.speculator, "get_tensor_model_parallel_rank", lambda: rank)
+    monkeypatch.setattr(
+        Serving, "selector", lambda self, *sizes: batched_selector("static", NAMES, *sizes[1:], drafter="code")
+    )
+    speculator, runner = build(room, monkeypatch, target, members)
+    server, request = Server(speculator, runner, members), new_request("a", 5, target.config.hidden_size)
+    runner.add_requests(output([request]))
+    for _ in range(5):  # the first reads the prompt, after which nothing was drafted
+        request.drafts = propose(server, [server.process(request, LENGTH)], 0, 0)[0]
+    if meter := speculator.selection.meter:
+        meter.close()
+    assert [PoolTotals.read(path).cycles for path in tmp_path.iterdir()] == cycles
 
 
 def test_a_number_that_is_used_again_starts_blank(server, target):

@@ -13,6 +13,21 @@ from pathlib import Path
 # module -> names that it must define; Class.method, Class.attribute, and Class.method(argument, ...) for arguments used
 # by name
 USED: dict[str, tuple[str, ...]] = {
+    "vllm.engine.arg_utils": (
+        "EngineArgs.create_engine_config(usage_context)",
+        "EngineArgs.create_speculative_config(target_model_config, target_parallel_config)",
+        "EngineArgs.speculative_config",
+        "EngineArgs.spec_method",
+        "EngineArgs.spec_model",
+        "EngineArgs.additional_config",
+    ),
+    "vllm.usage.usage_lib": ("UsageContext.OPENAI_API_SERVER",),
+    "vllm.config.model": (
+        "ModelConfig.model",
+        "ModelConfig.hf_text_config",
+        "ModelConfig.tokenizer",
+        "ModelConfig.tokenizer_revision",
+    ),
     "vllm.model_executor.models.registry": ("ModelRegistry",),
     "vllm.config.utils": ("replace",),
     "vllm.config.load": ("LoadConfig.load_format",),
@@ -20,7 +35,7 @@ USED: dict[str, tuple[str, ...]] = {
     "vllm.model_executor.model_loader": ("get_model(vllm_config, model_config, load_config)",),
     "vllm.config.vllm": ("VllmConfig",),
     "vllm.config.compilation": ("CUDAGraphMode",),
-    "vllm.config.speculative": ("SpeculativeConfig",),
+    "vllm.config.speculative": ("SpeculativeConfig.num_speculative_tokens",),
     "vllm.distributed.parallel_state": ("get_tensor_model_parallel_rank", "get_tensor_model_parallel_world_size"),
     "vllm.distributed.communication_op": ("tensor_model_parallel_all_gather",),
     "vllm.model_executor.layers.attention.attention": (
@@ -65,12 +80,12 @@ USED: dict[str, tuple[str, ...]] = {
     "vllm.v1.sample.rejection_sampler": (
         "expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from, replace_to)",
     ),
+    "vllm.utils.torch_utils": ("async_tensor_h2d(data, device)",),
     "vllm.triton_utils": ("HAS_TRITON",),
 }
 # The same, of the V2 runner, which vLLM uses only where Triton is installed.
 SPECULATORS = "vllm.v1.worker.gpu.spec_decode"
 USED_V2: dict[str, tuple[str, ...]] = {
-    "vllm.utils.torch_utils": ("async_tensor_h2d(data, device)",),
     "vllm.config.speculative": (
         "SpeculativeConfig.draft_sample_method",
         "SpeculativeConfig.enable_adaptive_verification",

@@ -20,12 +20,13 @@ def register() -> None:
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
 
-    from drafterforge.interop.vllm import metrics
+    from drafterforge.interop.vllm import engine_arguments, metrics
     from drafterforge.interop.vllm.pool_folder import ARCHITECTURE
     from drafterforge.interop.vllm.proposer import PoolProposer
 
     ModelRegistry.register_model(ARCHITECTURE, "drafterforge.interop.vllm.model:PoolEagle3")
     runner.EagleProposer = PoolProposer
+    engine_arguments.install()
     metrics.install()
     if HAS_TRITON:  # the V2 runner needs it
         from drafterforge.interop.vllm import speculator

@@ -1,11 +1,12 @@
 """The folder that vLLM opens as the draft model of a pool: a bundle, and the `config.json` that vLLM reads.
 
-config.json   dimensions of the EAGLE-3 drafters, and their names
+config.json   dimensions of the EAGLE-3 drafters, their names, and the bundle's path if it is not here
 bundle/       the bundle, unchanged
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import shutil
@@ -16,11 +17,13 @@ from typing import Any
 
 from torch import Tensor
 
-from drafterforge.artifacts.atomic import write_bytes_atomic
+from drafterforge.artifacts.atomic import report_write_errors, write_bytes_atomic
 from drafterforge.artifacts.folder import write_folder
 from drafterforge.artifacts.json_input import read_json
-from drafterforge.assembly.bundles import check_bundle, drafter_source
+from drafterforge.assembly.bundles import check_bundle, drafter_source, locate
+from drafterforge.bundle.archive import is_archive
 from drafterforge.bundle.files import folder_of
+from drafterforge.bundle.hub import holds_bundle
 from drafterforge.bundle.record import BUNDLE, BundleRecord
 from drafterforge.config.names import parts_of
 from drafterforge.drafters.base import Drafter, DrafterSource
@@ -29,10 +32,12 @@ from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.registry import kind_named
 from drafterforge.errors import ArtifactError
 from drafterforge.router.router import Router
+from drafterforge.targets.smollm2 import cache_dir
 
 FORMAT = "vllm-pool"
 ARCHITECTURE = "PoolLlamaForCausalLMEagle3"  # vLLM requires a name that ends with Eagle3
 POOL = "drafterforge_pool"  # key of config.json: names of the drafters that vLLM runs
+BUNDLE_PATH = "drafterforge_bundle"  # key of config.json: path of a bundle that lies elsewhere
 FOLDER = "bundle"
 DEPTH = 3  # drafted tokens a cycle in the printed command
 
@@ -42,28 +47,44 @@ class PoolFolder:
     """A pool folder whose bundle was checked."""
 
     folder: Path
+    bundle: Path  # the bundle's folder
     record: BundleRecord
     stacked: list[str]  # drafters that vLLM runs, in the order in which they are stacked
     lookups: list[str]  # drafters that look up text on the host
 
     @staticmethod
     def open(folder: Path) -> PoolFolder:
-        """Open `folder`; ArtifactError if it is damaged or was not written by `export format=vllm-pool`."""
+        """Open `folder`; ArtifactError if it is damaged or is no pool folder."""
         config = read_json(folder / "config.json")
-        names = config.get(POOL) if isinstance(config, dict) else None
-        if not isinstance(names, list) or not (folder / FOLDER / BUNDLE).is_file():
+        config = config if isinstance(config, dict) else {}
+        names, bundle = config.get(POOL), folder / str(config.get(BUNDLE_PATH, FOLDER))
+        if not isinstance(names, list) or not (bundle / BUNDLE).is_file():
             raise ArtifactError(f"{folder} is not a pool for vLLM; type `drafterforge export format={FORMAT}`")
-        record = check_bundle(folder / FOLDER)
-        pool = PoolFolder(folder, record, names, split_names(folder / FOLDER, record)[1])
+        record = check_bundle(bundle)
+        pool = PoolFolder(folder, bundle, record, names, split_names(bundle, record)[1])
         unknown = [name for name in names if name not in [entry.name for entry in record.drafters]]
         if unknown or not names:
             raise ArtifactError(f"{folder / 'config.json'} names the drafters {names}, which its bundle does not hold")
         return pool
 
+    @staticmethod
+    def of_bundle(bundle: Path) -> PoolFolder:
+        """A pool folder in the cache for the bundle in `bundle`, which is not copied."""
+        bundle = bundle.resolve()
+        record = check_bundle(bundle)
+        stacked, lookups = split_names(bundle, record)
+        config = pool_config(bundle, record, stacked) | {BUNDLE_PATH: str(bundle)}
+        name = hashlib.sha256(json.dumps([record.digest, config]).encode()).hexdigest()
+        folder = cache_dir() / "vllm-pools" / name[:32]
+        with report_write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_config(folder, config)
+        return PoolFolder(folder, bundle, record, stacked, lookups)
+
     @property
     def spec(self) -> DrafterSpec:
         """The dimensions that all drafters share."""
-        return spec_of(drafter_source(self.folder / FOLDER, self.record, self.stacked[0]))
+        return spec_of(drafter_source(self.bundle, self.record, self.stacked[0]))
 
     def stack(self, embedding: Tensor) -> StackedDrafters:
         """The drafters that vLLM runs, in the dtype and on the device of `embedding`, the target's [V, H]."""
@@ -80,14 +101,31 @@ class PoolFolder:
         entry = next((part for part in self.record.parts if part.kind == "router"), None)
         if entry is None:
             return None
-        router = Router.load(folder_of(self.folder / FOLDER, entry.path, self.record))
+        router = Router.load(folder_of(self.bundle, entry.path, self.record))
         return router if router.kind == "target" else None
 
     def _load(self, name: str, embedding: Tensor, shared: dict[Any, Any] | None) -> Drafter:
         backbone = SimpleNamespace(embedding=embedding, taps=self.spec.tap_layers)  # the target itself is vLLM's
         target = SimpleNamespace(backbone=backbone)
-        source = drafter_source(self.folder / FOLDER, self.record, name)
+        source = drafter_source(self.bundle, self.record, name)
         return kind_named(source.kind).load(source, target, shared)
+
+
+def find_pool(model: str) -> PoolFolder | None:
+    """The pool of a pool folder, a bundle's folder or `.tar`, or a bundle's hub id; None for other draft models."""
+    path = Path(model).expanduser()
+    if is_pool_folder(path):
+        return PoolFolder.open(path)
+    is_bundle = (path / BUNDLE).is_file() or (path.is_file() and is_archive(path))
+    if is_bundle or (not path.exists() and holds_bundle(model)):
+        return PoolFolder.of_bundle(locate(model))
+    return None
+
+
+def is_pool_folder(path: Path) -> bool:
+    """Whether `path` is a pool folder, intact or damaged."""
+    config = path / "config.json"
+    return (path / FOLDER / BUNDLE).is_file() or (config.is_file() and POOL.encode() in config.read_bytes())
 
 
 def split_names(bundle: Path, record: BundleRecord) -> tuple[list[str], list[str]]:
@@ -113,8 +151,7 @@ def write_pool(bundle: Path, out: Path, model: str, overwrite: bool) -> list[str
     stacked, lookups = split_names(bundle, record)
     with write_folder(out, lambda: refuse_pool(out, overwrite)) as folder:
         shutil.copytree(bundle, folder / FOLDER)
-        config = pool_config(drafter_source(bundle, record, stacked[0]), stacked)
-        write_bytes_atomic(folder / "config.json", json.dumps(config, indent=2).encode() + b"\n")
+        write_config(folder, pool_config(bundle, record, stacked))
     return [f"wrote {out}: {', '.join([*stacked, *lookups])}", f"serve it with: {serve_command(out, model)}"]
 
 
@@ -124,9 +161,15 @@ def spec_of(source: DrafterSource) -> DrafterSpec:
     return DrafterSpec.from_config(read_json(path), str(path))
 
 
-def pool_config(source: DrafterSource, names: list[str]) -> dict[str, Any]:
-    """The `config.json` of a pool.  source: one of its drafters."""
-    return spec_of(source).to_config("bfloat16") | {"architectures": [ARCHITECTURE], POOL: names}
+def pool_config(bundle: Path, record: BundleRecord, names: list[str]) -> dict[str, Any]:
+    """The `config.json` of a bundle's drafters of these names."""
+    spec = spec_of(drafter_source(bundle, record, names[0]))
+    return spec.to_config("bfloat16") | {"architectures": [ARCHITECTURE], POOL: names}
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    """Write the `config.json` of a pool folder."""
+    write_bytes_atomic(folder / "config.json", json.dumps(config, indent=2).encode() + b"\n")
 
 
 def serve_command(folder: Path, model: str) -> str:

@@ -17,6 +17,7 @@ from vllm.compilation.backends import set_model_tag
 from vllm.config import CUDAGraphMode, VllmConfig, replace
 from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from vllm.model_executor.model_loader import get_model
+from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.spec_decode.eagle import EagleProposer
 
 from drafterforge.errors import ConfigError
@@ -244,14 +245,14 @@ class PoolProposer(EagleProposer):
         batch = self.runner.input_batch
         names = batch.req_ids[:count]
         numbers, begun = self.requests.schedule(names)
-        slots = torch.tensor(numbers, device=self.device)
+        slots = self._tensor(numbers)
         if begun:
             rows = [names.index(name) for name in begun]
-            new = slots[torch.tensor(rows, device=self.device)]
-            lengths = torch.tensor([int(batch.num_prompt_tokens[row]) for row in rows], device=self.device)
+            new = slots[self._tensor(rows)]
+            lengths = self._tensor([int(batch.num_prompt_tokens[row]) for row in rows])
             states = [self.runner.requests[name] for name in begun]
             hints = self.selection.hints([state.sampling_params for state in states])
-            self.selection.begin(new, lengths, torch.tensor(hints, device=self.device))
+            self.selection.begin(new, lengths, self._tensor(hints))
             if self.lookups:
                 for slot, state in zip(new.tolist(), states, strict=True):
                     self.lookups.begin(slot, state.prompt_token_ids)
@@ -259,6 +260,10 @@ class PoolProposer(EagleProposer):
                 for name, state in zip(begun, states, strict=True):
                     self._record(name, state)
         return slots
+
+    def _tensor(self, values: list[Any]) -> Tensor:
+        """A tensor on the device, to which it is copied without waiting."""
+        return async_tensor_h2d(values, device=self.device)
 
     def _reads_prompts(self, count: int) -> bool:
         """Whether prompts are read in this cycle, of `count` requests."""
@@ -299,7 +304,7 @@ class PoolProposer(EagleProposer):
             if self.recorder:
                 self.recorder.end(scheduler_output.finished_req_ids)
             if ended := self.requests.end(sorted(scheduler_output.finished_req_ids)):
-                self.selection.end(torch.tensor(ended, device=self.device))
+                self.selection.end(self._tensor(ended))
                 if self.lookups:
                     self.lookups.end(ended)
             return update_states(scheduler_output)

@@ -37,8 +37,10 @@ class ServingSettings:
     record_limit_mb: int = 1024  # size of that folder at which recording stops
 
     @staticmethod
-    def of(values: Mapping[str, Any]) -> ServingSettings:
+    def of(values: Any) -> ServingSettings:
         """ConfigError for unknown keys and wrong types."""
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"additional_config.{KEY}={values!r} must be an object, such as {{'selector': 'ucb1'}}")
         allowed = {entry.name: entry for entry in fields(ServingSettings)}
         for name, value in values.items():
             if name not in allowed:
@@ -66,8 +68,13 @@ class PoolServing:
     @staticmethod
     def of(vllm_config: Any) -> PoolServing:
         """The settings of a server; ConfigError where they do not fit the pool."""
-        pool = PoolFolder.open(Path(vllm_config.speculative_config.draft_model_config.model))
-        settings = ServingSettings.of((vllm_config.additional_config or {}).get(KEY, {}))
+        folder = Path(vllm_config.speculative_config.draft_model_config.model)
+        return PoolServing.of_pool(PoolFolder.open(folder), vllm_config.additional_config)
+
+    @staticmethod
+    def of_pool(pool: PoolFolder, additional_config: Any) -> PoolServing:
+        """As `of`, of a pool that was opened.  additional_config: of vLLM."""
+        settings = ServingSettings.of((additional_config or {}).get(KEY, {}))
         defaults = pool.record.defaults
         selector, options = settings.selector or defaults.selector, settings.options
         if settings.drafter:

@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from vllm.config import CUDAGraphMode, VllmConfig, replace
+from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 from vllm.v1.worker.gpu.spec_decode.eagle.utils import load_eagle_model
@@ -55,6 +56,8 @@ class PoolSpeculator(EagleSpeculator):
         num_slots = 2 * self.max_num_reqs  # preempted requests keep their state
         self.requests = RequestSlots(num_slots)
         self.selection = PoolSelection(serving, count, self.num_speculative_steps, num_slots, device)
+        if get_tensor_model_parallel_rank():
+            self.selection.meter = None  # the first rank counts for all
         self.slots = torch.full((self.max_num_reqs + 1,), num_slots, device=device)  # number -1 is that of padding
         self.choice = torch.zeros(self.max_num_reqs, dtype=torch.long, device=device)  # drafter of each row
         self.is_reading = False  # whether the pass is a draft prefill
