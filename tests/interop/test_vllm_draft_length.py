@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from drafterforge.interop.vllm.draft_length import FIRST_TRIALS, DraftLength
@@ -36,7 +38,7 @@ def test_another_batch_size_begins_with_what_is_best_in_the_nearest():
 def test_lengths_that_look_worse_are_tried_again_ever_more_rarely():
     lengths = settle(DraftLength(3), 1, {0: 1.0, 1: 2.0, 3: 4.0}, 0, 1000)[9:]
     tried = [index for index, length in enumerate(lengths) if length == 3]
-    gaps = [after - before for before, after in zip(tried[1:], tried[2:], strict=False)]
+    gaps = [after - before for before, after in pairwise(tried[1:])]
     assert gaps == sorted(gaps) and len(tried) >= FIRST_TRIALS
 
 

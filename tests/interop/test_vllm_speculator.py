@@ -47,6 +47,7 @@ class Serving:
     stacked: list[str]
     hint: Callable[..., list[bool]]
     lookups: tuple[str, ...] = ("datastore",)
+    drafter: str = ""
     router: None = None
     record: Any = None
 

@@ -40,8 +40,8 @@ class Hybrids:
         best, which = torch.where(allowed.T[count:, :, None], worth[count:], 0.0).max(dim=0)  # [B, P] each
         takes = best > worth[:count]
         combined = torch.where(takes, guesses[count:].gather(0, which[None]), guesses[:count])
-        own = torch.where(takes[:, :, -1], count + which[:, -1], self.indices[:count, None])
-        self.sources = torch.cat((own, self.indices[count:, None].expand(-1, own.shape[1])))
+        chains = torch.where(takes[:, :, -1], count + which[:, -1], self.indices[:count, None])
+        self.sources = torch.cat((chains, self.indices[count:, None].expand(-1, chains.shape[1])))
         self.worths = worths[:, :, -1]
         return torch.cat((combined, guesses[count:]))
 

@@ -92,7 +92,7 @@ class PoolSelection:
             self.hybrids.learn(slots, torch.where(drafted, judged.counts - 1, -1))
             choice = self.hybrids.choose(slots, choice, complete)
         if self.meter:
-            self._count(before, choice, judged.counts, depths, drafted, slots, began)
+            self._count(torch.where(drafted, before, -1), choice, judged.counts, depths, slots, began)
         return choice
 
     def select_lookup(self, slots: Tensor, worths: Tensor, accepted: Tensor, depths: Tensor) -> Tensor:
@@ -107,27 +107,19 @@ class PoolSelection:
         self.hybrids.learn(slots, accepted)
         choice = self.hybrids.choose_lookup(slots, worths, self.allowed[slots])
         if self.meter:
-            now = self.hybrids.arms[slots]
-            self._count(before, now, accepted + 1, depths, accepted >= 0, slots, began)
+            before = torch.where(accepted >= 0, before, -1)
+            self._count(before, self.hybrids.arms[slots], accepted + 1, depths, slots, began)
         return choice
 
     def _count(
-        self,
-        before: Tensor,
-        choice: Tensor,
-        counts: Tensor,
-        depths: Tensor,
-        drafted: Tensor,
-        slots: Tensor,
-        began: float,
+        self, before: Tensor, choice: Tensor, counts: Tensor, depths: Tensor, slots: Tensor, began: float
     ) -> None:
-        """Count the cycle that ended, whose drafters were `before` [B], in the meter.
+        """Count the cycle that ended, whose drafters were `before` [B], -1 where nothing was drafted, in the meter.
 
-        counts: its committed tokens, [B].  drafted: whether it drafted any, [B].  began: when selection began.
+        counts: its committed tokens, [B].  began: when selection began.
         """
         now = time.perf_counter()
         weights = self.selector.probs(slots).mean(dim=0)
-        arms = torch.where(drafted, before, -1)
-        switched = drafted & (choice != before)
+        switched = (before >= 0) & (choice != before)
         cycle_s, self.ended = now - self.ended, now
-        self.meter.cycle(arms, (counts - 1).clamp(min=0), depths, switched, weights, now - began, cycle_s)
+        self.meter.cycle(before, (counts - 1).clamp(min=0), depths, switched, weights, now - began, cycle_s)

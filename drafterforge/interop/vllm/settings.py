@@ -88,9 +88,8 @@ class PoolServing:
         options = advised(selector, options) if router else options
         carry, adaptive = settings.carry, settings.adaptive
         record = RecordSettings(settings.record, settings.record_limit_mb) if settings.record else None
-        return PoolServing(
-            pool.stacked, pool.lookups, settings.drafter, selector, options, carry, adaptive, router, record
-        )
+        arms = pool.stacked, pool.lookups, settings.drafter
+        return PoolServing(*arms, selector, options, carry, adaptive, router, record)
 
     def arms(self, count: int) -> list[str]:
         """Names of the selector's arms.  count: N, or N + L where text can be looked up."""
