@@ -1,0 +1,1 @@
+"""SGLang: exports of single drafters in its layout."""
