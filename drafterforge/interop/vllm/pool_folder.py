@@ -49,9 +49,8 @@ class PoolFolder:
     @staticmethod
     def open(folder: Path) -> PoolFolder:
         """Open `folder`; ArtifactError if it is damaged or was not written by `export format=vllm-pool`."""
-        config = read_json(folder / "config.json")
-        names = config.get(POOL) if isinstance(config, dict) else None
-        if not isinstance(names, list) or not (folder / FOLDER / BUNDLE).is_file():
+        names = pool_names(folder)
+        if names is None or not (folder / FOLDER / BUNDLE).is_file():
             raise ArtifactError(f"{folder} is not a pool for vLLM; type `drafterforge export format={FORMAT}`")
         record = check_bundle(folder / FOLDER)
         pool = PoolFolder(folder, record, names, split_names(folder / FOLDER, record)[1])
@@ -90,6 +89,14 @@ class PoolFolder:
         return kind_named(source.kind).load(source, target, shared)
 
 
+def pool_names(folder: Path) -> list[str] | None:
+    """Names of the drafters that an engine runs with a pool folder; None if `folder` is something else."""
+    path = folder / "config.json"
+    config = read_json(path) if path.is_file() else None
+    names = config.get(POOL) if isinstance(config, dict) else None
+    return names if isinstance(names, list) else None
+
+
 def split_names(bundle: Path, record: BundleRecord) -> tuple[list[str], list[str]]:
     """Names of the bundle's drafters that vLLM runs, experts beside their generalist, and of those that look up text.
 
@@ -125,8 +132,12 @@ def spec_of(source: DrafterSource) -> DrafterSpec:
 
 
 def pool_config(source: DrafterSource, names: list[str]) -> dict[str, Any]:
-    """The `config.json` of a pool.  source: one of its drafters."""
-    return spec_of(source).to_config("bfloat16") | {"architectures": [ARCHITECTURE], POOL: names}
+    """The `config.json` of a pool.  source: one of its drafters.
+
+    SGLang sizes the draft model's KV cache by the number of layers: one of each drafter.
+    """
+    layers = {"num_hidden_layers": len(names)}
+    return spec_of(source).to_config("bfloat16") | {"architectures": [ARCHITECTURE], POOL: names} | layers
 
 
 def serve_command(folder: Path, model: str) -> str:

@@ -21,6 +21,7 @@ from drafterforge.selectors.batched import BatchedSelector, batched_selector
 from drafterforge.selectors.naming import require_name
 
 KEY = "drafterforge"  # in vLLM's additional_config
+SOURCE = f"additional_config.{KEY}"
 HINT = "drafter"  # in a request's vllm_xargs
 
 
@@ -37,15 +38,15 @@ class ServingSettings:
     record_limit_mb: int = 1024  # size of that folder at which recording stops
 
     @staticmethod
-    def of(values: Mapping[str, Any]) -> ServingSettings:
-        """ConfigError for unknown keys and wrong types."""
+    def of(values: Mapping[str, Any], source: str = SOURCE) -> ServingSettings:
+        """ConfigError for unknown keys and wrong types.  source: where the values were written, for errors."""
         allowed = {entry.name: entry for entry in fields(ServingSettings)}
         for name, value in values.items():
             if name not in allowed:
-                raise ConfigError(f"additional_config.{KEY} has no key {name!r}; it has {', '.join(allowed)}")
+                raise ConfigError(f"{source} has no key {name!r}; it has {', '.join(allowed)}")
             default = getattr(ServingSettings(), name)
             if not isinstance(value, type(default)):
-                raise ConfigError(f"additional_config.{KEY}.{name}={value!r} must be of type {type(default).__name__}")
+                raise ConfigError(f"{source}.{name}={value!r} must be of type {type(default).__name__}")
         return ServingSettings(**values)
 
 
@@ -64,9 +65,15 @@ class PoolServing:
 
     @staticmethod
     def of(vllm_config: Any) -> PoolServing:
-        """The settings of a server; ConfigError where they do not fit the pool."""
-        pool = PoolFolder.open(Path(vllm_config.speculative_config.draft_model_config.model))
-        settings = ServingSettings.of((vllm_config.additional_config or {}).get(KEY, {}))
+        """The settings of vLLM's server."""
+        folder = Path(vllm_config.speculative_config.draft_model_config.model)
+        return PoolServing.open(folder, (vllm_config.additional_config or {}).get(KEY, {}))
+
+    @staticmethod
+    def open(folder: Path, values: Mapping[str, Any], source: str = SOURCE) -> PoolServing:
+        """The settings of a server of the pool in `folder`; ConfigError where `values` do not fit the pool."""
+        pool = PoolFolder.open(folder)
+        settings = ServingSettings.of(values, source)
         defaults = pool.record.defaults
         selector, options = settings.selector or defaults.selector, settings.options
         if settings.drafter:
