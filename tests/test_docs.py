@@ -22,7 +22,7 @@ from drafterforge.runtime.batch import Cycle, Generation
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "drafterforge").rglob("README.md")])
-OTHER_PROGRAMS = {"curl", "git", "optimum-cli", "pip", "pytest", "torchrun", "vllm"}
+OTHER_PROGRAMS = {"curl", "git", "optimum-cli", "pip", "pytest", "sglang", "torchrun", "vllm"}
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`((?:drafterforge |python scripts/|scripts/|make )[^`]*)`(?!`)")
 PATH = re.compile(r"(?<!`)`((?:drafterforge|pipelines|configs|tests|scripts|docs)/[\w./-]*)`(?!`)")

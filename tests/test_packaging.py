@@ -98,5 +98,6 @@ def test_every_import_is_a_declared_dependency():
         here = declared | (serving if path.parent.name == "server" else set())
         here |= peers if path.name == "other_engines.py" else set()
         here |= {"vllm", "prometheus_client"} if path.parent.name == "vllm" else set()  # loaded by vLLM alone
+        here |= {"sglang"} if path.parent.name == "sglang" else set()  # loaded by SGLang alone
         here |= {"triton"} if path.name.startswith("triton_") else set()  # comes with torch where there is a GPU
         assert imported - here - sys.stdlib_module_names == set(), path

@@ -23,7 +23,7 @@ from drafterforge.drafters.eagle3.spec import NORMS_31
 from drafterforge.drafters.registry import kind_named
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.interop.layout import TargetFacts, read_target, refuse_export, write_export
-from drafterforge.interop.sglang import write_sglang
+from drafterforge.interop.sglang.layout import write_sglang
 from drafterforge.interop.vllm.layouts import LAYOUTS, write_vllm
 from drafterforge.targets.load import target_name
 

@@ -22,7 +22,7 @@ from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.drafters.eagle3.lora import ADAPTER, CONFIG, WEIGHTS
 from drafterforge.drafters.retrieval.model import Datastore
 from drafterforge.interop.layout import TargetFacts
-from drafterforge.interop.sglang import write_sglang
+from drafterforge.interop.sglang.layout import write_sglang
 from drafterforge.interop.vllm.layouts import write_vllm
 from drafterforge.router.net import RouterNet
 from drafterforge.router.router import Router

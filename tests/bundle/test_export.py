@@ -21,7 +21,7 @@ from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.interop.export import write_drafter as write_one
 from drafterforge.interop.layout import lossless_dtype, read_target, served_spec, target_embedding, write_export
 from drafterforge.interop.published_heads import read_head
-from drafterforge.interop.sglang import serve_sglang, write_sglang
+from drafterforge.interop.sglang.layout import serve_sglang, write_sglang
 from drafterforge.interop.vllm.layouts import write_vllm
 from tests.bundle.builders import config_of, export, random_drafter, write_drafter
 from tests.models import NORMS

@@ -10,7 +10,7 @@ import torch
 
 from drafterforge.errors import ArtifactError
 from drafterforge.interop.published_heads import read_head
-from drafterforge.interop.sglang import write_sglang
+from drafterforge.interop.sglang.layout import write_sglang
 from drafterforge.interop.vllm.layouts import write_vllm
 from tests.bundle.absurd import ABSURD, node_paths, put
 from tests.bundle.builders import edit, edit_tensors, random_drafter

@@ -13,7 +13,7 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
 from drafterforge.interop.layout import read_target
-from drafterforge.interop.sglang import write_sglang
+from drafterforge.interop.sglang.layout import write_sglang
 from drafterforge.interop.vllm.layouts import write_vllm
 from tests.external.conftest import Client, our_logits, with_norms
 from tests.models import NORMS

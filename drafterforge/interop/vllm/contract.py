@@ -168,7 +168,10 @@ def has_name(module: str, name: str) -> bool:
 
 @cache
 def definitions(module: str) -> tuple[ast.stmt, ...]:
-    """Statements at the top of a module, and in its `if` and `try` blocks; none if there is no such module."""
+    """Statements at the top of a module, and in its `if` and `try` blocks; none if there is no such module.
+
+    Imports for type checkers are left out: they do not define a name when the module runs.
+    """
     try:
         root = find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
@@ -184,7 +187,8 @@ def definitions(module: str) -> tuple[ast.stmt, ...]:
         node = waiting.pop(0)
         statements.append(node)
         if isinstance(node, ast.If | ast.Try):
-            waiting += [*node.body, *node.orelse]
+            is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            waiting += node.orelse if is_typing else [*node.body, *node.orelse]
     return tuple(statements)
 
 

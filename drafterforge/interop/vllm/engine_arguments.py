@@ -21,7 +21,7 @@ from vllm.usage.usage_lib import UsageContext
 from drafterforge.assembly.bundles import tokenizer_sha256
 from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, quote
 from drafterforge.interop.vllm.pool_folder import PoolFolder, find_pool
-from drafterforge.interop.vllm.settings import PoolServing
+from drafterforge.interop.vllm.settings import KEY, PoolServing
 
 METHOD = "eagle3"
 USER_ERROR = 2  # exit code, also of vLLM's own parser
@@ -120,6 +120,6 @@ def served_tokenizer(served: Any) -> str:
 
 def check_settings(pool: PoolFolder, additional_config: Any, depth: int) -> None:
     """ConfigError if the engine would refuse the settings of a pool.  depth: drafted tokens a cycle."""
-    serving = PoolServing.of_pool(pool, additional_config)
+    serving = PoolServing.open(pool, (additional_config or {}).get(KEY, {}))
     num_lookups = len(serving.lookups) if current_platform.is_cpu() else 0
     serving.selector(len(serving.stacked) + num_lookups, depth, 1, torch.device("cpu"))

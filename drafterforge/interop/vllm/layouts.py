@@ -12,7 +12,7 @@ import torch
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.interop.layout import DEPTH, TargetFacts, dtype_name, served_spec, tensors_of, write_model
-from drafterforge.interop.sglang import write_plain
+from drafterforge.interop.sglang.layout import write_plain
 
 LAYOUTS = ("speculators", "plain")
 OURS, THEIRS = "midlayer.", "layers.0."  # prefix of the decoder layer's tensors, here and in speculators

@@ -162,9 +162,13 @@ def spec_of(source: DrafterSource) -> DrafterSpec:
 
 
 def pool_config(bundle: Path, record: BundleRecord, names: list[str]) -> dict[str, Any]:
-    """The `config.json` of a bundle's drafters of these names."""
+    """The `config.json` of a bundle's drafters of these names.
+
+    SGLang sizes the draft model's KV cache by the number of layers: one of each drafter.
+    """
     spec = spec_of(drafter_source(bundle, record, names[0]))
-    return spec.to_config("bfloat16") | {"architectures": [ARCHITECTURE], POOL: names}
+    layers = {"num_hidden_layers": len(names)}
+    return spec.to_config("bfloat16") | {"architectures": [ARCHITECTURE], POOL: names} | layers
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:

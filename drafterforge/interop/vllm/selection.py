@@ -86,7 +86,7 @@ class PoolSelection:
             self.selector.begin(torch.where(is_end, slots, self.spare), self.advice(features))
         ready = hinted & (guesses[:, :, -1].T != NO_GUESS)
         drafted = (judged.counts > 0) & (depths > 0)
-        before = (self.hybrids or self.selector).arms[slots]
+        before = (self.hybrids or self.selector).arms[slots] if self.meter else None
         choice = self.selector.choose(slots, torch.where(ready.any(dim=1, keepdim=True), ready, hinted))
         if self.hybrids:
             self.hybrids.learn(slots, torch.where(drafted, judged.counts - 1, -1))

@@ -21,6 +21,7 @@ from drafterforge.selectors.batched import BatchedSelector, batched_selector
 from drafterforge.selectors.naming import require_name
 
 KEY = "drafterforge"  # in vLLM's additional_config
+SOURCE = f"additional_config.{KEY}"
 HINT = "drafter"  # in a request's vllm_xargs
 
 
@@ -37,17 +38,17 @@ class ServingSettings:
     record_limit_mb: int = 1024  # size of that folder at which recording stops
 
     @staticmethod
-    def of(values: Any) -> ServingSettings:
-        """ConfigError for unknown keys and wrong types."""
+    def of(values: Any, source: str = SOURCE) -> ServingSettings:
+        """ConfigError for unknown keys and wrong types.  source: where the values were written, for errors."""
         if not isinstance(values, Mapping):
-            raise ConfigError(f"additional_config.{KEY}={values!r} must be an object, such as {{'selector': 'ucb1'}}")
+            raise ConfigError(f"{source}={values!r} must be an object, such as {{'selector': 'ucb1'}}")
         allowed = {entry.name: entry for entry in fields(ServingSettings)}
         for name, value in values.items():
             if name not in allowed:
-                raise ConfigError(f"additional_config.{KEY} has no key {name!r}; it has {', '.join(allowed)}")
+                raise ConfigError(f"{source} has no key {name!r}; it has {', '.join(allowed)}")
             default = getattr(ServingSettings(), name)
             if not isinstance(value, type(default)):
-                raise ConfigError(f"additional_config.{KEY}.{name}={value!r} must be of type {type(default).__name__}")
+                raise ConfigError(f"{source}.{name}={value!r} must be of type {type(default).__name__}")
         return ServingSettings(**values)
 
 
@@ -67,14 +68,14 @@ class PoolServing:
 
     @staticmethod
     def of(vllm_config: Any) -> PoolServing:
-        """The settings of a server; ConfigError where they do not fit the pool."""
-        folder = Path(vllm_config.speculative_config.draft_model_config.model)
-        return PoolServing.of_pool(PoolFolder.open(folder), vllm_config.additional_config)
+        """The settings of vLLM's server; ConfigError where they do not fit the pool."""
+        pool = PoolFolder.open(Path(vllm_config.speculative_config.draft_model_config.model))
+        return PoolServing.open(pool, (vllm_config.additional_config or {}).get(KEY, {}))
 
     @staticmethod
-    def of_pool(pool: PoolFolder, additional_config: Any) -> PoolServing:
-        """As `of`, of a pool that was opened.  additional_config: of vLLM."""
-        settings = ServingSettings.of((additional_config or {}).get(KEY, {}))
+    def open(pool: PoolFolder, values: Any, source: str = SOURCE) -> PoolServing:
+        """The settings of a pool's server.  values: see `ServingSettings.of`.  ConfigError where they do not fit it."""
+        settings = ServingSettings.of(values, source)
         defaults = pool.record.defaults
         selector, options = settings.selector or defaults.selector, settings.options
         if settings.drafter:
