@@ -75,9 +75,19 @@ def main() -> None:
                 "drafted": list(steps.per_step_drafted) if steps else [],
             }
         )
+    figures = {"tokens_per_s": sum(len(answer["tokens"]) for answer in answers) / seconds}
+    figures |= {"accepted_per_cycle": accepted_per_cycle(answers)} | pool_seconds(llm)
     report = {"version": vllm.__version__, "answers": answers, "counters": counters(llm), "seconds": seconds}
-    Path(typed.out).write_text(json.dumps(report | pool_seconds(llm)) + "\n")
+    Path(typed.out).write_text(json.dumps(report | figures) + "\n")
+    print(figures, flush=True)
     os._exit(0)  # vLLM's threads do not end by themselves
+
+
+def accepted_per_cycle(answers: list[dict]) -> float:
+    """Accepted tokens over all cycles; vLLM lists only cycles that drafted.  An answer's first token needs no cycle."""
+    accepted = sum(sum(answer["accepted"]) for answer in answers)
+    emitted = sum(len(answer["tokens"]) - 1 for answer in answers)
+    return accepted / (emitted - accepted)
 
 
 def counters(llm: LLM) -> dict[str, list[int]]:

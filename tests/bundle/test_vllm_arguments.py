@@ -252,5 +252,5 @@ def test_damaged_folders_are_refused(arguments, bundle, tmp_path, file, as_pool)
 def test_a_pool_folder_without_its_bundle_is_refused(arguments, bundle, tmp_path):
     model = arguments(drafting(bundle)).create_engine_config().model
     bundle.rename(tmp_path / "elsewhere")
-    with pytest.raises(ArtifactError, match=f"{model} is not a pool for vLLM; type `drafterforge export"):
+    with pytest.raises(ArtifactError, match=f"{model} is not a pool folder; type `drafterforge export"):
         arguments(drafting(model)).create_engine_config()

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.interop.stub_modules import modules_with
 from tests.interop.v2_server import DEPTH, LENGTH, MOST
 
 SETTINGS = SimpleNamespace(spec=None, parallel=None, disagg=None)  # namespaces of SGLang's settings
@@ -436,13 +437,4 @@ def modules(draft_worker: type) -> dict[str, ModuleType]:
         f"{speculative}.spec_info": {"SpeculativeAlgorithm": SpeculativeAlgorithm},
         f"{speculative}.eagle_worker_v2": {"EagleDraftWorker": draft_worker, "EAGLEWorkerV2": EAGLEWorkerV2},
     }
-    stubs: dict[str, ModuleType] = {}
-    for name, values in contents.items():
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            package = ".".join(parts[:end])
-            stubs.setdefault(package, ModuleType(package))
-            if end > 1:
-                setattr(stubs[".".join(parts[: end - 1])], parts[end - 1], stubs[package])
-        vars(stubs[name]).update(values)
-    return stubs
+    return modules_with(contents)

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tests.interop.stub_modules import modules_with
+
 
 class Metadata(NamedTuple):
     """Of an attention layer: the request of each row, and its position, [R] each; a request of -1 pads the batch."""
@@ -403,13 +405,4 @@ def modules() -> dict[str, ModuleType]:
         "vllm.v1.worker.gpu.spec_decode.eagle.speculator": {"EagleSpeculator": EagleSpeculator},
         "vllm.v1.worker.gpu.spec_decode.eagle.utils": {"load_eagle_model": load_eagle_model},
     }
-    stubs: dict[str, ModuleType] = {}
-    for name, values in contents.items():
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            package = ".".join(parts[:end])
-            stubs.setdefault(package, ModuleType(package))
-            if end > 1:
-                setattr(stubs[".".join(parts[: end - 1])], parts[end - 1], stubs[package])
-        vars(stubs[name]).update(values)
-    return stubs
+    return modules_with(contents)

@@ -3,6 +3,7 @@
 `layouts` writes single drafters.  The other modules are the plug-in, in the order in which a cycle uses them: `plugin`
 installs it, `engine_arguments` takes a bundle as draft model and refuses wrong settings, `pool_folder` is what vLLM
 opens, `model` runs the pool's drafters on vLLM's attention, `judging` compares their proposals with the committed
-tokens, `selection` learns and chooses, `proposer` drafts in vLLM's V1 runner, `speculator` in its V2 runner.  `metrics`
-counts cycles, `capture` records traffic.
+tokens, `selection` learns and chooses, `proposer` drafts in vLLM's V1 runner, `speculator` in its V2 runner.  On a CPU
+`lookups` continues texts, `hybrids` decides between a looked-up and a drafted chain, and `draft_length` how much is
+drafted.  `metrics` counts cycles, `capture` records traffic.
 """

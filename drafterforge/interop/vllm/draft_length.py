@@ -54,12 +54,10 @@ class DraftLength:
             return next(length for length in reversed(self.lengths) if length not in timed)
         if not timed:  # as in the batch size that is most alike, until there are seconds to compare with
             return max(self.lengths, key=lambda length: self.rate(near, length))
-        if near != batch:
-            scale = self._mean(batch, timed[-1]) / self._mean(near, timed[-1])
-            rates = [self.rate(batch, d) if d in timed else self.rate(near, d) / scale for d in self.lengths]
-        else:
-            rates = [self.rate(batch, length) for length in self.lengths]
-        best = self.lengths[rates.index(max(rates))]
+        scale = self._mean(near, timed[-1]) / self._mean(batch, timed[-1])
+        rates = {length: self.rate(near, length) * scale for length in self.lengths}
+        rates |= {length: self.rate(batch, length) for length in timed}
+        best = max(rates, key=rates.__getitem__)
         for length in self.lengths:
             if length != best and self._is_due(batch, length):
                 return length

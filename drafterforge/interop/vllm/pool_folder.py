@@ -59,7 +59,7 @@ class PoolFolder:
         config = config if isinstance(config, dict) else {}
         names, bundle = config.get(POOL), folder / str(config.get(BUNDLE_PATH, FOLDER))
         if not isinstance(names, list) or not (bundle / BUNDLE).is_file():
-            raise ArtifactError(f"{folder} is not a pool for vLLM; type `drafterforge export format={FORMAT}`")
+            raise ArtifactError(f"{folder} is not a pool folder; type `drafterforge export format={FORMAT}`")
         record = check_bundle(bundle)
         pool = PoolFolder(folder, bundle, record, names, split_names(bundle, record)[1])
         unknown = [name for name in names if name not in [entry.name for entry in record.drafters]]
@@ -188,6 +188,6 @@ def refuse_pool(out: Path, overwrite: bool) -> None:
         return
     names = {path.name for path in out.iterdir()} if out.is_dir() else set()
     if names != {"config.json", FOLDER}:
-        raise ArtifactError(f"{out} exists and is not a pool for vLLM; type out=OTHER, or move it")
+        raise ArtifactError(f"{out} exists and is not a pool folder; type out=OTHER, or move it")
     if not overwrite:
         raise ArtifactError(f"{out} exists already; type overwrite=true to replace it, or out=OTHER")

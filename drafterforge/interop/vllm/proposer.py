@@ -181,7 +181,9 @@ class PoolProposer(EagleProposer):
         _, worths = self._read_texts(window)
         _, positions = self._tokens(window)
         in_answer = positions[:, 0] > self.selection.prompts[cycle.slots]
-        accepted = torch.where(in_answer & (cycle.depths > 0), cycle.ends - cycle.starts, -1)
+        accepted = cycle.ends - cycle.starts  # more than were drafted where a preempted request is read again
+        verified = in_answer & (cycle.depths > 0) & (accepted <= cycle.depths)
+        accepted = torch.where(verified, accepted, -1)
         choice = self.selection.select_lookup(cycle.slots, worths[:, :, -1], accepted, cycle.depths)
         self._look_up(cycle, choice)
 
