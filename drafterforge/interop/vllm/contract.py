@@ -46,6 +46,21 @@ USED: dict[str, tuple[str, ...]] = {
         "Eagle3LlamaForCausalLM.combine_hidden_states(hidden_states)",
     ),
     "vllm.platforms.interface": ("Platform.is_cpu",),
+    "vllm.v1.attention.backend": tuple(
+        f"CommonAttentionMetadata.{name}"
+        for name in (
+            "query_start_loc",
+            "query_start_loc_cpu",
+            "seq_lens",
+            "seq_lens_cpu_upper_bound",
+            "num_reqs",
+            "num_actual_tokens",
+            "max_query_len",
+            "max_seq_len",
+            "block_table_tensor",
+            "slot_mapping",
+        )
+    ),
     "vllm.v1.spec_decode.eagle": ("EagleProposer.__init__(vllm_config, device, runner)",),
     "vllm.v1.spec_decode.llm_base_proposer": (
         "SpecDecodeBaseProposer.propose(num_speculative_tokens, target_token_ids, target_positions,"
@@ -57,9 +72,9 @@ USED: dict[str, tuple[str, ...]] = {
         "SpecDecodeBaseProposer._create_draft_vllm_config",
         "SpecDecodeBaseProposer.hidden_size",
         "SpecDecodeBaseProposer.hidden_states",
-        "SpecDecodeBaseProposer.input_ids",
-        "SpecDecodeBaseProposer.positions",
+        "SpecDecodeBaseProposer.block_size",
         "SpecDecodeBaseProposer.max_batch_size",
+        "SpecDecodeBaseProposer.max_num_tokens",
         "SpecDecodeBaseProposer.num_speculative_tokens",
     ),
     "vllm.v1.worker.gpu_model_runner": (

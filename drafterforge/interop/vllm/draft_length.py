@@ -2,8 +2,9 @@
 
 A cycle that drafts d tokens takes t(B, d) seconds in a batch of B requests.  Some requests verify a chain that was
 looked up, at any d.  A request emits 1 + T + (1 - s)(S_1 + ... + S_d) tokens: s is the share of requests with such a
-chain, T the mean number of its accepted tokens over all requests, and S_j the share of drafted chains whose first j
-tokens are accepted.  The length with the most tokens a second is taken; others are tried again ever more rarely.
+chain and T the mean number of its accepted tokens over all requests, both higher where d is 0 and no drafted chain is
+preferred; S_j is the share of drafted chains whose first j tokens are accepted.  The length with the most tokens a
+second is taken; others are tried again ever more rarely.
 Axes: B requests, K most drafted tokens.
 """
 
@@ -11,12 +12,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 RECENT = 16  # cycles whose seconds count
 FIRST_TRIALS = 3  # cycles of a length before it can be judged
-RATE = 0.02  # weight of a cycle in the shares
+RATE = 0.02  # weight of a cycle in the shares, once there were many
+PRIOR_CYCLES = 4  # that the first guess of the shares counts for
 RETRY, LONGEST_RETRY = 64, 4096  # cycles until a length is tried again: at first, and at most
+
+
+@dataclass
+class Lookups:
+    """Chains that were looked up."""
+
+    share: float = 0.0  # s
+    tokens: float = 0.0  # T
+    cycles: int = 0
+
+    def observe(self, share: float, tokens: float) -> None:
+        """Learn from a cycle."""
+        self.cycles += 1
+        weight = max(RATE, 1 / self.cycles)
+        self.share += weight * (share - self.share)
+        self.tokens += weight * (tokens - self.tokens)
 
 
 class DraftLength:
@@ -26,7 +45,8 @@ class DraftLength:
         """most: K."""
         self.lengths = (0, most) if most < 2 else (0, 1, most)
         self.shares = [0.7**level for level in range(1, most + 1)]  # until measured
-        self.lookup_share, self.lookup_tokens = 0.0, 0.0  # s and T
+        self.cycles = [PRIOR_CYCLES] * most  # that measured each share
+        self.lookups = {False: Lookups(), True: Lookups()}  # where nothing is drafted, and where something is
         self.seconds: dict[tuple[int, int], deque[float]] = {}  # by batch size and length
         self.waiting: dict[tuple[int, int], int] = {}  # cycles until a length is tried again
         self.patience: dict[tuple[int, int], int] = {}  # how many that were the last time
@@ -39,11 +59,11 @@ class DraftLength:
         """
         batch = len(drafted) + len(looked_up)
         self.seconds.setdefault((batch, length), deque(maxlen=RECENT)).append(seconds)
-        self.lookup_share += RATE * (len(looked_up) / batch - self.lookup_share)
-        self.lookup_tokens += RATE * (sum(looked_up) / batch - self.lookup_tokens)
-        for level in range(1, length + 1 if drafted else 1):
-            share = fmean(count >= level for count in drafted)
-            self.shares[level - 1] += RATE * (share - self.shares[level - 1])
+        self.lookups[length > 0].observe(len(looked_up) / batch, sum(looked_up) / batch)
+        for level in range(length if drafted else 0):
+            self.cycles[level] += 1
+            share = fmean(count > level for count in drafted)
+            self.shares[level] += max(RATE, 1 / self.cycles[level]) * (share - self.shares[level])
 
     def choose(self, batch: int) -> int:
         """The number of tokens to draft for a batch of this size."""
@@ -65,7 +85,8 @@ class DraftLength:
 
     def rate(self, batch: int, length: int) -> float:
         """Expected tokens a second of a request."""
-        tokens = 1.0 + self.lookup_tokens + (1.0 - self.lookup_share) * sum(self.shares[:length])
+        lookups = self.lookups[length > 0]
+        tokens = 1.0 + lookups.tokens + (1.0 - lookups.share) * sum(self.shares[:length])
         return tokens / self._mean(batch, length)
 
     def _mean(self, batch: int, length: int) -> float:

@@ -56,7 +56,6 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         self.model.embed_tokens = nn.Embedding(1, spec.target_hidden_size, device="cpu")
         self.model.use_aux_hidden_state = True
         self.lm_head = None  # heads belong to the drafters; the V2 runner would read the weight of a module
-        self.committed: Tensor | None = None  # indices of the rows that drafters read; None: all
         self.rows: RowDrafters | None = None  # drafters of the requests; None: all drafters read
         self.choice: Tensor | None = None  # their indices, [B]
         self.idle = False  # whether no request drafts with a drafter of the model
@@ -89,12 +88,9 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         fused = self.drafters.fuse(hidden_states)
         return fused.expand(self.num_drafters, -1, -1).transpose(0, 1).flatten(1)
 
-    def read(self, committed: Tensor | None = None) -> None:
-        """Let all drafters read the rows of the next pass.
-
-        committed: indices of the rows whose outputs count, where others are worth leaving out.
-        """
-        self.committed, self.rows, self.choice = committed, None, None
+    def read(self) -> None:
+        """Let all drafters read the rows of the next pass."""
+        self.rows, self.choice = None, None
         self.idle = False
 
     def draft_with(self, choice: Tensor) -> None:
@@ -110,25 +106,14 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         embedded = self.embed_input_ids(input_ids) if inputs_embeds is None else inputs_embeds
         hidden = hidden_states.unflatten(1, (self.num_drafters, -1))
         if self.rows is None:
-            self.outputs = self._read(embedded, hidden.transpose(0, 1).contiguous(), positions)
+            hidden = hidden.transpose(0, 1).contiguous()
+            self.outputs = self.drafters.layer(embedded, hidden, positions, self._attend_all)
             out = self.outputs.transpose(0, 1).flatten(1)
         else:
             hidden = hidden[torch.arange(len(hidden), device=hidden.device), self.choice]
             out = self.rows.layer(embedded, hidden, positions, self._attend_rows)
             out = out[:, None].expand(-1, self.num_drafters, -1).flatten(1)
         return out, out
-
-    def _read(self, embedded: Tensor, hidden: Tensor, positions: Tensor) -> Tensor:
-        """Outputs of all drafters, [N, R, H]; 0 at rows that nobody needs.  hidden: [N, R, H]."""
-        rows = self.committed
-        if rows is None:
-            return self.drafters.layer(embedded, hidden, positions, self._attend_all)
-
-        def attend(*parts: Tensor) -> Tensor:  # vLLM attends from all rows
-            return self._attend_all(*(spread(part, rows, len(embedded)) for part in parts))[:, rows]
-
-        out = self.drafters.layer(embedded[rows], hidden[:, rows], positions[rows], attend)
-        return spread(out, rows, len(embedded))
 
     def guesses(self, rows: Tensor, weigh: bool = False) -> tuple[Tensor, Tensor | None]:
         """Tokens that the drafters guess next at rows [M] of the last pass of all drafters, [N, M].
@@ -177,8 +162,3 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         count = max(heads // self.ranks, 1)
         start = self.rank * count if heads >= self.ranks else self.rank * heads // self.ranks
         return x[:, start : start + count].contiguous()
-
-
-def spread(x: Tensor, rows: Tensor, count: int) -> Tensor:
-    """x [N, M, ...] as [N, count, ...], its rows at `rows` [M] and 0 elsewhere."""
-    return x.new_zeros(x.shape[0], count, *x.shape[2:]).index_copy_(1, rows, x)

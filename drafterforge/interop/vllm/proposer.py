@@ -26,6 +26,7 @@ from drafterforge.interop.vllm.draft_length import DraftLength
 from drafterforge.interop.vllm.judging import Window, newest_rows
 from drafterforge.interop.vllm.lookups import Lookups
 from drafterforge.interop.vllm.pool_folder import ARCHITECTURE
+from drafterforge.interop.vllm.reading import PIECE, Rows, Unread
 from drafterforge.interop.vllm.requests import RequestSlots
 from drafterforge.interop.vllm.selection import PoolSelection
 from drafterforge.interop.vllm.settings import PoolServing
@@ -36,7 +37,8 @@ class Cycle:
     """The rows of the requests of a cycle."""
 
     slots: Tensor  # [B]
-    starts: Tensor  # first flattened row of each request, [B]
+    rows: Rows
+    starts: Tensor  # first row of each request, [B]
     ends: Tensor  # its newest committed row, [B]
     depths: Tensor  # drafted tokens that were verified with it, [B]
     length: int  # tokens to draft
@@ -68,10 +70,12 @@ class PoolProposer(EagleProposer):
             self.selection.meter = None  # the first rank counts for all
         alone = get_tensor_model_parallel_world_size() == 1  # ranks would measure different seconds
         self.length = DraftLength(self.depth) if self.on_host and serving.adaptive and alone else None
+        self.unread = Unread(num_slots, self.max_num_tokens) if self.length else None
         self.lookups: Lookups | None = None
         self.cycle: Cycle | None = None
         self.looked_up: set[int] = set()  # slots whose last chains were looked up
-        self.began: tuple[float, int, int] | None = None  # when the last cycle began, its length and batch size
+        # When the last cycle began, its length and batch size; None: it read prompts, whose seconds are no length's.
+        self.began: tuple[float, int, int] | None = None
         self.recorder, self.states = self._recorder(), None  # states: of the target at the rows of a cycle, [R, H]
         self._follow_endings()
 
@@ -109,56 +113,88 @@ class PoolProposer(EagleProposer):
         **rest: Any,
     ) -> Tensor:
         """Drafted tokens, [B, K]; of fewer than K tokens as vLLM wants them, [B, d] or [B][d]."""
-        if self.is_pool:
-            bounds = common_attn_metadata.query_start_loc.long()
-            ends = bounds[1:] - 1 if token_indices_to_sample is None else token_indices_to_sample.long()
-            depths = (bounds[1:] - bounds[:-1] - 1).clamp(max=self.depth)
-            slots = self._schedule(len(ends))
-            num_speculative_tokens = self._draft_length(num_speculative_tokens, bounds, ends)
-            self.cycle = Cycle(slots, bounds[:-1], ends, depths, num_speculative_tokens)
-            if self.selection.advice and self._reads_prompts(len(ends)):
-                self.cycle.features = target_hidden_states[ends]
-            if self.recorder:
-                names, states = self.requests.batch, self.states[: len(target_token_ids)]
-                rows = target_token_ids, next_token_ids, target_positions, target_hidden_states, states
-                self.recorder.cycle(names, bounds[:-1], ends, *rows)
-            self.model.read(self._committed_rows(bounds, ends))
-        drafted = super().propose(
-            num_speculative_tokens=num_speculative_tokens,
-            target_token_ids=target_token_ids,
-            target_positions=target_positions,
-            target_hidden_states=target_hidden_states,
-            next_token_ids=next_token_ids,
-            token_indices_to_sample=token_indices_to_sample,
-            common_attn_metadata=common_attn_metadata,
+        rest |= {
+            "target_token_ids": target_token_ids,
+            "target_positions": target_positions,
+            "target_hidden_states": target_hidden_states,
+            "next_token_ids": next_token_ids,
+            "token_indices_to_sample": token_indices_to_sample,
+            "common_attn_metadata": common_attn_metadata,
+            "sampling_metadata": sampling_metadata,
+        }
+        if not self.is_pool:
+            return super().propose(num_speculative_tokens=num_speculative_tokens, **rest)
+        bounds = common_attn_metadata.query_start_loc.long()
+        starts, counts = bounds[:-1], bounds[1:] - bounds[:-1]
+        ends = bounds[1:] - 1 if token_indices_to_sample is None else token_indices_to_sample.long()
+        tokens = target_token_ids.roll(-1).index_copy(0, ends, next_token_ids.to(target_token_ids.dtype))
+        rows = Rows(tokens, target_positions, target_hidden_states, counts)
+        slots = self._schedule(len(ends))
+        length = self._draft_length(num_speculative_tokens, counts, ends - starts)
+        depths = (counts - 1).clamp(max=self.depth)
+        self.cycle = Cycle(slots, rows, starts, ends, depths, length)
+        if self.selection.advice and self._reads_prompts(len(ends)):
+            self.cycle.features = target_hidden_states[ends]
+        if self.recorder:
+            parts = target_token_ids, next_token_ids, target_positions, target_hidden_states, self.states[: len(tokens)]
+            self.recorder.cycle(self.requests.batch, starts, ends, *parts)
+        if self.on_host:
+            return self._finish(self.cycle, self._propose_on_host(self.cycle, common_attn_metadata, sampling_metadata))
+        self.model.read()
+        drafted = super().propose(num_speculative_tokens=length, **rest)
+        return self._finish(self.cycle, drafted)
+
+    def _propose_on_host(self, cycle: Cycle, batch: Any, sampling_metadata: Any) -> Tensor:
+        """Drafted tokens, [B, d].  batch: vLLM's metadata for attention in the batch."""
+        rows, slots = cycle.rows.until(cycle.ends), cycle.slots
+        late = None
+        if self.unread:
+            if cycle.length == 0 and int(rows.counts.max()) <= self.depth + 1 and self.unread.has_room(rows):
+                self.unread.put_off(slots, rows)
+                self._set_rows(cycle, rows)
+                return rows.tokens.new_zeros(len(slots), 0)
+            late = self.unread.take(slots, rows.positions[rows.starts])
+        if late:
+            requests, late_rows = late
+            for which, piece in late_rows.before(0):
+                self._pass(0, piece, piece.metadata(batch, self.block_size, requests[which]), sampling_metadata)
+        if len(rows) > PIECE:
+            for which, piece in rows.before(self.depth + 1):
+                self._pass(0, piece, piece.metadata(batch, self.block_size, which), sampling_metadata)
+            rows = rows.newest(self.depth + 1)
+        self._set_rows(cycle, rows)
+        return self._pass(cycle.length, rows, rows.metadata(batch, self.block_size), sampling_metadata)
+
+    def _set_rows(self, cycle: Cycle, rows: Rows) -> None:
+        cycle.rows, cycle.starts, cycle.ends = rows, rows.starts, rows.ends
+
+    def _pass(self, length: int, rows: Rows, metadata: Any, sampling_metadata: Any) -> Tensor:
+        """Let vLLM read rows with all drafters, then draft `length` tokens; returns these, [B, length]."""
+        self.model.read()
+        return super().propose(
+            num_speculative_tokens=length,
+            target_token_ids=rows.tokens.roll(1),  # vLLM shifts them back
+            target_positions=rows.positions,
+            target_hidden_states=rows.features,
+            next_token_ids=rows.tokens[rows.ends],
+            token_indices_to_sample=None,
+            common_attn_metadata=metadata,
             sampling_metadata=sampling_metadata,
-            **rest,
         )
-        return self._finish(self.cycle, drafted) if self.is_pool else drafted
 
-    def _committed_rows(self, bounds: Tensor, ends: Tensor) -> Tensor | None:
-        """Indices of the accepted rows; None: all, or nobody knows without waiting for the device."""
-        if not self.on_host:
-            return None
-        rows = torch.arange(int(bounds[-1]))
-        committed = rows <= ends.repeat_interleave(bounds[1:] - bounds[:-1])
-        return None if committed.all() else rows[committed]
-
-    def _draft_length(self, most: int, bounds: Tensor, ends: Tensor) -> int:
-        """The number of tokens to draft.  bounds, ends: of the rows, as in `propose`."""
+    def _draft_length(self, most: int, counts: Tensor, accepted: Tensor) -> int:
+        """The number of tokens to draft.  counts, accepted: rows and accepted tokens of each request, [B]."""
         if self.length is None:
             return most
-        now, batch = time.perf_counter(), len(ends)
-        starts, lengths = bounds[:-1], bounds[1:] - bounds[:-1]
-        decoding = int(lengths.max()) <= self.depth + 1  # no prompt was read
+        now, batch = time.perf_counter(), len(counts)
+        decoding = int(counts.max()) <= self.depth + 1  # no prompt was read
         if self.began and decoding and self.began[2] == batch:
-            accepted = (ends - starts).tolist()
-            pairs = list(zip(self.requests.batch_slots, accepted, strict=True))
+            pairs = list(zip(self.requests.batch_slots, accepted.tolist(), strict=True))
             looked_up = [count for slot, count in pairs if slot in self.looked_up]
             drafted = [count for slot, count in pairs if slot not in self.looked_up]
             self.length.observe(self.began[1], now - self.began[0], drafted, looked_up)
         length = min(self.length.choose(batch), most)
-        self.began = now, length, batch
+        self.began = (now, length, batch) if decoding else None
         return length
 
     def _finish(self, cycle: Cycle, drafted: Tensor) -> Tensor | list[list[int]]:
@@ -224,7 +260,8 @@ class PoolProposer(EagleProposer):
 
     def _tokens(self, window: Window) -> tuple[Tensor, Tensor]:
         """Token of each row of a window, and its position in the text, [B, P] each."""
-        return self.input_ids[window.rows].long(), self.positions[window.rows] + 1
+        rows = self.cycle.rows
+        return rows.tokens[window.rows].long(), rows.positions[window.rows] + 1
 
     def _read_texts(self, window: Window) -> tuple[Tensor, Tensor]:
         """Let the drafters that look up read the new tokens; returns their guesses and worths, [L, B, P] each."""
@@ -255,6 +292,8 @@ class PoolProposer(EagleProposer):
             states = [self.runner.requests[name] for name in begun]
             hints = self.selection.hints([state.sampling_params for state in states])
             self.selection.begin(new, lengths, self._tensor(hints))
+            if self.unread:
+                self.unread.forget(new)
             if self.lookups:
                 for slot, state in zip(new.tolist(), states, strict=True):
                     self.lookups.begin(slot, state.prompt_token_ids)
@@ -307,6 +346,8 @@ class PoolProposer(EagleProposer):
                 self.recorder.end(scheduler_output.finished_req_ids)
             if ended := self.requests.end(sorted(scheduler_output.finished_req_ids)):
                 self.selection.end(self._tensor(ended))
+                if self.unread:
+                    self.unread.forget(self._tensor(ended))
                 if self.lookups:
                     self.lookups.end(ended)
             return update_states(scheduler_output)

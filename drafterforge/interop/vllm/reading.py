@@ -1,0 +1,158 @@
+"""The rows that a pool's drafters read on a CPU: no rejected ones, and those of cycles that draft nothing only later.
+
+A row holds a position's features of the target and the token after it.  Rows that were put off are read together
+before the next cycle that drafts; those of a request that ends before are never read, so that an answer which continues
+that request's text by vLLM's prefix cache is drafted for without them.
+Axes: R rows, B requests, H hidden of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PIECE = 128  # rows that are read together: of more, a CPU's cache would not hold what a pass computes
+
+
+@dataclass
+class Rows:
+    """Rows of requests, one request after the other."""
+
+    tokens: Tensor  # the token after each row's position, [R]
+    positions: Tensor  # [R]
+    features: Tensor  # [R, 3H]
+    counts: Tensor  # rows of each request, [B]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def ends(self) -> Tensor:
+        """The newest row of each request, [B]."""
+        return self.counts.cumsum(0) - 1
+
+    @property
+    def starts(self) -> Tensor:
+        """The first row of each request, [B]."""
+        return self.ends + 1 - self.counts
+
+    def part(self, rows: Tensor, counts: Tensor) -> Rows:
+        """The rows at indices `rows`, of which each request has `counts` [B]."""
+        return Rows(self.tokens[rows], self.positions[rows], self.features[rows], counts)
+
+    def until(self, ends: Tensor) -> Rows:
+        """Each request's rows until row ends [B], included."""
+        counts = ends + 1 - self.starts
+        if torch.equal(counts, self.counts):
+            return self
+        rows = torch.arange(len(self))
+        return self.part(rows[rows <= ends.repeat_interleave(self.counts)], counts)
+
+    def before(self, newest: int) -> Iterator[tuple[Tensor, Rows]]:
+        """All rows but the newest ones of each request, in pieces: which requests a piece has, and its rows."""
+        owners = torch.arange(len(self.counts)).repeat_interleave(self.counts)
+        rows = (torch.arange(len(self)) + newest <= self.ends[owners]).nonzero()[:, 0]
+        for piece in rows.split(PIECE):
+            counts = owners[piece].bincount()
+            requests = counts.nonzero()[:, 0]
+            if len(requests):
+                yield requests, self.part(piece, counts[requests])
+
+    def newest(self, most: int) -> Rows:
+        """At most this many of each request's newest rows."""
+        counts = self.counts.clamp(max=most)
+        rows = torch.arange(len(self))
+        return self.part(rows[rows + most > self.ends.repeat_interleave(self.counts)], counts)
+
+    def metadata(self, batch: Any, block_size: int, requests: Tensor | None = None) -> Any:
+        """vLLM's metadata for attention from these rows.
+
+        batch: the metadata of the batch.  requests: its rows that these requests have, [B]; None: 0 to B - 1.
+        """
+        tables = batch.block_table_tensor if requests is None else batch.block_table_tensor[requests]
+        owners = torch.arange(len(self.counts)).repeat_interleave(self.counts)
+        blocks = tables[owners, self.positions // block_size].long()
+        bounds = torch.cat((self.counts.new_zeros(1), self.counts.cumsum(0))).int()
+        lengths = (self.positions[self.ends] + 1).int()
+        return type(batch)(
+            query_start_loc=bounds,
+            query_start_loc_cpu=bounds.clone(),
+            seq_lens=lengths,
+            seq_lens_cpu_upper_bound=lengths.clone(),
+            num_reqs=len(self.counts),
+            num_actual_tokens=len(self),
+            max_query_len=int(self.counts.max()),
+            max_seq_len=int(lengths.max()),
+            block_table_tensor=tables,
+            slot_mapping=blocks * block_size + self.positions % block_size,
+        )
+
+
+class Unread:
+    """Rows that were put off, of the requests in S slots."""
+
+    def __init__(self, num_slots: int, most: int) -> None:
+        """num_slots: S.  most: rows that are kept."""
+        self.most, self.count = most, 0
+        self.slots: list[Tensor] = []  # of the rows of each part, the oldest part first
+        self.parts: list[Rows] = []
+        self.requests = torch.full((num_slots,), -1)  # row in the batch of each slot, while rows are taken
+
+    def has_room(self, rows: Rows) -> bool:
+        """Whether these rows can be kept too."""
+        return self.count + len(rows) <= self.most
+
+    def put_off(self, slots: Tensor, rows: Rows) -> None:
+        """Keep a copy of the rows of requests in slots [B]."""
+        copies = (x.clone() for x in (rows.tokens, rows.positions, rows.features, rows.counts))
+        self._keep(slots.repeat_interleave(rows.counts), Rows(*copies))
+
+    def forget(self, slots: Tensor) -> None:
+        """Drop the rows of requests in slots [B]."""
+        if self.count:
+            owners, rows = self._all()
+            self._restore(owners, rows, ~torch.isin(owners, slots))
+
+    def take(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Rows] | None:
+        """Take the rows of a batch; returns the requests that have any, as indices into the batch, and their rows.
+
+        slots: of the batch, [B].  positions: where each request goes on, [B].  Only rows that lead there without a gap
+        are returned: a request that vLLM interrupted reads its text again.  None: there are no such rows.
+        """
+        if not self.count:
+            return None
+        owners, rows = self._all()
+        self.requests[slots] = torch.arange(len(slots))
+        requests = self.requests[owners]
+        self.requests[slots] = -1
+        self._restore(owners, rows, requests < 0)
+        order = requests.argsort(stable=True)
+        order = order[requests[order] >= 0]
+        requests = requests[order]
+        counts = requests.bincount(minlength=len(slots))
+        ahead = counts.cumsum(0)[requests] - torch.arange(len(order))  # 1 for the newest row of a request
+        leads = rows.positions[order] + ahead == positions[requests]
+        counts = requests[leads].bincount(minlength=len(slots))
+        having = counts.nonzero()[:, 0]
+        return (having, rows.part(order[leads], counts[having])) if len(having) else None
+
+    def _all(self) -> tuple[Tensor, Rows]:
+        """All rows and their slots."""
+        names = "tokens", "positions", "features", "counts"
+        joined = (torch.cat([getattr(part, name) for part in self.parts]) for name in names)
+        return torch.cat(self.slots), Rows(*joined)
+
+    def _restore(self, slots: Tensor, rows: Rows, which: Tensor) -> None:
+        """Keep only some of all rows.  which: mask, [R]."""
+        self.slots, self.parts, self.count = [], [], 0
+        if which.any():
+            self._keep(slots[which], rows.part(which.nonzero()[:, 0], which.sum()[None]))
+
+    def _keep(self, slots: Tensor, rows: Rows) -> None:
+        self.slots.append(slots)
+        self.parts.append(rows)
+        self.count += len(rows)
