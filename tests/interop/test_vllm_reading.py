@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drafterforge.interop.vllm.reading import PIECE, Rows, Unread
+from drafterforge.interop.vllm.reading import Rows, Unread
 
 
 class Batch:
@@ -41,10 +41,10 @@ def test_rejected_rows_are_left_out():
 
 
 def test_metadata_says_where_rows_stand_in_the_cache():
-    batch = Batch(torch.tensor([[7, 3], [2, 9], [4, 8]]))
+    batch = Batch(torch.tensor([[7, 3], [2, 9]]))
     rows = rows_of(range(3, 6), range(6, 7))
-    parts = rows.metadata(batch, 4, torch.tensor([2, 1])).parts
-    assert parts["slot_mapping"].tolist() == [4 * 4 + 3, 8 * 4, 8 * 4 + 1, 9 * 4 + 2]
+    parts = rows.metadata(batch, 4).parts
+    assert parts["slot_mapping"].tolist() == [7 * 4 + 3, 3 * 4, 3 * 4 + 1, 9 * 4 + 2]
     assert parts["query_start_loc"].tolist() == parts["query_start_loc_cpu"].tolist() == [0, 3, 4]
     assert parts["seq_lens"].tolist() == parts["seq_lens_cpu_upper_bound"].tolist() == [6, 7]
     sizes = {name: parts[name] for name in ("num_reqs", "num_actual_tokens", "max_query_len", "max_seq_len")}
@@ -57,21 +57,18 @@ def test_rows_put_off_come_back_by_request():
     unread.put_off(slots, rows_of(range(10, 11), range(30, 33)))
     unread.put_off(slots.flip(0), rows_of(range(33, 34), range(11, 13)))
     unread.put_off(torch.tensor([7]), rows_of(range(4, 6)))
-    requests, rows = unread.take(torch.tensor([1, 5, 2]), torch.tensor([50, 13, 34]))
-    assert requests.tolist() == [1, 2]
-    assert positions_of(rows) == [[10, 11, 12], [30, 31, 32, 33]]
-    assert unread.take(slots, torch.tensor([13, 34])) is None
-    requests, rows = unread.take(torch.tensor([7]), torch.tensor([6]))
-    assert requests.tolist() == [0] and positions_of(rows) == [[4, 5]]
-    assert unread.count == 0
+    rows = unread.take(torch.tensor([1, 5, 2]), torch.tensor([50, 13, 34]))
+    assert positions_of(rows) == [[], [10, 11, 12], [30, 31, 32, 33]]
+    assert not unread.take(slots, torch.tensor([13, 34]))
+    assert positions_of(unread.take(torch.tensor([7]), torch.tensor([6]))) == [[4, 5]]
+    assert unread.count == 0 and unread.take(slots, torch.tensor([13, 34])) is None
 
 
 def test_a_request_that_is_read_again_drops_what_was_put_off():
     unread = Unread(2, 100)
     slots = torch.tensor([0, 1])
     unread.put_off(slots, rows_of(range(10, 13), range(3, 5)))
-    requests, rows = unread.take(slots, torch.tensor([0, 5]))
-    assert requests.tolist() == [1] and positions_of(rows) == [[3, 4]]
+    assert positions_of(unread.take(slots, torch.tensor([0, 5]))) == [[], [3, 4]]
 
 
 def test_only_rows_without_a_gap_are_read():
@@ -79,7 +76,7 @@ def test_only_rows_without_a_gap_are_read():
     slot = torch.tensor([0])
     unread.put_off(slot, rows_of(range(10, 12)))
     unread.put_off(slot, rows_of(range(13, 15)))
-    assert positions_of(unread.take(slot, torch.tensor([15]))[1]) == [[13, 14]]
+    assert positions_of(unread.take(slot, torch.tensor([15]))) == [[13, 14]]
 
 
 def test_rows_of_requests_that_end_are_dropped():
@@ -102,7 +99,7 @@ def test_rows_put_off_outlive_vllm_buffers():
     unread, rows = Unread(1, 5), rows_of(range(3))
     unread.put_off(torch.tensor([0]), rows)
     rows.positions.fill_(0)
-    assert positions_of(unread.take(torch.tensor([0]), torch.tensor([3]))[1]) == [[0, 1, 2]]
+    assert positions_of(unread.take(torch.tensor([0]), torch.tensor([3]))) == [[0, 1, 2]]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -119,8 +116,8 @@ def test_requests_read_every_row_once_in_order(seed: int):
             unread.put_off(slots, rows_of(*spans))
         else:
             if late := unread.take(slots, torch.tensor([span.start for span in spans])):
-                for request, positions in zip(late[0].tolist(), positions_of(late[1]), strict=True):
-                    read[int(slots[request])] += positions
+                for slot, positions in zip(slots.tolist(), positions_of(late), strict=True):
+                    read[slot] += positions
             for slot, span in zip(slots.tolist(), spans, strict=True):
                 read[slot] += span
                 assert read[slot] == list(range(span.stop))
@@ -128,13 +125,6 @@ def test_requests_read_every_row_once_in_order(seed: int):
             reached[slot] = span.stop
 
 
-def test_long_rows_are_read_in_pieces_but_for_the_newest():
+def test_the_newest_rows_of_each_request():
     rows = rows_of(range(600), range(100, 103), range(50, 60))
-    read = [[] for _ in range(3)]
-    for requests, piece in rows.before(4):
-        assert len(piece) <= PIECE
-        for request, positions in zip(requests.tolist(), positions_of(piece), strict=True):
-            read[request] += positions
-    assert read == [list(range(596)), [], list(range(50, 56))]
     assert positions_of(rows.newest(4)) == [list(range(596, 600)), [100, 101, 102], [56, 57, 58, 59]]
-    assert [positions_of(piece) for _, piece in rows_of(range(3)).before(4)] == []

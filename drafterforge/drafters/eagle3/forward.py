@@ -64,14 +64,8 @@ class DecodingPass:
         """
         spec, linears = self.spec, self.linears
         rope = self.rope(positions, hidden.dtype)
-        if self.gains["input_norm"].dim() > 1:
-            embeddings = embeddings.expand_as(hidden)
-        normed = self._norm(hidden, "hidden_norm")
-        x = torch.cat((self._norm(embeddings, "input_norm").expand_as(hidden), normed), dim=-1)
-        if spec.norm_before_residual:
-            hidden = normed
-        kv = linears["kv"](x).unflatten(-1, (2 * spec.num_key_heads, spec.head_dim))
-        k, v = apply_rope(kv[..., : spec.num_key_heads, :], *rope), kv[..., spec.num_key_heads :, :]
+        x, hidden = self._inputs(embeddings, hidden)
+        k, v = self._keys(x, rope)
         if rows is not None:
             x, hidden, rope = x[..., rows, :], hidden[..., rows, :], (rope[0][rows], rope[1][rows])
         q = apply_rope(linears["q"](x).unflatten(-1, (spec.num_heads, spec.head_dim)), *rope)
@@ -79,6 +73,24 @@ class DecodingPass:
         gated = self.kernels.swiglu(linears["gate_up"](self._norm(hidden, "post_norm")))
         out = hidden + linears["down"](gated)
         return self._norm(out, "norm") if spec.norm_output else out
+
+    def keys(self, embeddings: Tensor, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [..., R, key heads, D] of `layer`, all that later rows need; arguments as for `layer`."""
+        x, _ = self._inputs(embeddings, hidden)
+        return self._keys(x, self.rope(positions, hidden.dtype))
+
+    def _inputs(self, embeddings: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """What the projections read, [..., R, 2H], and what their output is added to, [..., R, H]."""
+        if self.gains["input_norm"].dim() > 1:
+            embeddings = embeddings.expand_as(hidden)
+        normed = self._norm(hidden, "hidden_norm")
+        x = torch.cat((self._norm(embeddings, "input_norm").expand_as(hidden), normed), dim=-1)
+        return x, normed if self.spec.norm_before_residual else hidden
+
+    def _keys(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        spec = self.spec
+        kv = self.linears["kv"](x).unflatten(-1, (2 * spec.num_key_heads, spec.head_dim))
+        return apply_rope(kv[..., : spec.num_key_heads, :], *rope), kv[..., spec.num_key_heads :, :]
 
     def normed(self, out: Tensor) -> Tensor:
         """Outputs of `layer` after the final norm, which the head reads."""

@@ -40,6 +40,8 @@ USED: dict[str, tuple[str, ...]] = {
     "vllm.distributed.communication_op": ("tensor_model_parallel_all_gather",),
     "vllm.model_executor.layers.attention.attention": (
         "Attention.__init__(num_heads, head_size, scale, num_kv_heads, cache_config, prefix)",
+        "Attention.impl",
+        "Attention.kv_cache",
     ),
     "vllm.model_executor.models.llama_eagle3": (
         "Eagle3LlamaForCausalLM.forward(input_ids, positions, hidden_states, inputs_embeds)",
@@ -60,6 +62,9 @@ USED: dict[str, tuple[str, ...]] = {
             "block_table_tensor",
             "slot_mapping",
         )
+    ),
+    "vllm.v1.attention.backends.cpu_attn": (
+        "CPUAttentionBackendImpl.do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)",
     ),
     "vllm.v1.spec_decode.eagle": ("EagleProposer.__init__(vllm_config, device, runner)",),
     "vllm.v1.spec_decode.llm_base_proposer": (

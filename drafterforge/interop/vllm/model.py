@@ -25,6 +25,8 @@ from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.eagle3.row_drafters import RowDrafters
 from drafterforge.interop.vllm.pool_folder import PoolFolder
 
+PIECE = 256  # rows whose keys are computed together: of more, a CPU's cache would not hold what is computed
+
 
 class PoolEagle3(Eagle3LlamaForCausalLM):
     """Drafts with the pool in a folder of `export format=vllm-pool`; hidden states are [R, N * H]."""
@@ -92,6 +94,19 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         """Let all drafters read the rows of the next pass."""
         self.rows, self.choice = None, None
         self.idle = False
+
+    def write_keys(self, tokens: Tensor, positions: Tensor, features: Tensor, slots: Tensor) -> None:
+        """Let all drafters read rows outside a pass, for later rows only, which need no more than keys and values.
+
+        tokens, positions: [R].  features: [R, 3H].  slots: where the rows stand in the caches, [R].
+        """
+        for piece in torch.arange(len(tokens)).split(PIECE):
+            hidden = self.drafters.fuse(features[piece]).expand(self.num_drafters, -1, -1)
+            keys, values = self.drafters.keys(self.embed_input_ids(tokens[piece]), hidden, positions[piece])
+            for layer, k, v in zip(self.attention, keys, values, strict=True):
+                if self.ranks > 1:
+                    k, v = self._own_heads(k), self._own_heads(v)
+                layer.impl.do_kv_cache_update(layer, k.contiguous(), v.contiguous(), layer.kv_cache, slots[piece])
 
     def draft_with(self, choice: Tensor) -> None:
         """Draft with one drafter for each request in the next passes.  choice: [B]."""

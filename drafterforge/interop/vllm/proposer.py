@@ -26,7 +26,7 @@ from drafterforge.interop.vllm.draft_length import DraftLength
 from drafterforge.interop.vllm.judging import Window, newest_rows
 from drafterforge.interop.vllm.lookups import Lookups
 from drafterforge.interop.vllm.pool_folder import ARCHITECTURE
-from drafterforge.interop.vllm.reading import PIECE, Rows, Unread
+from drafterforge.interop.vllm.reading import Rows, Unread
 from drafterforge.interop.vllm.requests import RequestSlots
 from drafterforge.interop.vllm.selection import PoolSelection
 from drafterforge.interop.vllm.settings import PoolServing
@@ -146,41 +146,35 @@ class PoolProposer(EagleProposer):
 
     def _propose_on_host(self, cycle: Cycle, batch: Any, sampling_metadata: Any) -> Tensor:
         """Drafted tokens, [B, d].  batch: vLLM's metadata for attention in the batch."""
-        rows, slots = cycle.rows.until(cycle.ends), cycle.slots
-        late = None
-        if self.unread:
-            if cycle.length == 0 and int(rows.counts.max()) <= self.depth + 1 and self.unread.has_room(rows):
-                self.unread.put_off(slots, rows)
-                self._set_rows(cycle, rows)
-                return rows.tokens.new_zeros(len(slots), 0)
-            late = self.unread.take(slots, rows.positions[rows.starts])
-        if late:
-            requests, late_rows = late
-            for which, piece in late_rows.before(0):
-                self._pass(0, piece, piece.metadata(batch, self.block_size, requests[which]), sampling_metadata)
-        if len(rows) > PIECE:
-            for which, piece in rows.before(self.depth + 1):
-                self._pass(0, piece, piece.metadata(batch, self.block_size, which), sampling_metadata)
-            rows = rows.newest(self.depth + 1)
-        self._set_rows(cycle, rows)
-        return self._pass(cycle.length, rows, rows.metadata(batch, self.block_size), sampling_metadata)
-
-    def _set_rows(self, cycle: Cycle, rows: Rows) -> None:
-        cycle.rows, cycle.starts, cycle.ends = rows, rows.starts, rows.ends
-
-    def _pass(self, length: int, rows: Rows, metadata: Any, sampling_metadata: Any) -> Tensor:
-        """Let vLLM read rows with all drafters, then draft `length` tokens; returns these, [B, length]."""
+        rows, window = cycle.rows.until(cycle.ends), self.depth + 1  # window: rows whose outputs are needed
+        decoding = int(rows.counts.max()) <= window
+        if self.unread and cycle.length == 0 and decoding and self.unread.has_room(rows):
+            self.unread.put_off(cycle.slots, rows)
+        else:
+            if self.unread and (late := self.unread.take(cycle.slots, rows.positions[rows.starts])):
+                self._write_keys(late, batch)
+            if cycle.length == 0 or not decoding:
+                self._write_keys(rows, batch)
+        cycle.rows = rows = rows.newest(window)
+        cycle.starts, cycle.ends = rows.starts, rows.ends
+        if cycle.length == 0:
+            return rows.tokens.new_zeros(len(cycle.slots), 0)
         self.model.read()
         return super().propose(
-            num_speculative_tokens=length,
+            num_speculative_tokens=cycle.length,
             target_token_ids=rows.tokens.roll(1),  # vLLM shifts them back
             target_positions=rows.positions,
             target_hidden_states=rows.features,
             next_token_ids=rows.tokens[rows.ends],
             token_indices_to_sample=None,
-            common_attn_metadata=metadata,
+            common_attn_metadata=rows.metadata(batch, self.block_size),
             sampling_metadata=sampling_metadata,
         )
+
+    def _write_keys(self, rows: Rows, batch: Any) -> None:
+        """Let all drafters read rows for later ones only."""
+        slots = rows.cache_slots(batch.block_table_tensor, self.block_size)
+        self.model.write_keys(rows.tokens, rows.positions, rows.features, slots)
 
     def _draft_length(self, most: int, counts: Tensor, accepted: Tensor) -> int:
         """The number of tokens to draft.  counts, accepted: rows and accepted tokens of each request, [B]."""

@@ -8,14 +8,11 @@ Axes: R rows, B requests, H hidden of the target.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-
-PIECE = 128  # rows that are read together: of more, a CPU's cache would not hold what a pass computes
 
 
 @dataclass
@@ -52,30 +49,19 @@ class Rows:
         rows = torch.arange(len(self))
         return self.part(rows[rows <= ends.repeat_interleave(self.counts)], counts)
 
-    def before(self, newest: int) -> Iterator[tuple[Tensor, Rows]]:
-        """All rows but the newest ones of each request, in pieces: which requests a piece has, and its rows."""
-        owners = torch.arange(len(self.counts)).repeat_interleave(self.counts)
-        rows = (torch.arange(len(self)) + newest <= self.ends[owners]).nonzero()[:, 0]
-        for piece in rows.split(PIECE):
-            counts = owners[piece].bincount()
-            requests = counts.nonzero()[:, 0]
-            if len(requests):
-                yield requests, self.part(piece, counts[requests])
-
     def newest(self, most: int) -> Rows:
         """At most this many of each request's newest rows."""
         counts = self.counts.clamp(max=most)
         rows = torch.arange(len(self))
         return self.part(rows[rows + most > self.ends.repeat_interleave(self.counts)], counts)
 
-    def metadata(self, batch: Any, block_size: int, requests: Tensor | None = None) -> Any:
-        """vLLM's metadata for attention from these rows.
-
-        batch: the metadata of the batch.  requests: its rows that these requests have, [B]; None: 0 to B - 1.
-        """
-        tables = batch.block_table_tensor if requests is None else batch.block_table_tensor[requests]
+    def cache_slots(self, tables: Tensor, block_size: int) -> Tensor:
+        """Where each row's keys stand in a KV cache, [R].  tables: blocks of each request, [B, M]."""
         owners = torch.arange(len(self.counts)).repeat_interleave(self.counts)
-        blocks = tables[owners, self.positions // block_size].long()
+        return tables[owners, self.positions // block_size].long() * block_size + self.positions % block_size
+
+    def metadata(self, batch: Any, block_size: int) -> Any:
+        """vLLM's metadata for attention from these rows.  batch: that of the same requests' rows as vLLM has them."""
         bounds = torch.cat((self.counts.new_zeros(1), self.counts.cumsum(0))).int()
         lengths = (self.positions[self.ends] + 1).int()
         return type(batch)(
@@ -87,8 +73,8 @@ class Rows:
             num_actual_tokens=len(self),
             max_query_len=int(self.counts.max()),
             max_seq_len=int(lengths.max()),
-            block_table_tensor=tables,
-            slot_mapping=blocks * block_size + self.positions % block_size,
+            block_table_tensor=batch.block_table_tensor,
+            slot_mapping=self.cache_slots(batch.block_table_tensor, block_size),
         )
 
 
@@ -117,11 +103,11 @@ class Unread:
             owners, rows = self._all()
             self._restore(owners, rows, ~torch.isin(owners, slots))
 
-    def take(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Rows] | None:
-        """Take the rows of a batch; returns the requests that have any, as indices into the batch, and their rows.
+    def take(self, slots: Tensor, positions: Tensor) -> Rows | None:
+        """Take the rows of a batch; None: there are none.
 
         slots: of the batch, [B].  positions: where each request goes on, [B].  Only rows that lead there without a gap
-        are returned: a request that vLLM interrupted reads its text again.  None: there are no such rows.
+        are returned: a request that vLLM interrupted reads its text again.
         """
         if not self.count:
             return None
@@ -136,9 +122,7 @@ class Unread:
         counts = requests.bincount(minlength=len(slots))
         ahead = counts.cumsum(0)[requests] - torch.arange(len(order))  # 1 for the newest row of a request
         leads = rows.positions[order] + ahead == positions[requests]
-        counts = requests[leads].bincount(minlength=len(slots))
-        having = counts.nonzero()[:, 0]
-        return (having, rows.part(order[leads], counts[having])) if len(having) else None
+        return rows.part(order[leads], requests[leads].bincount(minlength=len(slots)))
 
     def _all(self) -> tuple[Tensor, Rows]:
         """All rows and their slots."""
