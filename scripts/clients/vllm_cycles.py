@@ -19,6 +19,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
 
 import vllm
 from vllm import LLM, SamplingParams
+from vllm.lora.request import LoRARequest
 
 
 def main() -> None:
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--engine", default="{}", help="further settings of vLLM, as JSON")
     parser.add_argument("--hint", default="", help="drafter that every request asks for")
+    parser.add_argument("--adapter", default="", help="LoRA folder of the target, for every second request")
     parser.add_argument("--repeat", type=int, default=1, help="times that all prompts are decoded; the last is written")
     typed = parser.parse_args()
     drafting = {"method": "eagle3", "model": typed.drafter, "num_speculative_tokens": typed.depth}
@@ -48,6 +50,8 @@ def main() -> None:
     }
     if typed.drafter:
         settings |= {"speculative_config": drafting, "per_request_spec_decode_metrics": "detailed"}
+    if typed.adapter:
+        settings["enable_lora"] = True
     if typed.settings != "{}":
         settings["additional_config"] = {"drafterforge": json.loads(typed.settings)}
     llm = LLM(model=typed.target, **(settings | json.loads(typed.engine)))
@@ -58,11 +62,14 @@ def main() -> None:
         extra_args={"drafter": typed.hint} if typed.hint else None,
     )
     prompts = [{"prompt_token_ids": ids} for ids in json.loads(Path(typed.prompts).read_text())]
+    adapter = LoRARequest("adapter", 1, typed.adapter) if typed.adapter else None
+    adapters = [adapter if index % 2 else None for index in range(len(prompts))]
     for _ in range(typed.repeat):
         began = time.perf_counter()
         outputs = []
         for start in range(0, len(prompts), typed.at_a_time):
-            outputs += llm.generate(prompts[start : start + typed.at_a_time], sampling, use_tqdm=False)
+            part = slice(start, start + typed.at_a_time)
+            outputs += llm.generate(prompts[part], sampling, use_tqdm=False, lora_request=adapters[part])
         seconds = time.perf_counter() - began
     answers = []
     for output in (request.outputs[0] for request in outputs):
@@ -101,9 +108,12 @@ def counters(llm: LLM) -> dict[str, list[int]]:
 
 
 def pool_seconds(llm: LLM) -> dict[str, float]:
-    """Seconds of a pool's selection and of its cycles, prompts included; nothing for other drafters."""
-    runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
-    meter = getattr(getattr(getattr(runner, "drafter", None), "selection", None), "meter", None)
+    """Seconds of a pool's selection and of its cycles, prompts included; nothing for other drafters and many ranks."""
+    worker = getattr(llm.llm_engine.model_executor, "driver_worker", None)
+    if worker is None:
+        return {}
+    drafter = getattr(worker.worker.model_runner, "drafter", None)
+    meter = getattr(getattr(drafter, "selection", None), "meter", None)
     return {"selection_s": meter.selection_s, "cycle_s": meter.cycle_s} if meter else {}
 
 

@@ -35,7 +35,7 @@ def vllm() -> Client:
 
 def preload(client: Client) -> dict[str, str]:
     """Variables that preload the OpenMP of vLLM's CPU build."""
-    return {"LD_PRELOAD": str(client.folder / "lib" / "libiomp5.so"), "VLLM_CPU_OMP_THREADS_BIND": "1"}
+    return {"LD_PRELOAD": str(client.folder / "lib" / "libiomp5.so"), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def decode(client: Client, target: Path, drafter: Path, prompts: Path, stop_ids, folder: Path) -> dict:

@@ -11,6 +11,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from drafterforge.bundle.archive import pack
 from drafterforge.cli import main
@@ -114,6 +117,29 @@ def test_selecting_accepts_more_than_every_single_drafter(decode, pool, many, re
     record_property("accepted tokens a cycle", json.dumps({**single, "pool": selected}))
     print({**single, "pool": selected})
     assert selected > max(single.values())
+
+
+def test_ranks_that_share_the_target_choose_alike(decode, pool, prompt_file):
+    ranks = json.dumps({"tensor_parallel_size": 3})  # three ranks share its 9 heads and 3 key heads
+    alone, shared = (decode(prompt_file, pool, json.dumps(FIXED), *more) for more in ((), ("--engine", ranks)))
+    assert alone["answers"] == shared["answers"]
+
+
+def test_answers_of_the_targets_adapters_are_drafted_for(decode, real, pool, prompt_file, tmp_path):
+    adapter = random_adapter(real, tmp_path / "adapter")
+    adapted = decode(prompt_file, None, "{}", "--adapter", adapter, "--at-a-time", 4)
+    drafted = decode(prompt_file, pool, "{}", "--adapter", adapter, "--at-a-time", 4)
+    assert tokens(drafted) == tokens(adapted) != tokens(decode(prompt_file, None))
+    assert sum(sum(answer["accepted"]) for answer in drafted["answers"]) > 50
+
+
+def random_adapter(real, folder: Path) -> Path:
+    """A LoRA adapter of the target that changes its answers."""
+    model = AutoModelForCausalLM.from_pretrained(real.folder)
+    torch.manual_seed(0)
+    config = LoraConfig(r=8, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False)
+    get_peft_model(model, config).save_pretrained(folder)
+    return folder
 
 
 def test_a_bundle_decodes_as_its_pool_folder(decode, pool, bundle, prompt_file, tmp_path, monkeypatch):

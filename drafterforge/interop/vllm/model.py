@@ -83,7 +83,8 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
 
     def embed_input_ids(self, input_ids: Tensor, *_: object) -> Tensor:
         """Embeddings [R, H] of tokens [R]."""
-        return self.model.embed_tokens(input_ids)
+        layer = self.model.embed_tokens
+        return getattr(layer, "base_layer", layer)(input_ids)  # not with the adapters of the target's requests
 
     def combine_hidden_states(self, hidden_states: Tensor) -> Tensor:
         """Project features [R, 3H] for every drafter, [R, N * H]."""
