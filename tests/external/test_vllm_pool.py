@@ -158,13 +158,22 @@ def test_a_bundle_is_served(vllm, real, decode, bundle, prompt_file, prompts, tm
     assert answers == tokens(decode(prompt_file, None)) and 'drafterforge_cycles_total{drafter="sql"}' in metrics
 
 
-def test_a_wrong_setting_ends_the_server_with_one_line(vllm, real, pool):
-    settings = json.dumps({"drafterforge": {"selektor": "ucb1"}})
-    words = [*shlex.split(serve_command(pool, str(real.folder))), "--additional-config", settings]
+@pytest.mark.parametrize(
+    ("settings", "drafting", "line"),
+    [
+        ({"selektor": "ucb1"}, {}, "additional_config.drafterforge has no key 'selektor'"),
+        ({"record": "records"}, {"disable_padded_drafter_batch": True}, "record needs the padded drafter batch"),
+    ],
+)
+def test_a_wrong_setting_ends_the_server_with_one_line(vllm, real, pool, settings, drafting, line):
+    words = shlex.split(serve_command(pool, str(real.folder)))
+    typed = words.index("--speculative-config") + 1
+    words[typed] = json.dumps(json.loads(words[typed]) | drafting)
+    words += ["--additional-config", json.dumps({"drafterforge": settings})]
     command = [vllm.folder / "bin" / "vllm", *words[1:]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=vllm.env(**preload(vllm)))
     assert done.returncode == 2 and "Traceback" not in done.stdout + done.stderr
-    assert done.stderr.splitlines()[-1].startswith(f"{MISTAKE}additional_config.drafterforge has no key 'selektor'")
+    assert done.stderr.splitlines()[-1].startswith(f"{MISTAKE}{line}")
 
 
 def test_a_hint_decodes_with_that_drafter_alone(decode, pool, many):

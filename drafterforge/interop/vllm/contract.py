@@ -35,7 +35,10 @@ USED: dict[str, tuple[str, ...]] = {
     "vllm.model_executor.model_loader": ("get_model(vllm_config, model_config, load_config)",),
     "vllm.config.vllm": ("VllmConfig",),
     "vllm.config.compilation": ("CUDAGraphMode",),
-    "vllm.config.speculative": ("SpeculativeConfig.num_speculative_tokens",),
+    "vllm.config.speculative": (
+        "SpeculativeConfig.num_speculative_tokens",
+        "SpeculativeConfig.disable_padded_drafter_batch",
+    ),
     "vllm.distributed.parallel_state": ("get_tensor_model_parallel_rank", "get_tensor_model_parallel_world_size"),
     "vllm.distributed.communication_op": ("tensor_model_parallel_all_gather",),
     "vllm.model_executor.layers.attention.attention": (

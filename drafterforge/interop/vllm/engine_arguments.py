@@ -44,7 +44,7 @@ def with_bundles(create: Callable[..., Any]) -> Callable[..., Any]:
             check_target(pool, target_model_config)
         config = create(arguments, target_model_config, target_parallel_config)
         if pool:
-            check_settings(pool, arguments.additional_config, config.num_speculative_tokens)
+            check_settings(pool, arguments.additional_config, config)
         return config
 
     return call
@@ -118,8 +118,11 @@ def served_tokenizer(served: Any) -> str:
     return tokenizer_sha256(folder)
 
 
-def check_settings(pool: PoolFolder, additional_config: Any, depth: int) -> None:
-    """ConfigError if the engine would refuse the settings of a pool.  depth: drafted tokens a cycle."""
+def check_settings(pool: PoolFolder, additional_config: Any, drafting: Any) -> None:
+    """ConfigError if the engine would refuse the settings of a pool.  drafting: vLLM's SpeculativeConfig."""
     serving = PoolServing.open(pool, (additional_config or {}).get(KEY, {}))
     num_lookups = len(serving.lookups) if current_platform.is_cpu() else 0
+    depth = drafting.num_speculative_tokens
     serving.selector(len(serving.stacked) + num_lookups, depth, 1, torch.device("cpu"))
+    if serving.record and drafting.disable_padded_drafter_batch:
+        raise ConfigError("record needs the padded drafter batch; leave out disable_padded_drafter_batch")

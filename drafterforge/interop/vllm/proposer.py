@@ -20,7 +20,6 @@ from vllm.model_executor.model_loader import get_model
 from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.spec_decode.eagle import EagleProposer
 
-from drafterforge.errors import ConfigError
 from drafterforge.interop.vllm.capture import Recorder
 from drafterforge.interop.vllm.draft_length import DraftLength
 from drafterforge.interop.vllm.judging import Window, newest_rows
@@ -309,8 +308,6 @@ class PoolProposer(EagleProposer):
         """The recorder of served traffic, on the first rank, if the settings name a folder."""
         if self.serving.record is None or get_tensor_model_parallel_rank():
             return None
-        if self.speculative_config.disable_padded_drafter_batch:
-            raise ConfigError("record needs the padded drafter batch; leave out disable_padded_drafter_batch")
         draft = self.runner.propose_draft_token_ids
 
         def propose_draft_token_ids(
