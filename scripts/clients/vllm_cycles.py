@@ -87,6 +87,7 @@ def main() -> None:
     report = {"version": vllm.__version__, "answers": answers, "counters": counters(llm), "seconds": seconds}
     Path(typed.out).write_text(json.dumps(report | figures) + "\n")
     print(figures, flush=True)
+    llm.llm_engine.model_executor.shutdown()  # ends the processes of other ranks
     os._exit(0)  # vLLM's threads do not end by themselves
 
 
