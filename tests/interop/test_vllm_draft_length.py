@@ -49,3 +49,14 @@ def test_looked_up_chains_count_for_every_length():
         rule.observe(length, seconds[length], [], [3, 3])
     assert rule.choose(2) == 0
     assert rule.rate(2, 0) == pytest.approx(4.0, rel=0.01)
+
+
+def test_looked_up_chains_are_measured_apart_where_nothing_is_drafted():
+    rule, seconds = DraftLength(3), {0: 1.0, 1: 1.4, 3: 1.8}
+    for _ in range(40):
+        length = rule.choose(8)
+        looked_up = [1] if length else [2] * 6  # where drafters draft, few prefer looked-up text
+        rule.observe(length, seconds[length], [min(length, 1)] * (8 - len(looked_up)), looked_up)
+    assert rule.choose(8) == 0
+    assert rule.rate(8, 0) == pytest.approx(1 + 12 / 8)
+    assert rule.rate(8, 1) == pytest.approx((1 + 1 / 8 + 7 / 8) / 1.4, rel=0.1)

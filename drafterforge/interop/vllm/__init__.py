@@ -4,6 +4,6 @@
 installs it, `engine_arguments` takes a bundle as draft model and refuses wrong settings, `pool_folder` is what vLLM
 opens, `model` runs the pool's drafters on vLLM's attention, `judging` compares their proposals with the committed
 tokens, `selection` learns and chooses, `proposer` drafts in vLLM's V1 runner, `speculator` in its V2 runner.  On a CPU
-`lookups` continues texts, `hybrids` decides between a looked-up and a drafted chain, and `draft_length` how much is
-drafted.  `metrics` counts cycles, `capture` records traffic.
+`reading` says which rows the drafters read and when, `lookups` continues texts, `hybrids` decides between a looked-up
+and a drafted chain, and `draft_length` how much is drafted.  `metrics` counts cycles, `capture` records traffic.
 """
