@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drafterforge.interop.vllm.reading import Rows, Unread
+from drafterforge.interop.vllm.reading import DeferredRows, Rows
 
 
 class Batch:
@@ -51,71 +51,71 @@ def test_metadata_says_where_rows_stand_in_the_cache():
     assert sizes == {"num_reqs": 2, "num_actual_tokens": 4, "max_query_len": 3, "max_seq_len": 7}
 
 
-def test_rows_put_off_come_back_by_request():
-    unread = Unread(8, 100)
+def test_deferred_rows_come_back_by_request():
+    deferred = DeferredRows(8, 100)
     slots = torch.tensor([5, 2])
-    unread.put_off(slots, rows_of(range(10, 11), range(30, 33)))
-    unread.put_off(slots.flip(0), rows_of(range(33, 34), range(11, 13)))
-    unread.put_off(torch.tensor([7]), rows_of(range(4, 6)))
-    rows = unread.take(torch.tensor([1, 5, 2]), torch.tensor([50, 13, 34]))
+    deferred.defer(slots, rows_of(range(10, 11), range(30, 33)))
+    deferred.defer(slots.flip(0), rows_of(range(33, 34), range(11, 13)))
+    deferred.defer(torch.tensor([7]), rows_of(range(4, 6)))
+    rows = deferred.take(torch.tensor([1, 5, 2]), torch.tensor([50, 13, 34]))
     assert positions_of(rows) == [[], [10, 11, 12], [30, 31, 32, 33]]
-    assert not unread.take(slots, torch.tensor([13, 34]))
-    assert positions_of(unread.take(torch.tensor([7]), torch.tensor([6]))) == [[4, 5]]
-    assert unread.count == 0 and unread.take(slots, torch.tensor([13, 34])) is None
+    assert not deferred.take(slots, torch.tensor([13, 34]))
+    assert positions_of(deferred.take(torch.tensor([7]), torch.tensor([6]))) == [[4, 5]]
+    assert deferred.num_rows == 0 and deferred.take(slots, torch.tensor([13, 34])) is None
 
 
-def test_a_request_that_is_read_again_drops_what_was_put_off():
-    unread = Unread(2, 100)
+def test_rows_that_vllm_reads_again_are_dropped():
+    deferred = DeferredRows(2, 100)
     slots = torch.tensor([0, 1])
-    unread.put_off(slots, rows_of(range(10, 13), range(3, 5)))
-    assert positions_of(unread.take(slots, torch.tensor([0, 5]))) == [[], [3, 4]]
+    for start in (0, 12):  # an interrupted request goes on from its start, or after cached blocks
+        deferred.defer(slots, rows_of(range(10, 15), range(3, 5)))
+        assert positions_of(deferred.take(slots, torch.tensor([start, 5]))) == [list(range(10, start)), [3, 4]]
 
 
-def test_only_rows_without_a_gap_are_read():
-    unread = Unread(1, 100)
-    slot = torch.tensor([0])
-    unread.put_off(slot, rows_of(range(10, 12)))
-    unread.put_off(slot, rows_of(range(13, 15)))
-    assert positions_of(unread.take(slot, torch.tensor([15]))) == [[13, 14]]
+def test_rows_before_a_skipped_cycle_are_read():
+    deferred, slot = DeferredRows(1, 100), torch.tensor([0])
+    deferred.defer(slot, rows_of(range(10, 12)))
+    deferred.defer(slot, rows_of(range(13, 15)))
+    assert positions_of(deferred.take(slot, torch.tensor([15]))) == [[10, 11, 13, 14]]
 
 
 def test_rows_of_requests_that_end_are_dropped():
-    unread = Unread(4, 100)
-    unread.put_off(torch.tensor([0, 3]), rows_of(range(2), range(5)))
-    unread.forget(torch.tensor([3]))
-    assert unread.count == 2
-    unread.forget(torch.tensor([0]))
-    assert unread.count == 0 and unread.take(torch.tensor([0]), torch.tensor([2])) is None
+    deferred = DeferredRows(4, 100)
+    deferred.defer(torch.tensor([0, 3]), rows_of(range(2), range(5)))
+    deferred.forget(torch.tensor([3]))
+    assert deferred.num_rows == 2
+    deferred.forget(torch.tensor([0]))
+    assert deferred.num_rows == 0 and deferred.take(torch.tensor([0]), torch.tensor([2])) is None
 
 
-def test_no_more_rows_are_put_off_than_there_is_room_for():
-    unread = Unread(1, 5)
-    assert unread.has_room(rows_of(range(5))) and not unread.has_room(rows_of(range(6)))
-    unread.put_off(torch.tensor([0]), rows_of(range(3)))
-    assert unread.has_room(rows_of(range(2))) and not unread.has_room(rows_of(range(3)))
+def test_no_more_rows_are_deferred_than_there_is_room_for():
+    deferred = DeferredRows(1, 5)
+    assert deferred.has_room(rows_of(range(5))) and not deferred.has_room(rows_of(range(6)))
+    deferred.defer(torch.tensor([0]), rows_of(range(3)))
+    assert deferred.has_room(rows_of(range(2))) and not deferred.has_room(rows_of(range(3)))
 
 
-def test_rows_put_off_outlive_vllm_buffers():
-    unread, rows = Unread(1, 5), rows_of(range(3))
-    unread.put_off(torch.tensor([0]), rows)
+def test_deferred_rows_outlive_vllm_buffers():
+    deferred, rows = DeferredRows(1, 5), rows_of(range(3))
+    deferred.defer(torch.tensor([0]), rows)
     rows.positions.fill_(0)
-    assert positions_of(unread.take(torch.tensor([0]), torch.tensor([3]))) == [[0, 1, 2]]
+    assert positions_of(deferred.take(torch.tensor([0]), torch.tensor([3]))) == [[0, 1, 2]]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_requests_read_every_row_once_in_order(seed: int):
     """Requests of random lengths come and go in batches; whenever one is read, no row is missing."""
     draw = torch.Generator().manual_seed(seed)
-    unread, read, reached = Unread(4, 1000), [[] for _ in range(4)], [0] * 4
+    deferred, read, reached = DeferredRows(4, 1000), [[] for _ in range(4)], [0] * 4
     for _ in range(60):
         size = int(torch.randint(1, 5, (1,), generator=draw))
         slots = torch.randperm(4, generator=draw)[:size]
         counts = torch.randint(1, 4, (size,), generator=draw).tolist()
         spans = [range(reached[slot], reached[slot] + n) for slot, n in zip(slots.tolist(), counts, strict=True)]
         if torch.rand(1, generator=draw) < 0.7:
-            unread.put_off(slots, rows_of(*spans))
+            deferred.defer(slots, rows_of(*spans))
         else:
-            if late := unread.take(slots, torch.tensor([span.start for span in spans])):
+            if late := deferred.take(slots, torch.tensor([span.start for span in spans])):
                 for slot, positions in zip(slots.tolist(), positions_of(late), strict=True):
                     read[slot] += positions
             for slot, span in zip(slots.tolist(), spans, strict=True):

@@ -75,7 +75,7 @@ class DecodingPass:
         return self._norm(out, "norm") if spec.norm_output else out
 
     def keys(self, embeddings: Tensor, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [..., R, key heads, D] of `layer`, all that later rows need; arguments as for `layer`."""
+        """Keys and values [..., R, key heads, D] as `layer` computes them, without attention; arguments as there."""
         x, _ = self._inputs(embeddings, hidden)
         return self._keys(x, self.rope(positions, hidden.dtype))
 

@@ -2,9 +2,9 @@
 
 A cycle that drafts d tokens takes t(B, d) seconds in a batch of B requests.  Some requests verify a chain that was
 looked up, at any d.  A request emits 1 + T + (1 - s)(S_1 + ... + S_d) tokens: s is the share of requests with such a
-chain and T the mean number of its accepted tokens over all requests, both higher where d is 0 and no drafted chain is
-preferred; S_j is the share of drafted chains whose first j tokens are accepted.  The length with the most tokens a
-second is taken; others are tried again ever more rarely.
+chain and T the mean number of its accepted tokens over all requests, measured apart for d = 0, where a looked-up chain
+competes with none; S_j is the share of drafted chains whose first j tokens are accepted.  The length with the most
+tokens a second is taken; others are tried again ever more rarely.
 Axes: B requests, K most drafted tokens.
 """
 
@@ -17,8 +17,8 @@ from statistics import fmean
 
 RECENT = 16  # cycles whose seconds count
 FIRST_TRIALS = 3  # cycles of a length before it can be judged
-RATE = 0.02  # weight of a cycle in the shares, once there were many
-PRIOR_CYCLES = 4  # that the first guess of the shares counts for
+RATE = 0.02  # least weight of a cycle in the means
+PRIOR_CYCLES = 4  # that the initial shares count as
 RETRY, LONGEST_RETRY = 64, 4096  # cycles until a length is tried again: at first, and at most
 
 
@@ -45,7 +45,7 @@ class DraftLength:
         """most: K."""
         self.lengths = (0, most) if most < 2 else (0, 1, most)
         self.shares = [0.7**level for level in range(1, most + 1)]  # until measured
-        self.cycles = [PRIOR_CYCLES] * most  # that measured each share
+        self.cycles = [PRIOR_CYCLES] * most  # that each share is the mean of
         self.lookups = {False: Lookups(), True: Lookups()}  # where nothing is drafted, and where something is
         self.seconds: dict[tuple[int, int], deque[float]] = {}  # by batch size and length
         self.waiting: dict[tuple[int, int], int] = {}  # cycles until a length is tried again

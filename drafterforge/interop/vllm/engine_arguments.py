@@ -85,6 +85,8 @@ def use_pool(arguments: Any) -> PoolFolder | None:
 
 def check_target(pool: PoolFolder, served: Any) -> None:
     """ArtifactError if vLLM serves a target of other dimensions or with another tokenizer.  served: its ModelConfig."""
+    if served.uses_mrope:
+        raise ConfigError(f"{quote(served.model, 200)} has positions of images (M-RoPE); a pool drafts for text only")
     reference, config = pool.record.target, served.hf_text_config
     trained = {name: getattr(reference, key) for name, key in DIMENSIONS.items()}
     difference = [

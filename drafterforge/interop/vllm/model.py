@@ -1,6 +1,7 @@
 """The draft model of a pool: N stacked EAGLE-3 drafters, each with an `Attention` layer and so a KV cache of vLLM's.
 
-The first pass of a cycle lets all drafters read all rows; in later passes each request has its chosen drafter.
+The first pass of a cycle runs all drafters on the newest rows, on a GPU on all rows; `write_keys` reads earlier ones.
+In later passes each request has its chosen drafter.
 Under tensor parallelism every rank holds the drafters' weights, and attends with its share of the heads.
 Axes: N drafters, R rows, B requests, H hidden of a drafter, D head width.
 """
@@ -25,7 +26,7 @@ from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.eagle3.row_drafters import RowDrafters
 from drafterforge.interop.vllm.pool_folder import PoolFolder
 
-PIECE = 256  # rows whose keys are computed together: of more, a CPU's cache would not hold what is computed
+KEYS_CHUNK = 256  # rows whose keys are computed together; more would not fit a CPU's cache
 
 
 class PoolEagle3(Eagle3LlamaForCausalLM):
@@ -84,7 +85,7 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
     def embed_input_ids(self, input_ids: Tensor, *_: object) -> Tensor:
         """Embeddings [R, H] of tokens [R]."""
         layer = self.model.embed_tokens
-        return getattr(layer, "base_layer", layer)(input_ids)  # not with the adapters of the target's requests
+        return getattr(layer, "base_layer", layer)(input_ids)  # without the adapters of the target's requests
 
     def combine_hidden_states(self, hidden_states: Tensor) -> Tensor:
         """Project features [R, 3H] for every drafter, [R, N * H]."""
@@ -97,11 +98,11 @@ class PoolEagle3(Eagle3LlamaForCausalLM):
         self.idle = False
 
     def write_keys(self, tokens: Tensor, positions: Tensor, features: Tensor, slots: Tensor) -> None:
-        """Let all drafters read rows outside a pass, for later rows only, which need no more than keys and values.
+        """Write keys and values of rows into all drafters' caches, without computing outputs.
 
         tokens, positions: [R].  features: [R, 3H].  slots: where the rows stand in the caches, [R].
         """
-        for piece in torch.arange(len(tokens)).split(PIECE):
+        for piece in torch.arange(len(tokens)).split(KEYS_CHUNK):
             hidden = self.drafters.fuse(features[piece]).expand(self.num_drafters, -1, -1)
             keys, values = self.drafters.keys(self.embed_input_ids(tokens[piece]), hidden, positions[piece])
             for layer, k, v in zip(self.attention, keys, values, strict=True):

@@ -1,7 +1,8 @@
 """Drafts in vLLM's V1 runner with a pool: all drafters read, the selector learns and chooses, the chosen one drafts.
 
-vLLM's own drafting loop stays.  The first pass of a cycle reads the committed rows; sampling from it is where this
-class judges the drafters, lets the selector learn, and chooses; later passes draft with the choice.
+vLLM's own drafting loop stays.  The first pass of a cycle reads the committed rows, or the newest ones of a prompt on a
+CPU; sampling from it is where this class judges the drafters, lets the selector learn, and chooses; later passes draft
+with the choice.
 Axes: N drafters, B requests, R flattened rows, H hidden, K drafted tokens, P = K + 1.
 """
 
@@ -25,7 +26,7 @@ from drafterforge.interop.vllm.draft_length import DraftLength
 from drafterforge.interop.vllm.judging import Window, newest_rows
 from drafterforge.interop.vllm.lookups import Lookups
 from drafterforge.interop.vllm.pool_folder import ARCHITECTURE
-from drafterforge.interop.vllm.reading import Rows, Unread
+from drafterforge.interop.vllm.reading import DeferredRows, Rows
 from drafterforge.interop.vllm.requests import RequestSlots
 from drafterforge.interop.vllm.selection import PoolSelection
 from drafterforge.interop.vllm.settings import PoolServing
@@ -67,13 +68,14 @@ class PoolProposer(EagleProposer):
         self.selection = PoolSelection(serving, num_arms, self.depth, num_slots, device)
         if get_tensor_model_parallel_rank():
             self.selection.meter = None  # the first rank counts for all
-        alone = get_tensor_model_parallel_world_size() == 1  # ranks would measure different seconds
+        ranks = get_tensor_model_parallel_world_size() * vllm_config.parallel_config.data_parallel_size
+        alone = ranks == 1  # ranks would measure different seconds
         self.length = DraftLength(self.depth) if self.on_host and serving.adaptive and alone else None
-        self.unread = Unread(num_slots, self.max_num_tokens) if self.length else None
+        self.deferred = DeferredRows(num_slots, self.max_num_tokens) if self.length else None
         self.lookups: Lookups | None = None
         self.cycle: Cycle | None = None
         self.looked_up: set[int] = set()  # slots whose last chains were looked up
-        # When the last cycle began, its length and batch size; None: it read prompts, whose seconds are no length's.
+        # Start, length and batch size of the last cycle; None if it read prompts, whose seconds are no length's.
         self.began: tuple[float, int, int] | None = None
         self.recorder, self.states = self._recorder(), None  # states: of the target at the rows of a cycle, [R, H]
         self._follow_endings()
@@ -130,7 +132,7 @@ class PoolProposer(EagleProposer):
         rows = Rows(tokens, target_positions, target_hidden_states, counts)
         slots = self._schedule(len(ends))
         length = self._draft_length(num_speculative_tokens, counts, ends - starts)
-        depths = (counts - 1).clamp(max=self.depth)
+        depths = torch.where(counts <= self.depth + 1, counts - 1, 0)  # rows that are read again verify nothing
         self.cycle = Cycle(slots, rows, starts, ends, depths, length)
         if self.selection.advice and self._reads_prompts(len(ends)):
             self.cycle.features = target_hidden_states[ends]
@@ -138,6 +140,7 @@ class PoolProposer(EagleProposer):
             parts = target_token_ids, next_token_ids, target_positions, target_hidden_states, self.states[: len(tokens)]
             self.recorder.cycle(self.requests.batch, starts, ends, *parts)
         if self.on_host:
+            self._set_chunk_ends(rows, ends)
             return self._finish(self.cycle, self._propose_on_host(self.cycle, common_attn_metadata, sampling_metadata))
         self.model.read()
         drafted = super().propose(num_speculative_tokens=length, **rest)
@@ -145,13 +148,13 @@ class PoolProposer(EagleProposer):
 
     def _propose_on_host(self, cycle: Cycle, batch: Any, sampling_metadata: Any) -> Tensor:
         """Drafted tokens, [B, d].  batch: vLLM's metadata for attention in the batch."""
-        rows, window = cycle.rows.until(cycle.ends), self.depth + 1  # window: rows whose outputs are needed
+        rows, window = cycle.rows.until(cycle.ends), self.depth + 1  # window: rows whose outputs are used
         decoding = int(rows.counts.max()) <= window
-        if self.unread and cycle.length == 0 and decoding and self.unread.has_room(rows):
-            self.unread.put_off(cycle.slots, rows)
+        if self.deferred and cycle.length == 0 and decoding and self.deferred.has_room(rows):
+            self.deferred.defer(cycle.slots, rows)
         else:
-            if self.unread and (late := self.unread.take(cycle.slots, rows.positions[rows.starts])):
-                self._write_keys(late, batch)
+            if self.deferred and (late := self.deferred.take(cycle.slots, rows.positions[rows.starts])):
+                self._catch_up(late, batch)
             if cycle.length == 0 or not decoding:
                 self._write_keys(rows, batch)
         cycle.rows = rows = rows.newest(window)
@@ -170,8 +173,25 @@ class PoolProposer(EagleProposer):
             sampling_metadata=sampling_metadata,
         )
 
+    def _set_chunk_ends(self, rows: Rows, ends: Tensor) -> None:
+        """Set the token after each chunk of a prompt that goes on; vLLM has another token there."""
+        batch = self.runner.input_batch
+        after = (rows.positions[ends] + 1).numpy()
+        unfinished = (after < batch.num_prompt_tokens[: len(ends)]).nonzero()[0]
+        if len(unfinished):
+            tokens = torch.from_numpy(batch.token_ids_cpu[unfinished, after[unfinished]])
+            rows.tokens[ends[torch.from_numpy(unfinished)]] = tokens.to(rows.tokens.dtype)
+
+    def _catch_up(self, rows: Rows, batch: Any) -> None:
+        """Read deferred rows, in seconds that are no length's."""
+        began = time.perf_counter()
+        self._write_keys(rows, batch)
+        if self.began:
+            start, *rest = self.began
+            self.began = (start + time.perf_counter() - began, *rest)
+
     def _write_keys(self, rows: Rows, batch: Any) -> None:
-        """Let all drafters read rows for later ones only."""
+        """Write the rows' keys into all drafters' caches."""
         slots = rows.cache_slots(batch.block_table_tensor, self.block_size)
         self.model.write_keys(rows.tokens, rows.positions, rows.features, slots)
 
@@ -203,16 +223,17 @@ class PoolProposer(EagleProposer):
 
     def _select_lookups(self, cycle: Cycle) -> None:
         """Take looked-up chains, in a cycle in which the model's drafters draft nothing."""
+        window = newest_rows(cycle.starts, cycle.ends, self.depth + 1)
+        if cycle.features is not None:
+            self.selection.advise(cycle.slots, self._tokens(window)[1][:, -1], cycle.features)
         if not self.lookups:
             self.selection.guesses.forget(cycle.slots)
             return
-        window = newest_rows(cycle.starts, cycle.ends, self.depth + 1)
         _, worths = self._read_texts(window)
         _, positions = self._tokens(window)
         in_answer = positions[:, 0] > self.selection.prompts[cycle.slots]
-        accepted = cycle.ends - cycle.starts  # more than were drafted where a preempted request is read again
-        verified = in_answer & (cycle.depths > 0) & (accepted <= cycle.depths)
-        accepted = torch.where(verified, accepted, -1)
+        accepted = cycle.ends - cycle.starts
+        accepted = torch.where(in_answer & (cycle.depths > 0), accepted, -1)
         choice = self.selection.select_lookup(cycle.slots, worths[:, :, -1], accepted, cycle.depths)
         self._look_up(cycle, choice)
 
@@ -285,8 +306,8 @@ class PoolProposer(EagleProposer):
             states = [self.runner.requests[name] for name in begun]
             hints = self.selection.hints([state.sampling_params for state in states])
             self.selection.begin(new, lengths, self._tensor(hints))
-            if self.unread:
-                self.unread.forget(new)
+            if self.deferred:
+                self.deferred.forget(new)
             if self.lookups:
                 for slot, state in zip(new.tolist(), states, strict=True):
                     self.lookups.begin(slot, state.prompt_token_ids)
@@ -337,8 +358,8 @@ class PoolProposer(EagleProposer):
                 self.recorder.end(scheduler_output.finished_req_ids)
             if ended := self.requests.end(sorted(scheduler_output.finished_req_ids)):
                 self.selection.end(self._tensor(ended))
-                if self.unread:
-                    self.unread.forget(self._tensor(ended))
+                if self.deferred:
+                    self.deferred.forget(self._tensor(ended))
                 if self.lookups:
                     self.lookups.end(ended)
             return update_states(scheduler_output)

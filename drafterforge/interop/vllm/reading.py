@@ -1,8 +1,8 @@
-"""The rows that a pool's drafters read on a CPU: no rejected ones, and those of cycles that draft nothing only later.
+"""Rows that a pool's drafters read on a CPU.
 
-A row holds a position's features of the target and the token after it.  Rows that were put off are read together
-before the next cycle that drafts; those of a request that ends before are never read, so that an answer which continues
-that request's text by vLLM's prefix cache is drafted for without them.
+A row holds a position's features of the target and the token after it.  Rejected rows are left out.  Rows of cycles
+that draft nothing are deferred: they are read together before the next cycle that drafts.  Rows of a request that ends
+first are never read, so vLLM's prefix cache lacks the drafters' keys for them.
 Axes: R rows, B requests, H hidden of the target.
 """
 
@@ -61,7 +61,7 @@ class Rows:
         return tables[owners, self.positions // block_size].long() * block_size + self.positions % block_size
 
     def metadata(self, batch: Any, block_size: int) -> Any:
-        """vLLM's metadata for attention from these rows.  batch: that of the same requests' rows as vLLM has them."""
+        """Attention metadata for these rows.  batch: vLLM's metadata of the same requests."""
         bounds = torch.cat((self.counts.new_zeros(1), self.counts.cumsum(0))).int()
         lengths = (self.positions[self.ends] + 1).int()
         return type(batch)(
@@ -78,38 +78,38 @@ class Rows:
         )
 
 
-class Unread:
-    """Rows that were put off, of the requests in S slots."""
+class DeferredRows:
+    """Deferred rows of the requests in S slots."""
 
-    def __init__(self, num_slots: int, most: int) -> None:
-        """num_slots: S.  most: rows that are kept."""
-        self.most, self.count = most, 0
+    def __init__(self, num_slots: int, max_rows: int) -> None:
+        """num_slots: S."""
+        self.max_rows, self.num_rows = max_rows, 0
         self.slots: list[Tensor] = []  # of the rows of each part, the oldest part first
         self.parts: list[Rows] = []
-        self.requests = torch.full((num_slots,), -1)  # row in the batch of each slot, while rows are taken
+        self.requests = torch.full((num_slots,), -1)  # index in the batch of each slot's request; -1 outside `take`
 
     def has_room(self, rows: Rows) -> bool:
         """Whether these rows can be kept too."""
-        return self.count + len(rows) <= self.most
+        return self.num_rows + len(rows) <= self.max_rows
 
-    def put_off(self, slots: Tensor, rows: Rows) -> None:
+    def defer(self, slots: Tensor, rows: Rows) -> None:
         """Keep a copy of the rows of requests in slots [B]."""
         copies = (x.clone() for x in (rows.tokens, rows.positions, rows.features, rows.counts))
         self._keep(slots.repeat_interleave(rows.counts), Rows(*copies))
 
     def forget(self, slots: Tensor) -> None:
         """Drop the rows of requests in slots [B]."""
-        if self.count:
+        if self.num_rows:
             owners, rows = self._all()
             self._restore(owners, rows, ~torch.isin(owners, slots))
 
     def take(self, slots: Tensor, positions: Tensor) -> Rows | None:
         """Take the rows of a batch; None: there are none.
 
-        slots: of the batch, [B].  positions: where each request goes on, [B].  Only rows that lead there without a gap
-        are returned: a request that vLLM interrupted reads its text again.
+        slots: of the batch, [B].  positions: where each request goes on, [B]; rows from there on are dropped, because
+        vLLM reads the text of a request that it interrupted again.
         """
-        if not self.count:
+        if not self.num_rows:
             return None
         owners, rows = self._all()
         self.requests[slots] = torch.arange(len(slots))
@@ -118,11 +118,8 @@ class Unread:
         self._restore(owners, rows, requests < 0)
         order = requests.argsort(stable=True)
         order = order[requests[order] >= 0]
-        requests = requests[order]
-        counts = requests.bincount(minlength=len(slots))
-        ahead = counts.cumsum(0)[requests] - torch.arange(len(order))  # 1 for the newest row of a request
-        leads = rows.positions[order] + ahead == positions[requests]
-        return rows.part(order[leads], requests[leads].bincount(minlength=len(slots)))
+        order = order[rows.positions[order] < positions[requests[order]]]
+        return rows.part(order, requests[order].bincount(minlength=len(slots)))
 
     def _all(self) -> tuple[Tensor, Rows]:
         """All rows and their slots."""
@@ -132,11 +129,11 @@ class Unread:
 
     def _restore(self, slots: Tensor, rows: Rows, which: Tensor) -> None:
         """Keep only some of all rows.  which: mask, [R]."""
-        self.slots, self.parts, self.count = [], [], 0
+        self.slots, self.parts, self.num_rows = [], [], 0
         if which.any():
             self._keep(slots[which], rows.part(which.nonzero()[:, 0], which.sum()[None]))
 
     def _keep(self, slots: Tensor, rows: Rows) -> None:
         self.slots.append(slots)
         self.parts.append(rows)
-        self.count += len(rows)
+        self.num_rows += len(rows)

@@ -81,9 +81,8 @@ class PoolSelection:
         judged = self.guesses.judge(slots, window, guesses, inputs, positions)
         self.selector.drop(torch.where(judged.gaps, slots, self.spare))
         self.selector.observe(slots, judged.hits, judged.counts, depths)
-        if self.advice is not None and features is not None:
-            is_end = positions[:, -1] == self.prompts[slots]
-            self.selector.begin(torch.where(is_end, slots, self.spare), self.advice(features))
+        if features is not None:
+            self.advise(slots, positions[:, -1], features)
         ready = hinted & (guesses[:, :, -1].T != NO_GUESS)
         drafted = (judged.counts > 0) & (depths > 0)
         before = (self.hybrids or self.selector).arms[slots] if self.meter else None
@@ -94,6 +93,12 @@ class PoolSelection:
         if self.meter:
             self._count(torch.where(drafted, before, -1), choice, judged.counts, depths, slots, began)
         return choice
+
+    def advise(self, slots: Tensor, newest: Tensor, features: Tensor) -> None:
+        """Start requests whose prompts end with the router's advice.  newest: positions of their newest tokens, [B]."""
+        if self.advice is not None:
+            ends = newest == self.prompts[slots]
+            self.selector.begin(torch.where(ends, slots, self.spare), self.advice(features))
 
     def select_lookup(self, slots: Tensor, worths: Tensor, accepted: Tensor, depths: Tensor) -> Tensor:
         """Choose among drafters that look up, where the others draft nothing, [B]; 0: no text continues the request.
