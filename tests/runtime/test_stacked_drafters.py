@@ -66,6 +66,21 @@ def test_one_pass_equals_the_loop_over_drafters(target, kind, count):
         assert torch.equal(some.tokens, expected.tokens[[2, 0]])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_alone_equal_those_that_the_layer_attends_to(target, kind):
+    members = KINDS[kind](target, 3)
+    stacked, attended = StackedDrafters(members), []
+
+    def attend(q, k, v):
+        attended.append((k, v))
+        return torch.zeros_like(q)
+
+    tokens, positions = torch.randint(0, 61, (5,)), torch.arange(7, 12)
+    hidden = stacked.fuse(torch.randn(5, 3 * target.config.hidden_size)).expand(len(members), -1, -1)
+    stacked.layer(stacked.embed(tokens), hidden, positions, attend)
+    torch.testing.assert_close(stacked.keys(stacked.embed(tokens), hidden, positions), attended[0])
+
+
 @pytest.mark.parametrize("flag", FLAGS)
 def test_drafters_whose_norms_differ_do_not_stack(target, flag):
     members = [*full_drafters(target, 1), *full_drafters(target, 1, **{flag: True})]
