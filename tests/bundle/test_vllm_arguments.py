@@ -33,6 +33,12 @@ class UsageContext(Enum):
     OPENAI_API_SERVER = "server"
 
 
+class DraftingConfig(SimpleNamespace):
+    """vLLM's `SpeculativeConfig`."""
+
+    disable_padded_drafter_batch = False
+
+
 def engine_args(served: SimpleNamespace) -> type:
     """A class as vLLM's, whose target is `served`."""
 
@@ -54,7 +60,7 @@ def engine_args(served: SimpleNamespace) -> type:
                     self.speculative_config[key] = value
             if self.speculative_config is None:
                 return None
-            return SimpleNamespace(**{"num_speculative_tokens": DEPTH} | self.speculative_config)
+            return DraftingConfig(**{"num_speculative_tokens": DEPTH} | self.speculative_config)
 
     return EngineArgs
 
@@ -68,6 +74,7 @@ def served_config(served) -> SimpleNamespace:
         tokenizer=str(served.folder),
         tokenizer_revision=None,
         hf_text_config=SimpleNamespace(**sizes, num_hidden_layers=7),
+        uses_mrope=False,
     )
 
 
@@ -189,6 +196,19 @@ def test_a_bundle_of_another_target_is_refused(arguments, bundle, served_config,
         served_config.tokenizer = str(tmp_path)
     with pytest.raises(ArtifactError, match=f"was made for target 'tiny', but vLLM serves .*, which has {difference};"):
         arguments(drafting(model)).create_engine_config()
+
+
+def test_a_target_with_positions_of_images_is_refused(arguments, bundle, served_config):
+    served_config.uses_mrope = True
+    with pytest.raises(ConfigError, match=r"has positions of images \(M-RoPE\); a pool drafts for text only"):
+        arguments(drafting(bundle)).create_engine_config()
+
+
+def test_recording_needs_the_padded_batch(arguments, bundle):
+    settings = {"drafterforge": {"record": "records"}}
+    typed = arguments(drafting(bundle, disable_padded_drafter_batch=True), additional_config=settings)
+    with pytest.raises(ConfigError, match="record needs the padded drafter batch"):
+        typed.create_engine_config()
 
 
 def test_a_target_without_a_tokenizer_file_is_served(arguments, bundle, served_config, monkeypatch, tmp_path):
