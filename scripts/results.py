@@ -6,9 +6,10 @@
     python scripts/results.py --keep FILE NAME # copy FILE, or an artifact's folder, to docs/reports/NAME.json first
 
 `docs/reports/index.yaml` lists title, command, note and figures of each report.  A figure is a template of paths into
-the report: `{A / B:.2f}` divides two numbers, `{rows[method=tree*].mat:.2f}` reads the first row that matches.
-A report called NAME@DEVICE is NAME measured on another machine; figures that it lacks are "not run".  The index's `gpu`
-lists the reports that `scripts/gpu_report.py` makes: one table has their figures on a CPU and on each GPU.
+the report: `{A / B:.2f}` divides two numbers, `{rows[method=tree*].mat:.2f}` reads the first row that matches, and
+`speedup_ci95.0` the first number of a list.  A report called NAME@DEVICE is NAME measured on another machine; figures
+that it lacks are "not run".  The index's `gpu` lists the reports that `scripts/gpu_report.py` makes: one table has their
+figures on a CPU and on each GPU.
 """
 
 from __future__ import annotations
@@ -76,8 +77,11 @@ class Template(Formatter):
         value: Any = self.report
         try:
             for key, condition in STEP.findall(path):
-                value = value[key] if key else next(row for row in value if matches(row, condition))
-        except (KeyError, TypeError, ValueError, StopIteration):
+                if key:
+                    value = value[int(key) if isinstance(value, list) else key]
+                else:
+                    value = next(row for row in value if matches(row, condition))
+        except (LookupError, TypeError, ValueError, StopIteration):
             value = None
         if not isinstance(value, int | float | str):
             raise ResultsError(f"docs/reports/{self.name}.json has no `{path}`, which docs/reports/index.yaml asks for")
