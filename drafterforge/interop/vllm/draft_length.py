@@ -23,8 +23,8 @@ RETRY, LONGEST_RETRY = 64, 4096  # cycles until a length is tried again: at firs
 
 
 @dataclass
-class Lookups:
-    """Chains that were looked up."""
+class LookupMeans:
+    """Means over cycles of chains that were looked up, see the module."""
 
     share: float = 0.0  # s
     tokens: float = 0.0  # T
@@ -46,7 +46,7 @@ class DraftLength:
         self.lengths = (0, most) if most < 2 else (0, 1, most)
         self.shares = [0.7**level for level in range(1, most + 1)]  # until measured
         self.cycles = [PRIOR_CYCLES] * most  # that each share is the mean of
-        self.lookups = {False: Lookups(), True: Lookups()}  # where nothing is drafted, and where something is
+        self.lookups = {False: LookupMeans(), True: LookupMeans()}  # where nothing is drafted, and where something is
         self.seconds: dict[tuple[int, int], deque[float]] = {}  # by batch size and length
         self.waiting: dict[tuple[int, int], int] = {}  # cycles until a length is tried again
         self.patience: dict[tuple[int, int], int] = {}  # how many that were the last time
