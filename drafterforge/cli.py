@@ -21,7 +21,8 @@ from drafterforge.config.compose import load_config
 from drafterforge.config.hints import complete_commands, flags_for, plain_value
 from drafterforge.config.overrides import typed_choices
 from drafterforge.config.variants import variants_of
-from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError, Terminated
+from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError, RankLostError, Terminated
+from drafterforge.training.launch import RANK_LOST, end_with_launcher, is_launched, launch, local_devices
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Command:
     reports: tuple[str, ...] = ()  # kinds of inputs that the command itself checks, with better error messages
     check: str = ""  # MODULE:FUNCTION that refuses mistakes in the config before torch is imported
     loads: bool = False  # prints what it loads, as it is silent until then
+    trains: bool = False  # on several devices, with a process for each
     yaml: str = ""  # name of its file in `configs/`; empty: the module's
 
     @property
@@ -57,6 +59,7 @@ COMMANDS = {
         "distil a drafter from the answers, and measure it on held-out prompts",
         resumes=True,
         check="drafterforge.data.sources:check_rows",
+        trains=True,
     ),
     "train-policy": Command(
         "drafterforge.pipelines.train_policy",
@@ -153,6 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _check_inputs(config, command)
                 if command.loads:
                     _print_loading(config)
+                if (number := local_devices(config.trainer, config.target.device) if command.trains else 1) > 1:
+                    return launch(arguments, number)
+                end_with_launcher()
                 with _sigterm_raises():
                     import_module(command.module).run(config)
         sys.stdout.flush()
@@ -162,6 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         writing = None if config is None else config.runs_dir
+        if isinstance(error, RankLostError) and is_launched():
+            return RANK_LOST  # the process that ended first has the message
         line = _one_line(error, writing, command is not None and command.resumes)
         if line is None:
             raise

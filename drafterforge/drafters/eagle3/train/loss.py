@@ -7,6 +7,7 @@ Axes: I steps, M slots, P teacher positions, H hidden, W draft vocabulary, C row
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +38,12 @@ class StepCounts:
 
     def __add__(self, counts: StepCounts) -> StepCounts:
         return StepCounts(*(getattr(self, name) + getattr(counts, name) for name in self.__dataclass_fields__))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> StepCounts:
+        """Apply a function to the table of all counts, [5, I] float64, which holds them exactly."""
+        names = self.__dataclass_fields__
+        table = function(torch.stack([getattr(self, name).double() for name in names]))
+        return StepCounts(*(row.to(getattr(self, name).dtype) for name, row in zip(names, table, strict=True)))
 
     def accept_length(self) -> Tensor:
         """Mean accept length of a greedy chain of I steps on teacher-forced text, bonus included."""
