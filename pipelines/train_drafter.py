@@ -40,7 +40,7 @@ Config = TrainDrafterConfig
 def run(cfg: Config) -> Path:
     """Train on all devices; the first one's process prepares the answers before, and measures the drafter after."""
     require_loggers(cfg.trainer)
-    with ranks.joined(cfg.trainer):
+    with ranks.joined(cfg.trainer, cfg.target.device):
         return train_and_measure(cfg)
 
 

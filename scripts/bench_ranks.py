@@ -203,7 +203,7 @@ def weights_difference(path: Path, reference: Path) -> float:
 def work(overrides: list[str]) -> None:
     """One process of a training that ends with its weights."""
     config = load_config("train_drafter", TrainDrafterConfig, overrides)
-    with ranks.joined(config.trainer):
+    with ranks.joined(config.trainer, config.target.device):
         target = load_target(config.target)
         config = choose_init(config, target)
         with ranks.first_rank_first():

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import IO
 
+from drafterforge.config.checks import require
 from drafterforge.config.trainer import TrainerConfig
 
 RANK_LOST = 75  # exit code of a process that ends because another one did
@@ -57,13 +58,25 @@ def is_launched() -> bool:
 
 def local_devices(config: TrainerConfig, device: str) -> int:
     """Devices of this machine to train on; 1 in a process that is one of several already.  device: of the target."""
+    number = config.devices or 1
     if placement() is not None or (config.num_nodes or 1) > 1:
         return 1
-    if config.devices is not None or config.accumulate == 1 or device not in ("auto", "cuda"):
-        return config.devices or 1
+    if device == "cpu" or config.devices == 1 or config.accumulate == 1:
+        return number
+    if device not in ("auto", "cuda"):
+        require(
+            number == 1, f"trainer.devices={number}, but target.device={device} is one device; type target.device=cuda"
+        )
+        return 1
     import torch
 
-    return max(n for n in range(1, max(1, torch.cuda.device_count()) + 1) if config.accumulate % n == 0)
+    gpus = torch.cuda.device_count()
+    if config.devices is None:
+        return max(n for n in range(1, max(1, gpus) + 1) if config.accumulate % n == 0)
+    require(
+        gpus == 0 or number <= gpus, f"trainer.devices={number}, but {gpus} GPUs are here; type trainer.devices={gpus}"
+    )
+    return number
 
 
 def launch(arguments: Sequence[str], num_ranks: int) -> int:

@@ -72,13 +72,20 @@ def reading(cfg: Config) -> Config:
 def staging(run: ArtifactRun) -> Path:
     """The staging folder, which the first process locks."""
     with first_rank_first():
-        return run.stage() if rank() == 0 else run.staging_dir
+        if rank() == 0:
+            return run.stage()
+    if not run.staging_dir.is_dir():
+        raise ConfigError(
+            f"{run.staging_dir} is only on the first machine; type runs_dir= with a folder that all share"
+        )
+    return run.staging_dir
 
 
 @contextmanager
-def joined(config: TrainerConfig) -> Iterator[None]:
+def joined(config: TrainerConfig, device: str) -> Iterator[None]:
     """Join the processes that this one was started with, if any; only the first one shows messages.
 
+    device: of the target, as the user typed it.
     Raises `RankLostError` if another process ends before the block does.
     """
     position = placement()
@@ -87,7 +94,7 @@ def joined(config: TrainerConfig) -> Iterator[None]:
         yield
         return
     _set_environment(position)
-    on_gpu = torch.cuda.is_available()
+    on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(position.local_rank % torch.cuda.device_count())
     console.quiet = position.rank > 0

@@ -68,7 +68,7 @@ def build_trainer(
     precision = config.precision
     if precision == "auto":
         precision = "bf16-mixed" if has_matrix_unit(device.type) else "32-true"
-    return Trainer(
+    trainer = Trainer(
         **strategy_options(config.strategy, device),
         max_steps=config.max_steps,
         max_epochs=-1,
@@ -87,6 +87,9 @@ def build_trainer(
         plugins=[SafetensorsCheckpointIO()],
         default_root_dir=str(folder),
     )
+    # before each batch lightning asks the first device whether SIGTERM came; `checkpoint` asks the hosts, once a step
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+    return trainer
 
 
 def distil(

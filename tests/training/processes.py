@@ -51,7 +51,7 @@ def train_as(rank: int, num_ranks: int, port: int, folder: Path, config: Trainer
     os.environ.update({name: str(value) for name, value in variables.items()})
     run = Run(folder, config)
     try:
-        with ranks.joined(config):
+        with ranks.joined(config, "cpu"):
             run(*(event.forward_pass, happen(event)) if event and event.rank == rank else ())
     except RankLostError:
         os._exit(LOST)

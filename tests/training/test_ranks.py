@@ -214,6 +214,15 @@ def test_a_training_takes_as_many_gpus_as_can_share_its_batches(no_ranks, gpus, 
     assert launch.local_devices(TrainerConfig(accumulate=accumulate), device) == expected
 
 
+@pytest.mark.parametrize(("device", "message"), [("auto", "2 GPUs are here"), ("cuda:0", "is one device")])
+def test_devices_that_are_not_there_are_refused(no_ranks, device, message):
+    no_ranks.setattr(torch.cuda, "device_count", lambda: 2)
+    config = TrainerConfig(devices=4, accumulate=4)
+    with pytest.raises(ConfigError, match=message):
+        launch.local_devices(config, device)
+    assert launch.local_devices(config, "cpu") == 4
+
+
 def test_devices_that_cannot_share_the_batches_are_refused_with_settings_that_can():
     with pytest.raises(ConfigError, match=r"type trainer\.accumulate=4, and trainer\.tokens_per_batch=512 "):
         TrainerConfig(devices=4)
