@@ -60,8 +60,8 @@ def assert_same_curve(bench, name: str, reference: str) -> None:
         json.loads((bench.artifact("drafters", each) / "curves.json").read_text()) for each in (name, reference)
     )
     assert [point.keys() for point in curve] == [point.keys() for point in expected]
-    for point, other in zip(curve, expected, strict=True):
-        assert all(abs(point[key] - other[key]) <= TOLERANCE for key in point)
+    for point, expected_point in zip(curve, expected, strict=True):
+        assert all(abs(point[key] - expected_point[key]) <= TOLERANCE for key in point)
 
 
 def test_two_devices_make_the_artifacts_and_print_the_messages_of_one(bench):

@@ -35,11 +35,11 @@ def assert_equal_training(run: Run, expected: Run) -> None:
     """The two folders have the same losses, validations and final weights, up to the order of sums."""
     rows, expected_rows = run.logged(), expected.logged()
     assert len(rows) == len(expected_rows)
-    for row, other in zip(rows, expected_rows, strict=True):
-        assert row.keys() == other.keys()
+    for row, expected_row in zip(rows, expected_rows, strict=True):
+        assert row.keys() == expected_row.keys()
         for key in row:
-            if row[key] or other[key]:
-                assert abs(float(row[key]) - float(other[key])) <= LOSS_TOLERANCE, key
+            if row[key] or expected_row[key]:
+                assert abs(float(row[key]) - float(expected_row[key])) <= LOSS_TOLERANCE, key
     state, expected_state = state_of(run.folder), state_of(expected.folder)
     assert state["global_step"] == expected_state["global_step"]
     assert state["state_dict"].keys() == expected_state["state_dict"].keys()
