@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         writing = None if config is None else config.runs_dir
-        if isinstance(error, RankLostError) and is_launched():
+        if isinstance(error, RankLostError) and is_launched(rank=0):
             return RANK_LOST  # the process that ended first has the message
         line = _one_line(error, writing, command is not None and command.resumes)
         if line is None:
@@ -231,6 +231,8 @@ def _typed_flags(config: Any) -> str:
 
 
 def _exit_code(error: BaseException) -> int:
+    if isinstance(error, RankLostError):
+        return RANK_LOST
     if isinstance(error, DrafterforgeError):
         return CHECK_FAILED if isinstance(error, CheckFailedError) else USER_ERROR
     chain = list(_chain(error))

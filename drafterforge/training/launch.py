@@ -21,6 +21,7 @@ from typing import IO
 
 from drafterforge.config.checks import require
 from drafterforge.config.trainer import TrainerConfig
+from drafterforge.errors import shorten
 
 RANK_LOST = 75  # exit code of a process that ends because another one did
 USER_ERROR = 2  # as in the command line
@@ -51,9 +52,9 @@ def placement() -> Placement | None:
     return None
 
 
-def is_launched() -> bool:
-    """Whether `launch` started this process."""
-    return LAUNCHED in os.environ
+def is_launched(rank: int | None = None) -> bool:
+    """Whether `launch` started this process, as this rank if one is given."""
+    return LAUNCHED in os.environ and rank in (None, int(os.environ.get("RANK", 0)))
 
 
 def local_devices(config: TrainerConfig, device: str) -> int:
@@ -85,17 +86,17 @@ def launch(arguments: Sequence[str], num_ranks: int) -> int:
     The first process prints; the others are silent unless one of them fails first.
     """
     with ExitStack() as stack:
-        logs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(1, num_ranks)]
+        logs = [None, *(stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(1, num_ranks))]
         group = {"WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1"}
         group |= {"MASTER_PORT": _free_port(), LAUNCHED: 1}
-        processes = [_start(arguments, group | {"RANK": rank}, log) for rank, log in enumerate([None, *logs])]
+        processes = [_start(arguments, group | {"RANK": rank}, log) for rank, log in enumerate(logs)]
         stack.callback(_kill, processes)
         stack.enter_context(_forwarded_signals(processes))
         failed = _wait(processes)
         if failed is None:
             return 0
         code = processes[failed].returncode
-        if text := _last_words(failed, code, [None, *logs][failed]):
+        if text := _last_words(failed, code, logs[failed]):
             print(text, file=sys.stderr)
         return code if code > 0 else USER_ERROR
 
@@ -133,7 +134,10 @@ def _start(arguments: Sequence[str], variables: Mapping[str, object], log: IO[st
 
 @contextmanager
 def _forwarded_signals(processes: Sequence[subprocess.Popen]) -> Iterator[None]:
-    """Send SIGINT and SIGTERM on to the processes."""
+    """Send SIGINT and SIGTERM on to the processes; only the main thread receives signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def forward(number: int, frame: FrameType | None) -> None:
         for process in processes:
@@ -148,10 +152,9 @@ def _forwarded_signals(processes: Sequence[subprocess.Popen]) -> Iterator[None]:
 
 
 def _wait(processes: Sequence[subprocess.Popen]) -> int | None:
-    """The rank whose failure ended the training; None once all have succeeded."""
+    """The rank whose failure ended the training, or that knows how it failed; None once all have succeeded."""
     failed, deadline = None, float("inf")
-    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-        codes = [process.returncode for process in processes]
+    while None in (codes := [process.poll() for process in processes]) and time.monotonic() < deadline:
         causes = [rank for rank, code in enumerate(codes) if code not in (None, 0, RANK_LOST)]
         if failed is None and causes:
             failed, deadline = causes[0], time.monotonic() + GRACE_S
@@ -159,7 +162,7 @@ def _wait(processes: Sequence[subprocess.Popen]) -> int | None:
     _kill(processes)
     codes = [process.returncode for process in processes]
     causes = [rank for rank, code in enumerate(codes) if code not in (0, RANK_LOST)]
-    causes += [rank for rank, code in enumerate(codes) if code == RANK_LOST]
+    causes += reversed([rank for rank, code in enumerate(codes) if code == RANK_LOST])  # the first one is silent
     return failed if failed is not None else next(iter(causes), None)
 
 
@@ -171,12 +174,12 @@ def _kill(processes: Sequence[subprocess.Popen]) -> None:
 
 def _last_words(rank: int, code: int, log: IO[str] | None) -> str:
     """What a failed process has to say that is not on the terminal yet."""
-    if code < 0:
-        name = signal.Signals(-code).name
-        return f"drafterforge: {name} ended process {rank} of the training; type the same command to continue"
-    if log is None:  # the first process prints for itself
-        return ""
-    log.seek(0)
-    text = log.read().rstrip()
+    text = ""
+    if log is not None:  # the first process prints for itself
+        log.seek(0)
+        text = log.read().rstrip()
     line = text.rpartition("\n")[2]
+    if code < 0:
+        name, last = signal.Signals(-code).name, f" ({shorten(line)})" if line else ""
+        return f"drafterforge: {name} ended process {rank} of the training{last}; type the same command to continue"
     return line if line.startswith("drafterforge: ") else text

@@ -104,7 +104,8 @@ def joined(config: TrainerConfig, device: str) -> Iterator[None]:
     except RuntimeError as error:
         if not LOST.search(str(error)):
             raise
-        raise RankLostError("another process of this training ended, see its message") from error
+        reason = str(error).splitlines()[0]
+        raise RankLostError(f"this process lost the others of the training, see their messages ({reason})") from error
     finally:
         console.quiet = False
     leave()
