@@ -22,7 +22,15 @@ from drafterforge.config.hints import complete_commands, flags_for, plain_value
 from drafterforge.config.overrides import typed_choices
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError, RankLostError, Terminated
-from drafterforge.training.launch import RANK_LOST, end_with_launcher, is_launched, launch, local_devices
+from drafterforge.training.launch import (
+    RANK_LOST,
+    end_with_launcher,
+    exit_at_once,
+    is_launched,
+    launch,
+    local_devices,
+    placement,
+)
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,13 @@ BROKEN_PIPE = 141  # the same for SIGPIPE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    code = _run(arguments)
+    if arguments and arguments[0] in COMMANDS and COMMANDS[arguments[0]].trains and placement():
+        exit_at_once(code)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     config, command = None, None
     try:
         if not arguments or arguments[0] in HELP:

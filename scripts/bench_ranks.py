@@ -48,6 +48,7 @@ from drafterforge.targets.load import load_target
 from drafterforge.training import ranks
 from drafterforge.training.initialisation import choose_init
 from drafterforge.training.inputs import find_answers
+from drafterforge.training.launch import exit_at_once
 from drafterforge.training.strategies import gathered
 
 import torch
@@ -209,6 +210,7 @@ def work(overrides: list[str]) -> None:
         with ranks.first_rank_first():
             answers = find_answers(config, target)
         train(config, target, answers, [SaveWeights(Path(config.runs_dir) / config.name / WEIGHTS)])
+    exit_at_once(0)
 
 
 def compare(runs: Runs) -> tuple[dict[str, float], list[dict[str, Any]]]:

@@ -5,6 +5,7 @@ Each process runs the same command, with the environment variables that torchrun
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import IO
+from typing import IO, NoReturn
 
 from drafterforge.config.checks import require
 from drafterforge.config.trainer import TrainerConfig
@@ -112,6 +113,14 @@ def end_with_launcher() -> None:
         os._exit(RANK_LOST)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End a process that was one of several, without freeing what C++ holds: gloo's threads can abort that."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _free_port() -> int:

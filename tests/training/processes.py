@@ -14,6 +14,7 @@ import torch
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.errors import RankLostError
 from drafterforge.training import ranks
+from drafterforge.training.launch import exit_at_once
 from tests.training.runs import Run
 
 LOST, INTERRUPTED = 5, 6  # exit codes of a process that lost another one, and of one that a signal ended
@@ -54,9 +55,10 @@ def train_as(rank: int, num_ranks: int, port: int, folder: Path, config: Trainer
         with ranks.joined(config, "cpu"):
             run(*(event.forward_pass, happen(event)) if event and event.rank == rank else ())
     except RankLostError:
-        os._exit(LOST)
+        exit_at_once(LOST)
     except KeyboardInterrupt:
-        os._exit(INTERRUPTED)
+        exit_at_once(INTERRUPTED)
+    exit_at_once(0)
 
 
 def train_together(folder: Path, config: TrainerConfig, event: Event | None = None, num_ranks: int = 2) -> list[int]:
