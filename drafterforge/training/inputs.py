@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
@@ -12,17 +13,19 @@ from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.hints import command_for_answers
 from drafterforge.config.progress import bar, say
-from drafterforge.data.answering import prepare_answers
+from drafterforge.data.answering import Generate, prepare_answers
 from drafterforge.data.answers import SPLITS, Answer, AnswerSet
 from drafterforge.data.features import Captured, FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import describe_sizes, load_prompts
 from drafterforge.data.served import ServedCaptures
+from drafterforge.data.served_answers import ServedAnswerer
 from drafterforge.data.spool import CaptureSpool
 from drafterforge.drafters.registry import trained_kind
 from drafterforge.errors import ConfigError
 from drafterforge.targets.answer import BatchAnswerer
 from drafterforge.targets.capture import FeatureCapture
+from drafterforge.targets.gaps import logit_gaps
 from drafterforge.targets.load import Target
 from drafterforge.training.batches import PackedData
 
@@ -53,9 +56,7 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
     """The `answers` artifact of these prompts, made or found."""
     data, total = within_context(cfg.data, target), sum(map(len, prompts.values()))
     name = cfg.name or cfg.domain.name
-    spool = open_spool(cfg, target, name)
     say(describe_sizes(prompts))
-    keep = spool.add if data.features == "cached" else None
     started, tokens = time.perf_counter(), 0
     with bar(f"answering {cfg.domain.name}", total) as progress:
 
@@ -64,17 +65,10 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
             tokens += new_tokens
             progress.advance(new_answers, f"{tokens / (time.perf_counter() - started):.0f} tokens/s")
 
-        answerer = BatchAnswerer(target, data.batch_size, data.temperature, answered, keep)
-
-        def answer_shard(prompts: list[list[int]], max_new_tokens: int, seed: int) -> list[list[int]]:
-            answers = answerer(prompts, max_new_tokens, seed)
-            spool.flush()  # before the shard counts as done: a run killed in between would lack its captures
-            return answers
-
         answers = prepare_answers(
             prompts,
             tokenizer=target.tokenizer,
-            generate=answer_shard,
+            generate=open_answerer(cfg, data, target, name, answered),
             data=data,
             path=artifact_dir(cfg.runs_dir, target.name, "answers", name),
             target=target,
@@ -82,7 +76,7 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
                 "domain": to_dict(weighted_domain(cfg.domain)),
                 "data": answer_settings(cfg),
                 "seed": cfg.seed,
-                "dtype": str(target.dtype),
+                "dtype": "served" if data.answers == "served" else str(target.dtype),
             },
             seed=cfg.seed,
             eos_ids=target.eos_ids,
@@ -93,6 +87,24 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
     rate = f", {tokens / (time.perf_counter() - started):.0f} tokens/s" if tokens else " (made before)"
     say(f"answers: {total} prompts, {counts['answer_tokens']['sum']} training tokens{rate}")
     return answers
+
+
+def open_answerer(
+    cfg: PrepareDataConfig, data: DataConfig, target: Target, name: str, progress: Callable[[int, int], None]
+) -> Generate:
+    """What answers prompts: a server of the target, or the target itself, which stores captures on the way."""
+    if data.answers == "served":
+        return ServedAnswerer(target.tokenizer, data, target.eos_ids, progress, partial(logit_gaps, target))
+    spool = open_spool(cfg, target, name)
+    keep = spool.add if data.features == "cached" else None
+    answerer = BatchAnswerer(target, data.batch_size, data.temperature, progress, keep)
+
+    def answer_shard(prompts: list[list[int]], max_new_tokens: int, seed: int) -> list[list[int]]:
+        answers = answerer(prompts, max_new_tokens, seed)
+        spool.flush()  # before the shard counts as done: a run killed in between would lack its captures
+        return answers
+
+    return answer_shard
 
 
 def within_context(data: DataConfig, target: Target) -> DataConfig:
@@ -114,6 +126,9 @@ def weighted_domain(domain: DomainConfig) -> DomainConfig:
 def answer_settings(cfg: PrepareDataConfig) -> dict:
     """The data settings that decide the content of answers."""
     ignored = {"batch_size", "shard_size", "features", "streaming"}
+    ignored |= {"endpoint", "retries", "timeout_s"}
+    if cfg.data.answers != "served":
+        ignored.add("served_model")
     ignored |= {key for key in ("licences", "domain_names") if not getattr(cfg.data, key)}  # older answers lack them
     return {key: value for key, value in to_dict(cfg.data).items() if key not in ignored}
 
