@@ -58,9 +58,12 @@ def main(arguments: list[str] | None = None) -> int:
     seconds = time.perf_counter() - began
     local = BatchAnswerer(target, 16)(prompts, args.max_new_tokens, 0)
 
-    rows = []
+    rows, left_out = [], 0
     for number, (prompt, answer, expected) in enumerate(zip(prompts, answers, local, strict=True)):
         if answer == expected:
+            continue
+        if not answer:
+            left_out += 1
             continue
         shared = next((i for i, pair in enumerate(zip(answer, expected, strict=False)) if pair[0] != pair[1]), None)
         if shared is None:
@@ -72,7 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
     num_tokens = sum(map(len, answers))
     figures = {
         "prompts": len(prompts),
-        "equal": len(prompts) - len(rows),
+        "equal": len(prompts) - len(rows) - left_out,
+        "left_out": left_out,
         "tokens": num_tokens,
         "without_token_ids": answerer.num_texts,
         "largest_margin": max((row[-1] for row in rows), default=0.0),
@@ -85,8 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(table)
     console.print(
         f"{figures['equal']} of {len(prompts)} answers of {answerer.model} are equal ({num_tokens} tokens, "
-        f"{figures['tokens_per_s']} tokens/s, {answerer.num_texts} answers without token ids); largest margin of a "
-        f"difference: {figures['largest_margin']:.2g}"
+        f"{figures['tokens_per_s']} tokens/s); largest margin of a difference: {figures['largest_margin']:.2g}; "
+        f"{answerer.num_texts} texts without token ids, {left_out} of them left out"
     )
     if args.json:
         save_json_atomic(args.json, figures)

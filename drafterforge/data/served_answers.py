@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -40,9 +39,20 @@ CHECKED_PROMPTS = (
     "A train travels 180 km in 2.5 hours. What is its mean speed?",
 )
 CHECKED_TOKENS = 32  # of each answer
-MIN_AGREEMENT = 0.95  # share of the tokens that must be the most probable ones of the local weights
-MAX_GAP = 1.0  # of the logits of the local weights' best token and the served one
+MIN_AGREEMENT = 0.95  # share of greedy tokens that must be the most probable ones of the local weights
+MAX_GAP = 1.0  # of the logits of the local weights' best token and the served one, which dtypes may change
 MIN_READABLE = 8  # answers after which a server none of whose texts can be tokenized again is refused
+
+
+def disagreement(gaps: Sequence[float]) -> str:
+    """Why greedy tokens with these gaps come from other weights than the local ones; empty if they do not."""
+    agreement = sum(gap == 0 for gap in gaps) / max(len(gaps), 1)
+    if not gaps or (agreement >= MIN_AGREEMENT and max(gaps) <= MAX_GAP):
+        return ""
+    return (
+        f"{agreement:.0%} of its greedy tokens are those of the local weights (at least {MIN_AGREEMENT:.0%} if they "
+        f"were the same), and logits differ by up to {max(gaps):.2g} (at most {MAX_GAP:g})"
+    )
 
 
 class ServedAnswerer:
@@ -143,16 +153,12 @@ class ServedAnswerer:
             if differing is None and max(new, default=0.0) > 0:
                 differing = question, self.tokenizer.decode(answer)
             gaps += new
-        agreement = sum(gap == 0 for gap in gaps) / len(gaps) if gaps else math.nan
-        if not gaps or (agreement >= MIN_AGREEMENT and max(gaps) <= MAX_GAP):
-            return
-        question, text = differing or ("", "")
-        raise ServerError(
-            f"{self.data.endpoint_url} serves {self.model}, which is not this target: {agreement:.0%} of its greedy "
-            f"tokens are those of the local weights (wanted {MIN_AGREEMENT:.0%}), and logits differ by up to "
-            f"{max(gaps):.2g} (at most {MAX_GAP:g}); it answers {quote(question, 70)} with {quote(text, 70)}; type "
-            "target= as it is served"
-        )
+        if reason := disagreement(gaps):
+            question, text = differing or ("", "")
+            raise ServerError(
+                f"{self.data.endpoint_url} serves {self.model}, which is not this target: {reason}; it answers "
+                f"{quote(question, 70)} with {quote(text, 70)}; type target= as it is served"
+            )
 
     async def _complete(self, prompt: list[int], max_new_tokens: int, sampling: dict[str, Any]) -> list[int]:
         """The ids of an answer, its end token included; empty if its text cannot be tokenized again."""

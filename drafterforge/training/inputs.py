@@ -8,25 +8,27 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.artifacts.manifest import Manifest
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.hints import command_for_answers
 from drafterforge.config.progress import bar, say
-from drafterforge.data.answering import Generate, prepare_answers
+from drafterforge.data.answering import Generate, marked_spans, prepare_answers
 from drafterforge.data.answers import SPLITS, Answer, AnswerSet
 from drafterforge.data.features import Captured, FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import describe_sizes, load_prompts
 from drafterforge.data.served import ServedCaptures
-from drafterforge.data.served_answers import ServedAnswerer
+from drafterforge.data.served_answers import CHECKED_PROMPTS, ServedAnswerer, disagreement
 from drafterforge.data.spool import CaptureSpool
 from drafterforge.drafters.registry import trained_kind
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.answer import BatchAnswerer
 from drafterforge.targets.capture import FeatureCapture
+from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.gaps import logit_gaps
-from drafterforge.targets.load import Target
+from drafterforge.targets.load import Target, TextTarget, has_weights, load_target, load_text_target, locate_target
 from drafterforge.training.batches import PackedData
 
 
@@ -49,10 +51,42 @@ def named_answers(cfg: TrainDrafterConfig, target: Target, name: str, key: str =
     """The `answers` artifact of this name or folder, checked to be of this target.  key: the setting that names it."""
     hint = command_for_answers(cfg, name, key)
     path = find_artifact(cfg.runs_dir, target.name, "answers", name, hint=hint)
-    return AnswerSet.open(path, target.fingerprint, target=target.name)
+    text_fingerprint = fingerprint(target.folder, weights=False) if target.folder.is_dir() else ""
+    if Manifest.read(path).target_fingerprint != text_fingerprint:
+        return AnswerSet.open(path, target.fingerprint, target=target.name)
+    answers = AnswerSet.open(path, text_fingerprint, target=target.name)
+    check_unseen_target(answers, target)
+    return answers
 
 
-def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> AnswerSet:
+def check_unseen_target(answers: AnswerSet, target: Target) -> None:
+    """ArtifactError if greedy answers that a server gave, where the target's weights were not, are not the target's."""
+    if answers.manifest.config["data"]["temperature"] > 0:
+        return
+    gaps: list[float] = []
+    for row in answers.rows()[: len(CHECKED_PROMPTS)]:
+        start, stop = marked_spans(row.loss_mask)[0]
+        gaps += logit_gaps(target, row.input_ids[:stop], start)
+    if reason := disagreement(gaps):
+        raise ArtifactError(
+            f"{answers.path} was answered by a server of another model than {target.name}: {reason}; answer the "
+            "prompts again, with data.endpoint= of a server of the target"
+        )
+
+
+def target_to_answer(cfg: PrepareDataConfig) -> Target | TextTarget:
+    """The target, loaded; its config and tokenizer where a server answers for weights that are not here."""
+    if cfg.data.answers != "served" or has_weights(cfg.target):
+        return load_target(cfg.target)
+    if cfg.data.features == "cached":
+        raise ConfigError(
+            f"{locate_target(cfg.target)[1]} has no *.safetensors, which features are made with; type "
+            "data.features=online, and train where the weights are"
+        )
+    return load_text_target(cfg.target)
+
+
+def answer_prompts(cfg: PrepareDataConfig, target: Target | TextTarget, prompts: dict) -> AnswerSet:
     """The `answers` artifact of these prompts, made or found."""
     data, total = within_context(cfg.data, target), sum(map(len, prompts.values()))
     name = cfg.name or cfg.domain.name
@@ -65,10 +99,11 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
             tokens += new_tokens
             progress.advance(new_answers, f"{tokens / (time.perf_counter() - started):.0f} tokens/s")
 
+        answerer = open_answerer(cfg, data, target, name, answered)
         answers = prepare_answers(
             prompts,
             tokenizer=target.tokenizer,
-            generate=open_answerer(cfg, data, target, name, answered),
+            generate=answerer,
             data=data,
             path=artifact_dir(cfg.runs_dir, target.name, "answers", name),
             target=target,
@@ -83,6 +118,8 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
             progress=lambda _, done, __: progress.reach(done),
             overwrite=cfg.overwrite,
         )
+    if isinstance(answerer, ServedAnswerer):
+        answerer.report()
     counts = answers.manifest.metrics["splits"]["train"]
     rate = f", {tokens / (time.perf_counter() - started):.0f} tokens/s" if tokens else " (made before)"
     say(f"answers: {total} prompts, {counts['answer_tokens']['sum']} training tokens{rate}")
@@ -90,11 +127,16 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
 
 
 def open_answerer(
-    cfg: PrepareDataConfig, data: DataConfig, target: Target, name: str, progress: Callable[[int, int], None]
+    cfg: PrepareDataConfig,
+    data: DataConfig,
+    target: Target | TextTarget,
+    name: str,
+    progress: Callable[[int, int], None],
 ) -> Generate:
     """What answers prompts: a server of the target, or the target itself, which stores captures on the way."""
     if data.answers == "served":
-        return ServedAnswerer(target.tokenizer, data, target.eos_ids, progress, partial(logit_gaps, target))
+        gaps = partial(logit_gaps, target) if isinstance(target, Target) else None
+        return ServedAnswerer(target.tokenizer, data, target.eos_ids, progress, gaps)
     spool = open_spool(cfg, target, name)
     keep = spool.add if data.features == "cached" else None
     answerer = BatchAnswerer(target, data.batch_size, data.temperature, progress, keep)
@@ -107,7 +149,7 @@ def open_answerer(
     return answer_shard
 
 
-def within_context(data: DataConfig, target: Target) -> DataConfig:
+def within_context(data: DataConfig, target: Target | TextTarget) -> DataConfig:
     """`data` with max_prompt_tokens cut so that prompt and answer fit the target's context."""
     room = target.max_positions - data.max_new_tokens
     if room < 1:
