@@ -19,7 +19,7 @@ from pathlib import Path
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.config.data import POOL_DOMAINS, DataConfig
 from drafterforge.config.target import TargetConfig
-from drafterforge.data.served_answers import ServedAnswerer
+from drafterforge.data.endpoint_answerer import ServedAnswerer
 from drafterforge.errors import DrafterforgeError
 from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.targets.answer import BatchAnswerer

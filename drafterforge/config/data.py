@@ -34,11 +34,11 @@ class DomainConfig:
 class DataConfig:
     """Where prompts come from, and how the target answers them."""
 
-    source: str = setting("grammar", "grammar | jsonl | hf | served; set by data=")
+    source: str = setting("grammar", "grammar | jsonl | hf | recorded; set by data=")
     path: str = setting(
         "",
         'data=jsonl: a file of {"messages": [...]} lines, or a folder of such files; data=grammar: a grammar file; '
-        "data=served: a recording of a vLLM server",
+        "data=recorded: a recording of a vLLM server",
         input="path",
     )
     licences: list[str] = setting([], "data=jsonl: read only lines whose licence starts with one of these; empty: all")
@@ -78,14 +78,14 @@ class DataConfig:
     features: str = setting("cached", "cached: store features and teacher logits | online: recompute them")
 
     def __post_init__(self) -> None:
-        require_choice("data.source", self.source, ("grammar", "jsonl", "hf", "served"))
+        require_choice("data.source", self.source, ("grammar", "jsonl", "hf", "recorded"))
         require_choice("data.answers", self.answers, ("target", "served", "given"))
         require_choice("data.features", self.features, ("cached", "online"))
         if self.source == "jsonl":
             require(bool(self.path), "data=jsonl needs a file: type path=FILE.jsonl")
-        elif self.source == "served":
-            require(bool(self.path), "data=served needs a recording: type path=FOLDER")
-            require(self.answers == "given", "data=served has the served answers; type data.answers=given")
+        elif self.source == "recorded":
+            require(bool(self.path), "data=recorded needs a recording: type path=FOLDER")
+            require(self.answers == "given", "data=recorded has the recorded answers; type data.answers=given")
         else:
             require(not self.path or self.source == "grammar", f"path= is not read by data={self.source}")
             require(

@@ -16,11 +16,11 @@ from drafterforge.config.hints import command_for_answers
 from drafterforge.config.progress import bar, say
 from drafterforge.data.answering import Generate, marked_spans, prepare_answers
 from drafterforge.data.answers import SPLITS, Answer, AnswerSet
+from drafterforge.data.endpoint_answerer import CHECKED_PROMPTS, ServedAnswerer, disagreement
 from drafterforge.data.features import Captured, FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import describe_sizes, load_prompts
 from drafterforge.data.served import ServedCaptures
-from drafterforge.data.served_answers import CHECKED_PROMPTS, ServedAnswerer, disagreement
 from drafterforge.data.spool import CaptureSpool
 from drafterforge.drafters.registry import trained_kind
 from drafterforge.errors import ArtifactError, ConfigError
@@ -192,7 +192,7 @@ def features_of(cfg: PrepareDataConfig, target: Target, answers: AnswerSet) -> F
     def capture_rows(rows: Sequence[Answer]) -> Sequence[Captured]:
         return spool.capture(rows, capture)
 
-    if cfg.data.source == "served":
+    if cfg.data.source == "recorded":
         capture_rows = ServedCaptures(cfg.data.path, capture.argmax, capture_rows)
     with bar("capturing features", 1) as progress:
         features = prepare_features(

@@ -13,7 +13,7 @@ from drafterforge.config.data import DataConfig
 from drafterforge.data import endpoint
 from drafterforge.data.answering import prepare_answers
 from drafterforge.data.answers import SPLITS, AnswerSet
-from drafterforge.data.served_answers import CHECKED_PROMPTS, ServedAnswerer
+from drafterforge.data.endpoint_answerer import CHECKED_PROMPTS, ServedAnswerer
 from drafterforge.errors import ConfigError, ServerError
 from tests.data.completions import Completions, serving
 from tests.data.test_answers import EOS, Echo, Killed, content, prompts_of
