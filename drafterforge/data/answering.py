@@ -30,7 +30,8 @@ from drafterforge.errors import ArtifactError
 
 log = logging.getLogger(__name__)
 
-Generate = Callable[[list[list[int]], int, int], list[list[int]]]  # prompts, max_new_tokens, seed
+# Answers to (prompts, max_new_tokens, seed); after an empty one its conversation ends, without that turn.
+Generate = Callable[[list[list[int]], int, int], list[list[int]]]
 Progress = Callable[[int, int, int], None]  # answer tokens so far, answers so far, total answers
 
 DATE = datetime.date(2024, 7, 26)  # for templates that print the day: fixed, so prompts do not depend on it
@@ -72,8 +73,8 @@ def prepare_answers(
         record = _finished_shard(staging, name)
         if record is None:
             started = time.perf_counter()
-            if data.answers == "target":
-                assert generate is not None, "data.answers=target needs a generate function"
+            if data.answers != "given":
+                assert generate is not None, f"data.answers={data.answers} needs a generate function"
                 _answer_shard(tokenizer, generate, name, shard, data, seed, frozenset(eos_ids))
             record = _write_shard(staging, name, shard, started)
         tokens += record["answer_tokens"]
@@ -83,7 +84,7 @@ def prepare_answers(
             progress(tokens, answers, len(conversations))
 
     metrics: dict[str, Any] = {"prompts_sha256": digest}
-    if data.answers == "target" and seconds:
+    if data.answers != "given" and seconds:
         metrics["tokens_per_s"] = round(tokens / seconds, 1)
     with run.write(metrics) as folder:
         files = [folder / f"{name}.arrow" for name in shards]
@@ -150,7 +151,7 @@ def _encode_prompts(
     tokenizer: Any, split: str, prompts: Mapping[str, Sequence[Prompt]], data: DataConfig
 ) -> list[_Conversation]:
     """Encodes the prompts of a split; drops those over `data.max_prompt_tokens`."""
-    encode = _open_conversation if data.answers == "target" else _recorded_conversation
+    encode = _recorded_conversation if data.answers == "given" else _open_conversation
     conversations = [encode(tokenizer, i, split, p, data) for i, p in enumerate(prompts.get(split, ()))]
     fitting = [conversation for conversation in conversations if conversation is not None]
     if conversations and not fitting:
@@ -246,7 +247,8 @@ def _answer_shard(
         key = sha256(f"{seed}/{name}/{turn}".encode()).digest()
         answers = generate([list(c.ids) for c in active], data.max_new_tokens, int.from_bytes(key[:4], "big") >> 1)
         assert len(answers) == len(active), f"{len(active)} prompts, {len(answers)} answers"
-        for conversation, answer in zip(active, answers, strict=True):
+        active = [conversation for conversation, answer in zip(active, answers, strict=True) if answer]
+        for conversation, answer in zip(active, filter(None, answers), strict=True):
             end = next((i + 1 for i, token in enumerate(answer) if token in eos_ids), None)
             answer = list(map(int, answer[:end]))
             text = tokenizer.decode(answer, skip_special_tokens=True)

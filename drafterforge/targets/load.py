@@ -6,12 +6,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedTokenizerBase,
 )
@@ -168,6 +171,39 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise ArtifactError(f"{folder} has no tokenizer that can be loaded ({reason})") from error
 
 
+@dataclass(frozen=True)
+class TextTarget:
+    """A target of which only config and tokenizer are here, so that a server has to answer for it."""
+
+    name: str
+    folder: Path
+    fingerprint: str  # of config and tokenizer
+    config: PretrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+    eos_ids: frozenset[int]
+
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence that is decoded; see `longest_sequence`."""
+        return longest_sequence(self.config)
+
+
+def has_weights(config: TargetConfig) -> bool:
+    """Whether the target's weights are in its folder; those of a hub id are downloaded."""
+    return any(locate_target(config)[1].glob("*.safetensors"))
+
+
+def load_text_target(config: TargetConfig) -> TextTarget:
+    """Load config and tokenizer of the target that `config` names."""
+    name, folder = locate_target(config)
+    if not (folder / "config.json").is_file():
+        raise ArtifactError(f"{folder} has no config.json; expected config and tokenizer of a Hugging Face model")
+    full, tokenizer = read_config(folder), load_tokenizer(folder)
+    generation = GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").is_file() else None
+    eos_ids = end_tokens(SimpleNamespace(config=full, generation_config=generation), tokenizer)
+    return TextTarget(name, folder, fingerprint(folder), full.get_text_config(), tokenizer, eos_ids)
+
+
 def load_target(config: TargetConfig, tapped: bool = True) -> Target:
     """Load the target that `config` names.  tapped: whether features are needed."""
     device = choose_device(config.device)
@@ -246,7 +282,7 @@ def wrap_model(
     )
 
 
-def end_tokens(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+def end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
     """Ids that end an answer: those of the generation config, the model config and the tokenizer."""
     end_ids: set[int] = set()
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):

@@ -28,6 +28,7 @@ _LAYERS = re.compile(r"(?!max_).*(layers?|depth)")  # keys that count layers
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")  # the layer's index in the name of a tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
+MOST_LAYERS = 1000  # of a config without weights, where a server has them
 
 
 def read_config(folder: Path) -> PretrainedConfig:
@@ -35,7 +36,7 @@ def read_config(folder: Path) -> PretrainedConfig:
 
     It keeps the fields of the model's config class; of undeclared keys, only numbers.  Transformers chooses the
     implementation of attention itself, never a kernel that the config names.
-    Raises ArtifactError if the config counts more layers than are stored.
+    Raises ArtifactError if the config counts more layers than are stored, or than any model has.
     """
     path = folder / CONFIG
     content = read_json(path)
@@ -88,11 +89,12 @@ def stored_shapes(folder: Path) -> Shapes:
 def _check_counts(content: Mapping[str, Any], shapes: Shapes, path: Path) -> None:
     """ArtifactError for more layers than are stored; config classes and models allocate according to these counts."""
     stored = {int(match[1]) for name in shapes if (match := _LAYER.search(name))}
+    num_tensors = len(shapes) or MOST_LAYERS
     for key, value in content.items():
         if isinstance(value, dict):
             _check_counts(value, shapes, path)
         elif isinstance(value, int | float) and _LAYERS.fullmatch(key):
-            least, most = (1, len(stored) or len(shapes)) if key == "num_hidden_layers" else (-math.inf, len(shapes))
+            least, most = (1, len(stored) or num_tensors) if key == "num_hidden_layers" else (-math.inf, num_tensors)
             if not least <= value <= most:
                 raise ArtifactError(
                     f"{path} has {shorten(key)}={shorten(value)}, but the safetensors files beside it hold "
