@@ -22,6 +22,7 @@ from drafterforge.training.fit import device_options, fit, quiet
 from drafterforge.training.loggers import build_loggers
 from drafterforge.training.progress import StepProgress
 from drafterforge.training.resume import SafetensorsCheckpointIO
+from drafterforge.training.streamed import StreamedData, StreamProgress
 
 
 def keep_freed_memory() -> None:
@@ -73,7 +74,7 @@ def build_trainer(
 
 def distil(
     module: DistillModule,
-    train: PackedData,
+    train: PackedData | StreamedData,
     val: PackedData,
     config: TrainerConfig,
     folder: Path,
@@ -98,11 +99,15 @@ def distil(
     if resume:
         log(f"training: resumed at step {first_step} of {config.max_steps}")
     loggers = build_loggers(config, folder, first_step)
+    if isinstance(train, StreamedData):
+        callbacks = [*callbacks, StreamProgress(train)]
     trainer = build_trainer(config, folder, device, checkpoint, loggers, trained, callbacks)
     train.first_batch = lambda: trainer.global_step * config.accumulate
     loaders = [DataLoader(data, batch_size=None) for data in (train, val)]
     fit(trainer, module, *loaders, ckpt_path=resume, weights_only=False)
     if checkpoint.interruption.requested:  # in the last step
         checkpoint.interrupt()
+    if isinstance(train, StreamedData):
+        train.reader.finish()
     checkpoint.load_best(module)
     return checkpoint
