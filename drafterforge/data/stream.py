@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import threading
 import time
@@ -182,11 +183,14 @@ class StreamWriter:
             self.changed.notify_all()
 
     def close(self, timeout: float | None = None) -> None:
-        """Write what is pending, while there is room, and end the thread."""
+        """Write what is pending, as far as there is room now, and end the thread."""
         with self.changed:
             self.closing = True
             self.changed.notify_all()
         self.thread.join(timeout)
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
 
     # --- in the thread -------------------------------------------------------------------------------
 
@@ -282,15 +286,13 @@ class StreamReader:
         """Size of the shards that were read and not released."""
         return sum(self.sizes.values())
 
-    def shard(self, number: int, stop: Callable[[], bool] = lambda: False) -> tuple[Path, ...] | None:
+    def shard(self, number: int, wait: Callable[[], None] = lambda: None) -> tuple[Path, ...] | None:
         """The files of a shard, once it is complete; None if the stream ends before it.
 
-        stop: whether to give up, which raises KeyboardInterrupt.
+        wait: called while it is not there; it may raise.
         """
 
         def ready() -> bool:
-            if stop():
-                raise KeyboardInterrupt
             done = (self.folder / DONE).exists()  # before the record, which then counts everything
             record = self.record
             if record.error:
@@ -300,7 +302,10 @@ class StreamReader:
                     f"{self.folder} is full of shards that one step of training reads; start its writer with "
                     f"data.stream_gb={2 * record.limit_bytes / GB:.3g}, or type a smaller trainer.accumulate"
                 )
-            return record.shards > number or done
+            is_ready = record.shards > number or done
+            if not is_ready:
+                wait()
+            return is_ready
 
         self._wait(ready, lambda: f"shard {number} of {self.folder}")
         if self.record.shards <= number:
@@ -339,10 +344,10 @@ class StreamReader:
 
     @staticmethod
     def _wait(ready: Callable[[], bool], what: Callable[[], str]) -> None:
-        began, said = time.monotonic(), 0.0
+        began, next_line = time.monotonic(), FIRST_SAY_S
         while not ready():
             waited = time.monotonic() - began
-            if waited >= (said + SAY_S if said else FIRST_SAY_S):
-                said = waited
+            if waited >= next_line:
+                next_line += SAY_S
                 say_dated(f"stream: waiting for {what()} since {waited:.0f} s; its writer is a vLLM process")
             time.sleep(POLL_S)

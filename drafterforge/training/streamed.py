@@ -177,7 +177,7 @@ class StreamedData(IterableDataset):
         self.start = Position(reader.released)
         self.positions: dict[int, Position] = {}  # after a number of batches
         self.ended = False
-        self.check: Callable[[], bool] = lambda: False  # whether to give up waiting for a shard
+        self.wait: Callable[[], None] = lambda: None  # called while a shard is not there
 
     def __iter__(self) -> Iterator[PackedBatch]:
         position, count = self.start, self.first_batch()
@@ -215,7 +215,7 @@ class StreamedData(IterableDataset):
         number, tokens, size = position.first, 0, 0
         limit = self.reader.record.limit_bytes * SEGMENT_SHARE
         while number < position.end or not (position.end or tokens >= BATCHES * self.tokens_per_batch or size >= limit):
-            paths = self.reader.shard(number, self.check)
+            paths = self.reader.shard(number, self.wait)
             if paths is None:
                 break
             for path in paths:
@@ -263,7 +263,12 @@ class StreamProgress(Callback):
         """Follow the checkpoints of this run."""
         self.checkpoint = next(entry for entry in trainer.callbacks if isinstance(entry, BestCheckpoint))
         self.checkpoint.after_save.append(lambda: self.data.reader.release(self.position.first))
-        self.data.check = lambda: self.checkpoint.interruption.requested
+        self.data.wait = self.wait
+
+    def wait(self) -> None:
+        """End an interrupted run that waits for a shard: it resumes from the last checkpoint."""
+        if self.checkpoint.interruption.requested:
+            self.checkpoint.interruption.end()
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Note the position after a whole step, and save where the stream needs room."""
@@ -272,6 +277,8 @@ class StreamProgress(Callback):
         is_due = reader.unreleased_bytes >= reader.record.limit_bytes * SAVE_SHARE
         if is_due and self.position.first > reader.released:
             self.checkpoint.save_step(trainer)
+        if trainer.is_last_batch:  # so that lightning validates once more
+            trainer.should_stop = True
 
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Stop at the end of the stream."""

@@ -106,12 +106,12 @@ class StreamConnector(ExampleHiddenStatesConnector):
             self.waiting.extend(self._get_connector_metadata().finished)
         if self.writer is None:
             self.waiting.clear()
-        taken = set()
+        written = set()
         while self.waiting and self.writer.has_room:
             entry = self.waiting.popleft()
             self._write(entry)
-            taken.add(entry.name)
-        return taken or None, None
+            written.add(entry.name)
+        return written or None, None
 
     def shutdown(self) -> None:
         """Write what is finished, if there is room."""
