@@ -113,6 +113,34 @@ def used_bytes(folder: Path) -> int:
     return total
 
 
+def open_record(
+    folder: Path,
+    limit_bytes: int,
+    taps: Sequence[int],
+    labels: dict[str, Any] | None = None,
+    held_out: dict[str, int] | None = None,
+) -> StreamRecord:
+    """The record of a stream that a writer begins or goes on with; ArtifactError if it is of other answers."""
+    fresh = StreamRecord(secrets.token_hex(8), limit_bytes, list(taps), labels or {}, held_out or {})
+    record = StreamRecord.read(folder) or fresh
+    for name in ("taps", "labels", "held_out"):
+        if getattr(record, name) != getattr(fresh, name):
+            raise ArtifactError(
+                f"{folder} streams other answers: its {name} are {getattr(record, name)} instead of "
+                f"{getattr(fresh, name)}; type data.stream=OTHER, or delete it"
+            )
+    return record
+
+
+def require_no_writer(folder: Path) -> None:
+    """ConfigError if a process writes to the stream."""
+    lock = lock_folder(folder)
+    if lock is not None:
+        os.close(lock)
+    elif folder.is_dir():
+        raise ConfigError(f"another process writes to the stream {folder}; type data.stream=OTHER")
+
+
 def readers_finished(folder: Path) -> bool:
     """Whether as many readers as the stream has need no more shards."""
     cursors = [json.loads(path.read_text()) for path in folder.glob(f"{READERS}/*.json")]
@@ -141,14 +169,7 @@ class StreamWriter:
         self.lock = lock_folder(self.folder)
         if self.lock is None:
             raise ConfigError(f"another process writes to the stream {folder}; type data.stream=OTHER")
-        fresh = StreamRecord(secrets.token_hex(8), limit_bytes, list(taps), labels or {}, held_out or {})
-        record = StreamRecord.read(self.folder) or fresh
-        for name in ("taps", "labels", "held_out"):
-            if getattr(record, name) != getattr(fresh, name):
-                raise ArtifactError(
-                    f"{folder} streams other answers: its {name} are {getattr(record, name)} instead of "
-                    f"{getattr(fresh, name)}; type data.stream=OTHER, or delete it"
-                )
+        record = open_record(self.folder, limit_bytes, taps, labels, held_out)
         self.record = replace(record, limit_bytes=limit_bytes, error="")
         for path in [*shard_files(self.folder, self.record.shards), *self.folder.glob(".shard-*")]:
             path.unlink()  # left by a kill before it was counted

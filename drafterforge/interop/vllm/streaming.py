@@ -20,7 +20,17 @@ from drafterforge.config.commands import PrepareDataConfig
 from drafterforge.config.progress import bar, say
 from drafterforge.data.answering import Conversation, encode_prompts, marked_spans
 from drafterforge.data.prompts import load_prompts
-from drafterforge.data.stream import DONE, GB, POLL_S, StreamRecord, finish_stream, readers_finished, used_bytes
+from drafterforge.data.stream import (
+    DONE,
+    GB,
+    POLL_S,
+    StreamRecord,
+    finish_stream,
+    open_record,
+    readers_finished,
+    require_no_writer,
+    used_bytes,
+)
 from drafterforge.errors import ArtifactError, ConfigError, shorten
 from drafterforge.interop.layout import TargetFacts, read_target
 from drafterforge.targets.load import end_tokens, load_tokenizer, locate_target, longest_sequence
@@ -105,6 +115,8 @@ def stream_answers(cfg: PrepareDataConfig) -> Path:
         for split in SPLITS
         if split != "train"
     }
+    require_no_writer(folder)  # the worker process repeats both checks, but its errors are tracebacks
+    open_record(folder, int(data.stream_gb * GB), facts.taps, labels, held_out)
     if (folder / DONE).exists():
         return folder
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
