@@ -286,8 +286,10 @@ class StreamReader:
         self.path = self.folder / READERS / f"{name}.json"
         self.sizes: dict[int, int] = {}  # bytes of the shards that were read and not released
         self._wait(lambda: StreamRecord.read(self.folder) is not None, lambda: f"{folder} to appear")
-        self.released = json.loads(self.path.read_text())["next"] if self.path.exists() else 0
-        self._save(False)
+        cursor = json.loads(self.path.read_text()) if self.path.exists() else {"next": 0}
+        self.released = cursor["next"]
+        if cursor != self._cursor(False):
+            self._save(False)
 
     @property
     def record(self) -> StreamRecord:
@@ -296,11 +298,6 @@ class StreamReader:
         if record is None:
             raise ArtifactError(f"{self.folder} is gone; start `drafterforge prepare-data data.stream=FOLDER` again")
         return record
-
-    @property
-    def first(self) -> int:
-        """The first shard that this reader has not released."""
-        return self.released
 
     @property
     def unreleased_bytes(self) -> int:
@@ -340,12 +337,17 @@ class StreamReader:
         self.sizes[number] = sum(path.stat().st_size for path in paths)
         return tuple(paths)
 
-    def release(self, number: int) -> None:
-        """Give up all shards before this one."""
+    def bytes_before(self, number: int) -> int:
+        """Size of the shards before this one that were read and not released."""
+        return sum(size for shard, size in self.sizes.items() if shard < number)
+
+    def release(self, number: int, record: bool = True) -> None:
+        """Give up all shards before this one.  record: False where another process of the same reader records it."""
         self.sizes = {shard: size for shard, size in self.sizes.items() if shard >= number}
         if number > self.released:
             self.released = number
-            self._save(False)
+            if record:
+                self._save(False)
 
     def finish(self) -> None:
         """Give up the stream: its writer may stop."""
@@ -353,9 +355,12 @@ class StreamReader:
         self.released = self.record.shards
         self._save(True)
 
+    def _cursor(self, finished: bool) -> dict[str, Any]:
+        return {"next": self.released, "finished": finished, "readers": self.num_readers}
+
     def _save(self, finished: bool) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        save_json_atomic(self.path, {"next": self.released, "finished": finished, "readers": self.num_readers})
+        save_json_atomic(self.path, self._cursor(finished))
         cursors = [json.loads(path.read_text())["next"] for path in self.path.parent.glob("*.json")]
         if len(cursors) < self.num_readers:
             return

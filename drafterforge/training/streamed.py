@@ -156,7 +156,8 @@ class StreamedData(IterableDataset):
     """Training batches of a stream, until it ends.
 
     Shards are read in segments of some batches, in which answers are shuffled.  The layout is a function of the shards,
-    the seed and the position, so a resumed run reads what an uninterrupted one would have.
+    the seed and the position, so a resumed run reads what an uninterrupted one would have.  Of several ranks, each
+    packs every num_ranks-th batch; at the end, batches that not every rank has one of are left out.
     """
 
     def __init__(
@@ -177,11 +178,12 @@ class StreamedData(IterableDataset):
         self.start = Position(reader.released)
         self.positions: dict[int, Position] = {}  # after a number of batches
         self.ended = False
+        self.rank, self.num_ranks = 0, 1
         self.wait: Callable[[], None] = lambda: None  # called while a shard is not there
 
     def __iter__(self) -> Iterator[PackedBatch]:
         position, count = self.start, self.first_batch()
-        self.positions = {count: position}
+        self.positions, first = {count: position}, count
         while True:
             segment = self._segment(position)
             if segment is None:
@@ -194,11 +196,14 @@ class StreamedData(IterableDataset):
             )
             plans = [plan for epoch in range(self.epochs) for plan in data.plan(epoch)]
             for number in range(position.batch, len(plans)):
-                batch = data.pack(plans[number])
+                turn = (count - first) % self.num_ranks
+                if turn == self.rank:
+                    batch = data.pack(plans[number])
                 count += 1
                 is_last = number + 1 == len(plans)
                 self.positions[count] = Position(end) if is_last else Position(position.first, end, number + 1)
-                yield batch
+                if turn == self.num_ranks - 1:
+                    yield batch
             position = Position(end)
 
     def position(self, batches: int) -> Position:
@@ -262,8 +267,12 @@ class StreamProgress(Callback):
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Follow the checkpoints of this run."""
         self.checkpoint = next(entry for entry in trainer.callbacks if isinstance(entry, BestCheckpoint))
-        self.checkpoint.after_save.append(lambda: self.data.reader.release(self.position.first))
+        self.checkpoint.after_save.append(self.release)
         self.data.wait = self.wait
+
+    def release(self) -> None:
+        """Give up the shards behind the checkpoint that was just saved."""
+        self.data.reader.release(self.position.first, record=self.data.rank == 0)
 
     def wait(self) -> None:
         """End an interrupted run that waits for a shard: it resumes from the last checkpoint."""
@@ -272,10 +281,10 @@ class StreamProgress(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Note the position after a whole step, and save where the stream needs room."""
-        self.position = self.data.position(trainer.global_step * trainer.accumulate_grad_batches)
-        reader = self.data.reader
-        is_due = reader.unreleased_bytes >= reader.record.limit_bytes * SAVE_SHARE
-        if is_due and self.position.first > reader.released:
+        data = self.data
+        self.position = data.position(trainer.global_step * trainer.accumulate_grad_batches * data.num_ranks)
+        done = data.reader.bytes_before(self.position.first)  # the same on all ranks, which save together
+        if done >= data.reader.record.limit_bytes * SAVE_SHARE:
             self.checkpoint.save_step(trainer)
         if trainer.is_last_batch:  # so that lightning validates once more
             trainer.should_stop = True

@@ -107,7 +107,7 @@ def distil(
     fit(trainer, module, *loaders, ckpt_path=resume, weights_only=False)
     if checkpoint.interruption.requested:  # in the last step
         checkpoint.interrupt()
-    if isinstance(train, StreamedData):
+    if isinstance(train, StreamedData) and train.rank == 0:
         train.reader.finish()
     checkpoint.load_best(module)
     return checkpoint

@@ -185,6 +185,18 @@ def test_every_epoch_reads_the_shards_that_lie_there(tmp_path, filled):
     assert sum(sum(batch.lengths) for batch in data) == 2 * sum(len(row.input_ids) for row in answers())
 
 
+def test_ranks_read_together_what_one_process_reads(tmp_path, filled):
+    def batches(rank: int, num_ranks: int) -> list[list[int]]:
+        reader = StreamReader(shutil.copytree(filled, tmp_path / f"ring-{rank}-{num_ranks}"), "run")
+        data = StreamedData(reader, FeatureCapture(tiny_target(eos_token_id=None)), set(), 48, 0)
+        data.rank, data.num_ranks = rank, num_ranks
+        return [batch.tokens.tolist() for batch in data]
+
+    alone, ranks = batches(0, 1), [batches(rank, 2) for rank in range(2)]
+    together = [batch for pair in zip(*ranks, strict=True) for batch in pair]
+    assert together == alone[: len(together)] and len(alone) - len(together) in (0, 1)
+
+
 def test_held_out_prompts_are_not_trained_on(tmp_path, filled):
     reader = StreamReader(shutil.copytree(filled, tmp_path / "ring"), "run")
     held_out = {repr(row.input_ids[:4]).encode() for row in answers()[:10]}
