@@ -33,6 +33,7 @@ from drafterforge.data.stream import (
 )
 from drafterforge.errors import ArtifactError, ConfigError, shorten
 from drafterforge.interop.layout import TargetFacts, read_target
+from drafterforge.interop.vllm.contract import USED_STREAMING, missing_of
 from drafterforge.targets.load import end_tokens, load_tokenizer, locate_target, longest_sequence
 
 METHOD = "extract_hidden_states"
@@ -93,6 +94,8 @@ def stream_answers(cfg: PrepareDataConfig) -> Path:
             f"data.stream= answers with vLLM, which cannot be imported here ({shorten(error, 100)}); type "
             "scripts/clients_env vllm, or see docs/vllm.md"
         ) from error
+    if names := missing_of(USED_STREAMING.items()):
+        raise ConfigError(f"this vLLM cannot stream: it has no {', '.join(names)}; type pip install 'vllm>=0.32,<0.34'")
     prompts = load_prompts(data, cfg.domain, cfg.seed)
     facts = read_target(cfg.target)
     _, target_folder = locate_target(cfg.target)
