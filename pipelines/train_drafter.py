@@ -29,7 +29,7 @@ from drafterforge.targets.load import Target, load_target
 from drafterforge.training import ranks
 from drafterforge.training.best_checkpoint import BestCheckpoint
 from drafterforge.training.initialisation import choose_init
-from drafterforge.training.inputs import find_answers, open_features, packed
+from drafterforge.training.inputs import find_answers, open_features, packed, training_batches
 from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
 from drafterforge.training.parents import parents_of, with_lora_of
 from drafterforge.training.trainer import distil
@@ -45,7 +45,7 @@ def run(cfg: Config) -> Path:
 
 
 def train_and_measure(cfg: Config) -> Path:
-    prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)
+    prompts = None if cfg.answers or cfg.data.stream else load_prompts(cfg.data, cfg.domain, cfg.seed)
     target = load_target(cfg.target)
     cfg = choose_init(cfg, target)
     parents_of(cfg, target)  # a mistake in drafter.init fails before prompts are answered
@@ -102,7 +102,7 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
     def distil_module(module: Any) -> BestCheckpoint:
         return distil(
             module,
-            packed(cfg, answers, features(), "train", seed=cfg.seed),
+            training_batches(cfg, target, answers, features()),
             packed(cfg, answers, features(), "val"),
             cfg.trainer,
             ranks.staging(run),
@@ -122,13 +122,13 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
         input_settings={
             "trainer": settings_of(cfg.trainer),
             "seed": cfg.seed,
-            "features": cfg.data.features,
+            "features": "streamed" if cfg.data.stream else cfg.data.features,
             **answers.recorded_settings,
         },
         answers_domain=cfg.domain.answers_domain,
         parent=parent,
         origin=origin,
-        batches=lambda: packed(cfg, answers, features(), "train", seed=cfg.seed),
+        batches=lambda: training_batches(cfg, target, answers, features()),
         distil=distil_module,
     )
     parents = [*answers.manifests, *([parent.manifest] if parent else [])]

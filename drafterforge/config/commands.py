@@ -61,6 +61,12 @@ class TrainDrafterConfig(PrepareDataConfig):
         for name, meaning in (("retrieval", "retrieval without a datastore"), ("pool", "the pool of all drafters")):
             key = "name" if self.name else "domain"
             require(self.drafter_name != name, f"{key}={name} is reserved for {meaning}; type name=OTHER")
+        for key in ("answers", "val_answers") if self.data.stream else ():
+            require(not getattr(self, key), f"data.stream= has answers of its own; leave out {key}=")
+        require(
+            not self.data.stream or self.trainer.num_answers is None,
+            "trainer.num_answers= is not read with data.stream=, which is read until it ends; leave it out",
+        )
         require(self.name.count("+") != 1, f"name={self.name} is that of a hybrid drafter; type a name without +")
 
     @property
@@ -88,6 +94,7 @@ class QuickstartConfig(TrainDrafterConfig):
         )
         require((self.trainer.devices or 1) == 1, "quickstart trains on one device; leave trainer.devices out")
         require(not self.val_answers, "val_answers= is read by train-drafter only; leave it out")
+        require(not self.data.stream, "data.stream= is read by prepare-data and train-drafter only; leave it out")
         for key in ("chain", "check_float32"):
             require(not getattr(self.eval, key), f"eval.{key}=true is read by train-drafter only; leave it out")
         require_at_least("first_prompts", self.first_prompts, 1)

@@ -70,12 +70,14 @@ class ModulesBackbone:
         self.width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.embedding = model.get_input_embeddings().weight.detach()
         self._tapped: dict[int, Tensor] = {}
-        for index in set(self.taps):
-            layers[index].register_forward_pre_hook(self._tap(index), with_kwargs=True)
+        self.norm = getattr(self.decoder, "norm", None)
+        for index, layer in enumerate(layers if tapped else ()):
+            layer.register_forward_pre_hook(self._tap(index), with_kwargs=True)
 
     def _tap(self, index: int):
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            self._tapped[index] = args[0] if args else kwargs["hidden_states"]
+            if index in self.taps:
+                self._tapped[index] = args[0] if args else kwargs["hidden_states"]
 
         return hook
 
@@ -114,6 +116,13 @@ class ModulesBackbone:
         features = torch.cat([self._tapped[index] for index in self.taps], dim=-1) if self.taps else states[..., :0]
         self._tapped.clear()
         return states, features
+
+    def normed(self, outputs: Tensor) -> Tensor:
+        """Final states [..., H] by the last layer's outputs."""
+        if self.norm is None:
+            raise ConfigError("cannot find the final norm of the target; expected a module `norm` in its decoder")
+        with torch.inference_mode():
+            return self.norm(outputs)
 
     def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
         """Logits [..., V] of final states [..., H]."""
