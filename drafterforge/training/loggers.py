@@ -19,7 +19,8 @@ from drafterforge.errors import ConfigError
 LOGS = "logs"  # folder of all loggers
 EXTRAS = ("wandb", "mlflow")  # optional packages, and the extras that install them
 DESTINATIONS = ("project", "wandb_mode", "mlflow_uri")  # keys that decide where is logged, and nothing else
-ADDED = {"num_answers": None, "val_ttt_steps": None}  # settings that older drafters lack, with their defaults
+# settings that older drafters lack, with their defaults
+ADDED = {"num_answers": None, "val_ttt_steps": None, "loss": "cross_entropy", "lk_eta": 3.0}
 
 
 class ResumedCSVLogger(CSVLogger):
