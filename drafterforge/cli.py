@@ -151,6 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 config = _config(arguments[0], command, arguments[1:])
                 _check_inputs(config, command)
+                config = _sized(config, command, arguments[1:])
                 if command.loads:
                     _print_loading(config)
                 with _sigterm_raises():
@@ -208,6 +209,14 @@ def _check_inputs(config: Any, command: Command) -> None:
     from drafterforge.artifacts.inputs import check_inputs  # not for --help
 
     check_inputs(config, command.reports, resolve_name(command.check) if command.check else None)
+
+
+def _sized(config: Any, command: Command, overrides: list[str]) -> Any:
+    if "size" not in catalogue.command_groups(command.name):
+        return config
+    from drafterforge.targets.size import apply_size  # not for --help
+
+    return apply_size(command.name, config, overrides)
 
 
 def _print_loading(config: serving.GenerateConfig) -> None:

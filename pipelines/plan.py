@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from rich.table import Table
 
 from drafterforge.config.commands import PlanConfig
 from drafterforge.config.progress import table_console
-from drafterforge.config.target import TargetConfig
-from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.planning import (
     LIMITS,
     DeviceRates,
-    ModelShape,
     RecordedRates,
     make_plan,
     measure_device,
@@ -23,7 +18,7 @@ from drafterforge.evaluation.planning import (
 )
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
-from drafterforge.targets.smollm2 import ensure_smollm2
+from drafterforge.targets.shape import ModelShape, find_config
 
 Config = PlanConfig
 
@@ -51,25 +46,3 @@ def run(cfg: Config) -> None:
     table_console().print(table)
     for limit in LIMITS:
         print(limit)
-
-
-def find_config(target: TargetConfig) -> Path:
-    """The path of the target's config.json, fetched alone if the target is on the hub."""
-    if target.source == "wheel":
-        return ensure_smollm2() / "config.json"
-    if not target.model:
-        raise ConfigError("target=hf needs a model: type target.model=HUB_ID or target.model=FOLDER")
-    folder = Path(target.model).expanduser()
-    if folder.is_dir() or folder.is_absolute() or target.model.startswith((".", "~")):
-        if not (folder / "config.json").is_file():
-            raise ArtifactError(f"target.model={target.model} holds no config.json; it must be the folder of a model")
-        return folder / "config.json"
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(target.model, "config.json", revision=target.revision))
-    except Exception as error:  # the hub client raises many kinds; each means that there is no file
-        raise ArtifactError(
-            f"could not fetch config.json of target.model={target.model} from the hub ({type(error).__name__}); "
-            "a local folder that holds it works too"
-        ) from error

@@ -18,7 +18,7 @@ class TrainerConfig:
     val_ttt_steps: int | None = setting(None, "length of the drafted chains in validation; null: ttt_steps")
     loss: str = setting(
         "cross_entropy",
-        "cross_entropy | reverse_kl | tv: 1 - acceptance rate | lk_alpha: -log of it | lk_lambda: KL, then tv as it rises",
+        "cross_entropy | reverse_kl | tv: 1 - acceptance rate | lk_alpha: -log of it | lk_lambda: KL, later tv",
     )
     lk_eta: float = setting(3.0, "lk_lambda: the share of KL is exp(-lk_eta * acceptance rate)")
     step_decay: float = setting(0.8, "loss weight of TTT step i is step_decay ** i")

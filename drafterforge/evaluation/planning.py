@@ -8,78 +8,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import artifact_dir, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.config.commands import PlanConfig
-from drafterforge.errors import ArtifactError
 from drafterforge.kernels import gpu
 from drafterforge.schedulers.latency import read_profile
+from drafterforge.targets.shape import DRAFTER_LAYERS, ModelShape
 
 HALF, SINGLE = 2, 4  # bytes of a number
 TRAINED = 16  # bytes of a trained weight: weight, gradient and AdamW's two moments in single precision
 READ_SHARE, MULTIPLY_SHARE = 0.6, 0.35  # rough share of the timed rates that decoding and training reach
-DRAFTER_LAYERS = 1
 GIBIBYTE = 2**30
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """Sizes in a model's config.json."""
-
-    hidden: int
-    layers: int
-    heads: int
-    key_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    tied: bool  # whether the output head is the embedding
-
-    @staticmethod
-    def read(path: Path) -> ModelShape:
-        """Read a config.json."""
-        content = read_json(path)
-        config = content.get("text_config", content) if isinstance(content, dict) else {}
-        if missing := [name for name in SIZES if type(config.get(name)) is not int or config[name] < 1]:
-            raise ArtifactError(f"{path} has no {missing[0]}; wanted the config of a decoder of the Llama kind")
-        hidden, layers, heads, intermediate, vocab = (config[name] for name in SIZES)
-        return ModelShape(
-            hidden=hidden,
-            layers=layers,
-            heads=heads,
-            key_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or hidden // heads,
-            intermediate=intermediate,
-            vocab=vocab,
-            tied=bool(content.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
-        )
-
-    def layer_numbers(self, inputs: int = 1) -> int:
-        """Weights of a decoder layer whose attention reads `inputs` concatenated hidden states."""
-        attention = self.hidden * self.head_dim * (inputs * (self.heads + 2 * self.key_heads) + self.heads)
-        return attention + 3 * self.hidden * self.intermediate
-
-    @property
-    def num_weights(self) -> int:
-        """Weights of the model, without norms."""
-        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
-        return self.layers * self.layer_numbers() + embeddings
-
-    def drafter_weights(self, draft_vocab: int, own_head: bool) -> int:
-        """Weights of an EAGLE-3 drafter: fc over three features, a layer over two states, and a head if it has one."""
-        head = min(draft_vocab, self.vocab) * self.hidden if own_head else 0
-        return 3 * self.hidden**2 + DRAFTER_LAYERS * self.layer_numbers(inputs=2) + head
-
-    def cache_bytes(self, number_bytes: int, layers: int | None = None) -> int:
-        """Bytes of keys and values of one token."""
-        return 2 * (self.layers if layers is None else layers) * self.key_heads * self.head_dim * number_bytes
 
 
 @dataclass(frozen=True)

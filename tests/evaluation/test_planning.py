@@ -14,7 +14,6 @@ from drafterforge.config.trainer import TrainerConfig
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.planning import (
     DeviceRates,
-    ModelShape,
     RecordedRates,
     duration,
     feature_bytes,
@@ -23,6 +22,7 @@ from drafterforge.evaluation.planning import (
     recorded_rates,
     size,
 )
+from drafterforge.targets.shape import ModelShape
 
 TOY = {
     "hidden_size": 8,

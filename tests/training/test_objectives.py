@@ -80,5 +80,5 @@ def test_a_drafter_equal_to_the_target_is_at_the_minimum_of_every_objective():
 
 
 def test_an_unknown_loss_is_refused():
-    with pytest.raises(ConfigError, match="trainer.loss"):
+    with pytest.raises(ConfigError, match="cross_entropy"):
         TrainerConfig(loss="jsd")
