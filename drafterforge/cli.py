@@ -9,14 +9,14 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pkgutil import resolve_name
 from types import FrameType
 from typing import Any
 
 from drafterforge import __version__
-from drafterforge.config import bundle, catalogue, commands, serving
+from drafterforge.config import bundle, catalogue, commands, plan, serving
 from drafterforge.config.compose import load_config
 from drafterforge.config.hints import complete_commands, flags_for, plain_value
 from drafterforge.config.overrides import typed_choices
@@ -110,8 +110,8 @@ COMMANDS = {
     ),
     "plan": Command(
         "drafterforge.pipelines.plan",
-        commands.PlanConfig,
-        "estimate the time, disk and memory that a pool needs, from the target's config alone",
+        plan.PlanConfig,
+        "estimate the time, disk and memory of a command before it is run, and say what does not fit",
         reports=("target",),
     ),
     "doctor": Command(
@@ -197,6 +197,8 @@ def _command(name: str) -> Command:
 
 
 def _config(name: str, command: Command, overrides: list[str]) -> Any:
+    if name == "plan":
+        return _planned(overrides)
     if name == "inspect":
         paths = [override for override in overrides if not override.startswith("runs_dir=")]
         if len(paths) > 1:
@@ -205,13 +207,34 @@ def _config(name: str, command: Command, overrides: list[str]) -> Any:
     return load_config(command.name, command.config, overrides)
 
 
+def _planned(overrides: list[str]) -> plan.PlannedCommand:
+    """The command that `plan` is followed by, with its config; keys of `device` are those of `plan` itself."""
+    name = overrides[0] if overrides else ""
+    if name not in plan.PLANNED:
+        raise ConfigError(
+            f"plan needs a command, one of {', '.join(plan.PLANNED)}, got {name or 'none'}; "
+            "type `drafterforge plan train-drafter domain=sql`"
+        )
+    row = COMMANDS[name]
+    of_device = [override for override in overrides[1:] if override.partition("=")[0].split(".")[0] == "device"]
+    typed = [override for override in overrides[1:] if override not in of_device]
+    device = load_config("plan", plan.PlanConfig, of_device).device
+    return plan.PlannedCommand(name, typed, load_config(row.name, row.config, typed), device)
+
+
 def _check_inputs(config: Any, command: Command) -> None:
     from drafterforge.artifacts.inputs import check_inputs  # not for --help
 
+    if isinstance(config, plan.PlannedCommand):
+        row = COMMANDS[config.name]
+        config, command = config.config, replace(row, reports=(*row.reports, *command.reports))
     check_inputs(config, command.reports, resolve_name(command.check) if command.check else None)
 
 
 def _sized(config: Any, command: Command, overrides: list[str]) -> Any:
+    if isinstance(config, plan.PlannedCommand):
+        row = COMMANDS[config.name]
+        return replace(config, config=_sized(config.config, row, list(config.overrides)))
     if "size" not in catalogue.command_groups(command.name):
         return config
     from drafterforge.targets.size import apply_size  # not for --help
@@ -315,7 +338,8 @@ def _help() -> str:
 
 
 def _command_help(name: str, command: Command, overrides: Sequence[str]) -> str:
-    usage = "PATH" if name == "inspect" else "[group=choice ...] [key=value ...]"
+    usage = {"inspect": "PATH ", "plan": "COMMAND [its groups and keys ...] "}.get(name, "")
+    usage = usage.strip() if name == "inspect" else f"{usage}[group=choice ...] [key=value ...]"
     lines = [f"drafterforge {name} {usage}", "", f"{command.summary}.", ""]
     groups = catalogue.command_groups(command.name)
     if groups:

