@@ -34,6 +34,7 @@ class Command:
     resumes: bool = False  # after an interruption, the same command continues the work
     reports: tuple[str, ...] = ()  # kinds of inputs that the command itself checks, with better error messages
     check: str = ""  # MODULE:FUNCTION that refuses mistakes in the config before torch is imported
+    spreads: bool = False  # works with a target that is spread over devices, as it does not decode with drafters
     loads: bool = False  # prints what it loads, as it is silent until then
     yaml: str = ""  # name of its file in `configs/`; empty: the module's
 
@@ -50,6 +51,7 @@ COMMANDS = {
         "let the target answer prompts of a domain",
         resumes=True,
         check="drafterforge.data.sources:check_rows",
+        spreads=True,
     ),
     "train-drafter": Command(
         "drafterforge.pipelines.train_drafter",
@@ -57,6 +59,7 @@ COMMANDS = {
         "distil a drafter from the answers, and measure it on held-out prompts",
         resumes=True,
         check="drafterforge.data.sources:check_rows",
+        spreads=True,
     ),
     "train-policy": Command(
         "drafterforge.pipelines.train_policy",
@@ -113,6 +116,7 @@ COMMANDS = {
         plan.PlanConfig,
         "estimate the time, disk and memory of a command before it is run, and say what does not fit",
         reports=("target",),
+        spreads=True,
     ),
     "doctor": Command(
         "drafterforge.pipelines.doctor",
@@ -225,6 +229,12 @@ def _planned(overrides: list[str]) -> plan.PlannedCommand:
 def _check_inputs(config: Any, command: Command) -> None:
     from drafterforge.artifacts.inputs import check_inputs  # not for --help
 
+    target = getattr(config, "target", None)
+    if target is not None and target.device_map and not command.spreads:
+        raise ConfigError(
+            "target.device_map=auto spreads the target over devices, but decoding stays on one; leave it out, or type "
+            "it with prepare-data and train-drafter"
+        )
     if isinstance(config, plan.PlannedCommand):
         row = COMMANDS[config.name]
         config, command = config.config, replace(row, reports=(*row.reports, *command.reports))

@@ -1,7 +1,7 @@
 """Compare `drafterforge plan` with what then happens: seconds, disk and memory of each stage of a small training.
 
-    python scripts/check_plan.py                                   # the embedded target, in a fresh runs folder
-    python scripts/check_plan.py data.num_train=400 domain=math    # other settings of train-drafter
+python scripts/check_plan.py                                   # the embedded target, in a fresh runs folder
+python scripts/check_plan.py data.num_train=400 domain=math    # other settings of train-drafter
 """
 
 from __future__ import annotations

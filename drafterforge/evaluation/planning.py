@@ -25,7 +25,6 @@ SAVED = 16  # bytes on disk of a trained weight while it is trained: weight and 
 READ_SHARE, MULTIPLY_SHARE = 0.6, 0.35  # assumed share of the rates that decoding and training reach
 ASSUMED_PROMPT = 128  # tokens of a prompt that cannot be read before it is fetched
 DECODED_METHODS = 3  # plain, chain and tree: of the report on a new drafter
-PROGRAM = 1.5e9  # bytes of a process that has loaded torch and lightning
 GIBIBYTE = 2**30
 
 
@@ -226,7 +225,9 @@ def misfits(
         if stage.memory <= room.memory:
             continue
         if weights > room.memory:
-            lines.append(_misfit("the target's weights", weights, room.memory, "of memory", planned, []))
+            smaller = [] if weights == HALF * shape.num_weights else ["target.dtype=bfloat16"]
+            settings = smaller or ["target.device_map=auto"]
+            lines.append(_misfit("the target's weights", weights, room.memory, "of memory", planned, settings))
             break
         lines.append(_misfit(name, stage.memory, room.memory, "of memory", planned, _smaller(cfg, stage, room, shape)))
     return lines

@@ -1,27 +1,41 @@
-"""Short trials of the stages of a command, on this device and with the real target, and what the command then takes."""
+"""Short trials of the stages of a command, on this device and with the real target."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
 import torch
 
-from drafterforge.config.commands import TrainDrafterConfig
-from drafterforge.data.spool import FLUSH_TOKENS
-from drafterforge.evaluation.answering_trial import TrialAnswerer, answering_seconds, expected_lengths
-from drafterforge.evaluation.planning import SAVED, Stage, Workload, feature_bytes
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
+from drafterforge.config.progress import console
+from drafterforge.data.answering import prepare_answers
+from drafterforge.data.joined import JoinedAnswers
+from drafterforge.data.spool import CaptureSpool
+from drafterforge.evaluation.answering_trial import ANSWERING_S, TrialAnswerer
+from drafterforge.evaluation.drafter_comparison import compare_with_references
+from drafterforge.evaluation.held_out import decode_held_out
+from drafterforge.evaluation.planning import Stage
+from drafterforge.evaluation.trial_stages import Trials, stages_of
+from drafterforge.evaluation.trial_workload import PlannedPrompts, measured_workload, small_config, trial_prompts
 from drafterforge.kernels import gpu
 from drafterforge.kernels.devices import on_gpu
 from drafterforge.targets.load import Target
 from drafterforge.targets.shape import ModelShape
+from drafterforge.training.initialisation import choose_init
+from drafterforge.training.inputs import open_features
+from drafterforge.training.step_times import StepTimes
+
+Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Any]], Path]
 
 STATUS = Path("/proc/self/status")
 SAMPLE_S = 0.05  # between two readings of the memory in use
@@ -71,13 +85,7 @@ def private_bytes(status: Path = STATUS) -> float:
 
 def free_memory(device: torch.device) -> float:
     """Bytes that are free on the device; of the machine's memory for a CPU."""
-    if on_gpu(device):
-        return gpu.free_bytes(device)
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return float("inf")
-    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), float("inf"))
+    return gpu.free_bytes(device) if on_gpu(device) else gpu.free_host_bytes()
 
 
 def process_seconds() -> float:
@@ -101,103 +109,78 @@ def disk_seconds(folder: Path) -> float:
     return seconds / BLOCK
 
 
-@dataclass
-class Trials:
-    """What the trials took."""
-
-    start_s: float = 0.0  # from the start of the program until the target is loaded
-    answerer: TrialAnswerer | None = None
-    answers_peak: float = 0.0
-    answer_bytes: float = 0.0  # on disk, of each token
-    byte_s: float = 0.0  # to write, hash and read a byte
-    capture_s: float = 0.0  # to compute and store the features of a token
-    steps: Any = None  # StepTimes
-    training_fixed_s: float = 0.0  # before the first step and after the last
-    training_peak: float = 0.0
-    drafter_bytes: float = 0.0
-    decoding_fixed_s: float = 0.0  # loading, and settling mismatches
-    decoding_peak: float = 0.0
-    rows: list[Mapping[str, Any]] = field(default_factory=list)  # of the reports on the trial's drafter
+def run_trials(cfg: PrepareDataConfig, target: Target, shape: ModelShape, train: Train) -> list[Stage]:
+    """The stages at the speed of short trials, in a folder that is deleted.  train: of the command `train-drafter`."""
+    trials = Trials(start_s=process_seconds())
+    prompts = PlannedPrompts.of(cfg, target)
+    lengths = prompts.lengths(target)
+    folder = Path(cfg.runs_dir)
+    with TemporaryDirectory(prefix=".plan-", dir=folder if folder.is_dir() else None) as name, quiet():
+        small = small_config(cfg, target, Path(name), bool(prompts.answered))
+        trials.byte_s = disk_seconds(Path(name))
+        answers = try_answers(small, target, prompts, trials)
+        if isinstance(small, TrainDrafterConfig):
+            small = choose_init(small, target)
+            try_training(small, target, answers, trials, train)
+    work = measured_workload(prompts, lengths, trials.answerer, cfg.data.max_new_tokens)
+    return stages_of(trials, cfg, target, shape, work)
 
 
-def stages_of(trials: Trials, cfg: Any, target: Target, shape: ModelShape, work: Workload) -> list[Stage]:
-    """The stages of the command, at the speed of the trials."""
+def try_answers(cfg, target: Target, prompts: PlannedPrompts, trials: Trials) -> JoinedAnswers:
+    """Answer some prompts, or take their answers if they have any, and store their features."""
+    path = artifact_dir(cfg.runs_dir, target.name, "answers", cfg.name or cfg.domain.name)
+    spool = CaptureSpool(path.with_name(".spool"))
+    keep = spool.add if cfg.data.features == "cached" else lambda *_: None
     data = cfg.data
-    stages = [Stage("start", trials.start_s, "loading the program and the target")]
-    per_token = feature_bytes(shape.hidden)
-    answerer = trials.answerer
-    cached = data.features == "cached"
-    if answerer is not None and answerer.steps and work.num_answers:
-        lengths = expected_lengths(answerer.lengths, data.max_new_tokens)
-        seconds = sum(
-            answering_seconds(prompts, lengths, data.batch_size, data.shard_size, answerer.speed())
-            for prompts in work.prompts.values()
+    trials.answerer = TrialAnswerer(target, data.batch_size, data.temperature, keep=keep, budget_s=ANSWERING_S)
+    with memory_peak(target.device) as peak:
+        answers = prepare_answers(
+            trial_prompts(cfg, prompts),
+            tokenizer=target.tokenizer,
+            generate=trials.answerer,
+            data=data,
+            path=path,
+            target=target,
+            config={"trial": True},
+            seed=cfg.seed,
+            eos_ids=target.eos_ids,
         )
-        shard = min(FLUSH_TOKENS, data.shard_size * work.stored_tokens / max(1, work.num_answers))
-        more = max(0.0, shard - sum(length for length, _ in answerer.lengths)) * per_token * cached
-        longest = max(max(prompts, default=0) for prompts in work.prompts.values()) + data.max_new_tokens
-        reached = max(length for length, _ in answerer.lengths) + max(map(max, filter(None, work.prompts.values())))
-        more += max(0, longest - reached) * data.batch_size * shape.cache_bytes(target.compute_dtype.itemsize)
-        if cached:
-            seconds += work.stored_tokens * per_token * trials.byte_s
-        stages.append(
-            Stage(
-                "answers",
-                seconds,
-                f"{work.num_answers:,} answers of {work.source}, {work.answered_tokens / max(seconds, 1e-9):,.0f} tokens/s",
-                work.answered_tokens,
-                trials.answers_peak + more,
-                kept=trials.answer_bytes * (work.answered_tokens + sum(map(sum, work.prompts.values()))),
-            )
-        )
-    if cached and work.num_answers:
-        spooled = data.answers == "target"
-        stored = work.stored_tokens * per_token
-        seconds = stored * trials.byte_s if spooled else work.stored_tokens * trials.capture_s
-        words = f"{work.stored_tokens:,} tokens x {per_token:,} bytes" + ("; twice until all are stored" * spooled)
-        disk = stored if spooled else 0.0
-        stages.append(Stage("features", seconds, words, work.stored_tokens, trials.answers_peak, disk, stored))
-    if isinstance(cfg, TrainDrafterConfig):
-        stages += [_training(trials, cfg, work), _decoding(trials, cfg)]
-    return stages
+        joined = JoinedAnswers([answers])
+        if data.features == "cached" and hasattr(cfg, "trainer"):
+            began = time.perf_counter()
+            features = open_features(cfg, target, joined)
+            tokens = sum(int(answers.rows(split).lengths.sum()) for split in ("train", "val"))
+            trials.capture_s = (time.perf_counter() - began) / tokens
+            del features
+    trials.answers_peak = peak.num_bytes
+    tokens = sum(int(answers.rows(split).lengths.sum()) for split in ("train", "val", "test"))
+    trials.answer_bytes = folder_bytes(path) / tokens
+    return joined
 
 
-def _training(trials: Trials, cfg: TrainDrafterConfig, work: Workload) -> Stage:
-    trainer, steps = cfg.trainer, trials.steps
-    fixed = dict(memory=trials.training_peak, kept=trials.drafter_bytes)
-    if not steps.steps:  # a kind without steps, such as a datastore of answers
-        return Stage("training", trials.training_fixed_s, "as long as the trial", 0, **fixed)
-    timed = steps.steps[1:] or steps.steps
-    token_s = sum(step.seconds for step in timed) / sum(step.tokens for step in timed)
-    packed = min(trainer.tokens_per_batch, work.stored_tokens)
-    mean = work.stored_tokens / max(1, sum(len(work.prompts.get(split, ())) for split in ("train", "val")))
-    batch = max(mean, packed - mean / 2)  # the last sequence that would not fit is left for the next batch
-    validated = sum(work.prompts.get("val", ())) + len(work.prompts.get("val", ())) * work.answer_tokens
-    validation_s = sum(v.seconds for v in steps.validations) / max(1, sum(v.tokens for v in steps.validations))
-    validations = -(-trainer.max_steps // trainer.val_every)
-    tokens = round(trainer.max_steps * trainer.accumulate * batch)
-    seconds = trials.training_fixed_s + tokens * token_s + validations * validated * validation_s
-    return Stage(
-        "training",
-        seconds,
-        f"{trainer.max_steps:,} steps of {batch * trainer.accumulate:,.0f} tokens at {1 / token_s:,.0f} tokens/s, "
-        f"{validations} validations",
-        tokens,
-        disk=SAVED * steps.num_trained,
-        **fixed,
-    )
+def try_training(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers, trials: Trials, train: Train) -> None:
+    """Train a few steps and decode a few tokens with the drafter, as the command does."""
+    trials.steps = StepTimes()
+    began = time.perf_counter()
+    with memory_peak(target.device) as peak:
+        drafter = train(cfg, target, answers, [trials.steps])
+    timed = sum(part.seconds for part in (*trials.steps.steps, *trials.steps.validations))
+    trials.training_fixed_s = time.perf_counter() - began - timed
+    trials.training_peak, trials.drafter_bytes = peak.num_bytes, folder_bytes(drafter)
+    began = time.perf_counter()
+    with memory_peak(target.device) as peak:
+        trials.rows = decode_held_out(cfg, target, answers, drafter)[0]
+        references = compare_with_references(cfg, target, drafter.name, answers)
+        trials.rows += references.rows if references else []
+    timed = sum(row["num_tokens"] / row["tokens_per_s"] for row in trials.rows)
+    trials.decoding_fixed_s, trials.decoding_peak = time.perf_counter() - began - timed, peak.num_bytes
 
 
-def _decoding(trials: Trials, cfg: TrainDrafterConfig) -> Stage:
-    lengths = expected_lengths(trials.answerer.lengths, cfg.eval.max_new_tokens) if trials.answerer else []
-    lengths = [min(length, cfg.eval.max_new_tokens) for length in lengths]
-    mean = sum(lengths) / len(lengths) if lengths else cfg.eval.max_new_tokens
-    tokens = round(cfg.eval.num_prompts * mean)
-    seconds = trials.decoding_fixed_s + sum(tokens / row["tokens_per_s"] for row in trials.rows)
-    return Stage(
-        "decoding",
-        seconds,
-        f"{cfg.eval.num_prompts} held-out prompts, {len(trials.rows)} methods, {mean:.0f} tokens each",
-        tokens * len(trials.rows),
-        trials.decoding_peak,
-    )
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Print nothing of the trials."""
+    before, console.quiet = console.quiet, True
+    try:
+        yield
+    finally:
+        console.quiet = before
