@@ -55,6 +55,9 @@ def train_and_measure(cfg: Config) -> Path:
     ranks.leave()
     if not first:
         return path
+    if target.is_spread:
+        print(f"wrote {path}; not decoded: that needs the target on one device, without target.device_map")
+        return path
     rows, mismatches = decode_held_out(cfg, target, answers, path)
     references = compare_with_references(cfg, target, path.name, answers)
     report, _ = write_report(

@@ -190,35 +190,6 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True)
-class PlanConfig:
-    """`drafterforge plan`."""
-
-    target: TargetConfig = section(TargetConfig)
-    data: DataConfig = section(DataConfig)
-    trainer: TrainerConfig = section(TrainerConfig)
-    num_domains: int = setting(len(POOL_DOMAINS), "drafters of the pool, one per domain")
-    prompt_tokens: int = setting(128, "mean number of tokens of a prompt")
-    draft_vocab_size: int = setting(16384, "as drafter.draft_vocab_size of train-drafter")
-    trained_head: bool = setting(True, "true: as drafter.head=own of train-drafter; false: as drafter.head=target")
-    batch_size: int = setting(8, "requests served together")
-    context: int = setting(2048, "tokens of a served request, prompt and answer")
-    bandwidth_gb_s: float | None = setting(None, "memory bandwidth of the device in GB/s; null: measured here")
-    tflops: float | None = setting(None, "teraflops of the device in the target's dtype; null: measured here")
-    runs_dir: str = setting("runs", "folder where measured rates are looked up")
-
-    def __post_init__(self) -> None:
-        for key in ("num_domains", "prompt_tokens", "draft_vocab_size", "batch_size", "context"):
-            require_at_least(key, getattr(self, key), 1)
-        for key in ("bandwidth_gb_s", "tflops"):
-            value = getattr(self, key)
-            require(value is None or value > 0, f"{key} must be > 0, got {value}")
-        require(
-            (self.bandwidth_gb_s is None) == (self.tflops is None),
-            "bandwidth_gb_s and tflops describe another device; type both, or neither",
-        )
-
-
-@dataclass(frozen=True)
 class DoctorConfig:
     """`drafterforge doctor`."""
 

@@ -12,6 +12,7 @@ from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.train.lora import effective_weight
 from drafterforge.drafters.eagle3.train.loss import StepCounts, Teacher, ttt_loss
+from drafterforge.drafters.eagle3.train.objectives import Objective
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 
 
@@ -22,6 +23,7 @@ class DistillModule(LightningModule):
         """target_head: [V, H]; only rows of the draft vocabulary are kept."""
         super().__init__()
         self.drafter, self.config = drafter, config
+        self.objective = Objective(config.loss, config.lk_eta)
         self.register_buffer("head", target_head[drafter.token_ids.to(target_head.device)].clone(), persistent=False)
         self.counts: StepCounts | None = None  # of the optimiser step or validation under way, on this device
         self.losses: list[Tensor] = []  # of the micro-batches of the optimiser step under way
@@ -48,6 +50,7 @@ class DistillModule(LightningModule):
             config.step_decay,
             drafter.token_ids,
             config.loss_chunk,
+            self.objective,
         )
 
     def transfer_batch_to_device(self, batch: PackedBatch, device: torch.device, dataloader_idx: int) -> PackedBatch:
