@@ -37,7 +37,8 @@ def apply_size(name: str, config: Config, overrides: Sequence[str]) -> Config:
     size = size_of(num_weights)
     if size == SMALLEST:
         return config
-    sized = load_config(name, type(config), [*overrides, f"{GROUP}={size}"])
+    features = ["data.features=cached"] if config.data.stream else []  # a stream has features of its own
+    sized = load_config(name, type(config), [*overrides, *features, f"{GROUP}={size}"])
     before, after = (flat(to_dict(settings), "", {}) for settings in (config, sized))
     changed = [f"{key}={plain_value(value)}" for key, value in after.items() if value != before.get(key)]
     if changed:

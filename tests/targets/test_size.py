@@ -56,7 +56,8 @@ def test_what_is_typed_wins_and_then_the_experiment(folder, capsys):
     config = settings(folder, "trainer.lr=3e-4", "experiment=public_8b")
     assert (config.trainer.lr, config.trainer.max_steps, config.trainer.ttt_steps) == (3e-4, 30000, 7)
     assert "trainer.lr" not in capsys.readouterr().err
-    assert settings(folder, "data=served", "path=x").data.features == "cached"
+    assert settings(folder, "data=recorded", "path=x").data.features == "cached"
+    assert settings(folder, "data.stream=x").data.features == "cached"
 
 
 def test_a_typed_size_is_used_and_nothing_is_printed(folder, capsys):
