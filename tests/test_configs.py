@@ -34,7 +34,14 @@ NEEDED = {  # what a user has to type along with a choice
 }
 
 # mappings that are values
-LEAVES = ("domain.weights", "data.domain_names", "data.vllm", "pool.options", "suite.server_env")
+LEAVES = (
+    "domain.weights",
+    "data.domain_names",
+    "data.vllm",
+    "pool.options",
+    "suite.server_env",
+    "target.max_memory",
+)
 
 
 def _compose(command: str, *overrides: str):
