@@ -9,19 +9,28 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pkgutil import resolve_name
 from types import FrameType
 from typing import Any
 
 from drafterforge import __version__
-from drafterforge.config import bundle, catalogue, commands, serving
+from drafterforge.config import bundle, catalogue, commands, plan, serving
 from drafterforge.config.compose import load_config
 from drafterforge.config.hints import complete_commands, flags_for, plain_value
 from drafterforge.config.overrides import typed_choices
 from drafterforge.config.variants import variants_of
-from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError, Terminated
+from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError, RankLostError, Terminated
+from drafterforge.training.launch import (
+    RANK_LOST,
+    end_with_launcher,
+    exit_at_once,
+    is_launched,
+    launch,
+    local_devices,
+    placement,
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,9 @@ class Command:
     resumes: bool = False  # after an interruption, the same command continues the work
     reports: tuple[str, ...] = ()  # kinds of inputs that the command itself checks, with better error messages
     check: str = ""  # MODULE:FUNCTION that refuses mistakes in the config before torch is imported
+    spreads: bool = False  # works with a target that is spread over devices, as it does not decode with drafters
     loads: bool = False  # prints what it loads, as it is silent until then
+    trains: bool = False  # on several devices, with a process for each
     yaml: str = ""  # name of its file in `configs/`; empty: the module's
 
     @property
@@ -50,6 +61,7 @@ COMMANDS = {
         "let the target answer prompts of a domain",
         resumes=True,
         check="drafterforge.data.sources:check_rows",
+        spreads=True,
     ),
     "train-drafter": Command(
         "drafterforge.pipelines.train_drafter",
@@ -57,6 +69,8 @@ COMMANDS = {
         "distil a drafter from the answers, and measure it on held-out prompts",
         resumes=True,
         check="drafterforge.data.sources:check_rows",
+        trains=True,
+        spreads=True,
     ),
     "train-policy": Command(
         "drafterforge.pipelines.train_policy",
@@ -110,9 +124,10 @@ COMMANDS = {
     ),
     "plan": Command(
         "drafterforge.pipelines.plan",
-        commands.PlanConfig,
-        "estimate the time, disk and memory that a pool needs, from the target's config alone",
+        plan.PlanConfig,
+        "estimate the time, disk and memory of a command before it is run, and say what does not fit",
         reports=("target",),
+        spreads=True,
     ),
     "doctor": Command(
         "drafterforge.pipelines.doctor",
@@ -138,6 +153,13 @@ BROKEN_PIPE = 141  # the same for SIGPIPE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    code = _run(arguments)
+    if arguments and arguments[0] in COMMANDS and COMMANDS[arguments[0]].trains and placement():
+        exit_at_once(code)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     config, command = None, None
     try:
         if not arguments or arguments[0] in HELP:
@@ -151,8 +173,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 config = _config(arguments[0], command, arguments[1:])
                 _check_inputs(config, command)
+                config = _sized(config, command, arguments[1:])
                 if command.loads:
                     _print_loading(config)
+                if (number := local_devices(config.trainer, config.target.device) if command.trains else 1) > 1:
+                    return launch(arguments, number)
+                end_with_launcher()
                 with _sigterm_raises():
                     import_module(command.module).run(config)
         sys.stdout.flush()
@@ -162,6 +188,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         writing = None if config is None else config.runs_dir
+        if isinstance(error, RankLostError) and is_launched(rank=0):
+            return RANK_LOST  # the process that ended first has the message
         line = _one_line(error, writing, command is not None and command.resumes)
         if line is None:
             raise
@@ -196,6 +224,8 @@ def _command(name: str) -> Command:
 
 
 def _config(name: str, command: Command, overrides: list[str]) -> Any:
+    if name == "plan":
+        return _planned(overrides)
     if name == "inspect":
         paths = [override for override in overrides if not override.startswith("runs_dir=")]
         if len(paths) > 1:
@@ -204,10 +234,45 @@ def _config(name: str, command: Command, overrides: list[str]) -> Any:
     return load_config(command.name, command.config, overrides)
 
 
+def _planned(overrides: list[str]) -> plan.PlannedCommand:
+    """The command that `plan` is followed by, with its config; keys of `device` are those of `plan` itself."""
+    name = overrides[0] if overrides else ""
+    if name not in plan.PLANNED:
+        raise ConfigError(
+            f"plan needs a command, one of {', '.join(plan.PLANNED)}, got {name or 'none'}; "
+            "type `drafterforge plan train-drafter domain=sql`"
+        )
+    row = COMMANDS[name]
+    of_device = [override for override in overrides[1:] if override.partition("=")[0].split(".")[0] == "device"]
+    typed = [override for override in overrides[1:] if override not in of_device]
+    device = load_config("plan", plan.PlanConfig, of_device).device
+    return plan.PlannedCommand(name, typed, load_config(row.name, row.config, typed), device)
+
+
 def _check_inputs(config: Any, command: Command) -> None:
     from drafterforge.artifacts.inputs import check_inputs  # not for --help
 
+    target = getattr(config, "target", None)
+    if target is not None and target.device_map and not command.spreads:
+        raise ConfigError(
+            "target.device_map=auto spreads the target over devices, but decoding stays on one; leave it out, or type "
+            "it with prepare-data and train-drafter"
+        )
+    if isinstance(config, plan.PlannedCommand):
+        row = COMMANDS[config.name]
+        config, command = config.config, replace(row, reports=(*row.reports, *command.reports))
     check_inputs(config, command.reports, resolve_name(command.check) if command.check else None)
+
+
+def _sized(config: Any, command: Command, overrides: list[str]) -> Any:
+    if isinstance(config, plan.PlannedCommand):
+        row = COMMANDS[config.name]
+        return replace(config, config=_sized(config.config, row, list(config.overrides)))
+    if "size" not in catalogue.command_groups(command.name):
+        return config
+    from drafterforge.targets.size import apply_size  # not for --help
+
+    return apply_size(command.name, config, overrides)
 
 
 def _print_loading(config: serving.GenerateConfig) -> None:
@@ -223,6 +288,8 @@ def _typed_flags(config: Any) -> str:
 
 
 def _exit_code(error: BaseException) -> int:
+    if isinstance(error, RankLostError):
+        return RANK_LOST
     if isinstance(error, DrafterforgeError):
         return CHECK_FAILED if isinstance(error, CheckFailedError) else USER_ERROR
     chain = list(_chain(error))
@@ -306,7 +373,8 @@ def _help() -> str:
 
 
 def _command_help(name: str, command: Command, overrides: Sequence[str]) -> str:
-    usage = "PATH" if name == "inspect" else "[group=choice ...] [key=value ...]"
+    usage = {"inspect": "PATH ", "plan": "COMMAND [its groups and keys ...] "}.get(name, "")
+    usage = usage.strip() if name == "inspect" else f"{usage}[group=choice ...] [key=value ...]"
     lines = [f"drafterforge {name} {usage}", "", f"{command.summary}.", ""]
     groups = catalogue.command_groups(command.name)
     if groups:

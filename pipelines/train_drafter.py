@@ -15,6 +15,7 @@ from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say, table_console
+from drafterforge.data.features import JoinedFeatures
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafters.base import TrainingJob
@@ -25,9 +26,10 @@ from drafterforge.reporting.artifact import write_report
 from drafterforge.reporting.console import print_table
 from drafterforge.reporting.drafter_verdict import drafter_verdict, recommended_drafter
 from drafterforge.targets.load import Target, load_target
+from drafterforge.training import ranks
 from drafterforge.training.best_checkpoint import BestCheckpoint
 from drafterforge.training.initialisation import choose_init
-from drafterforge.training.inputs import find_answers, open_features, packed
+from drafterforge.training.inputs import find_answers, open_features, packed, training_batches
 from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
 from drafterforge.training.parents import parents_of, with_lora_of
 from drafterforge.training.trainer import distil
@@ -36,13 +38,26 @@ Config = TrainDrafterConfig
 
 
 def run(cfg: Config) -> Path:
+    """Train on all devices; the first one's process prepares the answers before, and measures the drafter after."""
     require_loggers(cfg.trainer)
-    prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)
+    with ranks.joined(cfg.trainer, cfg.target.device):
+        return train_and_measure(cfg)
+
+
+def train_and_measure(cfg: Config) -> Path:
+    prompts = None if cfg.answers or cfg.data.stream else load_prompts(cfg.data, cfg.domain, cfg.seed)
     target = load_target(cfg.target)
     cfg = choose_init(cfg, target)
     parents_of(cfg, target)  # a mistake in drafter.init fails before prompts are answered
-    answers = find_answers(cfg, target, prompts)
-    path = train(cfg, target, answers)
+    with ranks.first_rank_first():
+        answers = find_answers(ranks.reading(cfg), target, prompts)
+    path, first = train(cfg, target, answers), ranks.rank() == 0
+    ranks.leave()
+    if not first:
+        return path
+    if target.is_spread:
+        print(f"wrote {path}; not decoded: that needs the target on one device, without target.device_map")
+        return path
     rows, mismatches = decode_held_out(cfg, target, answers, path)
     references = compare_with_references(cfg, target, path.name, answers)
     report, _ = write_report(
@@ -81,15 +96,19 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
     if origin:
         cfg = with_lora_of(cfg, origin.manifest)
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.drafter_name)
-    features = cache(lambda: open_features(cfg, target, answers))
+
+    @cache
+    def features() -> JoinedFeatures:
+        with ranks.first_rank_first():
+            return open_features(ranks.reading(cfg), target, answers)
 
     def distil_module(module: Any) -> BestCheckpoint:
         return distil(
             module,
-            packed(cfg, answers, features(), "train", seed=cfg.seed),
+            training_batches(cfg, target, answers, features()),
             packed(cfg, answers, features(), "val"),
             cfg.trainer,
-            run.stage(),
+            ranks.staging(run),
             target.device,
             cfg.seed,
             trained=parent is not None,
@@ -106,13 +125,13 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
         input_settings={
             "trainer": settings_of(cfg.trainer),
             "seed": cfg.seed,
-            "features": cfg.data.features,
+            "features": "streamed" if cfg.data.stream else cfg.data.features,
             **answers.recorded_settings,
         },
         answers_domain=cfg.domain.answers_domain,
         parent=parent,
         origin=origin,
-        batches=lambda: packed(cfg, answers, features(), "train", seed=cfg.seed),
+        batches=lambda: training_batches(cfg, target, answers, features()),
         distil=distil_module,
     )
     parents = [*answers.manifests, *([parent.manifest] if parent else [])]
@@ -122,6 +141,8 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
         say(f"drafter: {path} was trained before with these settings")
         return path
     drafter = kind.train(job)
+    if ranks.rank() > 0:
+        return path
     with run.write(dict(drafter.metrics)) as folder:
         drafter.save(folder)
         if drafter.curve is not None:

@@ -33,7 +33,15 @@ NEEDED = {  # what a user has to type along with a choice
     "experiment=pool_smollm2_natural": ["data=jsonl", "path=prompts.jsonl"],
 }
 
-LEAVES = ("domain.weights", "data.domain_names", "pool.options", "suite.server_env")  # mappings that are values
+# mappings that are values
+LEAVES = (
+    "domain.weights",
+    "data.domain_names",
+    "data.vllm",
+    "pool.options",
+    "suite.server_env",
+    "target.max_memory",
+)
 
 
 def _compose(command: str, *overrides: str):

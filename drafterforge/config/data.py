@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from drafterforge.config.checks import require, require_at_least, require_choice, require_counts
@@ -76,6 +77,14 @@ class DataConfig:
     )
     shard_size: int = setting(256, "answers per resumable shard")
     features: str = setting("cached", "cached: store features and teacher logits | online: recompute them")
+    stream: str = setting(
+        "",
+        "folder that prepare-data, in vLLM, fills with answers and features while train-drafter reads and empties it",
+    )
+    stream_gb: float = setting(20.0, "data.stream: largest size of the folder; its writer waits while it is full")
+    stream_epochs: int = setting(1, "data.stream: times that each shard is trained on before it is deleted")
+    stream_readers: int = setting(1, "data.stream: trainings that read it; a shard is deleted when all have read it")
+    vllm: dict[str, Any] = setting({}, "data.stream: further arguments of vLLM, as {tensor_parallel_size: 4}")
 
     def __post_init__(self) -> None:
         require_choice("data.source", self.source, ("grammar", "jsonl", "hf", "recorded"))
@@ -103,6 +112,15 @@ class DataConfig:
             unread = getattr(self, key) and self.source != "hf"
             require(not unread, f"{key}= is read by data=hf only, not by data={self.source}")
         self._check_endpoint()
+        require_counts(self, "data", "stream_epochs stream_readers")
+        require(self.stream_gb > 0, f"data.stream_gb must be > 0, got {self.stream_gb}")
+        require(not self.vllm or bool(self.stream), "data.vllm= is read with data.stream=FOLDER only")
+        if self.stream:
+            require(
+                self.source != "recorded" and self.answers == "target",
+                "data.stream= has answers that vLLM gives; leave out data=recorded and data.answers=",
+            )
+            require(self.features == "cached", "data.stream= has features of its own; leave out data.features=online")
         require_counts(self, "data", "num_train num_val num_test batch_size shard_size")
         require_counts(self, "data", "max_prompt_tokens max_new_tokens")
         require_at_least("data.temperature", self.temperature, 0.0)

@@ -57,7 +57,7 @@ def prepare_answers(
     replaced with `overwrite`. `generate` may be None with `data.answers=given`.
     """
     path = Path(path)
-    conversations = [c for split in SPLITS for c in _encode_prompts(tokenizer, split, prompts, data)]
+    conversations = [c for split in SPLITS for c in encode_prompts(tokenizer, split, prompts, data)]
     digest = _digest(conversations)
     run = artifact_run(path, "answers", target, config, overwrite=overwrite)
     if run.existing is not None and _matches_prompts(run.existing, digest, path, overwrite):
@@ -102,7 +102,7 @@ def prepare_answers(
 
 
 @dataclass
-class _Conversation:
+class Conversation:
     """A prompt, the turns answered so far, and the user turns still to be answered."""
 
     index: int  # of the prompt in its split
@@ -147,9 +147,9 @@ class _Conversation:
         )
 
 
-def _encode_prompts(
+def encode_prompts(
     tokenizer: Any, split: str, prompts: Mapping[str, Sequence[Prompt]], data: DataConfig
-) -> list[_Conversation]:
+) -> list[Conversation]:
     """Encodes the prompts of a split; drops those over `data.max_prompt_tokens`."""
     encode = _recorded_conversation if data.answers == "given" else _open_conversation
     conversations = [encode(tokenizer, i, split, p, data) for i, p in enumerate(prompts.get(split, ()))]
@@ -167,15 +167,13 @@ def _encode_prompts(
     return fitting
 
 
-def _open_conversation(
-    tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig
-) -> _Conversation | None:
+def _open_conversation(tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig) -> Conversation | None:
     """Encodes a conversation up to the first turn that the target must answer; None if it is too long."""
     messages, *turns = user_turns(prompt.messages)
     ids = prompt_ids(tokenizer, messages, date=DATE)
     if len(ids) > data.max_prompt_tokens:
         return None
-    return _Conversation(index, split, prompt, ids, [0] * len(ids), messages, turns)
+    return Conversation(index, split, prompt, ids, [0] * len(ids), messages, turns)
 
 
 def user_turns(messages: Sequence[Message]) -> list[list[Message]]:
@@ -196,7 +194,7 @@ def user_turns(messages: Sequence[Message]) -> list[list[Message]]:
 
 def _recorded_conversation(
     tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig
-) -> _Conversation | None:
+) -> Conversation | None:
     """Encodes a conversation with the answers of the data, cut where a limit is exceeded; None if none fits."""
     if transcript := prompt.transcript:
         ids = list(transcript.ids)
@@ -219,7 +217,7 @@ def _recorded_conversation(
     if not end:
         return None
     finished = finished and (transcript is None or transcript.finished)
-    return _Conversation(index, split, prompt, ids[:end], mask[:end], finished=finished)
+    return Conversation(index, split, prompt, ids[:end], mask[:end], finished=finished)
 
 
 def marked_spans(mask: Sequence[int]) -> list[tuple[int, int]]:
@@ -237,7 +235,7 @@ def _answer_shard(
     tokenizer: Any,
     generate: Generate,
     name: str,
-    shard: Sequence[_Conversation],
+    shard: Sequence[Conversation],
     data: DataConfig,
     seed: int,
     eos_ids: frozenset[int],
@@ -260,7 +258,7 @@ def _answer_shard(
 # --- shards --------------------------------------------------------------------------------------
 
 
-def _shards(conversations: Sequence[_Conversation], size: int) -> dict[str, list[_Conversation]]:
+def _shards(conversations: Sequence[Conversation], size: int) -> dict[str, list[Conversation]]:
     """Cuts each split into shards of similar lengths, longest first: memory runs out early or never."""
     shards = {}
     for split in SPLITS:
@@ -271,7 +269,7 @@ def _shards(conversations: Sequence[_Conversation], size: int) -> dict[str, list
     return shards
 
 
-def _write_shard(staging: Path, name: str, shard: Sequence[_Conversation], started: float) -> dict[str, Any]:
+def _write_shard(staging: Path, name: str, shard: Sequence[Conversation], started: float) -> dict[str, Any]:
     rows = [(c.index, c.answer()) for c in shard if any(c.mask)]
     content = encode_shard(rows)
     write_bytes_atomic(staging / f"{name}.arrow", content)
@@ -294,7 +292,7 @@ def _finished_shard(staging: Path, name: str) -> dict[str, Any] | None:
     return record if intact else None
 
 
-def _digest(conversations: Sequence[_Conversation]) -> str:
+def _digest(conversations: Sequence[Conversation]) -> str:
     digest = sha256()
     for c in conversations:
         head = (c.split, c.index, c.prompt.id, c.prompt.domain, c.prompt.task, c.turns, len(c.ids))

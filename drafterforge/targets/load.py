@@ -20,6 +20,7 @@ from transformers import (
 )
 from transformers.utils import logging as logging_of_transformers
 
+from drafterforge.config.progress import say
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, shorten
 from drafterforge.kernels.cache import KeyValueCache
@@ -29,6 +30,7 @@ from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.lean import LeanBackbone, lean_obstacle
 from drafterforge.targets.modules import ModulesBackbone
 from drafterforge.targets.smollm2 import ensure_smollm2
+from drafterforge.targets.spread import DISK, SpreadCache, describe, device_map, offload_folder, running_devices
 from drafterforge.targets.stored import check_sizes, read_config
 from drafterforge.targets.taps import taps_of
 
@@ -64,7 +66,7 @@ class Target:
         self,
         tokens: Tensor,
         positions: Tensor,
-        cache: KeyValueCache | None,
+        cache: KeyValueCache | SpreadCache | None,
         mask: Mask | None = None,
         invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
@@ -75,7 +77,7 @@ class Target:
         """Logits [..., V] of final states [..., H]."""
         return self.backbone.logits(states, invariant)
 
-    def new_cache(self, batch: int = 1) -> KeyValueCache:
+    def new_cache(self, batch: int = 1) -> KeyValueCache | SpreadCache:
         """An empty cache for `batch` sequences."""
         return self.backbone.new_cache(batch)
 
@@ -83,6 +85,11 @@ class Target:
     def head_weight(self) -> Tensor:
         """Weight of the output head, [V, H]."""
         return self.backbone.head_weight
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether its layers lie on several devices, so that it answers and reads features only."""
+        return bool(getattr(self.backbone, "devices", ()))
 
     @property
     def features_fingerprint(self) -> str:
@@ -222,8 +229,12 @@ def load_target(config: TargetConfig, tapped: bool = True) -> Target:
         model_config = read_config(folder)
         check_sizes(model_config, folder)
         tokenizer = AutoTokenizer.from_pretrained(folder, config=model_config, **plain)
+        devices = device_map(config, model_config, dtype, device) if config.device_map else {}
+        spread = {"device_map": devices} if devices else {}
+        if DISK in devices.values():
+            spread["offload_folder"] = offload_folder()
         model, loading_info = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, config=model_config, output_loading_info=True, **plain
+            folder, dtype=dtype, use_safetensors=True, config=model_config, output_loading_info=True, **plain, **spread
         )
     except DrafterforgeError:
         raise
@@ -236,10 +247,13 @@ def load_target(config: TargetConfig, tapped: bool = True) -> Target:
         more = f" and {len(missing) - 1} more tensors" if missing[1:] else ""
         raise ArtifactError(f"{folder} lacks {missing[0]}{more}; expected the complete weights of the model")
     require_supported(model.config.get_text_config(), folder)
-    model = model.to(device).eval().requires_grad_(False)
-    if config.forward != "modules" and lean_obstacle(model.config) is None and widens(dtype, device):
+    model = (model if devices else model.to(device)).eval().requires_grad_(False)
+    if devices:
+        say(f"target: {describe(devices)}; it answers and reads features, decoding with drafters stays on one device")
+    elif config.forward != "modules" and lean_obstacle(model.config) is None and widens(dtype, device):
         model = model.float()
-    rest = {"revision": config.revision, "forward": config.forward, "dtype": dtype}
+    rest = {"revision": config.revision, "forward": "modules" if devices else config.forward, "dtype": dtype}
+    rest["devices"] = running_devices(devices, device)
     target = wrap_model(model, tokenizer, name=name, folder=folder, tapped=tapped, taps=config.taps, **rest)
     target.settings = config
     return target
@@ -256,11 +270,12 @@ def wrap_model(
     tapped: bool = True,
     taps: Sequence[int] = (),
     dtype: torch.dtype | None = None,
+    devices: Sequence[torch.device] = (),
 ) -> Target:
     """The `Target` of a model in memory.  folder: its files; in tests it need not exist.
 
     taps: layers whose inputs are the features; empty: the default ones.  dtype: of the original weights, if the model
-    holds them in a wider one.
+    holds them in a wider one.  devices: on which each layer runs, if they are several.
     """
     obstacle = lean_obstacle(model.config)
     if forward == "lean" and obstacle:
@@ -275,7 +290,7 @@ def wrap_model(
         fingerprint=fingerprint(folder) if (folder / "config.json").is_file() else "in-memory",
         config=model.config.get_text_config(),
         tokenizer=tokenizer,
-        backbone=(LeanBackbone if lean else ModulesBackbone)(model, tapped, taps),
+        backbone=LeanBackbone(model, tapped, taps) if lean else ModulesBackbone(model, tapped, taps, devices),
         device=model.device,
         dtype=dtype or model.dtype,
         eos_ids=end_tokens(model, tokenizer),

@@ -107,11 +107,11 @@ def _plain(content: Mapping[str, Any], kind: type[PretrainedConfig], path: Path)
     declared = {field.name for field in fields(kind)} | {*kind.attribute_map, *ALIASES}
     safe = {}
     for key, value in content.items():
-        inner = kind.sub_configs_defaults.get(key)
+        inner = getattr(kind, "sub_configs_defaults", kind.sub_configs).get(key)  # transformers 5.19 has classes only
         if inner is not None and isinstance(value, dict):
-            inner_kind = inner.config_class
+            inner_kind = getattr(inner, "config_class", inner)
             if not issubclass(inner_kind, PretrainedConfig):
-                inner_kind = _class_of(value.get("model_type", inner.model_type), path)
+                inner_kind = _class_of(value.get("model_type", getattr(inner, "model_type", None)), path)
             safe[key] = _plain(value, inner_kind, path) | {"model_type": inner_kind.model_type}
         elif key in declared or (isinstance(value, int | float) and not key.startswith("_") and not hasattr(kind, key)):
             safe[key] = value

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from drafterforge.config.progress import say
+from drafterforge.training import ranks
 from drafterforge.training.interruption import Interruption
+from drafterforge.training.resume import shift_batches
+from drafterforge.training.strategies import gathered
 
 
 class BestCheckpoint(Callback):
@@ -18,7 +23,7 @@ class BestCheckpoint(Callback):
 
     Training stops after `patience` validations without a rise, or after SIGINT or SIGTERM, as soon as the optimiser
     step under way, and the validation if one is due, is finished and saved.  The validation of the initial weights
-    saves no `last.ckpt`, so a run killed right after it starts over.
+    saves no `last.ckpt`, so a run killed right after it starts over.  Of several ranks, the first one writes.
     """
 
     def __init__(self, folder: Path, patience: int, monitor: str = "val/accept_length") -> None:
@@ -26,6 +31,7 @@ class BestCheckpoint(Callback):
         self.interruption = Interruption()
         self.best_score, self.best_step, self.waited = float("-inf"), 0, 0
         self.saved_step = -1
+        self.after_save: list[Callable[[], None]] = []  # called when `last.ckpt` is on disk
         self.curve: list[dict[str, float]] = []
 
     @property
@@ -60,11 +66,10 @@ class BestCheckpoint(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Save the state of an interrupted run after a whole optimiser step."""
-        batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
-        whole_step = batches % trainer.accumulate_grad_batches == 0
-        validates = batches % trainer.val_check_batch == 0  # and saves then: on resumption lightning would skip it
-        if self.interruption.requested and whole_step and not validates:
-            self.save(trainer)
+        if self._ends_step(trainer):
+            self.interruption.agree()
+        if self.interruption.requested:
+            self.save_step(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """End an interrupted run once its state is saved and its last step is logged."""
@@ -80,10 +85,7 @@ class BestCheckpoint(Callback):
         score = metrics[self.monitor]
         if score > self.best_score:
             self.best_score, self.best_step, self.waited = score, trainer.global_step, 0
-            temporary = self.best_path.with_suffix(".tmp")
-            state = {name: value.detach().cpu().contiguous() for name, value in module.drafter.state_dict().items()}
-            save_file(state, temporary)
-            os.replace(temporary, self.best_path)
+            self.save_best(gathered(module.drafter.state_dict()))
         else:
             self.waited += 1
         if trainer.sanity_checking:  # lightning neither logs it nor resumes from it
@@ -91,18 +93,47 @@ class BestCheckpoint(Callback):
                 logger.log_metrics(metrics, step=0)
             return
         self.save(trainer)
+        self.interruption.agree()
         if self.waited >= self.patience:
             trainer.should_stop = True
+
+    def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Save as one process would, so that any number of ranks resumes."""
+        shift_batches(checkpoint, lambda count: count * ranks.num_ranks())
+
+    def on_load_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Count this rank's batches."""
+        shift_batches(checkpoint, lambda count: count // ranks.num_ranks())
 
     def interrupt(self) -> None:
         """Raise what the signal stands for; the state is saved."""
         say(f"training: saved at step {self.saved_step}")
         self.interruption.end()
 
+    def save_best(self, state: dict[str, Tensor]) -> None:
+        """Write `best.safetensors`."""
+        if ranks.rank() == 0:
+            temporary = self.best_path.with_suffix(".tmp")
+            save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, temporary)
+            os.replace(temporary, self.best_path)
+
+    def _ends_step(self, trainer: Trainer) -> bool:
+        batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
+        return batches % trainer.accumulate_grad_batches == 0
+
+    def save_step(self, trainer: Trainer) -> None:
+        """Write `last.ckpt` after a batch that ends an optimiser step, unless a validation follows, which saves."""
+        batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
+        validates = batches % trainer.val_check_batch == 0  # and saves then: on resumption lightning would skip it
+        if self._ends_step(trainer) and not validates:
+            self.save(trainer)
+
     def save(self, trainer: Trainer) -> None:
         """Write `last.ckpt`."""
         trainer.save_checkpoint(self.last_path)
         self.saved_step = trainer.global_step
+        for act in self.after_save:
+            act()
 
     def summary(self, chain: int, num_prompts: int) -> str:
         """What training reached.  chain: how many tokens a validation drafts, for each of `num_prompts` prompts."""

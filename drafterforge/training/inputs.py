@@ -30,11 +30,20 @@ from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.gaps import logit_gaps
 from drafterforge.targets.load import Target, TextTarget, has_weights, load_target, load_text_target, locate_target
 from drafterforge.training.batches import PackedData
+from drafterforge.training.streamed import StreamedData, held_out_answers, streamed, validation_features
+
+STREAM_KEYS = ("stream", "stream_gb", "stream_epochs", "stream_readers", "vllm")  # no matter to answers of our engine
 
 
 def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None = None) -> JoinedAnswers:
-    """The answers to learn from: those of answers=, else of the configured prompts, made if they are not there."""
-    if cfg.answers:
+    """The answers to learn from: those of answers=, else of the configured prompts, made if they are not there.
+
+    Of a stream, those of its first shards: held-out ones, and training texts for the draft vocabulary.
+    """
+    if cfg.data.stream:
+        require_features(cfg)
+        sets = [held_out_answers(cfg, target)]
+    elif cfg.answers:
         sets = [named_answers(cfg, target, name) for name in cfg.answers]
     else:
         if not trained_kind(cfg.drafter.kind).trained_on_features:  # needs no captures
@@ -45,6 +54,13 @@ def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None =
     for split in SPLITS:  # an empty split is refused before features are captured
         joined.rows(split, cfg.domain.answers_domain)
     return joined
+
+
+def require_features(cfg: TrainDrafterConfig) -> None:
+    """ConfigError if a drafter that needs no features is to be trained on a stream."""
+    kind = cfg.drafter.kind
+    if not trained_kind(kind).trained_on_features:
+        raise ConfigError(f"data.stream= has features, which drafter={kind} does not read; type drafter=eagle3 or lora")
 
 
 def named_answers(cfg: TrainDrafterConfig, target: Target, name: str, key: str = "answers") -> AnswerSet:
@@ -167,7 +183,7 @@ def weighted_domain(domain: DomainConfig) -> DomainConfig:
 
 def answer_settings(cfg: PrepareDataConfig) -> dict:
     """The data settings that decide the content of answers."""
-    ignored = {"batch_size", "shard_size", "features", "streaming"}
+    ignored = {"batch_size", "shard_size", "features", "streaming", *STREAM_KEYS}
     ignored |= {"endpoint", "retries", "timeout_s"}
     if cfg.data.answers != "served":
         ignored.add("served_model")
@@ -176,7 +192,9 @@ def answer_settings(cfg: PrepareDataConfig) -> dict:
 
 
 def open_features(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers) -> JoinedFeatures:
-    """Features of all answers to learn from."""
+    """Features of all answers to learn from; of a stream, of the validation answers."""
+    if cfg.data.stream:
+        return JoinedFeatures([validation_features(cfg, target, answer_set) for answer_set in answers.sets])
     return JoinedFeatures([features_of(cfg, target, answer_set) for answer_set in answers.sets])
 
 
@@ -193,7 +211,7 @@ def features_of(cfg: PrepareDataConfig, target: Target, answers: AnswerSet) -> F
         return spool.capture(rows, capture)
 
     if cfg.data.source == "recorded":
-        capture_rows = ServedCaptures(cfg.data.path, capture.argmax, capture_rows)
+        capture_rows = ServedCaptures(cfg.data.path, capture)
     with bar("capturing features", 1) as progress:
         features = prepare_features(
             answers,
@@ -218,6 +236,15 @@ def packed(
     """Batches of a split's answers; of a mixture, those of the drafter's domain."""
     rows, read = answers.rows(split, cfg.domain.answers_domain), features.reader(split)
     return PackedData(rows, lambda indices: read(rows.locations[indices].tolist()), cfg.trainer.tokens_per_batch, seed)
+
+
+def training_batches(
+    cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers, features: JoinedFeatures
+) -> PackedData | StreamedData:
+    """Endless batches of the training answers, or those of a stream until it ends."""
+    if cfg.data.stream:
+        return streamed(cfg, target, answers)
+    return packed(cfg, answers, features, "train", seed=cfg.seed)
 
 
 def open_spool(cfg: PrepareDataConfig, target: Target, name: str) -> CaptureSpool:

@@ -1,4 +1,4 @@
-"""Soft cross-entropy of all TTT steps against the target, with head and loss fused, in chunks of rows.
+"""The loss of all TTT steps against the target, with head and loss fused, in chunks of rows.
 
 The forward pass also computes the gradient, so at most `chunk` rows of logits per step exist at once. The teacher's
 distribution at a position is computed once for all steps that predict from it.
@@ -7,11 +7,13 @@ Axes: I steps, M slots, P teacher positions, H hidden, W draft vocabulary, C row
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from drafterforge.drafters.eagle3.train.objectives import CROSS_ENTROPY, Objective
 from drafterforge.kernels.devices import autocast_device
 
 
@@ -29,7 +31,7 @@ class Teacher:
 class StepCounts:
     """Sums over slots, per step, [I].  Ratios are computed from the sums over all batches."""
 
-    loss: Tensor  # cross-entropy, summed over `weighted`
+    loss: Tensor  # summed over `weighted`
     weighted: Tensor  # slots in the loss: valid, with the target's argmax in the draft vocabulary
     valid: Tensor  # slots whose predicted token exists in the answer
     marginal: Tensor  # valid slots whose argmax is the target's
@@ -38,12 +40,18 @@ class StepCounts:
     def __add__(self, counts: StepCounts) -> StepCounts:
         return StepCounts(*(getattr(self, name) + getattr(counts, name) for name in self.__dataclass_fields__))
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> StepCounts:
+        """Apply a function to the table of all counts, [5, I] float64, which holds them exactly."""
+        names = self.__dataclass_fields__
+        table = function(torch.stack([getattr(self, name).double() for name in names]))
+        return StepCounts(*(row.to(getattr(self, name).dtype) for name, row in zip(names, table, strict=True)))
+
     def accept_length(self) -> Tensor:
         """Mean accept length of a greedy chain of I steps on teacher-forced text, bonus included."""
         return 1 + (self.joint / self.valid.clamp(min=1)).sum()
 
     def mean_loss(self, step_decay: float) -> Tensor:
-        """sum_i step_decay^i * (mean cross-entropy of step i)."""
+        """sum_i step_decay^i * (mean loss of step i)."""
         decay = step_decay ** torch.arange(self.loss.numel(), device=self.loss.device)
         return (decay * self.loss / self.weighted.clamp(min=1)).sum()
 
@@ -61,15 +69,15 @@ def valid_positions(slots: Tensor, chunk: int, device: torch.device) -> list[lis
     return [list(parts[number * steps : (number + 1) * steps]) for number in range(len(counts))]
 
 
-class _ChunkedSoftCrossEntropy(torch.autograd.Function):
+class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, *rest):
         # `_forward` chooses the dtype of each operation
         with torch.autocast(autocast_device(hidden.device), enabled=False):
-            return _ChunkedSoftCrossEntropy._forward(ctx, hidden, *rest)
+            return _ChunkedLoss._forward(ctx, hidden, *rest)
 
     @staticmethod
-    def _forward(ctx, hidden, weight, teacher, slots, step_decay, token_ids, chunk):
+    def _forward(ctx, hidden, weight, teacher, slots, step_decay, token_ids, chunk, objective):
         steps, num_slots, _ = hidden.shape
         device, dtype = hidden.device, hidden.dtype
         positions = valid_positions(slots, chunk, device) if slots.numel() else []
@@ -101,14 +109,13 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
                 x = hidden[step, rows]
                 logits = (x @ cast.T).float()  # [C', W]
                 target = p if at.numel() == p.shape[0] else p[at - first]
-                lse = logits.logsumexp(dim=-1)
                 included = in_loss[step, at].float()
-                losses[step] += ((lse - torch.linalg.vecdot(target, logits)) * included).sum()
                 correct[step, rows] = token_ids[logits.argmax(dim=-1)] == teacher.argmax[at]
+                by_row, d = objective(target, logits, need_hidden or need_weight)
+                losses[step] += (by_row * included).sum()
                 if not (need_hidden or need_weight):
                     continue
-                d = logits.sub_(lse[:, None]).exp_().sub_(target).mul_((included * scale[step])[:, None])
-                d = d.to(dtype)
+                d = d.mul_((included * scale[step])[:, None]).to(dtype)
                 if need_hidden:
                     grad_hidden[step].index_add_(0, rows, d @ cast)
                 if need_weight:
@@ -133,11 +140,7 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
         return (
             None if grad_hidden is None else grad_hidden * grad,
             None if grad_weight is None else (grad_weight * grad).to(ctx.weight_dtype),
-            None,
-            None,
-            None,
-            None,
-            None,
+            *[None] * 6,
         )
 
 
@@ -149,27 +152,33 @@ def ttt_loss(
     step_decay: float,
     token_ids: Tensor,
     chunk: int,
+    objective: Objective = CROSS_ENTROPY,
 ) -> tuple[Tensor, StepCounts]:
     """Scalar loss sum_i step_decay^i * mean_i, and the counts.
 
     hidden: normed layer outputs, [I, M, H].  weight: the draft head, [W, H].  slots: slot that predicts from teacher
     position p at step i, or -1, [I, P], on the host.  token_ids: target id of every draft id, [W].
     """
-    results = _ChunkedSoftCrossEntropy.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk)
+    results = _ChunkedLoss.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk, objective)
     loss, losses, weighted, valid, correct, by_slot = results
     joint = correct.long().cumprod(dim=0).bool() & by_slot
     return loss, StepCounts(losses, weighted, valid, correct.sum(dim=1), joint.sum(dim=1))
 
 
 def next_token_loss(
-    hidden: Tensor, weight: Tensor, teacher: Teacher, token_ids: Tensor, chunk: int
+    hidden: Tensor,
+    weight: Tensor,
+    teacher: Teacher,
+    token_ids: Tensor,
+    chunk: int,
+    objective: Objective = CROSS_ENTROPY,
 ) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy over the teacher positions, and whether each argmax is the target's, [P] bool.
+    """Mean loss over the teacher positions, and whether each argmax is the target's, [P] bool.
 
     hidden: normed states at the teacher positions, [P, H].  weight: the head, [W, H].  token_ids: as in `ttt_loss`.
     """
     slots = torch.arange(hidden.shape[0])[None]
-    results = _ChunkedSoftCrossEntropy.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk)
+    results = _ChunkedLoss.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk, objective)
     return results[0], results[4][0]
 
 

@@ -12,6 +12,7 @@ from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.train.lora import effective_weight
 from drafterforge.drafters.eagle3.train.loss import StepCounts, Teacher, ttt_loss
+from drafterforge.drafters.eagle3.train.objectives import Objective
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 
 
@@ -22,8 +23,10 @@ class DistillModule(LightningModule):
         """target_head: [V, H]; only rows of the draft vocabulary are kept."""
         super().__init__()
         self.drafter, self.config = drafter, config
+        self.objective = Objective(config.loss, config.lk_eta)
         self.register_buffer("head", target_head[drafter.token_ids.to(target_head.device)].clone(), persistent=False)
-        self.counts: StepCounts | None = None
+        self.counts: StepCounts | None = None  # of the optimiser step or validation under way, on this device
+        self.losses: list[Tensor] = []  # of the micro-batches of the optimiser step under way
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, StepCounts]:
         drafter, config = self.drafter, self.config
@@ -47,6 +50,7 @@ class DistillModule(LightningModule):
             config.step_decay,
             drafter.token_ids,
             config.loss_chunk,
+            self.objective,
         )
 
     def transfer_batch_to_device(self, batch: PackedBatch, device: torch.device, dataloader_idx: int) -> PackedBatch:
@@ -54,24 +58,44 @@ class DistillModule(LightningModule):
 
     def training_step(self, batch: PackedBatch, index: int) -> Tensor:
         loss, counts = self(batch)
-        self.log("train/loss", loss.detach())
+        self.losses.append(loss.detach())
+        self.add(counts)
+        if (index + 1) % self.trainer.accumulate_grad_batches == 0:
+            self.log_step()
+        return loss
+
+    def log_step(self) -> None:
+        """Log ratios over all micro-batches of an optimiser step, and their mean loss."""
+        strategy = self.trainer.strategy
+        counts, loss = self.pop_counts(), strategy.reduce(torch.stack(self.losses).mean(), reduce_op="mean")
+        self.losses = []
+        self.log("train/loss", loss)
         self.log("train/accept_length", counts.accept_length())
         self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"])
         for step, (marginal, joint) in enumerate(zip(*self._rates(counts), strict=True)):
             self.log(f"train/accuracy_{step}", marginal)
             self.log(f"train/joint_accuracy_{step}", joint)
-        return loss
+
+    def add(self, counts: StepCounts) -> None:
+        """Add a batch's counts."""
+        self.counts = counts if self.counts is None else self.counts + counts
+
+    def pop_counts(self) -> StepCounts:
+        """The counts of all devices since the last call."""
+        counts, self.counts = self.counts, None
+        if self.trainer.world_size == 1:
+            return counts
+        return counts.map(lambda table: self.trainer.strategy.reduce(table, reduce_op="sum"))
 
     def on_validation_epoch_start(self) -> None:
         self.counts = None
 
     def validation_step(self, batch: PackedBatch, index: int) -> None:
-        counts = self(batch)[1]
-        self.counts = counts if self.counts is None else self.counts + counts
+        self.add(self(batch)[1])
 
     def on_validation_epoch_end(self) -> None:
         """Log ratios over the complete validation set."""
-        counts = self.counts
+        counts = self.pop_counts()
         self.log("val/loss", counts.mean_loss(self.config.step_decay))
         self.log("val/accept_length", counts.accept_length())
         for step, (marginal, joint) in enumerate(zip(*self._rates(counts), strict=True)):
