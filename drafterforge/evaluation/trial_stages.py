@@ -60,7 +60,7 @@ def stages_of(trials: Trials, cfg: Any, target: Target, shape: ModelShape, work:
                 f"{work.num_answers:,} answers of {work.source}; {work.answered_tokens / seconds:,.0f} tokens/s",
                 work.answered_tokens,
                 trials.answers_peak + more,
-                kept=trials.answer_bytes * (work.answered_tokens + sum(map(sum, work.prompts.values()))),
+                lasting=trials.answer_bytes * (work.answered_tokens + sum(map(sum, work.prompts.values()))),
             )
         )
     if cached and work.num_answers:
@@ -77,7 +77,7 @@ def stages_of(trials: Trials, cfg: Any, target: Target, shape: ModelShape, work:
 
 def _training(trials: Trials, cfg: TrainDrafterConfig, work: Workload) -> Stage:
     trainer, steps = cfg.trainer, trials.steps
-    fixed = dict(memory=trials.training_peak, kept=trials.drafter_bytes)
+    fixed = dict(memory=trials.training_peak, lasting=trials.drafter_bytes)
     if not steps.steps:  # a kind without steps, such as a datastore of answers
         return Stage("training", trials.training_fixed_s, "as long as the trial", 0, **fixed)
     timed = steps.steps[1:] or steps.steps
