@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
 
 from drafterforge.config.trainer import TrainerConfig
+from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
-from drafterforge.drafters.eagle3.train.lora import effective_weight
+from drafterforge.drafters.eagle3.train.lora import addition_of, base_of
 from drafterforge.drafters.eagle3.train.loss import StepCounts, Teacher, ttt_loss
-from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
+from drafterforge.drafters.eagle3.train.ttt import Layout, PackedBatch, lay_out, unroll
 
 
 class DistillModule(LightningModule):
@@ -26,40 +29,57 @@ class DistillModule(LightningModule):
         self.counts: StepCounts | None = None
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, StepCounts]:
-        drafter, config = self.drafter, self.config
-        depth = config.ttt_steps if self.training else config.validated_steps
-        layout = lay_out(batch, depth)
-        outputs = unroll(
-            drafter,
-            batch,
-            layout,
-            depth,
-            recompute=config.checkpoint_steps and self.training,
-        )
-        positions = layout.teacher_positions
+        layout = lay_out(batch, self.depth)
+        outputs = unroll(self.drafter, batch, layout, self.depth, recompute=self.recompute)
+        loss, (counts,) = self.losses_of([self], outputs, batch, layout)
+        return loss, counts
+
+    @property
+    def depth(self) -> int:
+        """Positions that are unrolled now."""
+        return self.config.ttt_steps if self.training else self.config.validated_steps
+
+    @property
+    def recompute(self) -> bool:
+        """Whether steps are recomputed in the backward pass."""
+        return self.config.checkpoint_steps and self.training
+
+    def losses_of(
+        self, modules: Sequence[DistillModule], outputs: Tensor, batch: PackedBatch, layout: Layout
+    ) -> tuple[Tensor, list[StepCounts]]:
+        """The sum of the losses of modules with this one's head, and the counts of each.
+
+        modules: of drafters that read the batch.  outputs: normed, of all of them, [K * I, M, H].
+        """
+        drafter, positions = self.drafter, layout.teacher_positions
         argmax = batch.argmax[positions]
         teacher = Teacher(batch.states[positions], self.head, argmax, drafter.t2d[argmax])
-        return ttt_loss(
+        weight = base_of(drafter.lm_head).weight
+        additions = [addition_of(module.drafter.lm_head) for module in modules]
+        if len(modules) > 1 or additions[0]:
+            absent = LowRank(weight.new_zeros(0, weight.shape[1]), weight.new_zeros(weight.shape[0], 0))
+            additions = [addition or absent for addition in additions]
+        else:
+            additions = []
+        loss, counts = ttt_loss(
             outputs,
-            effective_weight(drafter.lm_head),
+            weight,
             teacher,
             layout.slots,
-            config.step_decay,
+            self.config.step_decay,
             drafter.token_ids,
-            config.loss_chunk,
+            self.config.loss_chunk,
+            additions,
         )
+        return loss, counts.split(layout.slots.shape[0])
 
     def transfer_batch_to_device(self, batch: PackedBatch, device: torch.device, dataloader_idx: int) -> PackedBatch:
         return batch.to(device)
 
     def training_step(self, batch: PackedBatch, index: int) -> Tensor:
         loss, counts = self(batch)
-        self.log("train/loss", loss.detach())
-        self.log("train/accept_length", counts.accept_length())
-        self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"])
-        for step, (marginal, joint) in enumerate(zip(*self._rates(counts), strict=True)):
-            self.log(f"train/accuracy_{step}", marginal)
-            self.log(f"train/joint_accuracy_{step}", joint)
+        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+        self.log_dict(figures("train", loss.detach(), counts) | {"train/lr": rate})
         return loss
 
     def on_validation_epoch_start(self) -> None:
@@ -71,35 +91,39 @@ class DistillModule(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log ratios over the complete validation set."""
-        counts = self.counts
-        self.log("val/loss", counts.mean_loss(self.config.step_decay))
-        self.log("val/accept_length", counts.accept_length())
-        for step, (marginal, joint) in enumerate(zip(*self._rates(counts), strict=True)):
-            self.log(f"val/accuracy_{step}", marginal)
-            self.log(f"val/joint_accuracy_{step}", joint)
-
-    @staticmethod
-    def _rates(counts: StepCounts) -> tuple[Tensor, Tensor]:
-        valid = counts.valid.clamp(min=1)
-        return counts.marginal / valid, counts.joint / valid
+        self.log_dict(figures("val", self.counts.mean_loss(self.config.step_decay), self.counts))
 
     def configure_optimizers(self) -> dict:
-        """AdamW with linear warm-up, then cosine decay to lr * min_lr_ratio."""
-        config = self.config
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(
-            trained, lr=config.lr, betas=tuple(config.betas), weight_decay=config.weight_decay
-        )
-        warmup = max(1, round(config.warmup_ratio * config.max_steps))
+        return optimiser([self])
 
-        def factor(step: int) -> float:
-            if step < warmup:
-                return (step + 1) / warmup
-            progress = min(1.0, (step - warmup) / max(1, config.max_steps - warmup))
-            return config.min_lr_ratio + (1 - config.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress))
 
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
+def figures(split: str, loss: Tensor, counts: StepCounts) -> dict[str, Tensor]:
+    """Loss, accept length and the accuracy of every step, by their keys in the log."""
+    valid = counts.valid.clamp(min=1)
+    table = {f"{split}/loss": loss, f"{split}/accept_length": counts.accept_length()}
+    for step, (marginal, joint) in enumerate(zip(counts.marginal / valid, counts.joint / valid, strict=True)):
+        table |= {f"{split}/accuracy_{step}": marginal, f"{split}/joint_accuracy_{step}": joint}
+    return table
+
+
+def optimiser(modules: Sequence[DistillModule]) -> dict:
+    """AdamW with linear warm-up, then cosine decay to lr * min_lr_ratio; a group of parameters for each module."""
+
+    def group(module: DistillModule) -> dict:
+        config, trained = module.config, [parameter for parameter in module.parameters() if parameter.requires_grad]
+        betas = tuple(config.betas)
+        return {"params": trained, "lr": config.lr, "betas": betas, "weight_decay": config.weight_decay}
+
+    optimizer = torch.optim.AdamW([group(module) for module in modules])
+    factors = [partial(lr_factor, module.config) for module in modules]
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def lr_factor(config: TrainerConfig, step: int) -> float:
+    """Learning rate of a step, as a share of `config.lr`."""
+    warmup = max(1, round(config.warmup_ratio * config.max_steps))
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = min(1.0, (step - warmup) / max(1, config.max_steps - warmup))
+    return config.min_lr_ratio + (1 - config.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress))
