@@ -5,7 +5,9 @@ Axes: L layers, B batch, H key heads, S slots, D head width, T new tokens.
 
 from __future__ import annotations
 
+import itertools
 import math
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,6 +36,7 @@ class KeyValueCache:
         self.data = torch.zeros(num_layers, 2, batch, num_heads, 0, width, dtype=dtype, device=device)
         self.memory = self.data  # with room for more rows, so that a row that joins or leaves copies no other
         self.num_opened = 0  # rows at the end whose prompts are being read
+        self.filled = 0  # slots that may have been written; the rest need no copy
         self.start = 0  # first slot of the tokens of the next forward pass
         self.slots: Tensor | None = None  # [B, T] slots of the next pass when rows differ in length
         self.used = 0  # slots that attention reads
@@ -56,11 +59,16 @@ class KeyValueCache:
         old, batch = self.data, self.data.shape[2]
         self.memory = zeros((*old.shape[:2], rows, old.shape[3], slots, old.shape[5]), old)
         self.data = self.memory[:, :, :batch]
-        self.data[:, :, :, :, : old.shape[4]] = old
+        self.data[:, :, :, :, : self.filled] = old[:, :, :, :, : self.filled]
 
     def replace(self, data: Tensor) -> None:
         """Hold these keys and values of all rows, [L, 2, B, H, S, D], without a copy."""
         self.data = self.memory = data
+        self.filled = data.shape[4]
+
+    def expect_rows(self, rows: int) -> None:
+        """Let the first memory of an empty cache have room for `rows` rows."""
+        self.memory = self.data.new_zeros(*self.data.shape[:2], rows, *self.data.shape[3:])
 
     def open_row(self, slots: int) -> None:
         """Append a row with room for a prompt of `slots` slots that is read next, and for an answer."""
@@ -68,6 +76,7 @@ class KeyValueCache:
         needed = max(size, _in_blocks(slots) + 2 * BLOCK)
         if batch == room or needed > size:
             self._allocate(max(room, 2 * batch if batch == room else 0, 1), needed)
+        self.filled = max(self.filled, slots)
         self.data, self.num_opened = self.memory[:, :, : batch + 1], self.num_opened + 1
 
     def close_row(self, row: int) -> None:
@@ -103,13 +112,18 @@ class KeyValueCache:
 
     def set_slots(self, start: int, count: int) -> None:
         """Let the next pass write slots [start, start + count) of every row."""
-        self.start, self.slots, self.used = start, None, start + count
-        self.reserve(self.used)
+        self.start, self.slots = start, None
+        self._use(start + count)
 
     def set_ragged_slots(self, slots: Tensor, used: int) -> None:
         """Let the next pass write row b's token t to slots[b, t], [B, T]; attention reads `used` slots."""
-        self.slots, self.used = slots, used
-        self.reserve(used)
+        self.slots = slots
+        self._use(used)
+
+    def _use(self, slots: int) -> None:
+        self.used = slots
+        self.reserve(slots)
+        self.filled = max(self.filled, slots)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store k, v [B, T, H, D]; return all used keys and values, [B, H, used, D]."""
@@ -174,11 +188,43 @@ def _in_blocks(slots: int) -> int:
     return -(-slots // BLOCK) * BLOCK
 
 
+class SpareMemory:
+    """Memory on the host that caches have given up, for later ones of a similar size: new pages are slow to get.
+
+    At most twice as much as the largest cache had.
+    """
+
+    def __init__(self) -> None:
+        self.buffers: list[np.ndarray] = []  # the largest first
+
+    def take(self, size: int) -> np.ndarray:
+        """`size` bytes of zeros."""
+        needed = size + ALIGNMENT
+        fitting = [buffer for buffer in self.buffers if needed <= len(buffer) <= 2 * needed]
+        if fitting:
+            buffer = fitting[-1]
+            self.buffers = [spare for spare in self.buffers if spare is not buffer]
+            buffer[:needed] = 0
+        else:
+            buffer = np.zeros(needed, dtype=np.uint8)  # the system clears it page by page, at the first use of each
+        first = -buffer.ctypes.data % ALIGNMENT
+        memory = buffer[first : first + size]
+        weakref.finalize(memory, self.give, buffer).atexit = False
+        return memory
+
+    def give(self, buffer: np.ndarray) -> None:
+        """Keep a buffer that nothing uses any more."""
+        buffers = sorted([*self.buffers, buffer], key=len, reverse=True)
+        totals = itertools.accumulate(map(len, buffers))
+        self.buffers = [spare for spare, total in zip(buffers, totals, strict=True) if total <= 2 * len(buffers[0])]
+
+
+SPARE = SpareMemory()
+
+
 def zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Zeros; on a CPU the system clears memory page by page at its first use, so allocation does not wait."""
+    """Zeros with the dtype and on the device of `like`."""
     if like.device.type != "cpu" or 0 in shape:
         return like.new_zeros(shape)
-    size = math.prod(shape) * like.element_size()
-    memory = np.zeros(size + ALIGNMENT, dtype=np.uint8)
-    first = -memory.ctypes.data % ALIGNMENT
-    return torch.from_numpy(memory[first : first + size]).view(like.dtype).view(shape)
+    memory = SPARE.take(math.prod(shape) * like.element_size())
+    return torch.from_numpy(memory).view(like.dtype).view(shape)

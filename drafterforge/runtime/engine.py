@@ -128,6 +128,7 @@ class Engine:
         answers = []
         with torch.inference_mode():
             batch = self.open_batch()
+            batch.cache.expect_rows(min(len(prompts), self.max_batch))
             for (tokens, rule), row_sampling in zip(requests, samplings, strict=True):
                 answers.append(batch.admit(tokens, rule, row_sampling).answer)
                 while len(batch.rows) >= self.max_batch:

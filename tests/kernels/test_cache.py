@@ -1,0 +1,89 @@
+"""The key-value cache: its memory, and what growth keeps."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+
+from drafterforge.kernels import cache as module
+from drafterforge.kernels.cache import BLOCK, KeyValueCache, SpareMemory
+
+LIKE = torch.zeros(0, dtype=torch.float32)
+
+
+def new_cache() -> KeyValueCache:
+    return KeyValueCache(2, 0, 3, 4, torch.float32, "cpu")
+
+
+@pytest.fixture
+def spare(monkeypatch: pytest.MonkeyPatch) -> SpareMemory:
+    spare = SpareMemory()
+    monkeypatch.setattr(module, "SPARE", spare)
+    return spare
+
+
+def test_memory_is_used_again_and_is_zero(spare: SpareMemory) -> None:
+    first = module.zeros((1000, 10), LIKE)
+    address = first.data_ptr()
+    first += 7.0
+    view = first[10:]
+    del first
+    gc.collect()
+    assert not spare.buffers, "a view still reads it"
+    assert view[0, 0] == 7.0
+    del view
+    gc.collect()
+    second = module.zeros((900, 10), LIKE)
+    assert second.data_ptr() == address
+    assert second.abs().max() == 0.0
+    third = module.zeros((900, 10), LIKE)
+    assert third.data_ptr() != address
+
+
+@pytest.mark.parametrize("size", [100, 5000])
+def test_memory_of_another_size_is_not_used(spare: SpareMemory, size: int) -> None:
+    spare.give(np.full(size, 255, dtype=np.uint8))
+    memory = module.zeros((250,), LIKE)
+    assert memory.abs().max() == 0.0
+    assert [len(buffer) for buffer in spare.buffers] == [size]
+
+
+def test_spare_memory_is_bounded(spare: SpareMemory) -> None:
+    for size in (300, 100, 200, 400):
+        spare.give(np.zeros(size, dtype=np.uint8))
+    assert [len(buffer) for buffer in spare.buffers] == [400, 300]  # at most 800 in all
+
+
+def test_growth_keeps_what_was_written() -> None:
+    cache = new_cache()
+    written = []
+    for row in range(3):
+        cache.open_row(5 + row)
+        part = cache.rows(row, row + 1)
+        part.set_slots(0, 5 + row)
+        keys = torch.randn(2, 2, 3, 5 + row, 4)
+        part.data[:, :, 0, :, : 5 + row] = keys
+        written.append(keys)
+        cache.admit_row(row)
+    cache.set_slots(3 * BLOCK, 1)  # grows
+    tail = torch.randn(2, 2, 3, 3, 4)
+    cache.data[:, :, :, :, 3 * BLOCK] = tail
+    cache.set_ragged_slots(torch.zeros(3, 1, dtype=torch.long), 6 * BLOCK)  # grows again
+    for row, keys in enumerate(written):
+        assert torch.equal(cache.data[:, :, row, :, : keys.shape[3]], keys)
+    assert torch.equal(cache.data[:, :, :, :, 3 * BLOCK], tail)
+
+
+def test_expected_rows_share_the_first_memory() -> None:
+    cache = new_cache()
+    cache.expect_rows(3)
+    cache.open_row(5)
+    address = cache.data.data_ptr()
+    cache.open_row(5)
+    cache.open_row(5)
+    assert cache.data.data_ptr() == address
+    cache.open_row(5)  # one more than expected
+    assert cache.data.shape[2] == 4
