@@ -21,7 +21,16 @@ from drafterforge.config.compose import load_config
 from drafterforge.config.hints import complete_commands, flags_for, plain_value
 from drafterforge.config.overrides import typed_choices
 from drafterforge.config.variants import variants_of
-from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError, Terminated
+from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError, RankLostError, Terminated
+from drafterforge.training.launch import (
+    RANK_LOST,
+    end_with_launcher,
+    exit_at_once,
+    is_launched,
+    launch,
+    local_devices,
+    placement,
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,7 @@ class Command:
     reports: tuple[str, ...] = ()  # kinds of inputs that the command itself checks, with better error messages
     check: str = ""  # MODULE:FUNCTION that refuses mistakes in the config before torch is imported
     loads: bool = False  # prints what it loads, as it is silent until then
+    trains: bool = False  # on several devices, with a process for each
     yaml: str = ""  # name of its file in `configs/`; empty: the module's
 
     @property
@@ -57,6 +67,7 @@ COMMANDS = {
         "distil a drafter from the answers, and measure it on held-out prompts",
         resumes=True,
         check="drafterforge.data.sources:check_rows",
+        trains=True,
     ),
     "train-policy": Command(
         "drafterforge.pipelines.train_policy",
@@ -138,6 +149,13 @@ BROKEN_PIPE = 141  # the same for SIGPIPE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    code = _run(arguments)
+    if arguments and arguments[0] in COMMANDS and COMMANDS[arguments[0]].trains and placement():
+        exit_at_once(code)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     config, command = None, None
     try:
         if not arguments or arguments[0] in HELP:
@@ -153,6 +171,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _check_inputs(config, command)
                 if command.loads:
                     _print_loading(config)
+                if (number := local_devices(config.trainer, config.target.device) if command.trains else 1) > 1:
+                    return launch(arguments, number)
+                end_with_launcher()
                 with _sigterm_raises():
                     import_module(command.module).run(config)
         sys.stdout.flush()
@@ -162,6 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         writing = None if config is None else config.runs_dir
+        if isinstance(error, RankLostError) and is_launched(rank=0):
+            return RANK_LOST  # the process that ended first has the message
         line = _one_line(error, writing, command is not None and command.resumes)
         if line is None:
             raise
@@ -223,6 +246,8 @@ def _typed_flags(config: Any) -> str:
 
 
 def _exit_code(error: BaseException) -> int:
+    if isinstance(error, RankLostError):
+        return RANK_LOST
     if isinstance(error, DrafterforgeError):
         return CHECK_FAILED if isinstance(error, CheckFailedError) else USER_ERROR
     chain = list(_chain(error))

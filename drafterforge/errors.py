@@ -30,6 +30,10 @@ class PromptTooLongError(DrafterforgeError):
     """A prompt that leaves the target no room for an answer."""
 
 
+class RankLostError(DrafterforgeError):
+    """Another process of the same training ended, which prints the reason."""
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a command as Ctrl-C does; the command line exits with 143 instead of 130."""
 

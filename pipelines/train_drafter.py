@@ -15,6 +15,7 @@ from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say, table_console
+from drafterforge.data.features import JoinedFeatures
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.drafters.base import TrainingJob
@@ -25,6 +26,7 @@ from drafterforge.reporting.artifact import write_report
 from drafterforge.reporting.console import print_table
 from drafterforge.reporting.drafter_verdict import drafter_verdict, recommended_drafter
 from drafterforge.targets.load import Target, load_target
+from drafterforge.training import ranks
 from drafterforge.training.best_checkpoint import BestCheckpoint
 from drafterforge.training.initialisation import choose_init
 from drafterforge.training.inputs import find_answers, open_features, packed
@@ -36,13 +38,23 @@ Config = TrainDrafterConfig
 
 
 def run(cfg: Config) -> Path:
+    """Train on all devices; the first one's process prepares the answers before, and measures the drafter after."""
     require_loggers(cfg.trainer)
+    with ranks.joined(cfg.trainer, cfg.target.device):
+        return train_and_measure(cfg)
+
+
+def train_and_measure(cfg: Config) -> Path:
     prompts = None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed)
     target = load_target(cfg.target)
     cfg = choose_init(cfg, target)
     parents_of(cfg, target)  # a mistake in drafter.init fails before prompts are answered
-    answers = find_answers(cfg, target, prompts)
-    path = train(cfg, target, answers)
+    with ranks.first_rank_first():
+        answers = find_answers(ranks.reading(cfg), target, prompts)
+    path, first = train(cfg, target, answers), ranks.rank() == 0
+    ranks.leave()
+    if not first:
+        return path
     rows, mismatches = decode_held_out(cfg, target, answers, path)
     references = compare_with_references(cfg, target, path.name, answers)
     report, _ = write_report(
@@ -81,7 +93,11 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
     if origin:
         cfg = with_lora_of(cfg, origin.manifest)
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.drafter_name)
-    features = cache(lambda: open_features(cfg, target, answers))
+
+    @cache
+    def features() -> JoinedFeatures:
+        with ranks.first_rank_first():
+            return open_features(ranks.reading(cfg), target, answers)
 
     def distil_module(module: Any) -> BestCheckpoint:
         return distil(
@@ -89,7 +105,7 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
             packed(cfg, answers, features(), "train", seed=cfg.seed),
             packed(cfg, answers, features(), "val"),
             cfg.trainer,
-            run.stage(),
+            ranks.staging(run),
             target.device,
             cfg.seed,
             trained=parent is not None,
@@ -122,6 +138,8 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
         say(f"drafter: {path} was trained before with these settings")
         return path
     drafter = kind.train(job)
+    if ranks.rank() > 0:
+        return path
     with run.write(dict(drafter.metrics)) as folder:
         drafter.save(folder)
         if drafter.curve is not None:

@@ -22,7 +22,7 @@ from drafterforge.runtime.batch import Cycle, Generation
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "drafterforge").rglob("README.md")])
-OTHER_PROGRAMS = {"curl", "git", "optimum-cli", "pip", "pytest", "sglang", "torchrun", "vllm"}
+OTHER_PROGRAMS = {"curl", "git", "optimum-cli", "pip", "pytest", "sglang", "srun", "torchrun", "vllm"}
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`((?:drafterforge |python scripts/|scripts/|make )[^`]*)`(?!`)")
 PATH = re.compile(r"(?<!`)`((?:drafterforge|pipelines|configs|tests|scripts|docs)/[\w./-]*)`(?!`)")
@@ -78,6 +78,9 @@ def all_commands() -> list[Command]:
         inline = [code for code in spans if not re.search(r"\.\.\.|[A-Z]{4,} |<", code)]
         for words in [words for block in [*blocks, *inline] for words in commands_of(block)]:
             commands.setdefault(words, Command(page_name(path), words))
+            if words[0] in ("srun", "torchrun") and "drafterforge" in words:
+                words = words[words.index("drafterforge") :]
+                commands.setdefault(words, Command(page_name(path), words))
     return list(commands.values())
 
 

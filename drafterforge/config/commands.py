@@ -86,6 +86,7 @@ class QuickstartConfig(TrainDrafterConfig):
             "quickstart tunes a LoRA expert, got drafter.tuning=full; leave it out, or type `drafterforge "
             "train-drafter`",
         )
+        require((self.trainer.devices or 1) == 1, "quickstart trains on one device; leave trainer.devices out")
         require(not self.val_answers, "val_answers= is read by train-drafter only; leave it out")
         for key in ("chain", "check_float32"):
             require(not getattr(self.eval, key), f"eval.{key}=true is read by train-drafter only; leave it out")

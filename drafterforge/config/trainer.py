@@ -18,13 +18,20 @@ class TrainerConfig:
     num_answers: int | None = setting(None, "number of training answers, each domain in proportion; null: all")
     max_steps: int = setting(400, "optimiser steps")
     tokens_per_batch: int = setting(2048, "packed tokens (prompt and answer) in one micro-batch")
-    accumulate: int = setting(1, "micro-batches per optimiser step")
+    accumulate: int = setting(1, "micro-batches per optimiser step, shared out among all devices")
     lr: float = setting(1.0e-3, "peak learning rate of AdamW")
     min_lr_ratio: float = setting(0.05, "the cosine schedule ends at lr * min_lr_ratio")
     warmup_ratio: float = setting(0.03, "share of max_steps for warm-up")
     betas: list[float] = setting([0.9, 0.95], "betas of AdamW")
     weight_decay: float = setting(0.0, "weight decay of AdamW")
     grad_clip: float = setting(1.0, "largest gradient norm")
+    devices: int | None = setting(
+        None, "devices of each machine; null: the most GPUs among which trainer.accumulate can be shared, or the CPU"
+    )
+    num_nodes: int | None = setting(None, "machines; null: as many as torchrun or SLURM started")
+    strategy: str = setting(
+        "auto", "ddp | fsdp: shard the drafter, its gradients and its optimiser over the devices | auto: ddp"
+    )
     precision: str = setting("auto", "bf16-mixed | 32-true | auto: bf16-mixed on tensor cores and AMX")
     checkpoint_steps: bool = setting(True, "activation checkpointing: recompute each TTT step in the backward pass")
     loss_chunk: int = setting(128, "rows of logits in memory at once")
@@ -38,7 +45,7 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         require_counts(self, "trainer", "ttt_steps max_steps tokens_per_batch accumulate loss_chunk")
-        require_counts(self, "trainer", "val_every patience log_every")
+        require_counts(self, "trainer", "val_every patience log_every devices num_nodes")
         require_at_least("trainer.num_answers", self.num_answers, 1)
         require_at_least("trainer.val_ttt_steps", self.val_ttt_steps, 1)
         require(self.lr > 0, f"trainer.lr must be > 0, got {self.lr}")
@@ -50,11 +57,23 @@ class TrainerConfig:
         require(len(self.betas) == 2, f"trainer.betas must be two numbers, got {list(self.betas)}")
         for beta in self.betas:
             require(0.0 <= beta < 1.0, f"trainer.betas must lie in [0, 1), got {list(self.betas)}")
+        require_choice("trainer.strategy", self.strategy, ("auto", "ddp", "fsdp"))
+        self.require_shares((self.devices or 1) * (self.num_nodes or 1))
         require_choice("trainer.precision", self.precision, ("auto", "bf16-mixed", "32-true"))
         for name in self.loggers:
             require_choice("trainer.loggers", name, ("csv", "tensorboard", "wandb", "mlflow"))
         require_choice("trainer.wandb_mode", self.wandb_mode, ("offline", "online", "disabled"))
         require(bool(self.project), "trainer.project must be a name")
+
+    def require_shares(self, num_devices: int) -> None:
+        """Refuse a number of devices among which the micro-batches of a step cannot be shared equally."""
+        fitting = -(-self.accumulate // num_devices) * num_devices
+        require(
+            self.accumulate % num_devices == 0,
+            f"{num_devices} devices cannot share the micro-batches of a step, trainer.accumulate={self.accumulate}; "
+            f"type trainer.accumulate={fitting}, and trainer.tokens_per_batch="
+            f"{max(1, self.tokens_per_batch * self.accumulate // fitting)} to keep the tokens of a step",
+        )
 
     @property
     def validated_steps(self) -> int:

@@ -1,10 +1,12 @@
 """Packed batches: sequences laid end to end up to a token budget.
 
 The batch of step s is a function of (data, seed, s), so a resumed run reads what an uninterrupted one would have.
+Of several ranks, each packs every num_ranks-th batch, so together they read what one process reads.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -60,6 +62,7 @@ class PackedData(IterableDataset):
         super().__init__()
         self.rows, self.capture, self.budget = rows, capture, tokens_per_batch
         self.seed, self.first_batch = seed, first_batch
+        self.rank, self.num_ranks = 0, 1
         self.lengths = [len(row.input_ids) for row in rows]
 
     def plan(self, epoch: int) -> list[list[int]]:
@@ -69,12 +72,16 @@ class PackedData(IterableDataset):
 
     def __iter__(self) -> Iterator[PackedBatch]:
         skip, epoch = self.first_batch(), 0
+        turns = itertools.cycle(range(self.num_ranks))
         while True:
             plan = self.plan(epoch)
-            for indices in plan[skip:]:
-                yield self.pack(indices)
+            for indices, turn in zip(plan[skip:], turns, strict=False):
+                if turn == self.rank:
+                    yield self.pack(indices)
             skip, epoch = max(0, skip - len(plan)), epoch + 1
             if self.seed is None:
+                if self.rank >= (len(plan) % self.num_ranks or self.num_ranks):
+                    yield self.pack(plan[0]).without_answers()  # all ranks run equally many batches
                 return
 
     def pack(self, indices: list[int]) -> PackedBatch:

@@ -8,9 +8,13 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from drafterforge.config.progress import say
+from drafterforge.training import ranks
 from drafterforge.training.interruption import Interruption
+from drafterforge.training.resume import shift_batches
+from drafterforge.training.strategies import gathered
 
 
 class BestCheckpoint(Callback):
@@ -18,7 +22,7 @@ class BestCheckpoint(Callback):
 
     Training stops after `patience` validations without a rise, or after SIGINT or SIGTERM, as soon as the optimiser
     step under way, and the validation if one is due, is finished and saved.  The validation of the initial weights
-    saves no `last.ckpt`, so a run killed right after it starts over.
+    saves no `last.ckpt`, so a run killed right after it starts over.  Of several ranks, the first one writes.
     """
 
     def __init__(self, folder: Path, patience: int, monitor: str = "val/accept_length") -> None:
@@ -63,6 +67,8 @@ class BestCheckpoint(Callback):
         batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
         whole_step = batches % trainer.accumulate_grad_batches == 0
         validates = batches % trainer.val_check_batch == 0  # and saves then: on resumption lightning would skip it
+        if whole_step:
+            self.interruption.agree()
         if self.interruption.requested and whole_step and not validates:
             self.save(trainer)
 
@@ -80,10 +86,7 @@ class BestCheckpoint(Callback):
         score = metrics[self.monitor]
         if score > self.best_score:
             self.best_score, self.best_step, self.waited = score, trainer.global_step, 0
-            temporary = self.best_path.with_suffix(".tmp")
-            state = {name: value.detach().cpu().contiguous() for name, value in module.drafter.state_dict().items()}
-            save_file(state, temporary)
-            os.replace(temporary, self.best_path)
+            self.save_best(gathered(module.drafter.state_dict()))
         else:
             self.waited += 1
         if trainer.sanity_checking:  # lightning neither logs it nor resumes from it
@@ -91,13 +94,29 @@ class BestCheckpoint(Callback):
                 logger.log_metrics(metrics, step=0)
             return
         self.save(trainer)
+        self.interruption.agree()
         if self.waited >= self.patience:
             trainer.should_stop = True
+
+    def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Save as one process would, so that any number of ranks resumes."""
+        shift_batches(checkpoint, lambda count: count * ranks.num_ranks())
+
+    def on_load_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Count this rank's batches."""
+        shift_batches(checkpoint, lambda count: count // ranks.num_ranks())
 
     def interrupt(self) -> None:
         """Raise what the signal stands for; the state is saved."""
         say(f"training: saved at step {self.saved_step}")
         self.interruption.end()
+
+    def save_best(self, state: dict[str, Tensor]) -> None:
+        """Write `best.safetensors`."""
+        if ranks.rank() == 0:
+            temporary = self.best_path.with_suffix(".tmp")
+            save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, temporary)
+            os.replace(temporary, self.best_path)
 
     def save(self, trainer: Trainer) -> None:
         """Write `last.ckpt`."""

@@ -1,4 +1,7 @@
-"""SIGINT and SIGTERM as requests: training saves its state after the step under way, then ends."""
+"""SIGINT and SIGTERM as requests: training saves its state after the step under way, then ends.
+
+Of several ranks, all end after the same step, though a signal reaches them at different times.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from types import FrameType
 
 from drafterforge.config.progress import say
 from drafterforge.errors import Terminated
+from drafterforge.training import ranks
 
 EXCEPTIONS: dict[int, type[KeyboardInterrupt]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
@@ -16,12 +20,18 @@ class Interruption:
     """The first signal requests the end, a second one forces it.  `fit` restores the handlers."""
 
     def __init__(self) -> None:
-        self.signal_number = 0
+        self.signal_number = 0  # that this process received
+        self.agreed_number = 0  # that all ranks know of
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has arrived."""
-        return self.signal_number != 0
+        """Whether to end: a signal has arrived; of several ranks, before they last agreed."""
+        return (self.agreed_number if ranks.is_joined() else self.signal_number) != 0
+
+    def agree(self) -> None:
+        """Tell all ranks of the signals that any of them received; every rank has to call it."""
+        if ranks.is_joined():
+            self.agreed_number = ranks.largest(self.signal_number)
 
     def listen(self) -> None:
         """Handle both signals from now on; they keep their handlers outside of the main thread."""
@@ -31,11 +41,11 @@ class Interruption:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Note the first signal; raise on a second one."""
-        if self.requested:
+        if self.signal_number:
             raise EXCEPTIONS[number]
         self.signal_number = number
         say("training: stops after this step or validation; a second signal stops it at once")
 
     def end(self) -> None:
         """Raise KeyboardInterrupt for SIGINT, `Terminated` for SIGTERM."""
-        raise EXCEPTIONS[self.signal_number]
+        raise EXCEPTIONS[self.agreed_number or self.signal_number]

@@ -19,6 +19,7 @@ from drafterforge.errors import ConfigError
 LOGS = "logs"  # folder of all loggers
 EXTRAS = ("wandb", "mlflow")  # optional packages, and the extras that install them
 DESTINATIONS = ("project", "wandb_mode", "mlflow_uri")  # keys that decide where is logged, and nothing else
+DEVICES = ("devices", "num_nodes", "strategy")  # keys that decide where is computed, and nothing else
 ADDED = {"num_answers": None, "val_ttt_steps": None}  # settings that older drafters lack, with their defaults
 
 
@@ -61,9 +62,9 @@ class EndedWandbLogger(WandbLogger):
 def settings_of(config: TrainerConfig) -> dict[str, Any]:
     """The settings that are recorded with a drafter.
 
-    Left out: where it is logged, which may hold a password; settings of `ADDED` at their defaults.
+    Left out: where it is computed; where it is logged, which may hold a password; `ADDED` at their defaults.
     """
-    settings = {key: value for key, value in asdict(config).items() if key not in DESTINATIONS}
+    settings = {key: value for key, value in asdict(config).items() if key not in (*DESTINATIONS, *DEVICES)}
     return {key: value for key, value in settings.items() if ADDED.get(key, ...) != value}
 
 

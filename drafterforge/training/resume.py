@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,14 @@ def _restore(value: Any, tensors: dict[str, Tensor]) -> Any:
         return {_restore(key, tensors): _restore(item, tensors) for key, item in content}
     items = [_restore(item, tensors) for item in content]
     return items if kind == "list" else tuple(items)
+
+
+def shift_batches(checkpoint: dict[str, Any], rescale: Callable[[int], int]) -> None:
+    """Rescale the number of finished training batches; unfinished ones stay unfinished."""
+    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    for counts in (progress["total"], progress["current"]):
+        shift = rescale(counts["ready"]) - counts["ready"]
+        counts.update({name: count + shift for name, count in counts.items()})
 
 
 class SafetensorsCheckpointIO(CheckpointIO):

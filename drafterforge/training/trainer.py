@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -16,12 +19,14 @@ from drafterforge.config.progress import log
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.kernels.linear import has_matrix_unit
+from drafterforge.training import ranks
 from drafterforge.training.batches import PackedData
 from drafterforge.training.best_checkpoint import BestCheckpoint
-from drafterforge.training.fit import device_options, fit, quiet
+from drafterforge.training.fit import fit, quiet
 from drafterforge.training.loggers import build_loggers
 from drafterforge.training.progress import StepProgress
 from drafterforge.training.resume import SafetensorsCheckpointIO
+from drafterforge.training.strategies import ShardedStrategy, strategy_options
 
 
 def keep_freed_memory() -> None:
@@ -31,6 +36,18 @@ def keep_freed_memory() -> None:
         m_trim_threshold, m_mmap_max = -1, -4
         libc.mallopt(m_mmap_max, 0)
         libc.mallopt(m_trim_threshold, 2**31 - 1)
+
+
+@contextmanager
+def restored_threads() -> Iterator[None]:
+    """Undo that lightning shares the cores out among the processes of a machine, for what follows training."""
+    threads, variable = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        if variable is None:
+            os.environ.pop("OMP_NUM_THREADS", None)
 
 
 def build_trainer(
@@ -47,17 +64,18 @@ def build_trainer(
     trained: also validate before the first step; lightning skips that on resumption.
     callbacks: run before `checkpoint`, which saves their state of the same step.
     """
+    accumulate = config.accumulate // ranks.num_ranks()
     precision = config.precision
     if precision == "auto":
         precision = "bf16-mixed" if has_matrix_unit(device.type) else "32-true"
-    return Trainer(
-        **device_options(device),
+    trainer = Trainer(
+        **strategy_options(config.strategy, device),
         max_steps=config.max_steps,
         max_epochs=-1,
         precision=precision,
-        accumulate_grad_batches=config.accumulate,
+        accumulate_grad_batches=accumulate,
         gradient_clip_val=config.grad_clip or None,
-        val_check_interval=min(config.val_every, config.max_steps) * config.accumulate,
+        val_check_interval=min(config.val_every, config.max_steps) * accumulate,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=-1 if trained else 0,
         log_every_n_steps=config.log_every,
@@ -69,6 +87,9 @@ def build_trainer(
         plugins=[SafetensorsCheckpointIO()],
         default_root_dir=str(folder),
     )
+    # before each batch lightning asks the first device whether SIGTERM came; `checkpoint` asks the hosts, once a step
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+    return trainer
 
 
 def distil(
@@ -86,6 +107,7 @@ def distil(
 
     trained: the initial weights are a trained drafter's; they are validated as step 0 and stay if no later ones are
     better.  A second call with the same folder resumes from `last.ckpt` and yields the same weights and curve.
+    Of several ranks, the first one ends with these weights, and writes; all of them have to call this.
     Raises KeyboardInterrupt for SIGINT and `Terminated` for SIGTERM, with the state saved after the step under way.
     """
     quiet()
@@ -97,12 +119,20 @@ def distil(
     first_step = SafetensorsCheckpointIO().load_checkpoint(resume)["global_step"] if resume else 0
     if resume:
         log(f"training: resumed at step {first_step} of {config.max_steps}")
-    loggers = build_loggers(config, folder, first_step)
+    loggers = build_loggers(config, folder, first_step) if ranks.rank() == 0 else []
     trainer = build_trainer(config, folder, device, checkpoint, loggers, trained, callbacks)
     train.first_batch = lambda: trainer.global_step * config.accumulate
+    for data in (train, val):
+        data.rank, data.num_ranks = ranks.rank(), ranks.num_ranks()
     loaders = [DataLoader(data, batch_size=None) for data in (train, val)]
-    fit(trainer, module, *loaders, ckpt_path=resume, weights_only=False)
+    drafter = module.drafter
+    if isinstance(trainer.strategy, ShardedStrategy):
+        module.drafter, drafter = copy.deepcopy(drafter), drafter.cpu()
+    with restored_threads():
+        fit(trainer, module, *loaders, ckpt_path=resume, weights_only=False)
     if checkpoint.interruption.requested:  # in the last step
         checkpoint.interrupt()
-    checkpoint.load_best(module)
+    module.drafter = drafter
+    if ranks.rank() == 0:
+        checkpoint.load_best(module)
     return checkpoint

@@ -9,6 +9,7 @@ from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from drafterforge.drafters.eagle3.train.module import DistillModule
+from drafterforge.training import strategies
 from drafterforge.training import trainer as trainer_module
 from drafterforge.training.batches import PackedData
 from drafterforge.training.training_clock import TrainingClock
@@ -28,9 +29,9 @@ class MetaAccelerator(CPUAccelerator):
 
 
 def test_a_distillation_reads_the_device_only_to_log_validate_and_save(tmp_path, monkeypatch):
-    options = trainer_module.device_options
+    options = strategies.device_options
     on_meta = {"strategy": SingleDeviceStrategy(META, MetaAccelerator())}
-    monkeypatch.setattr(trainer_module, "device_options", lambda device: on_meta if device == META else options(device))
+    monkeypatch.setattr(strategies, "device_options", lambda device: on_meta if device == META else options(device))
     monkeypatch.setattr(
         "drafterforge.training.progress.FIGURES_S", 1e9
     )  # so that both runs read figures at the first step
@@ -57,7 +58,7 @@ def test_a_distillation_reads_the_device_only_to_log_validate_and_save(tmp_path,
     for where in (
         "training.fit.fit: copy",  # at the end lightning moves the module and the optimiser to the host
         "training.resume._flatten: copy",  # what a resumed run needs, once a validation
-        "training.best_checkpoint.BestCheckpoint.on_validation_end: copy",  # the best weights
+        "training.best_checkpoint.BestCheckpoint.save_best: copy",  # the best weights
     ):
         assert log.reads.pop(where) > 0
     trained, validated = 3 + 2 * CONFIG.ttt_steps, 2 + 2 * CONFIG.ttt_steps  # figures

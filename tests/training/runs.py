@@ -69,16 +69,22 @@ class Run:
         self, kill_at: int | None = None, error: type[BaseException] | Callable[[], None] = Killed
     ) -> BestCheckpoint:
         self.passes = 0
-        torch.manual_seed(1)
-        drafter = tiny_drafter(self.target)
-        self.module = DistillModule(drafter, self.target.head_weight, self.config)
+        self.module = self.new_module()
         self.start = self.weights()
-        budget = self.config.tokens_per_batch
-        train = PackedData(self.rows["train"], self.reader("train", kill_at, error), budget, seed=3)
-        val = PackedData(self.rows["val"], self.reader("val", kill_at, error), budget)
+        train, val = self.packed("train", kill_at, error), self.packed("val", kill_at, error)
         device = torch.device("cpu")
         options = {"trained": self.trained, "callbacks": self.callbacks}
         return distil(self.module, train, val, self.config, self.folder, device, seed=0, **options)
+
+    def new_module(self) -> DistillModule:
+        torch.manual_seed(1)
+        return DistillModule(tiny_drafter(self.target), self.target.head_weight, self.config)
+
+    def packed(
+        self, split: str, kill_at: int | None = None, error: type[BaseException] | Callable[[], None] = Killed
+    ) -> PackedData:
+        seed = 3 if split == "train" else None
+        return PackedData(self.rows[split], self.reader(split, kill_at, error), self.config.tokens_per_batch, seed)
 
     def weights(self) -> dict[str, torch.Tensor]:
         return {name: value.clone() for name, value in self.module.drafter.state_dict().items()}

@@ -8,7 +8,7 @@ a chunk, r rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +45,12 @@ class StepCounts:
         """The counts of each expert."""
         columns = [getattr(self, name).split(steps) for name in self.__dataclass_fields__]
         return [StepCounts(*parts) for parts in zip(*columns, strict=True)]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> StepCounts:
+        """Apply a function to the table of all counts, [5, I] float64, which holds them exactly."""
+        names = self.__dataclass_fields__
+        table = function(torch.stack([getattr(self, name).double() for name in names]))
+        return StepCounts(*(row.to(getattr(self, name).dtype) for name, row in zip(names, table, strict=True)))
 
     def accept_length(self) -> Tensor:
         """Mean accept length of a greedy chain of I steps on teacher-forced text, bonus included."""

@@ -26,7 +26,8 @@ class DistillModule(LightningModule):
         super().__init__()
         self.drafter, self.config = drafter, config
         self.register_buffer("head", target_head[drafter.token_ids.to(target_head.device)].clone(), persistent=False)
-        self.counts: StepCounts | None = None
+        self.counts: StepCounts | None = None  # of the optimiser step or validation under way, on this device
+        self.losses: list[Tensor] = []  # of the micro-batches of the optimiser step under way
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, StepCounts]:
         layout = lay_out(batch, self.depth)
@@ -78,20 +79,44 @@ class DistillModule(LightningModule):
 
     def training_step(self, batch: PackedBatch, index: int) -> Tensor:
         loss, counts = self(batch)
-        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
-        self.log_dict(figures("train", loss.detach(), counts) | {"train/lr": rate})
+        self.losses.append(loss.detach())
+        self.add(counts)
+        if (index + 1) % self.trainer.accumulate_grad_batches == 0:
+            self.log_step()
         return loss
+
+    def log_step(self) -> None:
+        """Log ratios over all micro-batches of an optimiser step, and their mean loss."""
+        loss = self.trainer.strategy.reduce(self.pop_loss(), reduce_op="mean")
+        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+        self.log_dict(figures("train", loss, self.pop_counts()) | {"train/lr": rate})
+
+    def add(self, counts: StepCounts) -> None:
+        """Add a batch's counts."""
+        self.counts = counts if self.counts is None else self.counts + counts
+
+    def pop_loss(self) -> Tensor:
+        """The mean loss of this device's micro-batches since the last call."""
+        loss, self.losses = torch.stack(self.losses).mean(), []
+        return loss
+
+    def pop_counts(self) -> StepCounts:
+        """The counts of all devices since the last call."""
+        counts, self.counts = self.counts, None
+        if self.trainer.world_size == 1:
+            return counts
+        return counts.map(lambda table: self.trainer.strategy.reduce(table, reduce_op="sum"))
 
     def on_validation_epoch_start(self) -> None:
         self.counts = None
 
     def validation_step(self, batch: PackedBatch, index: int) -> None:
-        counts = self(batch)[1]
-        self.counts = counts if self.counts is None else self.counts + counts
+        self.add(self(batch)[1])
 
     def on_validation_epoch_end(self) -> None:
         """Log ratios over the complete validation set."""
-        self.log_dict(figures("val", self.counts.mean_loss(self.config.step_decay), self.counts))
+        counts = self.pop_counts()
+        self.log_dict(figures("val", counts.mean_loss(self.config.step_decay), counts))
 
     def configure_optimizers(self) -> dict:
         return optimiser([self])

@@ -5,7 +5,7 @@ Axes: N slots of a packed batch, M slots that start inside an answer, I steps, P
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,10 @@ class PackedBatch:
             for name, value in vars(self).items()
         }
         return PackedBatch(**moved)
+
+    def without_answers(self) -> PackedBatch:
+        """The batch with nothing to predict, so it adds 0 to every count."""
+        return replace(self, loss_mask=torch.zeros_like(self.loss_mask))
 
 
 @dataclass(frozen=True)
