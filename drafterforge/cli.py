@@ -20,6 +20,7 @@ from drafterforge.config import bundle, catalogue, commands, serving
 from drafterforge.config.compose import load_config
 from drafterforge.config.hints import complete_commands, flags_for, plain_value
 from drafterforge.config.overrides import typed_choices
+from drafterforge.config.several import SEVERAL, split_overrides
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError, RankLostError, Terminated
 from drafterforge.training.launch import (
@@ -45,6 +46,7 @@ class Command:
     check: str = ""  # MODULE:FUNCTION that refuses mistakes in the config before torch is imported
     loads: bool = False  # prints what it loads, as it is silent until then
     trains: bool = False  # on several devices, with a process for each
+    lists: bool = False  # lists describe several drafters, which `run_together` of its module trains
     yaml: str = ""  # name of its file in `configs/`; empty: the module's
 
     @property
@@ -68,6 +70,7 @@ COMMANDS = {
         resumes=True,
         check="drafterforge.data.sources:check_rows",
         trains=True,
+        lists=True,
     ),
     "train-policy": Command(
         "drafterforge.pipelines.train_policy",
@@ -167,15 +170,20 @@ def _run(arguments: list[str]) -> int:
             if HELP & set(arguments[1:]):
                 print(_command_help(arguments[0], command, arguments[1:]))
             else:
-                config = _config(arguments[0], command, arguments[1:])
-                _check_inputs(config, command)
+                configs = _configs(arguments[0], command, arguments[1:])
+                config = configs[0]
+                for each in configs:
+                    _check_inputs(each, command)
                 if command.loads:
                     _print_loading(config)
-                if (number := local_devices(config.trainer, config.target.device) if command.trains else 1) > 1:
+                several = len(configs) > 1
+                trains = command.trains and not several
+                if (number := local_devices(config.trainer, config.target.device) if trains else 1) > 1:
                     return launch(arguments, number)
                 end_with_launcher()
                 with _sigterm_raises():
-                    import_module(command.module).run(config)
+                    module = import_module(command.module)
+                    module.run_together(configs) if several else module.run(config)
         sys.stdout.flush()
         return 0
     except BrokenPipeError:
@@ -216,6 +224,12 @@ def _command(name: str) -> Command:
         hint = catalogue.did_you_mean(name, spellings) or f" (have: {', '.join(COMMANDS)})"
         raise ConfigError(f"no command {name!r}{hint}")
     return COMMANDS[name]
+
+
+def _configs(name: str, command: Command, overrides: list[str]) -> list[Any]:
+    """The configuration, or those of several drafters that the command describes by lists."""
+    lists = split_overrides(command.name, command.config, overrides) if command.lists else [overrides]
+    return [_config(name, command, entry) for entry in lists]
 
 
 def _config(name: str, command: Command, overrides: list[str]) -> Any:
@@ -356,6 +370,15 @@ def _command_help(name: str, command: Command, overrides: Sequence[str]) -> str:
             if further:
                 lines += ["", f"Further keys of {group}={', '.join(variant_choices)}:"]
                 lines += _rows(further_values, further)
+    if command.lists:
+        lines += [
+            "",
+            "Several LoRA experts at once, trained from one stream: domain=[sql,math] drafter=lora; studies of one:",
+        ]
+        lines += [
+            "domain=sql answers=sql drafter=lora name=[low,high] drafter.lora.rank=[4,16].  Keys that take a list:"
+        ]
+        lines += [f"{', '.join(SEVERAL)}."]
     if "data.path" in values:
         lines += ["", "path=, dataset= and column= are short for data.path=, data.dataset= and data.column=."]
     return "\n".join(lines)

@@ -42,9 +42,14 @@ def save_adapter(folder: Path, drafter: Eagle3Drafter, config: LoraConfig, gener
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
+def is_adapted(linear: nn.Module) -> bool:
+    """Whether the module is a projection with a LoRA addition."""
+    return isinstance(linear, LoraLayer)
+
+
 def addition_of(linear: nn.Module) -> LowRank | None:
     """The LoRA addition to a projection, through which its weights are trained; None if it has none."""
-    if not isinstance(linear, LoraLayer):
+    if not is_adapted(linear):
         return None
     (name,) = linear.active_adapters
     return LowRank(linear.lora_A[name].weight, linear.lora_B[name].weight * linear.scaling[name])
@@ -52,7 +57,7 @@ def addition_of(linear: nn.Module) -> LowRank | None:
 
 def base_of(linear: nn.Module) -> nn.Linear:
     """The projection without its LoRA addition."""
-    return linear.get_base_layer() if isinstance(linear, LoraLayer) else linear
+    return linear.get_base_layer() if is_adapted(linear) else linear
 
 
 def _peft_config(config: LoraConfig) -> peft.LoraConfig:
