@@ -9,7 +9,7 @@ from typing import Any
 from drafterforge.drafters.eagle3.train.experts import ExpertsModule
 from drafterforge.training.resume import SafetensorsCheckpointIO
 
-KEEPER = "Keeper"  # state_key of `BestCheckpoint`
+STATE_KEY = "Keeper"  # state_key of `BestCheckpoint`
 
 
 class ExpertCheckpointIO(SafetensorsCheckpointIO):
@@ -60,7 +60,7 @@ def select_expert(checkpoint: dict[str, Any], expert: int) -> dict[str, Any]:
                 for name, value in scheduler.items()
             }
         ],
-        "callbacks": checkpoint["callbacks"] | {KEEPER: checkpoint["callbacks"][KEEPER]["experts"][expert]},
+        "callbacks": checkpoint["callbacks"] | {STATE_KEY: checkpoint["callbacks"][STATE_KEY]["experts"][expert]},
     }
 
 
@@ -90,5 +90,5 @@ def join_experts(checkpoints: Sequence[dict[str, Any]]) -> dict[str, Any]:
             }
         ],
         "callbacks": first["callbacks"]
-        | {KEEPER: {"experts": [checkpoint["callbacks"][KEEPER] for checkpoint in checkpoints]}},
+        | {STATE_KEY: {"experts": [checkpoint["callbacks"][STATE_KEY] for checkpoint in checkpoints]}},
     }

@@ -200,10 +200,10 @@ def test_an_expert_without_patience_stops_and_the_others_go_on(tmp_path):
 
 def test_the_generalist_s_weights_exist_once(tmp_path):
     module = ExpertsModule(Experts(tmp_path).modules(), NAMES, STREAMS, STREAMS)
-    first, *others = [dict(expert.drafter.named_parameters()) for expert in module.experts]
+    first, *later = [dict(expert.drafter.named_parameters()) for expert in module.experts]
     frozen = [name for name, value in first.items() if not value.requires_grad]
-    for other in others:
-        shared = {value.data_ptr() for value in other.values() if not value.requires_grad}
+    for parameters in later:
+        shared = {value.data_ptr() for value in parameters.values() if not value.requires_grad}
         assert shared == {first[name].data_ptr() for name in frozen}
     assert sum(value.requires_grad for value in module.parameters()) == sum(
         value.requires_grad for expert in module.experts for value in expert.parameters()
