@@ -9,14 +9,14 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pkgutil import resolve_name
 from types import FrameType
 from typing import Any
 
 from drafterforge import __version__
-from drafterforge.config import bundle, catalogue, commands, serving
+from drafterforge.config import bundle, catalogue, commands, plan, serving
 from drafterforge.config.compose import load_config
 from drafterforge.config.hints import complete_commands, flags_for, plain_value
 from drafterforge.config.overrides import typed_choices
@@ -44,6 +44,7 @@ class Command:
     resumes: bool = False  # after an interruption, the same command continues the work
     reports: tuple[str, ...] = ()  # kinds of inputs that the command itself checks, with better error messages
     check: str = ""  # MODULE:FUNCTION that refuses mistakes in the config before torch is imported
+    spreads: bool = False  # works with a target that is spread over devices, as it does not decode with drafters
     loads: bool = False  # prints what it loads, as it is silent until then
     trains: bool = False  # on several devices, with a process for each
     lists: bool = False  # lists describe several drafters, which `run_together` of its module trains
@@ -62,6 +63,7 @@ COMMANDS = {
         "let the target answer prompts of a domain",
         resumes=True,
         check="drafterforge.data.sources:check_rows",
+        spreads=True,
     ),
     "train-drafter": Command(
         "drafterforge.pipelines.train_drafter",
@@ -71,6 +73,7 @@ COMMANDS = {
         check="drafterforge.data.sources:check_rows",
         trains=True,
         lists=True,
+        spreads=True,
     ),
     "train-policy": Command(
         "drafterforge.pipelines.train_policy",
@@ -124,9 +127,10 @@ COMMANDS = {
     ),
     "plan": Command(
         "drafterforge.pipelines.plan",
-        commands.PlanConfig,
-        "estimate the time, disk and memory that a pool needs, from the target's config alone",
+        plan.PlanConfig,
+        "estimate the time, disk and memory of a command before it is run, and say what does not fit",
         reports=("target",),
+        spreads=True,
     ),
     "doctor": Command(
         "drafterforge.pipelines.doctor",
@@ -172,8 +176,6 @@ def _run(arguments: list[str]) -> int:
             else:
                 configs = _configs(arguments[0], command, arguments[1:])
                 config = configs[0]
-                for each in configs:
-                    _check_inputs(each, command)
                 if command.loads:
                     _print_loading(config)
                 several = len(configs) > 1
@@ -227,12 +229,18 @@ def _command(name: str) -> Command:
 
 
 def _configs(name: str, command: Command, overrides: list[str]) -> list[Any]:
-    """The configuration, or those of several drafters that the command describes by lists."""
-    lists = split_overrides(command.name, command.config, overrides) if command.lists else [overrides]
-    return [_config(name, command, entry) for entry in lists]
+    """The checked configuration, or those of several drafters that the command describes by lists."""
+    configs = []
+    for entry in split_overrides(command.name, command.config, overrides) if command.lists else [overrides]:
+        config = _config(name, command, entry)
+        _check_inputs(config, command)
+        configs.append(_sized(config, command, entry))
+    return configs
 
 
 def _config(name: str, command: Command, overrides: list[str]) -> Any:
+    if name == "plan":
+        return _planned(overrides)
     if name == "inspect":
         paths = [override for override in overrides if not override.startswith("runs_dir=")]
         if len(paths) > 1:
@@ -241,10 +249,45 @@ def _config(name: str, command: Command, overrides: list[str]) -> Any:
     return load_config(command.name, command.config, overrides)
 
 
+def _planned(overrides: list[str]) -> plan.PlannedCommand:
+    """The command that `plan` is followed by, with its config; keys of `device` are those of `plan` itself."""
+    name = overrides[0] if overrides else ""
+    if name not in plan.PLANNED:
+        raise ConfigError(
+            f"plan needs a command, one of {', '.join(plan.PLANNED)}, got {name or 'none'}; "
+            "type `drafterforge plan train-drafter domain=sql`"
+        )
+    row = COMMANDS[name]
+    of_device = [override for override in overrides[1:] if override.partition("=")[0].split(".")[0] == "device"]
+    typed = [override for override in overrides[1:] if override not in of_device]
+    device = load_config("plan", plan.PlanConfig, of_device).device
+    return plan.PlannedCommand(name, typed, load_config(row.name, row.config, typed), device)
+
+
 def _check_inputs(config: Any, command: Command) -> None:
     from drafterforge.artifacts.inputs import check_inputs  # not for --help
 
+    target = getattr(config, "target", None)
+    if target is not None and target.device_map and not command.spreads:
+        raise ConfigError(
+            "target.device_map=auto spreads the target over devices, but decoding stays on one; leave it out, or type "
+            "it with prepare-data and train-drafter"
+        )
+    if isinstance(config, plan.PlannedCommand):
+        row = COMMANDS[config.name]
+        config, command = config.config, replace(row, reports=(*row.reports, *command.reports))
     check_inputs(config, command.reports, resolve_name(command.check) if command.check else None)
+
+
+def _sized(config: Any, command: Command, overrides: list[str]) -> Any:
+    if isinstance(config, plan.PlannedCommand):
+        row = COMMANDS[config.name]
+        return replace(config, config=_sized(config.config, row, list(config.overrides)))
+    if "size" not in catalogue.command_groups(command.name):
+        return config
+    from drafterforge.targets.size import apply_size  # not for --help
+
+    return apply_size(command.name, config, overrides)
 
 
 def _print_loading(config: serving.GenerateConfig) -> None:
@@ -345,7 +388,8 @@ def _help() -> str:
 
 
 def _command_help(name: str, command: Command, overrides: Sequence[str]) -> str:
-    usage = "PATH" if name == "inspect" else "[group=choice ...] [key=value ...]"
+    usage = {"inspect": "PATH ", "plan": "COMMAND [its groups and keys ...] "}.get(name, "")
+    usage = usage.strip() if name == "inspect" else f"{usage}[group=choice ...] [key=value ...]"
     lines = [f"drafterforge {name} {usage}", "", f"{command.summary}.", ""]
     groups = catalogue.command_groups(command.name)
     if groups:

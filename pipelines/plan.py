@@ -1,75 +1,95 @@
-"""Estimate the cost of a pool without loading weights: hours of answering and training, disk, memory, bundle size."""
+"""Estimate what a command takes before it is run: time, disk and memory of each stage, and what does not fit."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import torch
 from rich.table import Table
 
-from drafterforge.config.commands import PlanConfig
-from drafterforge.config.progress import table_console
-from drafterforge.config.target import TargetConfig
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.config.plan import THIS, PlannedCommand
+from drafterforge.config.progress import say, table_console
 from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.planning import (
-    LIMITS,
     DeviceRates,
-    ModelShape,
-    RecordedRates,
-    make_plan,
+    Room,
+    Stage,
+    duration,
+    estimate_stages,
     measure_device,
-    recorded_rates,
+    misfits,
+    peak_disk,
+    size,
+)
+from drafterforge.evaluation.stage_trials import (
+    free_memory,
+    run_trials,
+)
+from drafterforge.evaluation.trial_workload import (
+    assumed_workload,
 )
 from drafterforge.kernels.linear import has_matrix_unit
+from drafterforge.pipelines.train_drafter import train
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
-from drafterforge.targets.smollm2 import ensure_smollm2
+from drafterforge.targets.load import load_target
+from drafterforge.targets.shape import ModelShape, find_config, is_local
 
-Config = PlanConfig
+Config = PlannedCommand
+ESTIMATED = (
+    "Estimates from the rates of a device are right within a factor of about three; trials on a device are closer."
+)
 
 
-def run(cfg: Config) -> None:
-    shape = ModelShape.read(find_config(cfg.target))
-    device = choose_device(cfg.target.device)
-    dtype = choose_dtype(cfg.target.dtype, device)
-    if cfg.bandwidth_gb_s is not None and cfg.tflops is not None:
-        device_name = f"the given {cfg.bandwidth_gb_s:g} GB/s and {cfg.tflops:g} TFLOP/s"
-        device_rates = DeviceRates(cfg.bandwidth_gb_s * 1e9, cfg.tflops * 1e12 / 2, device_name)
-        measured_rates = RecordedRates()
-    else:
-        warn_if_busy()
-        device_name = describe_device(device)
-        device_rates = measure_device(device, dtype if has_matrix_unit(device.type) else torch.float32)
-        measured_rates = recorded_rates(cfg.runs_dir, cfg.target.folder_name, device_name)
-    name = str(dtype).removeprefix("torch.")
-    title = f"{cfg.target.folder_name}, {cfg.num_domains} domains, {name} on {device_name}"
+def run(planned: Config) -> None:
+    shape = ModelShape.read(find_config(planned.target))
+    device = choose_device(planned.target.device)
+    dtype = choose_dtype(planned.target.dtype, device)
+    weights = shape.num_weights * dtype.itemsize
+    room = free_room(planned, device)
+    stages, source = make_plan(planned, shape, device, dtype, room)
+    title = f"drafterforge {planned.name} with {planned.target.folder_name}, {size(weights)} of weights, on {source}"
     table = Table(title=title, title_justify="left")
-    for heading in ("quantity", "estimate", "derivation"):
+    for heading in ("stage", "time", "tokens", "disk", "memory", "derivation"):
         table.add_column(heading)
-    for line in make_plan(cfg, shape, device_rates, dtype.itemsize, measured_rates):
-        table.add_row(line.quantity, line.value, line.derivation)
+    for stage in stages:
+        disk = size(stage.disk + stage.kept) if stage.disk + stage.kept else ""
+        memory, tokens = (size(stage.memory) if stage.memory else ""), (f"{stage.tokens:,}" if stage.tokens else "")
+        table.add_row(stage.name, duration(stage.seconds), tokens, disk, memory, stage.derivation)
     table_console().print(table)
-    for limit in LIMITS:
-        print(limit)
+    kept = sum(stage.kept for stage in stages)
+    seconds, memory = sum(stage.seconds for stage in stages), max(stage.memory for stage in stages)
+    disk = f"disk {size(peak_disk(stages))} at the peak, {size(kept)} stay"
+    print(f"in all: at most {duration(seconds)}; {disk}; memory {size(memory)}")
+    problems = misfits(planned, stages, room, shape, weights)
+    fits = f"fits: {size(room.disk)} of disk and {size(room.memory)} of memory are free"
+    print("\n".join(problems) if problems else f"{fits}; next: {planned.with_settings()}")
 
 
-def find_config(target: TargetConfig) -> Path:
-    """The path of the target's config.json, fetched alone if the target is on the hub."""
-    if target.source == "wheel":
-        return ensure_smollm2() / "config.json"
-    if not target.model:
-        raise ConfigError("target=hf needs a model: type target.model=HUB_ID or target.model=FOLDER")
-    folder = Path(target.model).expanduser()
-    if folder.is_dir() or folder.is_absolute() or target.model.startswith((".", "~")):
-        if not (folder / "config.json").is_file():
-            raise ArtifactError(f"target.model={target.model} holds no config.json; it must be the folder of a model")
-        return folder / "config.json"
-    from huggingface_hub import hf_hub_download
+def make_plan(
+    planned: Config, shape: ModelShape, device: torch.device, dtype: torch.dtype, room: Room
+) -> tuple[list[Stage], str]:
+    """The stages, and what their figures come from: trials where the target is here and fits, else rates."""
+    cfg, given = planned.config, planned.device
+    here = given.name == THIS and given.bandwidth_gb_s is None
+    if here and is_local(planned.target) and shape.num_weights * dtype.itemsize < room.memory / 2:
+        warn_if_busy()
+        say("plan: trying each stage for some seconds")
+        return run_trials(cfg, load_target(cfg.target), shape, train), f"{describe_device(device)}, by trials"
+    if given.bandwidth_gb_s is not None and given.tflops is not None:
+        name = f"{given.name}, " if given.name != THIS else ""
+        source = f"{name}{given.bandwidth_gb_s:g} GB/s and {given.tflops:g} TFLOP/s"
+        rates = DeviceRates(given.bandwidth_gb_s * 1e9, given.tflops * 1e12 / 2, source)
+    else:
+        rates = measure_device(device, dtype if has_matrix_unit(device.type) else torch.float32)
+    print(ESTIMATED)
+    return estimate_stages(cfg, shape, rates, dtype.itemsize, assumed_workload(cfg)), rates.source
 
-    try:
-        return Path(hf_hub_download(target.model, "config.json", revision=target.revision))
-    except Exception as error:  # the hub client raises many kinds; each means that there is no file
-        raise ArtifactError(
-            f"could not fetch config.json of target.model={target.model} from the hub ({type(error).__name__}); "
-            "a local folder that holds it works too"
-        ) from error
+
+def free_room(planned: Config, device: torch.device) -> Room:
+    """Free memory of the device and free disk at runs_dir, or what the user says of another device."""
+    given, folder = planned.device, Path(planned.runs_dir).resolve()
+    while not folder.exists():
+        folder = folder.parent
+    memory = given.memory_gb * 1e9 if given.memory_gb else free_memory(device)
+    return Room(memory, given.disk_gb * 1e9 if given.disk_gb else shutil.disk_usage(folder).free)

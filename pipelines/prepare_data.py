@@ -7,15 +7,19 @@ from pathlib import Path
 from drafterforge.config.commands import PrepareDataConfig
 from drafterforge.config.hints import target_flags
 from drafterforge.data.prompts import load_prompts
-from drafterforge.targets.load import load_target
-from drafterforge.training.inputs import answer_prompts, features_of
+from drafterforge.interop.vllm.streaming import stream_answers
+from drafterforge.training.inputs import answer_prompts, features_of, target_to_answer
 
 Config = PrepareDataConfig
 
 
 def run(cfg: Config) -> Path:
+    if cfg.data.stream:
+        folder = stream_answers(cfg)
+        print(f"wrote {folder}; its reader: drafterforge train-drafter domain={cfg.domain.name} data.stream={folder}")
+        return folder
     prompts = load_prompts(cfg.data, cfg.domain, cfg.seed)  # before the target loads, so that bad input fails at once
-    target = load_target(cfg.target)
+    target = target_to_answer(cfg)
     answers = answer_prompts(cfg, target, prompts)
     if cfg.data.features == "cached":
         features_of(cfg, target, answers)

@@ -7,11 +7,10 @@ import os
 
 from drafterforge.assembly.engines import open_engine
 from drafterforge.config.progress import bar, say
-from drafterforge.config.serving import ServeConfig
+from drafterforge.config.serving import API_KEY, ServeConfig
 from drafterforge.errors import ConfigError
 
 Config = ServeConfig
-KEY = "DRAFTERFORGE_API_KEY"  # unlike arguments, the environment is hidden from other users of the machine
 EXTRA = ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client")
 
 
@@ -23,10 +22,11 @@ def run(cfg: Config) -> None:
         if str(error.name).partition(".")[0] not in EXTRA:
             raise
         raise ConfigError(f'serve needs {error.name}; type pip install "drafterforge[serve]"') from error
-    cfg = dataclasses.replace(cfg, api_key=cfg.api_key or os.environ.get(KEY, ""))
+    cfg = dataclasses.replace(cfg, api_key=cfg.api_key or os.environ.get(API_KEY, ""))
     with listen(cfg.host, cfg.port) as sock:
         if not cfg.api_key and not is_loopback(sock):
-            say(f"warning: host={cfg.host} serves everyone who can reach this machine, without a key; set {KEY}=...")
+            public = f"warning: host={cfg.host} serves everyone who can reach this machine, without a key"
+            say(f"{public}; set {API_KEY}=...")
         engine, model = open_engine(cfg, cfg.max_batch)
         if engine.graphs:
             with bar("capturing graphs", engine.max_batch) as line:

@@ -207,6 +207,7 @@ MISTAKES = {
         ["train-policy", "policy=resps", "policy.train_every=10"],
         "policy.train_every is now policy.train_hold_cycles; type policy.train_hold_cycles=10",
     ),
+    "renamed choice": ([*TRAIN, "data=served", "path=x"], "data=served is now data=recorded; type data=recorded"),
     "key of another method": (
         ["train-policy", "policy.decides=depth"],
         "policy=marginal has no key policy.decides; policy=ltd has",

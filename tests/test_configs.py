@@ -18,6 +18,7 @@ from drafterforge.config.compose import load_config, to_dict, to_yaml
 from drafterforge.config.data import POOL_DOMAINS, DomainConfig
 from drafterforge.config.drafter import DRAFTERS, DrafterConfig, register_drafter
 from drafterforge.config.fields import setting
+from drafterforge.config.renamed import with_present_keys
 from drafterforge.config.variants import narrow, variants_of
 from drafterforge.drafters.eagle3.train.job import recorded_config
 from drafterforge.errors import ConfigError
@@ -27,12 +28,20 @@ from drafterforge.training.loggers import settings_of
 
 NEEDED = {  # what a user has to type along with a choice
     "data=jsonl": ["path=prompts.jsonl"],
-    "data=served": ["path=recording"],
+    "data=recorded": ["path=recording"],
     "target=hf": ["target.model=some/model"],
     "experiment=pool_smollm2_natural": ["data=jsonl", "path=prompts.jsonl"],
 }
 
-LEAVES = ("domain.weights", "data.domain_names", "pool.options", "suite.server_env")  # mappings that are values
+# mappings that are values
+LEAVES = (
+    "domain.weights",
+    "data.domain_names",
+    "data.vllm",
+    "pool.options",
+    "suite.server_env",
+    "target.max_memory",
+)
 
 
 def _compose(command: str, *overrides: str):
@@ -351,3 +360,9 @@ def test_a_typo_in_a_yaml_is_found(tmp_path, monkeypatch):
 def test_a_key_that_would_be_ignored_is_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         _compose("prepare-data", "domain=sql", *overrides)
+
+
+def test_recorded_settings_have_the_present_names_of_keys_and_values():
+    recorded = {"data": {"source": "served", "path": "served"}, "traces": {"told_top_k": 4}, "pool": {"every": 1}}
+    present = {"data": {"source": "recorded", "path": "served"}, "traces": {"score_top_k": 4}, "pool": {}}
+    assert with_present_keys(recorded) == present

@@ -16,8 +16,7 @@ import pytest
 
 import drafterforge
 from drafterforge.assembly.text import GenerationOptions
-from drafterforge.cli import COMMANDS, HELP
-from drafterforge.config.compose import load_config
+from drafterforge.cli import COMMANDS, HELP, _config
 from drafterforge.runtime.batch import Cycle, Generation
 
 ROOT = Path(__file__).parents[1]
@@ -115,11 +114,8 @@ def compose(command: Command) -> None:
     assert name in COMMANDS or name in (*HELP, "--version"), command
     if name not in COMMANDS or HELP & set(overrides):
         return
-    if name == "inspect":
-        overrides = [f"path={overrides[0]}"]
-    row = COMMANDS[name]
     try:
-        load_config(row.name, row.config, overrides)
+        _config(name, COMMANDS[name], overrides)
     except drafterforge.errors.DrafterforgeError as error:
         pytest.fail(f"{command}\n{error}")
 

@@ -14,7 +14,7 @@ import yaml
 
 from drafterforge.config.variants import Variants, narrow, variants_of
 
-GLOBAL = "experiment"  # the group whose files set keys of other groups
+GLOBAL = ("experiment", "size")  # groups whose files set keys of other groups
 SHORTHANDS = {"path": "data.path", "dataset": "data.dataset", "column": "data.column"}
 REGISTERED: dict[str, dict[str, dict[str, Any]]] = {}  # group -> choice -> values, for choices without a YAML file
 
@@ -78,7 +78,7 @@ def default_values(name: str, config_class: type, choices: Mapping[str, str] = M
     for group, default in command_groups(name).items():
         choice = choices.get(group, default)
         if choice not in (None, "???"):
-            values |= flat(group_values(group, choice), "" if group == GLOBAL else f"{group}.", values)
+            values |= flat(group_values(group, choice), "" if group in GLOBAL else f"{group}.", values)
     command_values = {key: value for key, value in _yaml(f"{name}.yaml").items() if key != "defaults"}
     values |= flat(command_values, "", values)
     return {key: values.get(value[2:-1], value) if _refers(value) else value for key, value in values.items()}

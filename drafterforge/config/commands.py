@@ -61,6 +61,12 @@ class TrainDrafterConfig(PrepareDataConfig):
         for name, meaning in (("retrieval", "retrieval without a datastore"), ("pool", "the pool of all drafters")):
             key = "name" if self.name else "domain"
             require(self.drafter_name != name, f"{key}={name} is reserved for {meaning}; type name=OTHER")
+        for key in ("answers", "val_answers") if self.data.stream else ():
+            require(not getattr(self, key), f"data.stream= has answers of its own; leave out {key}=")
+        require(
+            not self.data.stream or self.trainer.num_answers is None,
+            "trainer.num_answers= is not read with data.stream=, which is read until it ends; leave it out",
+        )
         require(self.name.count("+") != 1, f"name={self.name} is that of a hybrid drafter; type a name without +")
 
     @property
@@ -88,6 +94,7 @@ class QuickstartConfig(TrainDrafterConfig):
         )
         require((self.trainer.devices or 1) == 1, "quickstart trains on one device; leave trainer.devices out")
         require(not self.val_answers, "val_answers= is read by train-drafter only; leave it out")
+        require(not self.data.stream, "data.stream= is read by prepare-data and train-drafter only; leave it out")
         for key in ("chain", "check_float32"):
             require(not getattr(self.eval, key), f"eval.{key}=true is read by train-drafter only; leave it out")
         require_at_least("first_prompts", self.first_prompts, 1)
@@ -180,35 +187,6 @@ class EvaluateConfig:
         require(not self.bundle or self.suite.name == VLLM, f"bundle={self.bundle} is read by suite=vllm only")
         reports = [report.strip() for report in self.compare.split(",")]
         require(not self.compare or (len(reports) == 2 and all(reports)), f"compare must be A,B, got {self.compare!r}")
-
-
-@dataclass(frozen=True)
-class PlanConfig:
-    """`drafterforge plan`."""
-
-    target: TargetConfig = section(TargetConfig)
-    data: DataConfig = section(DataConfig)
-    trainer: TrainerConfig = section(TrainerConfig)
-    num_domains: int = setting(len(POOL_DOMAINS), "drafters of the pool, one per domain")
-    prompt_tokens: int = setting(128, "mean number of tokens of a prompt")
-    draft_vocab_size: int = setting(16384, "as drafter.draft_vocab_size of train-drafter")
-    trained_head: bool = setting(True, "true: as drafter.head=own of train-drafter; false: as drafter.head=target")
-    batch_size: int = setting(8, "requests served together")
-    context: int = setting(2048, "tokens of a served request, prompt and answer")
-    bandwidth_gb_s: float | None = setting(None, "memory bandwidth of the device in GB/s; null: measured here")
-    tflops: float | None = setting(None, "teraflops of the device in the target's dtype; null: measured here")
-    runs_dir: str = setting("runs", "folder where measured rates are looked up")
-
-    def __post_init__(self) -> None:
-        for key in ("num_domains", "prompt_tokens", "draft_vocab_size", "batch_size", "context"):
-            require_at_least(key, getattr(self, key), 1)
-        for key in ("bandwidth_gb_s", "tflops"):
-            value = getattr(self, key)
-            require(value is None or value > 0, f"{key} must be > 0, got {value}")
-        require(
-            (self.bandwidth_gb_s is None) == (self.tflops is None),
-            "bandwidth_gb_s and tflops describe another device; type both, or neither",
-        )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from drafterforge.config.catalogue import (
     narrow_to_choices,
     sections,
 )
-from drafterforge.config.renamed import REMOVED, RENAMED
+from drafterforge.config.renamed import REMOVED, RENAMED, RENAMED_CHOICES
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import ConfigError, quote, shorten
 
@@ -57,6 +57,8 @@ def read_overrides(
         hint = _hint(key, keys)
         if not equals:
             raise ConfigError(f"{quote(override)} is not key=value{_assignment_hint(override, groups, keys)}")
+        if override in RENAMED_CHOICES:
+            raise ConfigError(f"{override} is now {RENAMED_CHOICES[override]}; type {RENAMED_CHOICES[override]}")
         if key in RENAMED:
             raise ConfigError(f"{key} is now {RENAMED[key]}; type {RENAMED[key]}={shorten(text)}")
         if key in REMOVED:

@@ -1,4 +1,4 @@
-"""Config keys of earlier versions: renamed ones under their present names, and removed ones."""
+"""Config keys and values of earlier versions: renamed ones under their present names, and removed keys."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ RENAMED = {
     "policy.every": "policy.hold_cycles",
     "policy.train_every": "policy.train_hold_cycles",
 }
+RENAMED_CHOICES = {"data=served": "data=recorded"}
+RENAMED_VALUES = {("data.source", "served"): "recorded"}
 
 
 class RemovedKey(NamedTuple):
@@ -38,5 +40,6 @@ def _present(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in settings.items():
         name = f"{section}.{key}"
         if name not in REMOVED or REMOVED[name].value != value:
-            present[RENAMED.get(name, name).rpartition(".")[2]] = value
+            text = value if isinstance(value, str) else ""
+            present[RENAMED.get(name, name).rpartition(".")[2]] = RENAMED_VALUES.get((name, text), value)
     return present

@@ -11,6 +11,7 @@ from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.sampling import require_sampling
 from drafterforge.config.target import TargetConfig
 
+API_KEY = "DRAFTERFORGE_API_KEY"  # unlike arguments, the environment is hidden from other users of the machine
 BUNDLED = ("drafter", "pool.drafters", "pool.scheduler", "pool.router")  # keys that name parts of a bundle
 
 

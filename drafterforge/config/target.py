@@ -21,6 +21,13 @@ class TargetConfig:
     dtype: str = setting("auto", "float32 | bfloat16 | float16 | float64 | auto: bfloat16 if the device supports it")
     device: str = setting("auto", "cpu | cuda | cuda:N | auto: cuda if there is a GPU")
     forward: str = setting("auto", "lean: our fused forward pass | modules: transformers' | auto: lean if supported")
+    device_map: str = setting(
+        "",
+        "auto: layers on all GPUs, in main memory and on disk, to answer and read features | empty: one device",
+    )
+    max_memory: dict[str, str] = setting(
+        {}, "device_map=auto: largest size of the weights on a device, as {cuda0:20GiB,cpu:60GiB}"
+    )
     taps: list[int] = setting([], "three layers whose input drafters read; empty: 2, L/2 and L-3 of L layers")
 
     def __post_init__(self) -> None:
@@ -31,6 +38,14 @@ class TargetConfig:
             unread = getattr(self, key) and self.source == "wheel"
             require(not unread, f"target.{key}= is read by target=hf only; type target=hf target.model=...")
         require_choice("target.dtype", self.dtype, ("auto", "float32", "bfloat16", "float16", "float64"))
+        require_choice("target.device_map", self.device_map, ("", "auto"))
+        require(
+            not self.max_memory or bool(self.device_map), "target.max_memory is read by target.device_map=auto only"
+        )
+        require(
+            not self.device_map or self.forward != "lean",
+            "target.forward=lean runs on one device; leave it out, or leave out target.device_map",
+        )
         require_choice("target.forward", self.forward, ("auto", "lean", "modules"))
 
     @property

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from drafterforge.config.checks import require, require_at_least, require_choice, require_counts, require_share
 from drafterforge.config.fields import setting
 
+LOSSES = ("cross_entropy", "reverse_kl", "tv", "lk_alpha", "lk_lambda")  # see drafters/eagle3/train/objectives.py
+
 
 @dataclass(frozen=True)
 class TrainerConfig:
@@ -14,6 +16,11 @@ class TrainerConfig:
 
     ttt_steps: int = setting(7, "draft positions unrolled during training, as at decode time")
     val_ttt_steps: int | None = setting(None, "length of the drafted chains in validation; null: ttt_steps")
+    loss: str = setting(
+        "cross_entropy",
+        "cross_entropy | reverse_kl | tv: 1 - acceptance rate | lk_alpha: -log of it | lk_lambda: KL, later tv",
+    )
+    lk_eta: float = setting(3.0, "lk_lambda: the share of KL is exp(-lk_eta * acceptance rate)")
     step_decay: float = setting(0.8, "loss weight of TTT step i is step_decay ** i")
     num_answers: int | None = setting(None, "number of training answers, each domain in proportion; null: all")
     max_steps: int = setting(400, "optimiser steps")
@@ -48,6 +55,8 @@ class TrainerConfig:
         require_counts(self, "trainer", "val_every patience log_every devices num_nodes")
         require_at_least("trainer.num_answers", self.num_answers, 1)
         require_at_least("trainer.val_ttt_steps", self.val_ttt_steps, 1)
+        require_choice("trainer.loss", self.loss, LOSSES)
+        require(self.lk_eta > 0, f"trainer.lk_eta must be > 0, got {self.lk_eta}")
         require(self.lr > 0, f"trainer.lr must be > 0, got {self.lr}")
         require(self.step_decay > 0, f"trainer.step_decay must be > 0, got {self.step_decay}")
         require_share("trainer.min_lr_ratio", self.min_lr_ratio)

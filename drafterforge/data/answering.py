@@ -30,7 +30,8 @@ from drafterforge.errors import ArtifactError
 
 log = logging.getLogger(__name__)
 
-Generate = Callable[[list[list[int]], int, int], list[list[int]]]  # prompts, max_new_tokens, seed
+# Answers to (prompts, max_new_tokens, seed); after an empty one its conversation ends, without that turn.
+Generate = Callable[[list[list[int]], int, int], list[list[int]]]
 Progress = Callable[[int, int, int], None]  # answer tokens so far, answers so far, total answers
 
 DATE = datetime.date(2024, 7, 26)  # for templates that print the day: fixed, so prompts do not depend on it
@@ -56,7 +57,7 @@ def prepare_answers(
     replaced with `overwrite`. `generate` may be None with `data.answers=given`.
     """
     path = Path(path)
-    conversations = [c for split in SPLITS for c in _encode_prompts(tokenizer, split, prompts, data)]
+    conversations = [c for split in SPLITS for c in encode_prompts(tokenizer, split, prompts, data)]
     digest = _digest(conversations)
     run = artifact_run(path, "answers", target, config, overwrite=overwrite)
     if run.existing is not None and _matches_prompts(run.existing, digest, path, overwrite):
@@ -72,8 +73,8 @@ def prepare_answers(
         record = _finished_shard(staging, name)
         if record is None:
             started = time.perf_counter()
-            if data.answers == "target":
-                assert generate is not None, "data.answers=target needs a generate function"
+            if data.answers != "given":
+                assert generate is not None, f"data.answers={data.answers} needs a generate function"
                 _answer_shard(tokenizer, generate, name, shard, data, seed, frozenset(eos_ids))
             record = _write_shard(staging, name, shard, started)
         tokens += record["answer_tokens"]
@@ -83,7 +84,7 @@ def prepare_answers(
             progress(tokens, answers, len(conversations))
 
     metrics: dict[str, Any] = {"prompts_sha256": digest}
-    if data.answers == "target" and seconds:
+    if data.answers != "given" and seconds:
         metrics["tokens_per_s"] = round(tokens / seconds, 1)
     with run.write(metrics) as folder:
         files = [folder / f"{name}.arrow" for name in shards]
@@ -101,7 +102,7 @@ def prepare_answers(
 
 
 @dataclass
-class _Conversation:
+class Conversation:
     """A prompt, the turns answered so far, and the user turns still to be answered."""
 
     index: int  # of the prompt in its split
@@ -146,11 +147,11 @@ class _Conversation:
         )
 
 
-def _encode_prompts(
+def encode_prompts(
     tokenizer: Any, split: str, prompts: Mapping[str, Sequence[Prompt]], data: DataConfig
-) -> list[_Conversation]:
+) -> list[Conversation]:
     """Encodes the prompts of a split; drops those over `data.max_prompt_tokens`."""
-    encode = _open_conversation if data.answers == "target" else _recorded_conversation
+    encode = _recorded_conversation if data.answers == "given" else _open_conversation
     conversations = [encode(tokenizer, i, split, p, data) for i, p in enumerate(prompts.get(split, ()))]
     fitting = [conversation for conversation in conversations if conversation is not None]
     if conversations and not fitting:
@@ -166,15 +167,13 @@ def _encode_prompts(
     return fitting
 
 
-def _open_conversation(
-    tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig
-) -> _Conversation | None:
+def _open_conversation(tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig) -> Conversation | None:
     """Encodes a conversation up to the first turn that the target must answer; None if it is too long."""
     messages, *turns = user_turns(prompt.messages)
     ids = prompt_ids(tokenizer, messages, date=DATE)
     if len(ids) > data.max_prompt_tokens:
         return None
-    return _Conversation(index, split, prompt, ids, [0] * len(ids), messages, turns)
+    return Conversation(index, split, prompt, ids, [0] * len(ids), messages, turns)
 
 
 def user_turns(messages: Sequence[Message]) -> list[list[Message]]:
@@ -195,7 +194,7 @@ def user_turns(messages: Sequence[Message]) -> list[list[Message]]:
 
 def _recorded_conversation(
     tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig
-) -> _Conversation | None:
+) -> Conversation | None:
     """Encodes a conversation with the answers of the data, cut where a limit is exceeded; None if none fits."""
     if transcript := prompt.transcript:
         ids = list(transcript.ids)
@@ -218,7 +217,7 @@ def _recorded_conversation(
     if not end:
         return None
     finished = finished and (transcript is None or transcript.finished)
-    return _Conversation(index, split, prompt, ids[:end], mask[:end], finished=finished)
+    return Conversation(index, split, prompt, ids[:end], mask[:end], finished=finished)
 
 
 def marked_spans(mask: Sequence[int]) -> list[tuple[int, int]]:
@@ -236,7 +235,7 @@ def _answer_shard(
     tokenizer: Any,
     generate: Generate,
     name: str,
-    shard: Sequence[_Conversation],
+    shard: Sequence[Conversation],
     data: DataConfig,
     seed: int,
     eos_ids: frozenset[int],
@@ -246,7 +245,8 @@ def _answer_shard(
         key = sha256(f"{seed}/{name}/{turn}".encode()).digest()
         answers = generate([list(c.ids) for c in active], data.max_new_tokens, int.from_bytes(key[:4], "big") >> 1)
         assert len(answers) == len(active), f"{len(active)} prompts, {len(answers)} answers"
-        for conversation, answer in zip(active, answers, strict=True):
+        active = [conversation for conversation, answer in zip(active, answers, strict=True) if answer]
+        for conversation, answer in zip(active, filter(None, answers), strict=True):
             end = next((i + 1 for i, token in enumerate(answer) if token in eos_ids), None)
             answer = list(map(int, answer[:end]))
             text = tokenizer.decode(answer, skip_special_tokens=True)
@@ -258,7 +258,7 @@ def _answer_shard(
 # --- shards --------------------------------------------------------------------------------------
 
 
-def _shards(conversations: Sequence[_Conversation], size: int) -> dict[str, list[_Conversation]]:
+def _shards(conversations: Sequence[Conversation], size: int) -> dict[str, list[Conversation]]:
     """Cuts each split into shards of similar lengths, longest first: memory runs out early or never."""
     shards = {}
     for split in SPLITS:
@@ -269,7 +269,7 @@ def _shards(conversations: Sequence[_Conversation], size: int) -> dict[str, list
     return shards
 
 
-def _write_shard(staging: Path, name: str, shard: Sequence[_Conversation], started: float) -> dict[str, Any]:
+def _write_shard(staging: Path, name: str, shard: Sequence[Conversation], started: float) -> dict[str, Any]:
     rows = [(c.index, c.answer()) for c in shard if any(c.mask)]
     content = encode_shard(rows)
     write_bytes_atomic(staging / f"{name}.arrow", content)
@@ -292,7 +292,7 @@ def _finished_shard(staging: Path, name: str) -> dict[str, Any] | None:
     return record if intact else None
 
 
-def _digest(conversations: Sequence[_Conversation]) -> str:
+def _digest(conversations: Sequence[Conversation]) -> str:
     digest = sha256()
     for c in conversations:
         head = (c.split, c.index, c.prompt.id, c.prompt.domain, c.prompt.task, c.turns, len(c.ids))

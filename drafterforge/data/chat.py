@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 from drafterforge.errors import ArtifactError
 
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete character
 _TODAY = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
 
 Message = dict[str, str]
@@ -87,6 +88,26 @@ def extend_turn(
     elif text.startswith(space := answer[len(answer.rstrip()) :], end):
         end += len(space)
     return list(ids) + _encode_from(tokenizer, text, end)
+
+
+def answer_ids(tokenizer: Any, prompt: Sequence[int], text: str) -> Iterator[list[int]]:
+    """Yields ids that decode to an answer's text behind its prompt: tokenized in context, and alone.
+
+    A text that a server cut inside a character has none.
+    """
+    if REPLACEMENT in text:
+        return
+    prompt = list(prompt)
+    before = _decode(tokenizer, prompt)
+    in_context = _encode(tokenizer, before + text)
+    candidates = [in_context[len(prompt) :]] if in_context[: len(prompt)] == prompt else []
+    for ids in [*candidates, _encode(tokenizer, text)]:
+        if _decode(tokenizer, prompt + ids) == before + text:
+            yield ids
+
+
+def _decode(tokenizer: Any, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def _render(tokenizer: Any, messages: Sequence[Message], generate: bool, date: datetime.date | None) -> str:

@@ -122,10 +122,11 @@ def prepare_features(
     shard_rows: int = 128,
     progress: Callable[[int, int], None] | None = None,
     overwrite: bool = False,
+    splits: Sequence[str] = SPLITS,
 ) -> FeatureSet:
     """Capture all training and validation answers; a killed run resumes at its first unfinished shard.
 
-    progress: called with tokens done and total tokens.
+    progress: called with tokens done and total tokens.  splits: those to capture.
     """
     settings = {**config, "answers": answers.manifest.digest}
     run = artifact_run(path, "features", target, settings, [answers.manifest], overwrite=overwrite)
@@ -133,9 +134,9 @@ def prepare_features(
         run.drop_staging()
         return FeatureSet(path, run.existing)
     staging = run.stage(shard_rows=shard_rows)
-    total = sum(int(answers.rows(split).lengths.sum()) for split in SPLITS)
+    total = sum(int(answers.rows(split).lengths.sum()) for split in splits)
     done, index = 0, {}
-    for split in SPLITS:
+    for split in splits:
         rows, names, lengths = answers.rows(split), [], []
         for first in range(0, len(rows), shard_rows):
             part = rows[first : first + shard_rows]
@@ -148,7 +149,7 @@ def prepare_features(
                 progress(done, total)
         index[split] = {"shards": names, "lengths": lengths}
     with run.write({"tokens": total}) as folder:
-        for split in SPLITS:
+        for split in splits:
             for name in index[split]["shards"]:
                 link_or_copy(staging / name, folder / name)
         save_json_atomic(folder / "index.json", index)

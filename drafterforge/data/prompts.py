@@ -41,7 +41,7 @@ def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str,
         if any(row.domain in weights for row in rows):
             return _mixed_rows(rows, domain.name, weights, limits, data.path)
         where = data.path
-    elif data.source == "served":
+    elif data.source == "recorded":
         rows = sorted(served_rows(data.path), key=lambda row: _seeded(prompt_text(row), seed))
         where = data.path
     else:

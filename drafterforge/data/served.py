@@ -1,16 +1,18 @@
 """Recordings of served traffic: finished answers, and the target's outputs that were captured while serving.
 
 A recording is a folder of shards.  NAME.arrow holds answers in the form of the `answers` artifact.  NAME.safetensors,
-which is written first, holds `ID.features` [C, 3H] and `ID.states` [C, H] of an answer's first C tokens in half
-precision.  An answer whose outputs are incomplete has none there.
+which is written first, holds `ID.features` [C, 3H] and `ID.states` [C, H] of an answer's first C tokens.  A writer that
+does not know the target's final norm stores the last layer's `ID.outputs` [C, H] instead of the states.  An answer
+whose outputs are incomplete has none there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 import torch
@@ -28,6 +30,7 @@ from drafterforge.prompts.prompt import Transcript
 
 log = logging.getLogger(__name__)
 MAX_ERROR = 0.2  # median relative distance of the outputs of one target in different programs and dtypes
+CHECKED_TOKENS = 256  # of an answer whose recorded outputs are compared with the target's
 
 
 @dataclass(frozen=True)
@@ -37,22 +40,27 @@ class ServedAnswer:
     answer: Answer
     features: Tensor | None = None  # [C, 3H]
     states: Tensor | None = None  # [C, H]
+    outputs: Tensor | None = None  # of the last layer before the final norm, [C, H]; instead of the states
+
+
+def encode_served(answers: Sequence[ServedAnswer]) -> dict[str, bytes]:
+    """The files of a shard, by suffix, in the order in which they must be written."""
+    tensors = {
+        f"{served.answer.id}.{kind}": tensor.contiguous()
+        for served in answers
+        for kind in ("features", "states", "outputs")
+        if (tensor := getattr(served, kind)) is not None
+    }
+    texts = encode_shard(list(enumerate(served.answer for served in answers)))
+    return ({".safetensors": save(tensors)} if tensors else {}) | {".arrow": texts}
 
 
 def write_shard(folder: Path, name: str, answers: Sequence[ServedAnswer]) -> int:
     """Write a shard; returns its bytes.  A kill at any moment leaves all of its answers or none."""
-    tensors = {
-        f"{served.answer.id}.{kind}": tensor.contiguous()
-        for served in answers
-        for kind, tensor in (("features", served.features), ("states", served.states))
-        if tensor is not None
-    }
-    outputs = save(tensors) if tensors else b""
-    if outputs:
-        write_bytes_atomic(folder / f"{name}.safetensors", outputs)
-    texts = encode_shard(list(enumerate(served.answer for served in answers)))
-    write_bytes_atomic(folder / f"{name}.arrow", texts)
-    return len(outputs) + len(texts)
+    files = encode_served(answers)
+    for suffix, content in files.items():
+        write_bytes_atomic(folder / f"{name}{suffix}", content)
+    return sum(map(len, files.values()))
 
 
 def served_rows(path: str | Path) -> Iterator[Row]:
@@ -72,59 +80,110 @@ def served_rows(path: str | Path) -> Iterator[Row]:
         raise ArtifactError(f"{path} holds no recorded answers; type path=FOLDER as in `record` of the vLLM server")
 
 
-class ServedCaptures:
-    """The target's outputs for recorded answers; those that were not captured are computed."""
+class TargetOutputs(Protocol):
+    """What the trainer's copy of the target computes."""
 
-    def __init__(
-        self,
-        path: str | Path,
-        argmax: Callable[[Tensor], Tensor],
-        compute: Callable[[Sequence[Answer]], Sequence[Captured]],
-    ) -> None:
-        """argmax: the target's most probable next ids, [C], by its final states [C, H]."""
-        self.argmax, self.compute, self.checked = argmax, compute, False
+    def __call__(self, sequences: list[list[int]]) -> Sequence[Captured]:
+        """Captures of complete texts."""
+
+    def argmax(self, states: Tensor) -> Tensor:
+        """Most probable next ids, [C], by final states [C, H]."""
+
+    def normed(self, outputs: Tensor) -> Tensor:
+        """Final states [C, H] by the last layer's outputs [C, H]."""
+
+    def layer_inputs(self, ids: Sequence[int]) -> Tensor:
+        """Inputs of all L layers, [L, C, H]."""
+
+    @property
+    def taps(self) -> Sequence[int]:
+        """The layers whose inputs are the features."""
+
+
+class ServedCaptures:
+    """The target's outputs for recorded answers; those that were not captured are computed.
+
+    The first recorded outputs are compared with this target's own before any is returned.
+    """
+
+    def __init__(self, path: str | Path, target: TargetOutputs) -> None:
+        """path: folder of the recording."""
+        self.target, self.checked = target, False
         self.shards: dict[str, Path] = {}  # by answer id
-        for shard in sorted(Path(path).expanduser().glob("*.safetensors")):
+        self.open(Path(path).expanduser().glob("*.safetensors"))
+
+    def open(self, shards: Iterable[Path]) -> None:
+        """Read these .safetensors files instead of those before."""
+        self.shards = {}
+        for shard in sorted(shards):
             try:
                 with safe_open(shard, "pt") as file:
                     names = list(file.keys())
             except (OSError, SafetensorError) as error:
                 log.warning("%s cannot be read; its outputs are computed again: %s", shard, error)
                 continue
-            self.shards |= {name.removesuffix(".states"): shard for name in names if name.endswith(".states")}
+            self.shards |= {name.removesuffix(".features"): shard for name in names if name.endswith(".features")}
 
     def __call__(self, rows: Sequence[Answer]) -> list[Captured]:
         """One capture per answer, in order.  At the last position, whose token may never have been read, it is zero."""
         captures: dict[int, Captured] = {i: self._read(row) for i, row in enumerate(rows) if row.id in self.shards}
         missing = [i for i in range(len(rows)) if i not in captures]
-        computed = self.compute([rows[i] for i in missing]) if missing else []
+        computed = self.target([list(rows[i].input_ids) for i in missing]) if missing else []
         captures |= dict(zip(missing, computed, strict=True))
         return [captures[i] for i in range(len(rows))]
 
     def _read(self, row: Answer) -> CachedCapture:
         length = len(row.input_ids)
         with safe_open(self.shards[row.id], "pt") as file:
-            features, states = (file.get_slice(f"{row.id}.{name}")[: length - 1] for name in ("features", "states"))
+            is_normed = f"{row.id}.states" in file.keys()  # noqa: SIM118
+            names = "features", "states" if is_normed else "outputs"
+            features, states = (file.get_slice(f"{row.id}.{name}")[: length - 1] for name in names)
+        if not is_normed:
+            states = self.target.normed(states)
         if not self.checked:
-            self._check(row, features, states)
+            check_outputs(row, features, states, self.target, self.shards[row.id])
             self.checked = True
         argmax = torch.zeros(length, dtype=torch.long)
-        argmax[row.prompt_tokens - 1 : length - 1] = self.argmax(states[row.prompt_tokens - 1 :]).cpu()
+        argmax[row.prompt_tokens - 1 : length - 1] = self.target.argmax(states[row.prompt_tokens - 1 :]).cpu()
         return CachedCapture(F.pad(features, (0, 0, 0, 1)), F.pad(states, (0, 0, 0, 1)), argmax)
 
-    def _check(self, row: Answer, features: Tensor, states: Tensor) -> None:
-        """ArtifactError if the recorded outputs of an answer are not this target's."""
-        exact = self.compute([row])[0]
-        for name, recorded, computed in (("features", features, exact.features), ("states", states, exact.states)):
-            computed = computed[:-1].cpu().float()
-            same_shape = recorded.shape == computed.shape
-            error = float(relative_distance(recorded.float(), computed)) if same_shape else float("inf")
-            if not error <= MAX_ERROR:
-                raise ArtifactError(
-                    f"{self.shards[row.id]} was recorded with another target or other taps: its {name} are "
-                    f"{list(recorded.shape)} and differ from this target's {list(computed.shape)} by {error:.2g}; "
-                    "type target= as it was served, or data.features=online to use the texts alone"
-                )
+
+def check_outputs(row: Answer, features: Tensor, states: Tensor, target: TargetOutputs, shard: Path) -> None:
+    """ArtifactError if the recorded outputs of an answer are not this target's.
+
+    Each third of the features must be nearer to the input of its tapped layer than to that of any other layer:
+    neighbouring layers of a deep target differ by less than its outputs do between dtypes.
+    """
+    count, taps = min(CHECKED_TOKENS, len(features)), list(target.taps)
+    inputs = target.layer_inputs(row.input_ids[:count]).cpu().float()  # [L, C, H]
+    hint = "type target= as it was served, or data.features=online to use the texts alone"
+    if features.shape[1] != len(taps) * inputs.shape[2] or states.shape[1] != inputs.shape[2]:
+        raise ArtifactError(
+            f"{shard} was recorded with another target: its features and states are {features.shape[1]} and "
+            f"{states.shape[1]} wide, but this target's are {len(taps) * inputs.shape[2]} and {inputs.shape[2]}; {hint}"
+        )
+    recorded = features[:count].float().unflatten(1, (len(taps), -1)).unbind(1)
+    distances = [torch.stack([relative_distance(part, layer) for layer in inputs]) for part in recorded]
+    nearest = [int(distance.argmin()) for distance in distances]
+    exact = target([row.input_ids[:count]])[0].states[:count].cpu().float()
+    errors = [float(distance.min()) for distance in distances] + [
+        float(relative_distance(states[:count].cpu().float(), exact))
+    ]
+    if not max(errors) <= MAX_ERROR:  # nan is an error, too
+        raise ArtifactError(
+            f"{shard} was recorded with another target: its features and states differ from this target's by "
+            f"{', '.join(f'{error:.2g}' for error in errors)}; {hint}"
+        )
+    if nearest != taps:
+        raise ArtifactError(
+            f"{shard} was recorded with other taps: its features match the inputs of layers {_listed(nearest)}, but "
+            f"layers {_listed(taps)} were expected; record them again, or type "
+            f"target.taps=[{','.join(map(str, nearest))}] to train on these"
+        )
+
+
+def _listed(layers: Sequence[int]) -> str:
+    return f"{', '.join(map(str, layers[:-1]))} and {layers[-1]}"
 
 
 def relative_distance(values: Tensor, reference: Tensor) -> Tensor:

@@ -1,85 +1,55 @@
-"""Estimates time, disk, memory and bundle size of a pool from the target's config alone.
+"""What a command takes, stage by stage: seconds, tokens, disk and memory; what does not fit, and what to type instead.
 
-Every estimate names its derivation.  Rates measured on this device come first; else rates follow from two figures of
-the device, timed for a second: bytes read and multiplications done per second.
+Without trials, figures follow from the target's config.json and two rates of the device: bytes read and multiplications
+done per second.  `stage_trials` replaces them by what short trials of every stage took here.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from drafterforge.artifacts.json_input import read_json
-from drafterforge.artifacts.locate import artifact_dir, list_artifacts
-from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.config.commands import PlanConfig
-from drafterforge.errors import ArtifactError
+from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
+from drafterforge.config.drafter import Eagle3DrafterConfig
+from drafterforge.config.plan import PlannedCommand
 from drafterforge.kernels import gpu
-from drafterforge.schedulers.latency import read_profile
+from drafterforge.targets.shape import ModelShape
 
 HALF, SINGLE = 2, 4  # bytes of a number
 TRAINED = 16  # bytes of a trained weight: weight, gradient and AdamW's two moments in single precision
-READ_SHARE, MULTIPLY_SHARE = 0.6, 0.35  # rough share of the timed rates that decoding and training reach
-DRAFTER_LAYERS = 1
+SAVED = 16  # bytes on disk of a trained weight while it is trained: weight and moments to resume from, best weights
+READ_SHARE, MULTIPLY_SHARE = 0.6, 0.35  # assumed share of the rates that decoding and training reach
+ASSUMED_PROMPT = 128  # tokens of a prompt that cannot be read before it is fetched
+DECODED_METHODS = 3  # plain, chain and tree: of the report on a new drafter
 GIBIBYTE = 2**30
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 
 
 @dataclass(frozen=True)
-class ModelShape:
-    """Sizes in a model's config.json."""
+class Workload:
+    """The prompts of a command and the lengths of their answers."""
 
-    hidden: int
-    layers: int
-    heads: int
-    key_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    tied: bool  # whether the output head is the embedding
-
-    @staticmethod
-    def read(path: Path) -> ModelShape:
-        """Read a config.json."""
-        content = read_json(path)
-        config = content.get("text_config", content) if isinstance(content, dict) else {}
-        if missing := [name for name in SIZES if type(config.get(name)) is not int or config[name] < 1]:
-            raise ArtifactError(f"{path} has no {missing[0]}; wanted the config of a decoder of the Llama kind")
-        hidden, layers, heads, intermediate, vocab = (config[name] for name in SIZES)
-        return ModelShape(
-            hidden=hidden,
-            layers=layers,
-            heads=heads,
-            key_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or hidden // heads,
-            intermediate=intermediate,
-            vocab=vocab,
-            tied=bool(content.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
-        )
-
-    def layer_numbers(self, inputs: int = 1) -> int:
-        """Weights of a decoder layer whose attention reads `inputs` concatenated hidden states."""
-        attention = self.hidden * self.head_dim * (inputs * (self.heads + 2 * self.key_heads) + self.heads)
-        return attention + 3 * self.hidden * self.intermediate
+    prompts: dict[str, list[int]]  # prompt tokens of each answer, by split
+    answer_tokens: float  # mean length of an answer
+    source: str  # of these figures
 
     @property
-    def num_weights(self) -> int:
-        """Weights of the model, without norms."""
-        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
-        return self.layers * self.layer_numbers() + embeddings
+    def num_answers(self) -> int:
+        return sum(map(len, self.prompts.values()))
 
-    def drafter_weights(self, draft_vocab: int, own_head: bool) -> int:
-        """Weights of an EAGLE-3 drafter: fc over three features, a layer over two states, and a head if it has one."""
-        head = min(draft_vocab, self.vocab) * self.hidden if own_head else 0
-        return 3 * self.hidden**2 + DRAFTER_LAYERS * self.layer_numbers(inputs=2) + head
+    @property
+    def answered_tokens(self) -> int:
+        """Tokens that the target decodes."""
+        return round(self.num_answers * self.answer_tokens)
 
-    def cache_bytes(self, number_bytes: int, layers: int | None = None) -> int:
-        """Bytes of keys and values of one token."""
-        return 2 * (self.layers if layers is None else layers) * self.key_heads * self.head_dim * number_bytes
+    @property
+    def stored_tokens(self) -> int:
+        """Tokens whose features training reads: prompts and answers of training and validation."""
+        kept = [length for split in ("train", "val") for length in self.prompts.get(split, ())]
+        return round(sum(kept) + len(kept) * self.answer_tokens)
 
 
 @dataclass(frozen=True)
@@ -92,91 +62,120 @@ class DeviceRates:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """One line of the plan."""
+class Stage:
+    """What a stage of a command takes."""
 
-    quantity: str
-    value: str
+    name: str
+    seconds: float
     derivation: str
+    tokens: int = 0
+    memory: float = 0.0  # bytes of the device at its peak
+    disk: float = 0.0  # bytes on disk that go when the stage ends
+    kept: float = 0.0  # bytes on disk that stay
 
 
-def make_plan(
-    cfg: PlanConfig, shape: ModelShape, rates: DeviceRates, number_bytes: int, recorded: RecordedRates
-) -> list[Estimate]:
-    """Estimates for `num_domains` drafters.  number_bytes: bytes of a target weight on this device."""
-    data, trainer = cfg.data, cfg.trainer
-    answers = cfg.num_domains * (data.num_train + data.num_val + data.num_test)
-    tokens = answers * data.max_new_tokens
-    feature_tokens = cfg.num_domains * (data.num_train + data.num_val) * (data.max_new_tokens + cfg.prompt_tokens)
-    weights = shape.num_weights * number_bytes
-    read = weights + data.batch_size * (cfg.prompt_tokens + data.max_new_tokens) * shape.cache_bytes(number_bytes)
-    step_s = max(read_seconds(read, rates), multiply_seconds(data.batch_size * shape.num_weights, rates))
-    decoded_per_s = recorded.answer_tokens_per_s or data.batch_size / step_s
-    drafter = shape.drafter_weights(cfg.draft_vocab_size, cfg.trained_head)
-    trained_tokens = cfg.num_domains * trainer.max_steps * trainer.tokens_per_batch * trainer.accumulate
-    passes = 3 + trainer.checkpoint_steps  # forward, backward twice as much, and forward again
-    training_s = multiply_seconds(trained_tokens * trainer.ttt_steps * passes * drafter, rates)
-    stored = 1 if trainer.checkpoint_steps else trainer.ttt_steps
-    states = trainer.tokens_per_batch * (4 * shape.hidden + stored * (8 * shape.hidden + 3 * shape.intermediate))
-    logits = 3 * trainer.loss_chunk * min(cfg.draft_vocab_size, shape.vocab)
-    training_bytes = TRAINED * drafter + SINGLE * (states + logits) + weights
-    served = weights + cfg.num_domains * drafter * HALF
-    cached = cfg.batch_size * cfg.context * shape.cache_bytes(number_bytes)
-    cached += cfg.num_domains * cfg.batch_size * cfg.context * shape.cache_bytes(number_bytes, DRAFTER_LAYERS)
-    plain_s = recorded.token_s or read_seconds(weights, rates)
-    return [
-        Estimate("target", f"{shape.num_weights / 1e6:,.0f} M weights, {size(weights)}", "config.json, without norms"),
-        Estimate(
-            "answering",
-            f"{duration(tokens / decoded_per_s)} at {decoded_per_s:,.0f} tokens/s",
-            f"{answers:,} answers of at most {data.max_new_tokens} tokens; rate: "
-            + (recorded.answers_source or f"batches of {data.batch_size}, from {rates.source}"),
-        ),
-        Estimate(
-            "features on disk",
-            size(feature_tokens * feature_bytes(shape.hidden))
-            if data.features == "cached"
-            else "none (data.features=online)",
-            f"{feature_tokens:,} tokens ({cfg.prompt_tokens} of each prompt) x {feature_bytes(shape.hidden):,} bytes",
-        ),
-        Estimate(
-            "a drafter", f"{drafter / 1e6:,.1f} M weights, {size(drafter * HALF)}", "EAGLE-3, full weights, bfloat16"
-        ),
-        Estimate(
-            "training, memory",
-            size(training_bytes),
-            f"{TRAINED} bytes per trained weight, activations of {trainer.tokens_per_batch:,} tokens, and the target",
-        ),
-        Estimate(
-            "training, time",
-            duration(training_s),
-            f"{cfg.num_domains} x {trainer.max_steps} steps of {trainer.tokens_per_batch * trainer.accumulate:,} "
-            f"tokens, {trainer.ttt_steps} drafted positions each; at {MULTIPLY_SHARE:.0%} of {rates.source}",
-        ),
-        Estimate("bundle", size(cfg.num_domains * drafter * HALF), "the drafters, without the target"),
-        Estimate(
-            "serving, memory",
-            size(served + cached),
-            f"target, {cfg.num_domains} drafters, caches of {cfg.batch_size} requests of {cfg.context:,} tokens",
-        ),
-        Estimate(
-            "plain decoding",
-            f"{1 / plain_s:,.1f} tokens/s",
-            recorded.token_source or f"one request, weights read once per token, at {READ_SHARE:.0%} of {rates.source}",
-        ),
-    ]
+@dataclass(frozen=True)
+class Room:
+    """Bytes that are free."""
+
+    memory: float
+    disk: float
 
 
-LIMITS = (
-    "Times derived from the device's rates are correct within a factor of about three; measured rates are closer.",
-    "Answers that end early, early stopping and LoRA experts take less time; other programs on the device take more.",
-    "All figures are for one device: a command uses one GPU. Measure speed-ups with `drafterforge eval`.",
-)
+def peak_disk(stages: Sequence[Stage]) -> float:
+    """Bytes on disk at the peak, beyond those that are there before."""
+    kept, peak = 0.0, 0.0
+    for stage in stages:
+        kept += stage.kept
+        peak = max(peak, kept + stage.disk)
+    return peak
+
+
+# --- estimates without trials --------------------------------------------------------------------
 
 
 def feature_bytes(hidden: int) -> int:
     """Bytes on disk of one token: three features and a final state in half precision, and the best token."""
     return HALF * 4 * hidden + 4
+
+
+def activation_bytes(cfg: TrainDrafterConfig, shape: ModelShape) -> float:
+    """Bytes that training holds for each packed token."""
+    stored = 1 if cfg.trainer.checkpoint_steps else cfg.trainer.ttt_steps
+    states = cfg.trainer.ttt_steps * 2 * shape.hidden if cfg.trainer.checkpoint_steps else 0
+    return SINGLE * (4 * shape.hidden + states + stored * (8 * shape.hidden + 3 * shape.intermediate))
+
+
+def estimate_stages(
+    cfg: PrepareDataConfig, shape: ModelShape, rates: DeviceRates, number_bytes: int, work: Workload
+) -> list[Stage]:
+    """The stages of `prepare-data` and `train-drafter`.  number_bytes: bytes of a target weight on this device."""
+    data = cfg.data
+    weights = shape.num_weights * number_bytes
+    longest = max(max(lengths, default=0) for lengths in work.prompts.values()) + data.max_new_tokens
+    cache = data.batch_size * longest * shape.cache_bytes(number_bytes)
+    answers = Stage("answers", 0.0, "made before", memory=weights)
+    if data.answers == "target" and work.num_answers:
+        step_s = max(read_seconds(weights + cache, rates), multiply_seconds(data.batch_size * shape.num_weights, rates))
+        prefill = sum(map(sum, work.prompts.values())) * shape.num_weights
+        seconds = work.answered_tokens / data.batch_size * step_s + multiply_seconds(prefill, rates)
+        answers = Stage(
+            "answers",
+            seconds,
+            f"{work.num_answers:,} answers of {work.source}, {data.batch_size} at once",
+            tokens=work.answered_tokens,
+            memory=weights + cache,
+            kept=5 * (work.stored_tokens + sum(work.prompts.get("test", ()))),
+        )
+    elif work.num_answers:
+        answers = replace(answers, derivation="given with the prompts", kept=5 * work.stored_tokens)
+    capture_s = multiply_seconds(work.stored_tokens * shape.num_weights, rates)
+    stages = [answers, features_stage(cfg, work, shape.hidden, capture_s, weights)]
+    if not isinstance(cfg, TrainDrafterConfig) or not isinstance(cfg.drafter, Eagle3DrafterConfig):
+        return [stage for stage in stages if stage]
+    trainer, drafter_cfg = cfg.trainer, cfg.drafter
+    drafter = shape.drafter_weights(drafter_cfg.draft_vocab_size, own_head=True)
+    trained = shape.drafter_weights(drafter_cfg.draft_vocab_size, own_head=drafter_cfg.head == "own")
+    tokens = trainer.max_steps * trainer.tokens_per_batch * trainer.accumulate
+    passes = 3 + trainer.checkpoint_steps  # forward, backward twice as much, and forward again
+    products = tokens * trainer.ttt_steps * passes * drafter
+    validated = sum(work.prompts.get("val", ())) + len(work.prompts.get("val", ())) * work.answer_tokens
+    validations = -(-trainer.max_steps // trainer.val_every)
+    products += validations * validated * trainer.validated_steps * drafter
+    if data.features == "online":
+        products += (tokens + validations * validated) * shape.num_weights
+    logits = 3 * SINGLE * trainer.loss_chunk * min(drafter_cfg.draft_vocab_size, shape.vocab)
+    training = Stage(
+        "training",
+        multiply_seconds(products, rates),
+        f"{trainer.max_steps:,} steps of {trainer.tokens_per_batch * trainer.accumulate:,} tokens, "
+        f"{trainer.ttt_steps} positions each, at {MULTIPLY_SHARE:.0%} of the arithmetic",
+        tokens=tokens,
+        memory=weights + TRAINED * trained + trainer.tokens_per_batch * activation_bytes(cfg, shape) + logits,
+        disk=SAVED * trained,
+        kept=HALF * trained,
+    )
+    decoded = cfg.eval.num_prompts * cfg.eval.max_new_tokens * DECODED_METHODS
+    decoding = Stage(
+        "decoding",
+        decoded * read_seconds(weights, rates),
+        f"{cfg.eval.num_prompts} held-out prompts, {DECODED_METHODS} methods, each as fast as plain decoding",
+        tokens=decoded,
+        memory=weights + HALF * drafter,
+    )
+    return [stage for stage in (*stages, training, decoding) if stage]
+
+
+def features_stage(cfg: PrepareDataConfig, work: Workload, hidden: int, seconds: float, memory: float) -> Stage | None:
+    """Storing features; None if they are computed at every step.  seconds: to compute and store them."""
+    if cfg.data.features == "online" or not work.num_answers:
+        return None
+    size = work.stored_tokens * feature_bytes(hidden)
+    spooled = size if cfg.data.answers == "target" else 0  # kept while answering, until the features are complete
+    derivation = f"{work.stored_tokens:,} tokens x {feature_bytes(hidden):,} bytes"
+    if spooled:
+        derivation, seconds = f"{derivation}; twice until all are stored", 0.0
+    return Stage("features", seconds, derivation, work.stored_tokens, memory, disk=spooled, kept=size)
 
 
 def read_seconds(num_bytes: float, rates: DeviceRates) -> float:
@@ -185,32 +184,6 @@ def read_seconds(num_bytes: float, rates: DeviceRates) -> float:
 
 def multiply_seconds(multiplications: float, rates: DeviceRates) -> float:
     return multiplications / (MULTIPLY_SHARE * rates.multiplications_per_s)
-
-
-@dataclass(frozen=True)
-class RecordedRates:
-    """Rates recorded in artifacts of this target and device; 0 and empty where there are none."""
-
-    answer_tokens_per_s: float = 0.0
-    answers_source: str = ""
-    token_s: float = 0.0
-    token_source: str = ""
-
-
-def recorded_rates(runs_dir: str, target: str, device: str) -> RecordedRates:
-    """Rates in the answers and latency profiles of a runs folder."""
-    rate, source, token_s, token_source = 0.0, "", 0.0, ""
-    for name in list_artifacts(runs_dir, target, "answers"):
-        folder = artifact_dir(runs_dir, target, "answers", name)
-        if (folder / MANIFEST).is_file() and (measured := Manifest.read(folder).metrics.get("tokens_per_s")):
-            rate, source = float(measured), f"measured when {folder} was made, perhaps on another machine"
-    for name in list_artifacts(runs_dir, target, "latency"):
-        folder = artifact_dir(runs_dir, target, "latency", name)
-        profile = read_profile(folder)
-        if profile.device == device:
-            token_s = float(profile.token_s(torch.tensor([256]).numpy())[0])
-            token_source = f"latency profile {folder}, at 256 tokens of context"
-    return RecordedRates(rate, source, token_s, token_source)
 
 
 def measure_device(device: torch.device, dtype: torch.dtype, side: int = 2048, repeats: int = 5) -> DeviceRates:
@@ -231,6 +204,60 @@ def measure_device(device: torch.device, dtype: torch.dtype, side: int = 2048, r
     bytes_per_s, products = 2 * block.numel() / copied, side**3 / multiplied
     source = f"{bytes_per_s / 1e9:,.0f} GB/s and {2 * products / 1e12:,.2f} TFLOP/s, timed just now"
     return DeviceRates(bytes_per_s, products, source)
+
+
+# --- what does not fit ---------------------------------------------------------------------------
+
+
+def misfits(
+    planned: PlannedCommand, stages: Sequence[Stage], room: Room, shape: ModelShape, weights: float
+) -> list[str]:
+    """What does not fit, one line each, with the command to type instead.  weights: bytes of the target's."""
+    lines = []
+    cfg, by_name = planned.config, {stage.name: stage for stage in stages}
+    disk = peak_disk(stages)
+    if disk > room.disk:
+        fitting = ["data.features=online"]
+        if "features" not in by_name or disk - by_name["features"].kept - by_name["features"].disk > room.disk:
+            fitting = [f"data.num_train={max(1, int(cfg.data.num_train * room.disk / disk))}"]
+        lines.append(_misfit("disk", disk, room.disk, f"in {planned.runs_dir}", planned, fitting))
+    for name, stage in by_name.items():
+        if stage.memory <= room.memory:
+            continue
+        if weights > room.memory:
+            smaller = [] if weights == HALF * shape.num_weights else ["target.dtype=bfloat16"]
+            settings = smaller or ["target.device_map=auto"]
+            lines.append(_misfit("the target's weights", weights, room.memory, "of memory", planned, settings))
+            break
+        lines.append(_misfit(name, stage.memory, room.memory, "of memory", planned, _smaller(cfg, stage, room, shape)))
+    return lines
+
+
+def _smaller(cfg: PrepareDataConfig, stage: Stage, room: Room, shape: ModelShape) -> list[str]:
+    """Settings with which a stage fits; empty if there are none."""
+    if stage.name in ("answers", "features"):
+        return [f"data.batch_size={max(1, cfg.data.batch_size // 2)}"]
+    if stage.name == "training" and isinstance(cfg, TrainDrafterConfig):
+        trainer = cfg.trainer
+        if not trainer.checkpoint_steps:
+            return ["trainer.checkpoint_steps=true"]
+        per_token = activation_bytes(cfg, shape)
+        fixed = stage.memory - per_token * trainer.tokens_per_batch
+        parts = 2
+        while parts < trainer.tokens_per_batch and fixed + per_token * trainer.tokens_per_batch / parts > room.memory:
+            parts *= 2
+        if fixed < room.memory:
+            tokens = max(1, trainer.tokens_per_batch // parts)
+            return [f"trainer.tokens_per_batch={tokens}", f"trainer.accumulate={trainer.accumulate * parts}"]
+        return ["drafter.head=target"] if getattr(cfg.drafter, "head", "") == "own" else []
+    return ["eval.check_float32=false"] if stage.name == "decoding" and cfg.eval.check_float32 else []
+
+
+def _misfit(what: str, needed: float, free: float, where: str, planned: PlannedCommand, settings: Sequence[str]) -> str:
+    remedy = "a larger device is needed"
+    if settings:
+        remedy = f"type `{planned.with_settings(*settings)}`"
+    return f"does not fit: {what} takes {size(needed)}, but {size(free)} {where} are free; {remedy}"
 
 
 def size(num_bytes: float) -> str:

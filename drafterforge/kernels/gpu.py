@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -95,6 +96,20 @@ def reset_peak_bytes(device: torch.device) -> int:
 def peak_bytes(device: torch.device) -> int:
     """Most bytes that tensors took since `reset_peak_bytes`."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+
+def free_bytes(device: torch.device) -> int:
+    """Free memory of a GPU."""
+    return torch.cuda.mem_get_info(device)[0]
+
+
+def free_host_bytes() -> float:
+    """Free memory of the machine; infinite where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return float("inf")
+    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), float("inf"))
 
 
 class _Capture(threading.local):

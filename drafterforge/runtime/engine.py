@@ -16,7 +16,7 @@ from drafterforge.data.chat import prompt_ids
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.drafters.registry import DEFAULT, kind_of
-from drafterforge.errors import DrafterforgeError, PromptTooLongError
+from drafterforge.errors import ConfigError, DrafterforgeError, PromptTooLongError
 from drafterforge.kernels.devices import on_gpu
 from drafterforge.runtime.auto_proposer import AutoProposer
 from drafterforge.runtime.batch import Batch, Generation
@@ -78,6 +78,11 @@ class Engine:
         if isinstance(target, str | Path):
             raise DrafterforgeError(
                 f"Engine takes a loaded target, got {str(target)!r}; type drafterforge.load({str(target)!r})"
+            )
+        if target.is_spread:
+            raise ConfigError(
+                "target.device_map=auto spreads the target over devices, but decoding stays on one; leave it out, or "
+                "export the drafter for vLLM"
             )
         if max_batch < 1:
             raise DrafterforgeError(f"max_batch must be >= 1, got {max_batch}")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
+from drafterforge.data.chat import REPLACEMENT
 from drafterforge.errors import ConfigError
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete character
 CHARACTER_BYTES = 4  # most bytes of a character in UTF-8
 TAIL = 2 * CHARACTER_BYTES  # tokens that show whether a longer text ends inside a character
 

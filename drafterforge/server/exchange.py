@@ -87,6 +87,7 @@ class Exchange:
             raise engine_failed() if update.failure == FAILED else shutting_down()
         choice = self.choices[index]
         choice.text += update.text
+        choice.tokens.extend(update.tokens)
         choice.num_tokens, choice.stop_reason = update.num_tokens, update.stop_reason
         return index, update
 

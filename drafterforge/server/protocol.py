@@ -1,7 +1,8 @@
 """Requests of OpenAI's API as checked pydantic models.
 
 Fields that are not supported are refused by name if they would change the answer; other unknown fields are ignored.
-`top_k`, `min_p` and `repetition_penalty` are extensions, as in vLLM; OpenAI's client sends them in `extra_body`.
+`top_k`, `min_p`, `repetition_penalty` and `return_token_ids` are extensions, as in vLLM; OpenAI's client sends them in
+`extra_body`.
 """
 
 from __future__ import annotations
@@ -157,6 +158,7 @@ class AnswerRequest(Fields, ABC):
     stop: Annotated[list[str], BeforeValidator(_stops)] = []
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
+    return_token_ids: bool = False
 
     @property
     @abstractmethod

@@ -68,7 +68,8 @@ class Service:
             exchange.close()
             raise
         self.count(200)
-        return JSONResponse(wire.response(choices, usage(num_prompt_tokens, choices)))
+        prompts = [tokens for tokens, _, _ in specs] if fields.return_token_ids else []
+        return JSONResponse(wire.response(choices, usage(num_prompt_tokens, choices), prompts))
 
     def count(self, status: int) -> None:
         """Count an ended request in the metrics."""
@@ -78,6 +79,9 @@ class Service:
         """The checked request, and the specifications of its answers, `n` per prompt in the order of the prompts."""
         fields = read_request(kind, body)
         self.require_model(fields.model)
+        if fields.stream and fields.return_token_ids:
+            message = "return_token_ids is not supported with stream=true; leave one of them out"
+            raise ApiError(400, message, param="return_token_ids")
         (field, limit), max_tokens = fields.limit, self.cfg.max_new_tokens
         limit = max_tokens if limit is None else limit
         if limit > max_tokens:

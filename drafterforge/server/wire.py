@@ -20,6 +20,7 @@ class Choice:
     text: str = ""
     num_tokens: int = 0
     stop_reason: str = ""  # as in `Generation`
+    tokens: list[int] = field(default_factory=list)  # its end token included
 
 
 def usage(num_prompt_tokens: int, choices: Sequence[Choice]) -> dict[str, int]:
@@ -49,9 +50,13 @@ class CompletionWire:
     kind = "text_completion"
     chunk_kind = "text_completion"
 
-    def response(self, choices: Sequence[Choice], used: dict[str, int]) -> dict[str, Any]:
-        """The complete response."""
+    def response(
+        self, choices: Sequence[Choice], used: dict[str, int], prompts: Sequence[list[int]] = ()
+    ) -> dict[str, Any]:
+        """The complete response.  prompts: of each choice, if it has to hold token ids."""
         entries = [self._choice(index, choice) for index, choice in enumerate(choices)]
+        for entry, choice, prompt in zip(entries, choices, prompts, strict=False):
+            entry |= {"token_ids": choice.tokens, "prompt_token_ids": prompt}  # as vLLM and SGLang name them
         return self._envelope(self.kind, entries) | {"usage": used}
 
     def opening(self, index: int) -> dict[str, Any] | None:

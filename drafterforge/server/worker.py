@@ -43,6 +43,7 @@ class Update:
     num_tokens: int = 0  # of the answer so far
     stop_reason: str = ""  # eos | stop | length | context, in the last update
     failure: str = ""  # failed | closed, in the last update
+    tokens: Sequence[int] = ()  # new ones
 
 
 @dataclass(eq=False)
@@ -234,7 +235,8 @@ class Worker:
 
     def _deliver(self, job: Job) -> None:
         answer = job.row.answer
-        update = Update(answer.text[job.num_chars :], len(answer.tokens), answer.stop_reason)
+        tokens = answer.tokens[job.num_tokens :]
+        update = Update(answer.text[job.num_chars :], len(answer.tokens), answer.stop_reason, tokens=tokens)
         self.metrics.generated_tokens.inc(update.num_tokens - job.num_tokens)
         if update.stop_reason:
             self.metrics.answers.labels(update.stop_reason).inc()

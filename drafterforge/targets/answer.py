@@ -23,7 +23,7 @@ PREFILL_TOKENS = 4096  # padded tokens of a prefill pass
 
 
 @dataclass
-class _Row:
+class AnswerRow:
     """A row of the batch: a prompt being answered."""
 
     index: int  # of the prompt
@@ -89,14 +89,14 @@ class BatchAnswerer:
             self.progress(len(fresh), len(finished))
         return answers
 
-    def _keep_capture(self, prompt: list[int], row: _Row) -> None:
+    def _keep_capture(self, prompt: list[int], row: AnswerRow) -> None:
         """Pass the capture of a finished row to `keep`."""
         features, states = (F.pad(torch.cat(parts), (0, 0, 0, 1)) for parts in zip(*row.captured, strict=True))
         argmax = torch.tensor([0] * (len(prompt) - 1) + row.best + [0])
         self.keep(prompt + row.answer, len(prompt), Capture(features, states, argmax))
         row.captured = []
 
-    def _capture(self, rows: list[_Row], states: Tensor, features: Tensor) -> None:
+    def _capture(self, rows: list[AnswerRow], states: Tensor, features: Tensor) -> None:
         """Store features [B, T, 3H] and states [B, T, H] of the tokens of this pass, in half precision."""
         if self.keep is None:
             return
@@ -107,7 +107,7 @@ class BatchAnswerer:
                 count = row.length if not row.captured else 1
                 row.captured.append((features[index, :count].clone(), states[index, :count].clone()))
 
-    def _drop(self, cache: KeyValueCache, rows: list[_Row]) -> list[_Row]:
+    def _drop(self, cache: KeyValueCache, rows: list[AnswerRow]) -> list[AnswerRow]:
         """Shrink the batch to the rows that are not done."""
         active = [i for i, row in enumerate(rows) if not row.done]
         behind = iter(i for i in active if i >= len(active))
@@ -123,7 +123,7 @@ class BatchAnswerer:
         del waiting[:count]
         return admitted
 
-    def _sample(self, logits: Tensor, rows: list[_Row]) -> Tensor:
+    def _sample(self, logits: Tensor, rows: list[AnswerRow]) -> Tensor:
         """Next token of each row, [B], from logits [B, V] by inverse CDF."""
         cdf = torch.softmax(logits.double() / self.temperature, dim=-1).cumsum(dim=-1)
         noise = torch.tensor(
@@ -134,7 +134,7 @@ class BatchAnswerer:
         tokens = torch.searchsorted(cdf, noise[:, None] * cdf[:, -1:], right=True)[:, 0]
         return tokens.clamp_(max=logits.shape[-1] - 1)
 
-    def _append_tokens(self, logits: Tensor, rows: list[_Row]) -> None:
+    def _append_tokens(self, logits: Tensor, rows: list[AnswerRow]) -> None:
         """Choose the next token of each row from logits [B, V]; reads the device once."""
         best = kernels_of(logits).argmax(logits)
         tokens = best if self.temperature == 0.0 else self._sample(logits, rows)
@@ -147,11 +147,11 @@ class BatchAnswerer:
     def _prefill(
         self,
         cache: KeyValueCache,
-        rows: list[_Row],
+        rows: list[AnswerRow],
         idle: list[int],
         admitted: list[int],
         prompts: list[list[int]],
-    ) -> list[_Row]:
+    ) -> list[AnswerRow]:
         """Read the admitted prompts into idle and new rows, which are returned."""
         device = self.target.device
         lengths = [len(prompts[i]) for i in admitted]
@@ -165,7 +165,7 @@ class BatchAnswerer:
         states, features = self.target.forward(padded.to(device), positions, fresh)
         ends = torch.tensor(lengths, device=device) - 1
         last = states[torch.arange(len(admitted), device=device), ends]
-        new = [_Row(index=i, length=length, last=-1) for i, length in zip(admitted, lengths, strict=True)]
+        new = [AnswerRow(index=i, length=length, last=-1) for i, length in zip(admitted, lengths, strict=True)]
         self._append_tokens(self.target.logits(last), new)
         self._capture(new, states, features)
         idle = idle[: len(new)]
@@ -175,7 +175,7 @@ class BatchAnswerer:
         cache.put_rows(fresh, idle)
         return new
 
-    def _step(self, cache: KeyValueCache, rows: list[_Row]) -> None:
+    def _step(self, cache: KeyValueCache, rows: list[AnswerRow]) -> None:
         """Decode one token for every row."""
         device = self.target.device
         tokens = torch.tensor([[row.last] for row in rows], device=device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,3 +56,23 @@ class FeatureCapture:
         """Most probable next ids, [T], by final states [T, H] of any dtype and device."""
         states = states.to(self.target.device, self.target.compute_dtype)
         return torch.cat([self.target.logits(part).argmax(dim=-1) for part in states.split(256)])
+
+    @torch.inference_mode()
+    def normed(self, outputs: Tensor) -> Tensor:
+        """Final states [T, H] by the last layer's outputs [T, H] of any dtype and device."""
+        return self.target.backbone.normed(outputs.to(self.target.device, self.target.compute_dtype)).cpu()
+
+    def layer_inputs(self, ids: Sequence[int]) -> Tensor:
+        """Inputs of all L layers, [L, T, H]."""
+        backbone = self.target.backbone
+        taps, backbone.taps = backbone.taps, tuple(range(backbone.num_layers))
+        try:
+            features = self([list(ids)])[0].features
+        finally:
+            backbone.taps = taps
+        return features.unflatten(1, (backbone.num_layers, -1)).transpose(0, 1)
+
+    @property
+    def taps(self) -> Sequence[int]:
+        """The layers whose inputs are the features."""
+        return self.target.backbone.taps

@@ -10,12 +10,12 @@ BLOCKS, BLOCK_BYTES = 256, 65536
 _IDENTITY_KEYS = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
 
 
-def fingerprint(folder: Path) -> str:
+def fingerprint(folder: Path, weights: bool = True) -> str:
     """32 hex digits that identify the model in `folder`.
 
     Weight files are sampled (the header and 256 evenly spaced blocks of 64 KiB), so a target of 60 GB takes
     milliseconds.  Training changes nearly every block, so the fingerprint tells targets apart; it does not detect
-    damaged files.
+    damaged files.  weights: False for the fingerprint of config and tokenizer, which a folder without weights has.
     """
     digest = hashlib.sha256()
     config = json.loads((folder / "config.json").read_text())
@@ -24,7 +24,7 @@ def fingerprint(folder: Path) -> str:
     for name in ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model"):
         if (folder / name).is_file():
             digest.update(name.encode() + hashlib.sha256((folder / name).read_bytes()).digest())
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in sorted(folder.glob("*.safetensors")) if weights else ():
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}".encode())
         with path.open("rb") as file:

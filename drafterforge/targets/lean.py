@@ -149,6 +149,10 @@ class LeanBackbone:
         cos, sin = self.rope(positions.reshape(-1), x.dtype)
         return self.kernels.rotated_attention(cos, sin, positions.shape, self.heads, cache, mask, invariant)
 
+    def normed(self, outputs: Tensor) -> Tensor:
+        """Final states [T, H] by the last layer's outputs [T, H]."""
+        return self.kernels.rms_norm(outputs, self.norm, self.eps)
+
     def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
         """Logits [..., V] of final states [..., H]."""
         with torch.inference_mode():

@@ -6,17 +6,21 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedTokenizerBase,
 )
 from transformers.utils import logging as logging_of_transformers
 
+from drafterforge.config.progress import say
 from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, shorten
 from drafterforge.kernels.cache import KeyValueCache
@@ -26,6 +30,7 @@ from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.lean import LeanBackbone, lean_obstacle
 from drafterforge.targets.modules import ModulesBackbone
 from drafterforge.targets.smollm2 import ensure_smollm2
+from drafterforge.targets.spread import DISK, SpreadCache, describe, device_map, offload_folder, running_devices
 from drafterforge.targets.stored import check_sizes, read_config
 from drafterforge.targets.taps import taps_of
 
@@ -61,7 +66,7 @@ class Target:
         self,
         tokens: Tensor,
         positions: Tensor,
-        cache: KeyValueCache | None,
+        cache: KeyValueCache | SpreadCache | None,
         mask: Mask | None = None,
         invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
@@ -72,7 +77,7 @@ class Target:
         """Logits [..., V] of final states [..., H]."""
         return self.backbone.logits(states, invariant)
 
-    def new_cache(self, batch: int = 1) -> KeyValueCache:
+    def new_cache(self, batch: int = 1) -> KeyValueCache | SpreadCache:
         """An empty cache for `batch` sequences."""
         return self.backbone.new_cache(batch)
 
@@ -80,6 +85,11 @@ class Target:
     def head_weight(self) -> Tensor:
         """Weight of the output head, [V, H]."""
         return self.backbone.head_weight
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether its layers lie on several devices, so that it answers and reads features only."""
+        return bool(getattr(self.backbone, "devices", ()))
 
     @property
     def features_fingerprint(self) -> str:
@@ -168,6 +178,39 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise ArtifactError(f"{folder} has no tokenizer that can be loaded ({reason})") from error
 
 
+@dataclass(frozen=True)
+class TextTarget:
+    """A target of which only config and tokenizer are here, so that a server has to answer for it."""
+
+    name: str
+    folder: Path
+    fingerprint: str  # of config and tokenizer
+    config: PretrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+    eos_ids: frozenset[int]
+
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence that is decoded; see `longest_sequence`."""
+        return longest_sequence(self.config)
+
+
+def has_weights(config: TargetConfig) -> bool:
+    """Whether the target's weights are in its folder; those of a hub id are downloaded."""
+    return any(locate_target(config)[1].glob("*.safetensors"))
+
+
+def load_text_target(config: TargetConfig) -> TextTarget:
+    """Load config and tokenizer of the target that `config` names."""
+    name, folder = locate_target(config)
+    if not (folder / "config.json").is_file():
+        raise ArtifactError(f"{folder} has no config.json; expected config and tokenizer of a Hugging Face model")
+    full, tokenizer = read_config(folder), load_tokenizer(folder)
+    generation = GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").is_file() else None
+    eos_ids = end_tokens(SimpleNamespace(config=full, generation_config=generation), tokenizer)
+    return TextTarget(name, folder, fingerprint(folder), full.get_text_config(), tokenizer, eos_ids)
+
+
 def load_target(config: TargetConfig, tapped: bool = True) -> Target:
     """Load the target that `config` names.  tapped: whether features are needed."""
     device = choose_device(config.device)
@@ -186,8 +229,12 @@ def load_target(config: TargetConfig, tapped: bool = True) -> Target:
         model_config = read_config(folder)
         check_sizes(model_config, folder)
         tokenizer = AutoTokenizer.from_pretrained(folder, config=model_config, **plain)
+        devices = device_map(config, model_config, dtype, device) if config.device_map else {}
+        spread = {"device_map": devices} if devices else {}
+        if DISK in devices.values():
+            spread["offload_folder"] = offload_folder()
         model, loading_info = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, config=model_config, output_loading_info=True, **plain
+            folder, dtype=dtype, use_safetensors=True, config=model_config, output_loading_info=True, **plain, **spread
         )
     except DrafterforgeError:
         raise
@@ -200,10 +247,13 @@ def load_target(config: TargetConfig, tapped: bool = True) -> Target:
         more = f" and {len(missing) - 1} more tensors" if missing[1:] else ""
         raise ArtifactError(f"{folder} lacks {missing[0]}{more}; expected the complete weights of the model")
     require_supported(model.config.get_text_config(), folder)
-    model = model.to(device).eval().requires_grad_(False)
-    if config.forward != "modules" and lean_obstacle(model.config) is None and widens(dtype, device):
+    model = (model if devices else model.to(device)).eval().requires_grad_(False)
+    if devices:
+        say(f"target: {describe(devices)}; it answers and reads features, decoding with drafters stays on one device")
+    elif config.forward != "modules" and lean_obstacle(model.config) is None and widens(dtype, device):
         model = model.float()
-    rest = {"revision": config.revision, "forward": config.forward, "dtype": dtype}
+    rest = {"revision": config.revision, "forward": "modules" if devices else config.forward, "dtype": dtype}
+    rest["devices"] = running_devices(devices, device)
     target = wrap_model(model, tokenizer, name=name, folder=folder, tapped=tapped, taps=config.taps, **rest)
     target.settings = config
     return target
@@ -220,11 +270,12 @@ def wrap_model(
     tapped: bool = True,
     taps: Sequence[int] = (),
     dtype: torch.dtype | None = None,
+    devices: Sequence[torch.device] = (),
 ) -> Target:
     """The `Target` of a model in memory.  folder: its files; in tests it need not exist.
 
     taps: layers whose inputs are the features; empty: the default ones.  dtype: of the original weights, if the model
-    holds them in a wider one.
+    holds them in a wider one.  devices: on which each layer runs, if they are several.
     """
     obstacle = lean_obstacle(model.config)
     if forward == "lean" and obstacle:
@@ -239,14 +290,14 @@ def wrap_model(
         fingerprint=fingerprint(folder) if (folder / "config.json").is_file() else "in-memory",
         config=model.config.get_text_config(),
         tokenizer=tokenizer,
-        backbone=(LeanBackbone if lean else ModulesBackbone)(model, tapped, taps),
+        backbone=LeanBackbone(model, tapped, taps) if lean else ModulesBackbone(model, tapped, taps, devices),
         device=model.device,
         dtype=dtype or model.dtype,
         eos_ids=end_tokens(model, tokenizer),
     )
 
 
-def end_tokens(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+def end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
     """Ids that end an answer: those of the generation config, the model config and the tokenizer."""
     end_ids: set[int] = set()
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):

@@ -13,6 +13,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.masks import Mask, additive_mask
+from drafterforge.targets.spread import SpreadCache
 from drafterforge.targets.taps import taps_of
 
 
@@ -21,7 +22,7 @@ class _SlotLayer(CacheLayerMixin):
 
     is_sliding = False
 
-    def __init__(self, cache: KeyValueCache, index: int) -> None:
+    def __init__(self, cache: KeyValueCache | SpreadCache, index: int) -> None:
         super().__init__()
         self.cache, self.index, self.is_initialized = cache, index, True
 
@@ -47,9 +48,18 @@ class _SlotLayer(CacheLayerMixin):
 class ModulesBackbone:
     """Decoder of any causal LM, from token ids to features, final states and logits."""
 
-    def __init__(self, model: PreTrainedModel, tapped: bool = True, taps: Sequence[int] = ()) -> None:
-        """tapped: whether features are needed; if not, their width is 0.  taps: layers; empty: the default ones."""
-        self.model = model
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tapped: bool = True,
+        taps: Sequence[int] = (),
+        devices: Sequence[torch.device] = (),
+    ) -> None:
+        """tapped: whether features are needed; if not, their width is 0.  taps: layers; empty: the default ones.
+
+        devices: on which each layer runs, if they are several.
+        """
+        self.model, self.devices = model, devices
         self.decoder = model.get_decoder()
         config = model.config.get_text_config()
         layers = getattr(self.decoder, "layers", None)
@@ -70,12 +80,14 @@ class ModulesBackbone:
         self.width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.embedding = model.get_input_embeddings().weight.detach()
         self._tapped: dict[int, Tensor] = {}
-        for index in set(self.taps):
-            layers[index].register_forward_pre_hook(self._tap(index), with_kwargs=True)
+        self.norm = getattr(self.decoder, "norm", None)
+        for index, layer in enumerate(layers if tapped else ()):
+            layer.register_forward_pre_hook(self._tap(index), with_kwargs=True)
 
     def _tap(self, index: int):
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            self._tapped[index] = args[0] if args else kwargs["hidden_states"]
+            if index in self.taps:
+                self._tapped[index] = args[0] if args else kwargs["hidden_states"]
 
         return hook
 
@@ -84,9 +96,11 @@ class ModulesBackbone:
         """Weight of the output head, [V, H]."""
         return self.model.get_output_embeddings().weight.detach()
 
-    def new_cache(self, batch: int) -> KeyValueCache:
+    def new_cache(self, batch: int) -> KeyValueCache | SpreadCache:
         """An empty cache for `batch` sequences."""
         weight = self.embedding
+        if self.devices:
+            return SpreadCache(self.devices, batch, self.num_key_heads, self.width, weight.dtype)
         return KeyValueCache(self.num_layers, batch, self.num_key_heads, self.width, weight.dtype, weight.device)
 
     @torch.inference_mode()
@@ -94,7 +108,7 @@ class ModulesBackbone:
         self,
         tokens: Tensor,
         positions: Tensor,
-        cache: KeyValueCache | None,
+        cache: KeyValueCache | SpreadCache | None,
         mask: Mask | None,
         invariant: bool = False,
     ) -> tuple[Tensor, Tensor]:
@@ -111,9 +125,17 @@ class ModulesBackbone:
             past_key_values=past,
             use_cache=past is not None,
         ).last_hidden_state
-        features = torch.cat([self._tapped[index] for index in self.taps], dim=-1) if self.taps else states[..., :0]
+        tapped = [self._tapped[index].to(states.device) for index in self.taps]
+        features = torch.cat(tapped, dim=-1) if tapped else states[..., :0]
         self._tapped.clear()
         return states, features
+
+    def normed(self, outputs: Tensor) -> Tensor:
+        """Final states [..., H] by the last layer's outputs."""
+        if self.norm is None:
+            raise ConfigError("cannot find the final norm of the target; expected a module `norm` in its decoder")
+        with torch.inference_mode():
+            return self.norm(outputs)
 
     def logits(self, states: Tensor, invariant: bool = False) -> Tensor:
         """Logits [..., V] of final states [..., H]."""

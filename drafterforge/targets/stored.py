@@ -28,6 +28,7 @@ _LAYERS = re.compile(r"(?!max_).*(layers?|depth)")  # keys that count layers
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")  # the layer's index in the name of a tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
+MOST_LAYERS = 1000  # of a config without weights, where a server has them
 
 
 def read_config(folder: Path) -> PretrainedConfig:
@@ -35,7 +36,7 @@ def read_config(folder: Path) -> PretrainedConfig:
 
     It keeps the fields of the model's config class; of undeclared keys, only numbers.  Transformers chooses the
     implementation of attention itself, never a kernel that the config names.
-    Raises ArtifactError if the config counts more layers than are stored.
+    Raises ArtifactError if the config counts more layers than are stored, or than any model has.
     """
     path = folder / CONFIG
     content = read_json(path)
@@ -88,11 +89,12 @@ def stored_shapes(folder: Path) -> Shapes:
 def _check_counts(content: Mapping[str, Any], shapes: Shapes, path: Path) -> None:
     """ArtifactError for more layers than are stored; config classes and models allocate according to these counts."""
     stored = {int(match[1]) for name in shapes if (match := _LAYER.search(name))}
+    num_tensors = len(shapes) or MOST_LAYERS
     for key, value in content.items():
         if isinstance(value, dict):
             _check_counts(value, shapes, path)
         elif isinstance(value, int | float) and _LAYERS.fullmatch(key):
-            least, most = (1, len(stored) or len(shapes)) if key == "num_hidden_layers" else (-math.inf, len(shapes))
+            least, most = (1, len(stored) or num_tensors) if key == "num_hidden_layers" else (-math.inf, num_tensors)
             if not least <= value <= most:
                 raise ArtifactError(
                     f"{path} has {shorten(key)}={shorten(value)}, but the safetensors files beside it hold "
@@ -105,11 +107,11 @@ def _plain(content: Mapping[str, Any], kind: type[PretrainedConfig], path: Path)
     declared = {field.name for field in fields(kind)} | {*kind.attribute_map, *ALIASES}
     safe = {}
     for key, value in content.items():
-        inner = kind.sub_configs_defaults.get(key)
+        inner = getattr(kind, "sub_configs_defaults", kind.sub_configs).get(key)  # transformers 5.19 has classes only
         if inner is not None and isinstance(value, dict):
-            inner_kind = inner.config_class
+            inner_kind = getattr(inner, "config_class", inner)
             if not issubclass(inner_kind, PretrainedConfig):
-                inner_kind = _class_of(value.get("model_type", inner.model_type), path)
+                inner_kind = _class_of(value.get("model_type", getattr(inner, "model_type", None)), path)
             safe[key] = _plain(value, inner_kind, path) | {"model_type": inner_kind.model_type}
         elif key in declared or (isinstance(value, int | float) and not key.startswith("_") and not hasattr(kind, key)):
             safe[key] = value

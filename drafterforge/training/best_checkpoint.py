@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class BestCheckpoint(Callback):
         self.interruption = Interruption()
         self.best_score, self.best_step, self.waited = float("-inf"), 0, 0
         self.saved_step = -1
+        self.after_save: list[Callable[[], None]] = []  # called when `last.ckpt` is on disk
         self.curve: list[dict[str, float]] = []
 
     @property
@@ -74,13 +76,10 @@ class BestCheckpoint(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Save the state of an interrupted run after a whole optimiser step."""
-        batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
-        whole_step = batches % trainer.accumulate_grad_batches == 0
-        validates = batches % trainer.val_check_batch == 0  # and saves then: on resumption lightning would skip it
-        if whole_step:
+        if self._ends_step(trainer):
             self.interruption.agree()
-        if self.interruption.requested and whole_step and not validates:
-            self.save(trainer)
+        if self.interruption.requested:
+            self.save_step(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """End an interrupted run once its state is saved and its last step is logged."""
@@ -137,10 +136,23 @@ class BestCheckpoint(Callback):
             save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, temporary)
             os.replace(temporary, self.best_path)
 
+    def _ends_step(self, trainer: Trainer) -> bool:
+        batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
+        return batches % trainer.accumulate_grad_batches == 0
+
+    def save_step(self, trainer: Trainer) -> None:
+        """Write `last.ckpt` after a batch that ends an optimiser step, unless a validation follows, which saves."""
+        batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
+        validates = batches % trainer.val_check_batch == 0  # and saves then: on resumption lightning would skip it
+        if self._ends_step(trainer) and not validates:
+            self.save(trainer)
+
     def save(self, trainer: Trainer) -> None:
         """Write `last.ckpt`."""
         trainer.save_checkpoint(self.last_path)
         self.saved_step = trainer.global_step
+        for act in self.after_save:
+            act()
 
     def summary(self, chain: int, num_prompts: int) -> str:
         """What training reached.  chain: how many tokens a validation drafts, for each of `num_prompts` prompts."""

@@ -4,32 +4,46 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.artifacts.manifest import Manifest
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.hints import command_for_answers
 from drafterforge.config.progress import bar, say
-from drafterforge.data.answering import prepare_answers
+from drafterforge.data.answering import Generate, marked_spans, prepare_answers
 from drafterforge.data.answers import SPLITS, Answer, AnswerSet
+from drafterforge.data.endpoint_answerer import CHECKED_PROMPTS, ServedAnswerer, disagreement
 from drafterforge.data.features import Captured, FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import describe_sizes, load_prompts
 from drafterforge.data.served import ServedCaptures
 from drafterforge.data.spool import CaptureSpool
 from drafterforge.drafters.registry import trained_kind
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.answer import BatchAnswerer
 from drafterforge.targets.capture import FeatureCapture
-from drafterforge.targets.load import Target
+from drafterforge.targets.fingerprint import fingerprint
+from drafterforge.targets.gaps import logit_gaps
+from drafterforge.targets.load import Target, TextTarget, has_weights, load_target, load_text_target, locate_target
 from drafterforge.training.batches import PackedData
+from drafterforge.training.streamed import StreamedData, held_out_answers, streamed, validation_features
+
+STREAM_KEYS = ("stream", "stream_gb", "stream_epochs", "stream_readers", "vllm")  # no matter to answers of our engine
 
 
 def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None = None) -> JoinedAnswers:
-    """The answers to learn from: those of answers=, else of the configured prompts, made if they are not there."""
-    if cfg.answers:
+    """The answers to learn from: those of answers=, else of the configured prompts, made if they are not there.
+
+    Of a stream, those of its first shards: held-out ones, and training texts for the draft vocabulary.
+    """
+    if cfg.data.stream:
+        require_features(cfg)
+        sets = [held_out_answers(cfg, target)]
+    elif cfg.answers:
         sets = [named_answers(cfg, target, name) for name in cfg.answers]
     else:
         if not trained_kind(cfg.drafter.kind).trained_on_features:  # needs no captures
@@ -42,20 +56,57 @@ def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None =
     return joined
 
 
+def require_features(cfg: TrainDrafterConfig) -> None:
+    """ConfigError if a drafter that needs no features is to be trained on a stream."""
+    kind = cfg.drafter.kind
+    if not trained_kind(kind).trained_on_features:
+        raise ConfigError(f"data.stream= has features, which drafter={kind} does not read; type drafter=eagle3 or lora")
+
+
 def named_answers(cfg: TrainDrafterConfig, target: Target, name: str, key: str = "answers") -> AnswerSet:
     """The `answers` artifact of this name or folder, checked to be of this target.  key: the setting that names it."""
     hint = command_for_answers(cfg, name, key)
     path = find_artifact(cfg.runs_dir, target.name, "answers", name, hint=hint)
-    return AnswerSet.open(path, target.fingerprint, target=target.name)
+    text_fingerprint = fingerprint(target.folder, weights=False) if target.folder.is_dir() else ""
+    if Manifest.read(path).target_fingerprint != text_fingerprint:
+        return AnswerSet.open(path, target.fingerprint, target=target.name)
+    answers = AnswerSet.open(path, text_fingerprint, target=target.name)
+    check_unseen_target(answers, target)
+    return answers
 
 
-def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> AnswerSet:
+def check_unseen_target(answers: AnswerSet, target: Target) -> None:
+    """ArtifactError if greedy answers that a server gave, where the target's weights were not, are not the target's."""
+    if answers.manifest.config["data"]["temperature"] > 0:
+        return
+    gaps: list[float] = []
+    for row in answers.rows()[: len(CHECKED_PROMPTS)]:
+        start, stop = marked_spans(row.loss_mask)[0]
+        gaps += logit_gaps(target, row.input_ids[:stop], start)
+    if reason := disagreement(gaps):
+        raise ArtifactError(
+            f"{answers.path} was answered by a server of another model than {target.name}: {reason}; answer the "
+            "prompts again, with data.endpoint= of a server of the target"
+        )
+
+
+def target_to_answer(cfg: PrepareDataConfig) -> Target | TextTarget:
+    """The target, loaded; its config and tokenizer where a server answers for weights that are not here."""
+    if cfg.data.answers != "served" or has_weights(cfg.target):
+        return load_target(cfg.target)
+    if cfg.data.features == "cached":
+        raise ConfigError(
+            f"{locate_target(cfg.target)[1]} has no *.safetensors, which features are made with; type "
+            "data.features=online, and train where the weights are"
+        )
+    return load_text_target(cfg.target)
+
+
+def answer_prompts(cfg: PrepareDataConfig, target: Target | TextTarget, prompts: dict) -> AnswerSet:
     """The `answers` artifact of these prompts, made or found."""
     data, total = within_context(cfg.data, target), sum(map(len, prompts.values()))
     name = cfg.name or cfg.domain.name
-    spool = open_spool(cfg, target, name)
     say(describe_sizes(prompts))
-    keep = spool.add if data.features == "cached" else None
     started, tokens = time.perf_counter(), 0
     with bar(f"answering {cfg.domain.name}", total) as progress:
 
@@ -64,17 +115,11 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
             tokens += new_tokens
             progress.advance(new_answers, f"{tokens / (time.perf_counter() - started):.0f} tokens/s")
 
-        answerer = BatchAnswerer(target, data.batch_size, data.temperature, answered, keep)
-
-        def answer_shard(prompts: list[list[int]], max_new_tokens: int, seed: int) -> list[list[int]]:
-            answers = answerer(prompts, max_new_tokens, seed)
-            spool.flush()  # before the shard counts as done: a run killed in between would lack its captures
-            return answers
-
+        answerer = open_answerer(cfg, data, target, name, answered)
         answers = prepare_answers(
             prompts,
             tokenizer=target.tokenizer,
-            generate=answer_shard,
+            generate=answerer,
             data=data,
             path=artifact_dir(cfg.runs_dir, target.name, "answers", name),
             target=target,
@@ -82,20 +127,45 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target, prompts: dict) -> Ans
                 "domain": to_dict(weighted_domain(cfg.domain)),
                 "data": answer_settings(cfg),
                 "seed": cfg.seed,
-                "dtype": str(target.dtype),
+                "dtype": "served" if data.answers == "served" else str(target.dtype),
             },
             seed=cfg.seed,
             eos_ids=target.eos_ids,
             progress=lambda _, done, __: progress.reach(done),
             overwrite=cfg.overwrite,
         )
+    if isinstance(answerer, ServedAnswerer):
+        answerer.report()
     counts = answers.manifest.metrics["splits"]["train"]
     rate = f", {tokens / (time.perf_counter() - started):.0f} tokens/s" if tokens else " (made before)"
     say(f"answers: {total} prompts, {counts['answer_tokens']['sum']} training tokens{rate}")
     return answers
 
 
-def within_context(data: DataConfig, target: Target) -> DataConfig:
+def open_answerer(
+    cfg: PrepareDataConfig,
+    data: DataConfig,
+    target: Target | TextTarget,
+    name: str,
+    progress: Callable[[int, int], None],
+) -> Generate:
+    """What answers prompts: a server of the target, or the target itself, which stores captures on the way."""
+    if data.answers == "served":
+        gaps = partial(logit_gaps, target) if isinstance(target, Target) else None
+        return ServedAnswerer(target.tokenizer, data, target.eos_ids, progress, gaps)
+    spool = open_spool(cfg, target, name)
+    keep = spool.add if data.features == "cached" else None
+    answerer = BatchAnswerer(target, data.batch_size, data.temperature, progress, keep)
+
+    def answer_shard(prompts: list[list[int]], max_new_tokens: int, seed: int) -> list[list[int]]:
+        answers = answerer(prompts, max_new_tokens, seed)
+        spool.flush()  # before the shard counts as done: a run killed in between would lack its captures
+        return answers
+
+    return answer_shard
+
+
+def within_context(data: DataConfig, target: Target | TextTarget) -> DataConfig:
     """`data` with max_prompt_tokens cut so that prompt and answer fit the target's context."""
     room = target.max_positions - data.max_new_tokens
     if room < 1:
@@ -113,13 +183,18 @@ def weighted_domain(domain: DomainConfig) -> DomainConfig:
 
 def answer_settings(cfg: PrepareDataConfig) -> dict:
     """The data settings that decide the content of answers."""
-    ignored = {"batch_size", "shard_size", "features", "streaming"}
+    ignored = {"batch_size", "shard_size", "features", "streaming", *STREAM_KEYS}
+    ignored |= {"endpoint", "retries", "timeout_s"}
+    if cfg.data.answers != "served":
+        ignored.add("served_model")
     ignored |= {key for key in ("licences", "domain_names") if not getattr(cfg.data, key)}  # older answers lack them
     return {key: value for key, value in to_dict(cfg.data).items() if key not in ignored}
 
 
 def open_features(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers) -> JoinedFeatures:
-    """Features of all answers to learn from."""
+    """Features of all answers to learn from; of a stream, of the validation answers."""
+    if cfg.data.stream:
+        return JoinedFeatures([validation_features(cfg, target, answer_set) for answer_set in answers.sets])
     return JoinedFeatures([features_of(cfg, target, answer_set) for answer_set in answers.sets])
 
 
@@ -135,8 +210,8 @@ def features_of(cfg: PrepareDataConfig, target: Target, answers: AnswerSet) -> F
     def capture_rows(rows: Sequence[Answer]) -> Sequence[Captured]:
         return spool.capture(rows, capture)
 
-    if cfg.data.source == "served":
-        capture_rows = ServedCaptures(cfg.data.path, capture.argmax, capture_rows)
+    if cfg.data.source == "recorded":
+        capture_rows = ServedCaptures(cfg.data.path, capture)
     with bar("capturing features", 1) as progress:
         features = prepare_features(
             answers,
@@ -161,6 +236,15 @@ def packed(
     """Batches of a split's answers; of a mixture, those of the drafter's domain."""
     rows, read = answers.rows(split, cfg.domain.answers_domain), features.reader(split)
     return PackedData(rows, lambda indices: read(rows.locations[indices].tolist()), cfg.trainer.tokens_per_batch, seed)
+
+
+def training_batches(
+    cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers, features: JoinedFeatures
+) -> PackedData | StreamedData:
+    """Endless batches of the training answers, or those of a stream until it ends."""
+    if cfg.data.stream:
+        return streamed(cfg, target, answers)
+    return packed(cfg, answers, features, "train", seed=cfg.seed)
 
 
 def open_spool(cfg: PrepareDataConfig, target: Target, name: str) -> CaptureSpool:

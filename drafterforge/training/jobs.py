@@ -21,10 +21,11 @@ from drafterforge.errors import ConfigError
 from drafterforge.targets.load import Target
 from drafterforge.training import ranks
 from drafterforge.training.batches import PackedData
-from drafterforge.training.inputs import open_features, packed
+from drafterforge.training.inputs import open_features, packed, training_batches
 from drafterforge.training.launch import placement
 from drafterforge.training.loggers import keep_logs, settings_of
 from drafterforge.training.parents import parents_of, with_lora_of
+from drafterforge.training.streamed import StreamedData
 
 
 class TrainingInputs:
@@ -38,10 +39,11 @@ class TrainingInputs:
         with ranks.first_rank_first():
             return open_features(ranks.reading(self.cfg), self.target, self.answers)
 
-    def batches(self, split: str) -> PackedData:
-        """Endless shuffled batches of the training answers, or the others in order."""
-        seed = self.cfg.seed if split == "train" else None
-        return packed(self.cfg, self.answers, self.features(), split, seed)
+    def batches(self, split: str) -> PackedData | StreamedData:
+        """Endless batches of the training answers, or those of a stream until it ends; the validation answers once."""
+        if split == "train":
+            return training_batches(self.cfg, self.target, self.answers, self.features())
+        return packed(self.cfg, self.answers, self.features(), split)
 
     def stream(self, split: str) -> tuple:
         """What decides the batches: equal for drafters that read the same ones."""
@@ -99,7 +101,7 @@ def drafter_run(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers)
         input_settings={
             "trainer": settings_of(cfg.trainer),
             "seed": cfg.seed,
-            "features": cfg.data.features,
+            "features": "streamed" if cfg.data.stream else cfg.data.features,
             **answers.recorded_settings,
         },
         answers_domain=cfg.domain.answers_domain,
@@ -140,6 +142,10 @@ def require_together(cfgs: Sequence[TrainDrafterConfig]) -> None:
     if placement() or (first.trainer.devices or 1) > 1 or (first.trainer.num_nodes or 1) > 1:
         raise ConfigError(
             "several drafters are trained on one device; leave trainer.devices out, or type one a command"
+        )
+    if first.data.stream:
+        raise ConfigError(
+            "data.stream= is read by one drafter a command; several commands may read one stream together"
         )
     if "wandb" in first.trainer.loggers:
         raise ConfigError(

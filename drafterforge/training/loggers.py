@@ -21,7 +21,8 @@ LOGS = "logs"  # folder of all loggers
 EXTRAS = ("wandb", "mlflow")  # optional packages, and the extras that install them
 DESTINATIONS = ("project", "wandb_mode", "mlflow_uri")  # keys that decide where is logged, and nothing else
 DEVICES = ("devices", "num_nodes", "strategy")  # keys that decide where is computed, and nothing else
-ADDED = {"num_answers": None, "val_ttt_steps": None}  # settings that older drafters lack, with their defaults
+# settings that older drafters lack, with their defaults
+ADDED = {"num_answers": None, "val_ttt_steps": None, "loss": "cross_entropy", "lk_eta": 3.0}
 
 
 class ResumedCSVLogger(CSVLogger):

@@ -27,6 +27,7 @@ from drafterforge.training.loggers import build_loggers
 from drafterforge.training.progress import StepProgress
 from drafterforge.training.resume import SafetensorsCheckpointIO
 from drafterforge.training.strategies import ShardedStrategy, strategy_options
+from drafterforge.training.streamed import StreamedData, StreamProgress
 
 
 def keep_freed_memory() -> None:
@@ -97,7 +98,7 @@ def build_trainer(
 
 def distil(
     module: DistillModule,
-    train: PackedData,
+    train: PackedData | StreamedData,
     val: PackedData,
     config: TrainerConfig,
     folder: Path,
@@ -123,6 +124,8 @@ def distil(
     if resume:
         log(f"training: resumed at step {first_step} of {config.max_steps}")
     loggers = build_loggers(config, folder, first_step) if ranks.rank() == 0 else []
+    if isinstance(train, StreamedData):
+        callbacks = [*callbacks, StreamProgress(train)]
     trainer = build_trainer(config, folder, device, checkpoint, loggers, trained, callbacks)
     train.first_batch = lambda: trainer.global_step * config.accumulate
     for data in (train, val):
@@ -136,6 +139,8 @@ def distil(
     if checkpoint.interruption.requested:  # in the last step
         checkpoint.interrupt()
     module.drafter = drafter
+    if isinstance(train, StreamedData) and ranks.rank() == 0:
+        train.reader.finish()
     if ranks.rank() == 0:
         checkpoint.load_best(module)
     return checkpoint

@@ -1,28 +1,37 @@
-"""A plan is arithmetic on the target's config and the device's rates; every figure here is worked out by hand."""
+"""Estimates are arithmetic on the target's config and the device's rates; every figure here is worked out by hand."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from drafterforge.config.commands import PlanConfig
+from drafterforge.cli import COMMANDS, _config
+from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.data import DataConfig
+from drafterforge.config.drafter import Eagle3DrafterConfig
+from drafterforge.config.evaluation import EvalConfig
+from drafterforge.config.plan import DeviceConfig, PlannedCommand
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.planning import (
     DeviceRates,
-    ModelShape,
-    RecordedRates,
+    Room,
+    Stage,
+    Workload,
     duration,
+    estimate_stages,
     feature_bytes,
-    make_plan,
     measure_device,
-    recorded_rates,
+    misfits,
+    peak_disk,
     size,
 )
+from drafterforge.evaluation.trial_workload import assumed_workload
+from drafterforge.targets.shape import ModelShape
 
 TOY = {
     "hidden_size": 8,
@@ -34,18 +43,25 @@ TOY = {
     "tie_word_embeddings": True,
 }
 SHAPE = ModelShape(hidden=8, layers=2, heads=4, key_heads=2, head_dim=2, intermediate=16, vocab=100, tied=True)
-DATA = DataConfig(num_train=6, num_val=2, num_test=2, max_new_tokens=10, batch_size=4)
-TRAINER = TrainerConfig(
-    max_steps=10, tokens_per_batch=100, accumulate=2, ttt_steps=3, checkpoint_steps=False, loss_chunk=5
+CONFIG = TrainDrafterConfig(
+    data=DataConfig(num_train=6, num_val=2, num_test=2, max_new_tokens=10, batch_size=4),
+    trainer=TrainerConfig(
+        max_steps=10, val_every=5, tokens_per_batch=100, accumulate=2, ttt_steps=3, checkpoint_steps=False, loss_chunk=5
+    ),
+    drafter=Eagle3DrafterConfig(draft_vocab_size=50),
+    eval=EvalConfig(num_prompts=2, max_new_tokens=7),
 )
-CONFIG = PlanConfig(
-    data=DATA, trainer=TRAINER, num_domains=2, prompt_tokens=6, draft_vocab_size=50, batch_size=2, context=20
-)
+WORK = Workload({"train": [6] * 6, "val": [6] * 2, "test": [6] * 2}, 10.0, "10 tokens")
 SLOW = DeviceRates(bytes_per_s=1e4, multiplications_per_s=1e4, source="toy rates")
+ROOMY = Room(memory=1e12, disk=1e12)
 
 
-def lines(cfg: PlanConfig = CONFIG, rates: DeviceRates = SLOW, recorded: RecordedRates = RecordedRates()) -> dict:  # noqa: B008
-    return {line.quantity: line for line in make_plan(cfg, SHAPE, rates, 2, recorded)}
+def stages(cfg: PrepareDataConfig = CONFIG, rates: DeviceRates = SLOW, work: Workload = WORK) -> dict[str, Stage]:
+    return {stage.name: stage for stage in estimate_stages(cfg, SHAPE, rates, 2, work)}
+
+
+def with_data(**changes: object) -> TrainDrafterConfig:
+    return replace(CONFIG, data=replace(CONFIG.data, **changes))
 
 
 def test_a_config_json_is_enough(tmp_path):
@@ -73,41 +89,78 @@ def test_the_shipped_target_s_weights_are_within_a_percent_of_its_name():
     assert smollm2.num_weights == pytest.approx(134.5e6, rel=0.01)
 
 
-def test_disk_is_bytes_a_token_times_tokens():
+def test_features_take_their_bytes_twice_until_all_are_stored():
     assert feature_bytes(8) == 68
-    assert lines()["features on disk"].value == size(2 * 8 * 16 * 68)  # 2 domains, 8 answers of 10 + 6 tokens
-    online = PlanConfig(data=DataConfig(features="online"), num_domains=2)
-    assert lines(online)["features on disk"].value.startswith("none")
+    features = stages()["features"]
+    assert (features.tokens, features.kept, features.disk) == (8 * 16, 8 * 16 * 68, 8 * 16 * 68)
+    assert "features" not in stages(with_data(features="online"))
+    given = stages(with_data(answers="given", source="served", path="x"))
+    assert given["features"].disk == 0 and given["answers"].seconds == 0 and given["features"].seconds > 0
 
 
 def test_time_follows_from_the_slower_of_reading_and_multiplying():
-    # 20 answers of 10 tokens; a step multiplies 4 x 1952 weights at 35 % of 1e4/s, and reads far sooner
-    assert lines()["answering"].value == f"{duration(200 / (4 / (4 * 1952 / 3500)))} at 2 tokens/s"
+    # 100 tokens, 4 a step, which multiplies 4 x 1952 weights at 35 % of 1e4/s; 60 prompt tokens before
+    assert stages()["answers"].seconds == pytest.approx((100 / 4 * 4 + 60) * 1952 / 3500)
     reading = DeviceRates(1e4, 1e12, "")
-    step_s = (1952 * 2 + 4 * 16 * 32) / 6000
-    assert lines(rates=reading)["answering"].value == f"{duration(200 * step_s / 4)} at {4 / step_s:,.0f} tokens/s"
-    # 2 drafters x 10 steps x 200 tokens x 3 positions x (forward and twice backward) x 1296 weights
-    assert lines()["training, time"].value == duration(2 * 10 * 200 * 3 * 3 * 1296 / 3500)
-    assert lines()["plain decoding"].value == f"{6000 / 3904:,.1f} tokens/s"
+    assert stages(rates=reading)["answers"].seconds == pytest.approx(25 * (3904 + 4 * 16 * 32) / 6000)
+    # 10 steps x 200 tokens x 3 positions x (forward and twice backward) x 1296 weights; 2 validations of 2 x 16 tokens
+    assert stages()["training"].seconds == pytest.approx((10 * 200 * 3 * 3 * 1296 + 2 * 32 * 3 * 1296) / 3500)
+    online = stages(with_data(features="online"))["training"].seconds - stages()["training"].seconds
+    assert online == pytest.approx((10 * 200 + 2 * 32) * 1952 / 3500)
+    assert stages()["decoding"].seconds == pytest.approx(2 * 7 * 3 * 3904 / 6000)
 
 
 def test_memory_is_the_sum_of_what_is_held():
-    states = 100 * (4 * 8 + 3 * (8 * 8 + 3 * 16))
-    assert lines()["training, memory"].value == size(16 * 1296 + 4 * (states + 3 * 5 * 50) + 3904)
-    caches = 2 * 20 * 32 + 2 * 2 * 20 * 16
-    assert lines()["serving, memory"].value == size(3904 + 2 * 1296 * 2 + caches)
-    assert lines()["bundle"].value == size(2 * 1296 * 2)
+    states = 100 * 4 * (4 * 8 + 3 * (8 * 8 + 3 * 16))
+    assert stages()["training"].memory == 3904 + 16 * 1296 + states + 4 * 3 * 5 * 50
+    assert stages()["answers"].memory == 3904 + 4 * 16 * 32
+    frozen = replace(CONFIG, drafter=Eagle3DrafterConfig(draft_vocab_size=50, head="target"))
+    assert stages()["training"].memory - stages(frozen)["training"].memory == 16 * 400
 
 
-def test_what_was_measured_comes_before_what_is_derived():
-    recorded = RecordedRates(answer_tokens_per_s=50.0, answers_source="measured", token_s=0.1, token_source="profile")
-    plan = lines(recorded=recorded)
-    assert plan["answering"].value == "4 s at 50 tokens/s" and plan["answering"].derivation.endswith("measured")
-    assert (plan["plain decoding"].value, plan["plain decoding"].derivation) == ("10.0 tokens/s", "profile")
+def test_prepare_data_neither_trains_nor_decodes():
+    assert [*stages(PrepareDataConfig(data=CONFIG.data))] == ["answers", "features"]
 
 
-def test_runs_without_artifacts_know_no_rate(tmp_path):
-    assert recorded_rates(str(tmp_path), "toy", "cpu") == RecordedRates()
+def test_disk_is_fullest_where_a_stage_holds_most():
+    parts = [Stage("a", 0, "", kept=5), Stage("b", 0, "", disk=10, kept=10), Stage("c", 0, "", disk=1, kept=1)]
+    assert peak_disk(parts) == 25
+
+
+def lines(room: Room, cfg: TrainDrafterConfig = CONFIG, weights: float = 3904) -> list[str]:
+    planned = PlannedCommand("train-drafter", ["domain=sql", "trainer.accumulate=2"], cfg, DeviceConfig())
+    return misfits(planned, [*stages(cfg).values()], room, SHAPE, weights)
+
+
+def test_what_fits_is_not_mentioned():
+    assert lines(ROOMY) == []
+
+
+def test_features_that_do_not_fit_on_disk_are_computed_at_every_step():
+    (line,) = lines(Room(1e12, 30000))
+    assert "disk takes" in line and line.endswith("type `drafterforge train-drafter domain=sql trainer.accumulate=2 "
+                                                  "data.features=online`")  # fmt: skip
+    (line,) = lines(Room(1e12, 100))
+    assert "data.num_train=" in line
+
+
+def test_a_batch_that_does_not_fit_is_cut_into_parts_of_the_same_sum():
+    cfg = replace(CONFIG, trainer=replace(CONFIG.trainer, checkpoint_steps=True))
+    needed = stages(cfg)["training"].memory
+    (line,) = lines(Room(needed - 1000, 1e12), cfg)
+    assert "trainer.tokens_per_batch=50 trainer.accumulate=4`" in line and line.count("accumulate") == 1
+    (line,) = lines(Room(stages()["training"].memory - 1, 1e12))
+    assert "trainer.checkpoint_steps=true`" in line
+
+
+def test_weights_that_do_not_fit_hide_what_follows_from_them():
+    (line,) = lines(Room(3000, 1e12))
+    assert "the target's weights" in line
+
+
+def test_assumptions_are_named():
+    work = assumed_workload(CONFIG)
+    assert work.num_answers == 10 and work.answer_tokens == 10 and "assumed" in work.source
 
 
 def test_the_device_is_timed():
@@ -115,15 +168,25 @@ def test_the_device_is_timed():
     assert rates.bytes_per_s > 0 and rates.multiplications_per_s > 0 and "timed just now" in rates.source
 
 
-def test_the_estimates_of_the_results_page_are_those_of_plan(tmp_path):
-    report = json.loads((Path(__file__).parents[2] / "docs" / "reports" / "plan.json").read_text())
-    rates = DeviceRates(report["bandwidth_gb_s"] * 1e9, report["tflops"] * 1e12 / 2, "")
-    for row in report["rows"]:
-        (tmp_path / "config.json").write_text(json.dumps(row["config"]))
-        plan = make_plan(PlanConfig(), ModelShape.read(tmp_path / "config.json"), rates, 2, RecordedRates())
-        assert row["estimates"] == {line.quantity: line.value for line in plan}
-
-
 @pytest.mark.parametrize(("seconds", "words"), [(5, "5 s"), (150, "2.5 min"), (9000, "2.5 h"), (3 * 86400, "3.0 days")])
 def test_durations_are_readable(seconds, words):
     assert duration(seconds) == words
+
+
+def published_estimates(command: str, config: Path) -> dict[str, str]:
+    """The figures of a row of the results page.  command: `drafterforge plan ...`."""
+    planned = _config("plan", COMMANDS["plan"], command.split()[2:])
+    device, shape = planned.device, ModelShape.read(config)
+    rates = DeviceRates(device.bandwidth_gb_s * 1e9, device.tflops * 1e12 / 2, "")
+    plan = estimate_stages(planned.config, shape, rates, 2, assumed_workload(planned.config))
+    estimates = {"target": f"{shape.num_weights / 1e6:,.0f} M weights, {size(2 * shape.num_weights)}"}
+    for stage in plan:
+        estimates |= {stage.name: duration(stage.seconds), f"{stage.name}, memory": size(stage.memory)}
+    return estimates | {"disk": size(peak_disk(plan))}
+
+
+def test_the_estimates_of_the_results_page_are_those_of_plan(tmp_path):
+    report = json.loads((Path(__file__).parents[2] / "docs" / "reports" / "plan.json").read_text())
+    for row in report["rows"]:
+        (tmp_path / "config.json").write_text(json.dumps(row["config"]))
+        assert row["estimates"] == published_estimates(row["command"], tmp_path / "config.json")

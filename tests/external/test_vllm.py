@@ -21,8 +21,9 @@ from drafterforge.interop.layout import read_target
 from drafterforge.interop.vllm.layouts import write_vllm
 from drafterforge.runtime.batch import Generation
 from tests.bundle.builders import edit
-from tests.external.conftest import DEPTH, MAX_TOKENS, Client, chains, with_norms
+from tests.external.conftest import DEPTH, MAX_TOKENS, ROOT, Client, chains, with_norms
 from tests.models import NORMS
+from tests.test_scripts import import_script
 
 pytestmark = pytest.mark.external
 PORT = 18765
@@ -173,3 +174,14 @@ def test_the_printed_command_serves_with_the_drafter(vllm, real, exported, ours,
         num_cycles += 1
     expectation = per_position([[cycle.accepted for cycle in expected.cycles[:num_cycles]]])
     assert [round(float(line.split()[-1])) for line in counted] == expectation
+
+
+def test_served_answers_equal_those_of_this_process(vllm, real, tmp_path, monkeypatch):
+    check_answers = import_script(ROOT / "scripts" / "check_answers.py", monkeypatch)
+    command = f"vllm serve {real.folder} --served-model-name served --dtype float32"
+    path = tmp_path / "answers.json"
+    with server(vllm, command, tmp_path / "serve.log") as url:
+        assert check_answers.main([url, "--prompts", "16", "--max-new-tokens", "64", "--json", str(path)]) == 0
+    figures = json.loads(path.read_text())
+    assert figures["left_out"] == figures["without_token_ids"] == 0 and figures["equal"] >= 15  # near ties may part
+    print(f"vLLM: {figures}")

@@ -20,7 +20,6 @@ def site_packages(client: Client) -> Path:
 def test_vllm_has_the_names_of_both_runners(monkeypatch):
     monkeypatch.syspath_prepend(site_packages(Client("vllm").require()))
     contract.definitions.cache_clear()
-    used = [*contract.USED.items(), *contract.USED_V2.items()]
-    missing = [f"{module}.{name}" for module, names in used for name in names if not contract.has_name(module, name)]
+    missing = contract.missing_of([*contract.USED.items(), *contract.USED_V2.items(), *contract.USED_STREAMING.items()])
     contract.definitions.cache_clear()
     assert missing == [], json.dumps(missing, indent=2)

@@ -37,7 +37,7 @@ STEPS = 2  # optimiser steps, before a validation
 UPLOADS = {
     "drafters.eagle3.train.ttt.PackedBatch.to: copy": 5 * (STEPS + 1),
     "drafters.eagle3.train.ttt.lay_out: copy": 2 * (STEPS + 1),
-    "drafters.eagle3.train.loss._ChunkedSoftCrossEntropy._forward: copy": 2 * (STEPS + 1),
+    "drafters.eagle3.train.loss._ChunkedLoss._forward: copy": 2 * (STEPS + 1),
     "drafters.eagle3.train.loss.valid_positions: copy": STEPS + 1,
     "kernels.rope.RopeTable._rotations: copy": 1,  # at the first use
 }
@@ -117,12 +117,14 @@ WATCHED = [(distill_module, name) for name in ("lay_out", "unroll", "ttt_loss")]
 
 
 @pytest.mark.parametrize(
-    ("norms", "recompute"), [(NORMS["EAGLE-3"], True), (NORMS["EAGLE-3.1"], False)], ids=["EAGLE-3", "EAGLE-3.1"]
+    ("norms", "recompute", "loss"),
+    [(NORMS["EAGLE-3"], True, "cross_entropy"), (NORMS["EAGLE-3.1"], False, "lk_lambda")],
+    ids=["EAGLE-3", "EAGLE-3.1"],
 )
-def test_distillation_of_a_full_drafter_never_reads_the_device(norms, recompute):
+def test_distillation_of_a_full_drafter_never_reads_the_device(norms, recompute, loss):
     def build(device: str) -> Step:
         target = tiny_target(num_hidden_layers=4)
-        config = TrainerConfig(**{**vars(SHORT), "checkpoint_steps": recompute})
+        config = TrainerConfig(**{**vars(SHORT), "checkpoint_steps": recompute, "loss": loss})
         module = DistillModule(tiny_drafter(target, **norms), target.head_weight, config)
         return distillation(module, device, packed(target))
 

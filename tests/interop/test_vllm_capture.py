@@ -109,11 +109,7 @@ def recorded(server: Server) -> dict[tuple[int, ...], tuple[torch.Tensor, torch.
     """Features and states of the recorded texts, without the last position; None where they were not captured."""
     server.recorder.close()
     outputs: dict = {}
-
-    def compute(rows):
-        return [exact_capture(server, row) for row in rows]
-
-    captures = ServedCaptures(server.folder, lambda states: states.float().argmax(dim=-1), compute)
+    captures = ServedCaptures(server.folder, ExactOutputs(server))
     for shard in sorted(server.folder.glob("*.arrow")):
         for row in served.AnswerRows([shard]):
             assert row.loss_mask == [0] * row.prompt_tokens + [1] * row.answer_tokens
@@ -123,10 +119,26 @@ def recorded(server: Server) -> dict[tuple[int, ...], tuple[torch.Tensor, torch.
     return outputs
 
 
-def exact_capture(server: Server, row) -> CachedCapture:
-    entry = next(entry for entry in server.requests.values() if entry.ids[: len(row.input_ids)] == row.input_ids)
-    length = len(row.input_ids)
-    return CachedCapture(entry.features[:length], entry.states[:length], torch.zeros(length, dtype=torch.long))
+@dataclass
+class ExactOutputs:
+    """The target, whose three layers are the tapped ones."""
+
+    server: Server
+    taps: tuple[int, ...] = (0, 1, 2)
+
+    def __call__(self, sequences: list[list[int]]) -> list[CachedCapture]:
+        return [self.capture(ids) for ids in sequences]
+
+    def capture(self, ids: list[int]) -> CachedCapture:
+        length = len(ids)
+        entry = next(entry for entry in self.server.requests.values() if entry.ids[:length] == list(ids))
+        return CachedCapture(entry.features[:length], entry.states[:length], torch.zeros(length, dtype=torch.long))
+
+    def argmax(self, states: torch.Tensor) -> torch.Tensor:
+        return states.float().argmax(dim=-1)
+
+    def layer_inputs(self, ids: list[int]) -> torch.Tensor:
+        return self.capture(ids).features.unflatten(1, (3, HIDDEN)).transpose(0, 1)
 
 
 def assert_exact(outputs, entry: Request, length: int | None = None) -> None:
@@ -275,7 +287,7 @@ def test_shards_that_a_kill_cut_off_leave_the_others_readable(tmp_path, damage, 
         path.write_bytes(path.read_bytes()[:20])
     rows = list(served_rows(tmp_path))
     assert len(rows) == (2 if damage == "outputs" else 1)
-    captures = ServedCaptures(tmp_path, lambda states: states, lambda rows: [])
+    captures = ServedCaptures(tmp_path, ExactOutputs(server))
     assert len(captures.shards) == (1 if damage == "outputs" else 2)
 
 

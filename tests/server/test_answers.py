@@ -77,6 +77,18 @@ def test_a_stream_ends_with_the_usage_if_requested(shared):
     assert chunks[0].choices[0].delta.role == "assistant" and len({chunk.id for chunk in chunks}) == 1
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_token_ids_are_returned_on_demand(shared, speaking, path):
+    prompt = {"prompt": [40, 41, 42]} if path == "/v1/completions" else {"messages": CHAT}
+    fields = {"model": MODEL, "temperature": 0, "max_tokens": 16, **prompt}
+    expected = Engine(speaking).generate([prompt.get("prompt", CHAT)], 16)[0]
+    choice = shared.post(path, json=fields | {"return_token_ids": True}).json()["choices"][0]
+    assert (choice["token_ids"], choice["prompt_token_ids"]) == (expected.tokens, expected.prompt)
+    assert not {"token_ids", "prompt_token_ids"} & shared.post(path, json=fields).json()["choices"][0].keys()
+    refused = shared.post(path, json=fields | {"return_token_ids": True, "stream": True})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "return_token_ids"
+
+
 def test_a_stop_string_ends_the_answer_and_is_never_sent(shared):
     full = complete(shared, temperature=0, max_tokens=30).choices[0].text
     stop = next(text for text in re.findall(r"[ -~]{2,3}", full[3:]))

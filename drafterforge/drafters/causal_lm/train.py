@@ -50,7 +50,8 @@ class CausalLMModule(DistillModule):
         device_type = autocast_device(states.device)
         if torch.is_autocast_enabled(device_type):  # norms return float32, in which the loss would be computed
             states = states.to(torch.get_autocast_dtype(device_type))
-        loss, correct = next_token_loss(states, drafter.head_weight, teacher, drafter.token_ids, config.loss_chunk)
+        head, ids = drafter.head_weight, drafter.token_ids
+        loss, correct = next_token_loss(states, head, teacher, ids, config.loss_chunk, self.objective)
         return loss, chain_counts(loss.detach(), correct, layout.slots)
 
 

@@ -1,7 +1,7 @@
 """Records served traffic for training: texts of finished requests, and the target's features and states.
 
 A cycle hands its tensors to a thread, which assembles texts and writes the shards of `drafterforge.data.served`; so a
-cycle waits neither for the device nor for the disk.  `drafterforge prepare-data data=served path=FOLDER` reads them.
+cycle waits neither for the device nor for the disk.  `drafterforge prepare-data data=recorded path=FOLDER` reads them.
 Axes: B requests, R flattened rows, H hidden of the target.
 """
 

@@ -6,6 +6,7 @@ Names are read from the source, without importing vLLM, which takes seconds.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -181,11 +182,45 @@ USED_V2: dict[str, tuple[str, ...]] = {
     f"{SPECULATORS}.eagle.speculator": ("EagleSpeculator",),
     f"{SPECULATORS}.eagle.utils": ("load_eagle_model(target_model, vllm_config)",),
 }
+# Of streams, see `streaming` and `extraction`.
+CONNECTORS = "vllm.distributed.kv_transfer.kv_connector.v1"
+USED_STREAMING: dict[str, tuple[str, ...]] = {
+    f"{CONNECTORS}.base": ("KVConnectorMetadata", "KVConnectorBase_V1.has_connector_metadata"),
+    f"{CONNECTORS}.example_hidden_states_connector": (
+        "extract_from_kv_cache(kv_cache, slot_mapping, num_tokens)",
+        "ExampleHiddenStatesConnector.__init__(vllm_config, role, kv_cache_config)",
+        "ExampleHiddenStatesConnector.register_kv_caches(kv_caches)",
+        "ExampleHiddenStatesConnector.build_connector_meta(scheduler_output)",
+        "ExampleHiddenStatesConnector.request_finished(request, block_ids)",
+        "ExampleHiddenStatesConnector.request_finished_all_groups",
+        "ExampleHiddenStatesConnector.get_finished(finished_req_ids)",
+        "ExampleHiddenStatesConnector.get_finished_count",
+        "ExampleHiddenStatesConnector.wait_for_save",
+        "ExampleHiddenStatesConnector._kv_cache",
+        "ExampleHiddenStatesConnector._block_size",
+        "ExampleHiddenStatesConnector._is_tp_rank_zero",
+    ),
+    "vllm.v1.request": (
+        "RequestStatus.FINISHED_STOPPED",
+        "RequestStatus.FINISHED_LENGTH_CAPPED",
+        "Request.all_token_ids",
+        "Request.prompt_token_ids",
+        "Request.kv_transfer_params",
+        "Request.lora_request",
+        "Request.mm_features",
+    ),
+    "vllm.v1.engine.llm_engine": ("LLMEngine.add_request(request_id, prompt, params)", "LLMEngine.step"),
+    "vllm.entrypoints.llm": ("LLM.llm_engine",),
+}
 
 
 def missing_names() -> list[str]:
     """The names in `USED`, and in `USED_V2` if that runner can run, that the installed vLLM lacks, as `module.name`."""
-    used = [*USED.items(), *(USED_V2.items() if find_spec("triton") else ())]
+    return missing_of([*USED.items(), *(USED_V2.items() if find_spec("triton") else ())])
+
+
+def missing_of(used: Iterable[tuple[str, tuple[str, ...]]]) -> list[str]:
+    """Those of these names that the installed vLLM lacks, as `module.name`."""
     return [f"{module}.{name}" for module, names in used for name in names if not has_name(module, name)]
 
 

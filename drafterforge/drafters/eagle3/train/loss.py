@@ -1,4 +1,4 @@
-"""Soft cross-entropy of all TTT steps against the target, with head and loss fused, in chunks of rows.
+"""The loss of all TTT steps against the target, with head and loss fused, in chunks of rows.
 
 The forward pass also computes the gradient, so at most `chunk` rows of logits per step exist at once. The teacher's
 distribution at a position is computed once for all steps, and all experts, that predict from it.
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafters.eagle3.lora import LowRank
+from drafterforge.drafters.eagle3.train.objectives import CROSS_ENTROPY, Objective
 from drafterforge.kernels.devices import autocast_device
 
 
@@ -32,7 +33,7 @@ class Teacher:
 class StepCounts:
     """Sums over slots, per step, [I].  Ratios are computed from the sums over all batches."""
 
-    loss: Tensor  # cross-entropy, summed over `weighted`
+    loss: Tensor  # summed over `weighted`
     weighted: Tensor  # slots in the loss: valid, with the target's argmax in the draft vocabulary
     valid: Tensor  # slots whose predicted token exists in the answer
     marginal: Tensor  # valid slots whose argmax is the target's
@@ -57,7 +58,7 @@ class StepCounts:
         return 1 + (self.joint / self.valid.clamp(min=1)).sum()
 
     def mean_loss(self, step_decay: float) -> Tensor:
-        """sum_i step_decay^i * (mean cross-entropy of step i)."""
+        """sum_i step_decay^i * (mean loss of step i)."""
         decay = step_decay ** torch.arange(self.loss.numel(), device=self.loss.device)
         return (decay * self.loss / self.weighted.clamp(min=1)).sum()
 
@@ -75,15 +76,15 @@ def valid_positions(slots: Tensor, chunk: int, device: torch.device) -> list[lis
     return [list(parts[number * steps : (number + 1) * steps]) for number in range(len(counts))]
 
 
-class _ChunkedSoftCrossEntropy(torch.autograd.Function):
+class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, *rest):
         # `_forward` chooses the dtype of each operation
         with torch.autocast(autocast_device(hidden.device), enabled=False):
-            return _ChunkedSoftCrossEntropy._forward(ctx, hidden, *rest)
+            return _ChunkedLoss._forward(ctx, hidden, *rest)
 
     @staticmethod
-    def _forward(ctx, hidden, weight, teacher, slots, step_decay, token_ids, chunk, num_experts, *additions):
+    def _forward(ctx, hidden, weight, teacher, slots, step_decay, token_ids, chunk, objective, num_experts, *additions):
         rows, num_slots, _ = hidden.shape
         steps = rows // num_experts
         slots = slots.repeat(num_experts, 1)
@@ -124,14 +125,13 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
                     logits = logits.addmm_(low, up.T)
                 logits = logits.float()
                 target = p if at.numel() == p.shape[0] else p[at - first]
-                lse = logits.logsumexp(dim=-1)
                 included = in_loss[step, at].float()
-                losses[step] += ((lse - torch.linalg.vecdot(target, logits)) * included).sum()
                 correct[step, predicting] = token_ids[logits.argmax(dim=-1)] == teacher.argmax[at]
+                by_row, d = objective(target, logits, any(ctx.needs_input_grad))
+                losses[step] += (by_row * included).sum()
                 if not any(ctx.needs_input_grad):
                     continue
-                d = logits.sub_(lse[:, None]).exp_().sub_(target).mul_((included * scale[step])[:, None])
-                d = d.to(dtype)
+                d = d.mul_((included * scale[step])[:, None]).to(dtype)
                 if additions:
                     grad_low = d @ up
                     grad_down, grad_up = grad_additions[step // steps * 2 :][:2]
@@ -162,7 +162,7 @@ class _ChunkedSoftCrossEntropy(torch.autograd.Function):
         return (
             None if grad_hidden is None else grad_hidden * grad,
             None if grad_weight is None else (grad_weight * grad).to(ctx.weight_dtype),
-            *[None] * 6,
+            *[None] * 7,
             *[addition * grad for addition in grad_additions],
         )
 
@@ -175,6 +175,7 @@ def ttt_loss(
     step_decay: float,
     token_ids: Tensor,
     chunk: int,
+    objective: Objective = CROSS_ENTROPY,
     additions: Sequence[LowRank] = (),
 ) -> tuple[Tensor, StepCounts]:
     """Scalar loss sum_i step_decay^i * mean_i, and the counts; of several experts, the sum, and the counts of each.
@@ -185,23 +186,26 @@ def ttt_loss(
     """
     count = max(1, len(additions))
     parts = [part for addition in additions for part in (addition.down, addition.up)]
-    results = _ChunkedSoftCrossEntropy.apply(
-        hidden, weight, teacher, slots, step_decay, token_ids, chunk, count, *parts
-    )
+    results = _ChunkedLoss.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk, objective, count, *parts)
     loss, losses, weighted, valid, correct, by_slot = results
     joint = correct.unflatten(0, (count, -1)).long().cumprod(dim=1).flatten(0, 1).bool() & by_slot
     return loss, StepCounts(losses, weighted, valid, correct.sum(dim=1), joint.sum(dim=1))
 
 
 def next_token_loss(
-    hidden: Tensor, weight: Tensor, teacher: Teacher, token_ids: Tensor, chunk: int
+    hidden: Tensor,
+    weight: Tensor,
+    teacher: Teacher,
+    token_ids: Tensor,
+    chunk: int,
+    objective: Objective = CROSS_ENTROPY,
 ) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy over the teacher positions, and whether each argmax is the target's, [P] bool.
+    """Mean loss over the teacher positions, and whether each argmax is the target's, [P] bool.
 
     hidden: normed states at the teacher positions, [P, H].  weight: the head, [W, H].  token_ids: as in `ttt_loss`.
     """
     slots = torch.arange(hidden.shape[0])[None]
-    results = _ChunkedSoftCrossEntropy.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk, 1)
+    results = _ChunkedLoss.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk, objective, 1)
     return results[0], results[4][0]
 
 

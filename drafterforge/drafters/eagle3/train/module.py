@@ -15,6 +15,7 @@ from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.train.lora import addition_of, base_of
 from drafterforge.drafters.eagle3.train.loss import StepCounts, Teacher, ttt_loss
+from drafterforge.drafters.eagle3.train.objectives import Objective
 from drafterforge.drafters.eagle3.train.ttt import Layout, PackedBatch, lay_out, unroll
 
 
@@ -25,6 +26,7 @@ class DistillModule(LightningModule):
         """target_head: [V, H]; only rows of the draft vocabulary are kept."""
         super().__init__()
         self.drafter, self.config = drafter, config
+        self.objective = Objective(config.loss, config.lk_eta)
         self.register_buffer("head", target_head[drafter.token_ids.to(target_head.device)].clone(), persistent=False)
         self.counts: StepCounts | None = None  # of the optimiser step or validation under way, on this device
         self.losses: list[Tensor] = []  # of the micro-batches of the optimiser step under way
@@ -70,6 +72,7 @@ class DistillModule(LightningModule):
             self.config.step_decay,
             drafter.token_ids,
             self.config.loss_chunk,
+            self.objective,
             additions,
         )
         return loss, counts.split(layout.slots.shape[0])

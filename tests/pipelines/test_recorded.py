@@ -21,7 +21,7 @@ from drafterforge.targets.load import load_target
 pytestmark = pytest.mark.slow  # whole programs
 
 NUM_REQUESTS, MAX_TOKENS, ROWS = 20, 12, 3  # committed rows of a cycle
-TRAIN = ("train-drafter", "domain=traffic", "data=served", "experiment=smoke", "drafter=eagle3")
+TRAIN = ("train-drafter", "domain=traffic", "data=recorded", "experiment=smoke", "drafter=eagle3")
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def test_recordings_of_another_target_are_refused(bench, recording, other_folder
 
 
 def test_mistakes_are_one_line(bench, tmp_path):
-    assert "data=served needs a recording: type path=FOLDER" in bench(*TRAIN).one_line()
+    assert "data=recorded needs a recording: type path=FOLDER" in bench(*TRAIN).one_line()
     assert "holds no recorded answers" in bench(*TRAIN, f"path={tmp_path}").one_line()
     assert "there is no such file or folder" in bench(*TRAIN, f"path={tmp_path / 'none'}").one_line()
     line = bench(*TRAIN, f"path={tmp_path}", "data.answers=target").one_line()
-    assert "data=served has the served answers; type data.answers=given" in line
+    assert "data=recorded has the recorded answers; type data.answers=given" in line

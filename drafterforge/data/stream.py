@@ -1,0 +1,379 @@
+"""Streams: bounded folders through which vLLM hands answers with features to trainers, as a ring of shards.
+
+A stream is a recording (`drafterforge.data.served`) with a bound: one writer appends numbered shards and waits while
+the folder is full, and a shard is deleted once every reader has released it.
+
+    stream.json         the writer's record: bound, prompts, and what is complete; the one commit point of the writer
+    shard-N.arrow       answers
+    shard-N.safetensors their features and last layer's outputs, in the dtype of the engine
+    readers/NAME.json   the first shard that a reader still needs; the commit point of the reader
+    done                the writer has written all of its answers
+
+A shard exists for readers once `stream.json` counts it.  Both records are replaced atomically, so whichever side is
+killed, at any moment: a writer that is started again writes each answer that `stream.json` does not list, once, and
+overwrites a shard that it did not count; a reader that is started again finds every shard from its record on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from drafterforge.artifacts.atomic import lock_folder, report_write_errors, save_json_atomic, write_bytes_atomic
+from drafterforge.config.progress import log as say_dated
+from drafterforge.data.served import ServedAnswer, encode_served
+from drafterforge.errors import ArtifactError, ConfigError
+
+log = logging.getLogger(__name__)
+GB = 10**9
+MB = 10**6
+SHARD_BYTES = 64 * MB  # a shard is written at this size, or at 1/16 of the bound
+PARTS = 16  # shards of a full folder, at least
+FLUSH_S = 5.0  # seconds that finished answers wait for their shard at most
+POLL_S = 0.2
+SAY_S = 60.0  # between two lines of a reader that waits
+FIRST_SAY_S = 5.0
+RECORD, DONE, READERS = "stream.json", "done", "readers"
+
+
+@dataclass(frozen=True)
+class StreamRecord:
+    """What the writer says of its stream, and which shards are complete."""
+
+    id: str
+    limit_bytes: int
+    taps: list[int]
+    labels: dict[str, Any] = field(default_factory=dict)  # what the answers are of; must not change
+    held_out: dict[str, int] = field(default_factory=dict)  # answers of splits that the writer holds out
+    shards: int = 0
+    answers: int = 0
+    tokens: int = 0
+    below: int = 0  # answers whose prompt has a number below this one are in the counted shards
+    more: list[int] = field(default_factory=list)  # numbers beyond whose answers are, too
+    error: str = ""
+
+    @staticmethod
+    def read(folder: Path) -> StreamRecord | None:
+        """The record of a stream; None where none begins."""
+        try:
+            values = json.loads((folder / RECORD).read_text())
+            return StreamRecord(**{entry.name: values[entry.name] for entry in fields(StreamRecord)})
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError) as error:
+            raise ArtifactError(f"{folder / RECORD} is no record of a stream ({error}); type another folder") from None
+
+    def has(self, number: int) -> bool:
+        """Whether the answer to the prompt of this number is in a counted shard."""
+        return number < self.below or number in self.more
+
+    def counting(self, numbers: Sequence[int], tokens: int) -> StreamRecord:
+        """The record with one more shard, of the answers to the prompts of these numbers."""
+        below, more = self.below, {*self.more, *numbers}
+        while below in more:
+            more.remove(below)
+            below += 1
+        return replace(
+            self,
+            shards=self.shards + 1,
+            answers=self.answers + len(numbers),
+            tokens=self.tokens + tokens,
+            below=below,
+            more=sorted(more),
+        )
+
+
+def shard_name(number: int) -> str:
+    """Name of a shard's files without suffix."""
+    return f"shard-{number:08d}"
+
+
+def shard_files(folder: Path, number: int) -> list[Path]:
+    """The files of a shard that exist."""
+    paths = [folder / f"{shard_name(number)}{suffix}" for suffix in (".arrow", ".safetensors")]
+    return [path for path in paths if path.exists()]
+
+
+def used_bytes(folder: Path) -> int:
+    """Size of all shards on disk."""
+    total = 0
+    for path in [*folder.glob("shard-*"), *folder.glob(".shard-*")]:  # finished and unfinished files
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:  # a reader deleted it
+            continue
+    return total
+
+
+def open_record(
+    folder: Path,
+    limit_bytes: int,
+    taps: Sequence[int],
+    labels: dict[str, Any] | None = None,
+    held_out: dict[str, int] | None = None,
+) -> StreamRecord:
+    """The record of a stream that a writer begins or goes on with; ArtifactError if it is of other answers."""
+    fresh = StreamRecord(secrets.token_hex(8), limit_bytes, list(taps), labels or {}, held_out or {})
+    record = StreamRecord.read(folder) or fresh
+    for name in ("taps", "labels", "held_out"):
+        if getattr(record, name) != getattr(fresh, name):
+            raise ArtifactError(
+                f"{folder} streams other answers: its {name} are {getattr(record, name)} instead of "
+                f"{getattr(fresh, name)}; type data.stream=OTHER, or delete it"
+            )
+    return record
+
+
+def require_no_writer(folder: Path) -> None:
+    """ConfigError if a process writes to the stream."""
+    lock = lock_folder(folder)
+    if lock is not None:
+        os.close(lock)
+    elif folder.is_dir():
+        raise ConfigError(f"another process writes to the stream {folder}; type data.stream=OTHER")
+
+
+def readers_finished(folder: Path) -> bool:
+    """Whether as many readers as the stream has need no more shards."""
+    cursors = [json.loads(path.read_text()) for path in folder.glob(f"{READERS}/*.json")]
+    return bool(cursors) and sum(cursor["finished"] for cursor in cursors) >= max(c["readers"] for c in cursors)
+
+
+class StreamWriter:
+    """Appends answers to a stream in a thread, which waits while the folder is full.
+
+    Answers wait in memory, two shards at most: `has_room` is False beyond, and the caller must wait.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        limit_bytes: int,
+        taps: Sequence[int],
+        labels: dict[str, Any] | None = None,
+        held_out: dict[str, int] | None = None,
+        flush_s: float = FLUSH_S,
+    ) -> None:
+        """labels: what the answers are of; a stream goes on only with the same."""
+        self.folder, self.flush_s = Path(folder).expanduser(), flush_s
+        with report_write_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = lock_folder(self.folder)
+        if self.lock is None:
+            raise ConfigError(f"another process writes to the stream {folder}; type data.stream=OTHER")
+        record = open_record(self.folder, limit_bytes, taps, labels, held_out)
+        self.record = replace(record, limit_bytes=limit_bytes, error="")
+        for path in [*shard_files(self.folder, self.record.shards), *self.folder.glob(".shard-*")]:
+            path.unlink()  # left by a kill before it was counted
+        save_json_atomic(self.folder / RECORD, asdict(self.record))
+        self.shard_bytes = min(SHARD_BYTES, limit_bytes // PARTS)
+        self.pending: list[tuple[int, ServedAnswer, int]] = []  # number, answer, bytes
+        self.pending_bytes, self.pending_since, self.closing = 0, 0.0, False
+        self.next_number = max([self.record.below, *(number + 1 for number in self.record.more)])
+        self.is_full = False  # the thread waits for a reader
+        self.changed = threading.Condition()
+        self.thread = threading.Thread(target=self._work, name="drafterforge-stream", daemon=True)
+        self.thread.start()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another answer may be added now."""
+        return self.pending_bytes < 2 * self.shard_bytes
+
+    def add(self, number: int, served: ServedAnswer) -> None:
+        """Append an answer.  number: of its prompt in the stream; -1: the next one."""
+        tensors = [tensor for tensor in (served.features, served.states, served.outputs) if tensor is not None]
+        size = sum(tensor.nbytes for tensor in tensors) + 8 * len(served.answer.input_ids)
+        with self.changed:
+            if self.record.error:
+                raise ArtifactError(self.record.error)
+            if not self.pending:
+                self.pending_since = time.monotonic()
+            number = self.next_number if number < 0 else number
+            self.next_number = max(self.next_number, number + 1)
+            self.pending.append((number, served, size))
+            self.pending_bytes += size
+            self.changed.notify_all()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Write what is pending, as far as there is room now, and end the thread."""
+        with self.changed:
+            self.closing = True
+            self.changed.notify_all()
+        self.thread.join(timeout)
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+    # --- in the thread -------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self.changed:
+                while not self._is_due():
+                    if self.closing and not self.pending:
+                        return
+                    self.changed.wait(POLL_S if self.pending else None)
+                part = self._take()
+            try:
+                self._write(part)
+            except Exception as error:  # the engine goes on; the next answer reports it
+                with self.changed:
+                    self.record = replace(self.record, error=str(error))
+                    self.pending, self.pending_bytes = [], 0
+                log.error("drafterforge streams no more answers: %s", error)
+                save_json_atomic(self.folder / RECORD, asdict(self.record))
+                return
+            with self.changed:
+                self.pending_bytes -= sum(size for _, _, size in part)
+
+    def _is_due(self) -> bool:
+        waited = time.monotonic() - self.pending_since >= self.flush_s
+        return bool(self.pending) and (self.closing or waited or self.pending_bytes >= self.shard_bytes)
+
+    def _take(self) -> list[tuple[int, ServedAnswer, int]]:
+        """The pending answers of the next shard, at least one."""
+        count = size = 0
+        while count < len(self.pending) and (not count or size + self.pending[count][2] <= self.shard_bytes):
+            size += self.pending[count][2]
+            count += 1
+        part, self.pending = self.pending[:count], self.pending[count:]
+        return part
+
+    def _write(self, part: Sequence[tuple[int, ServedAnswer, int]]) -> None:
+        """Write a shard once there is room, and count it."""
+        files = encode_served([served for _, served, _ in part])
+        size, limit = sum(map(len, files.values())), self.record.limit_bytes
+        if size > limit // PARTS * 2:
+            raise ConfigError(
+                f"an answer of {size / GB:.3g} GB is too large for a stream of {limit / GB:.3g} GB; "
+                f"type data.stream_gb={2 * PARTS * size / GB:.2g} or more"
+            )
+        while not (unneeded := readers_finished(self.folder)) and used_bytes(self.folder) + size > limit:
+            if self.closing:
+                return
+            self.is_full = True
+            time.sleep(POLL_S)
+        if unneeded:
+            return
+        self.is_full = False
+        for suffix, content in files.items():
+            write_bytes_atomic(self.folder / f"{shard_name(self.record.shards)}{suffix}", content)
+        numbers, tokens = [number for number, _, _ in part], sum(len(served.answer.input_ids) for _, served, _ in part)
+        self.record = self.record.counting(numbers, tokens)
+        save_json_atomic(self.folder / RECORD, asdict(self.record))
+
+
+def finish_stream(folder: Path) -> None:
+    """Say that no more answers follow."""
+    write_bytes_atomic(folder / DONE, b"")
+
+
+class StreamReader:
+    """Reads a stream's shards in order; what it released is deleted once all readers have released it."""
+
+    def __init__(self, folder: Path | str, name: str, num_readers: int = 1) -> None:
+        """name: of this reader, unchanged when it is started again.  num_readers: of the stream."""
+        self.folder, self.num_readers = Path(folder).expanduser(), num_readers
+        self.path = self.folder / READERS / f"{name}.json"
+        self.sizes: dict[int, int] = {}  # bytes of the shards that were read and not released
+        self._wait(lambda: StreamRecord.read(self.folder) is not None, lambda: f"{folder} to appear")
+        cursor = json.loads(self.path.read_text()) if self.path.exists() else {"next": 0}
+        self.released = cursor["next"]
+        if cursor != self._cursor(False):
+            self._save(False)
+
+    @property
+    def record(self) -> StreamRecord:
+        """The writer's record as it is now."""
+        record = StreamRecord.read(self.folder)
+        if record is None:
+            raise ArtifactError(f"{self.folder} is gone; start `drafterforge prepare-data data.stream=FOLDER` again")
+        return record
+
+    @property
+    def unreleased_bytes(self) -> int:
+        """Size of the shards that were read and not released."""
+        return sum(self.sizes.values())
+
+    def shard(self, number: int, wait: Callable[[], None] = lambda: None) -> tuple[Path, ...] | None:
+        """The files of a shard, once it is complete; None if the stream ends before it.
+
+        wait: called while it is not there; it may raise.
+        """
+
+        def ready() -> bool:
+            done = (self.folder / DONE).exists()  # before the record, which then counts everything
+            record = self.record
+            if record.error:
+                raise ArtifactError(f"the writer of {self.folder} failed: {record.error}")
+            if record.shards <= number and not done and self.unreleased_bytes > record.limit_bytes * 3 // 4:
+                raise ConfigError(
+                    f"{self.folder} is full of shards that one step of training reads; start its writer with "
+                    f"data.stream_gb={2 * record.limit_bytes / GB:.3g}, or type a smaller trainer.accumulate"
+                )
+            is_ready = record.shards > number or done
+            if not is_ready:
+                wait()
+            return is_ready
+
+        self._wait(ready, lambda: f"shard {number} of {self.folder}")
+        if self.record.shards <= number:
+            return None
+        paths = shard_files(self.folder, number)
+        if not paths:
+            raise ArtifactError(
+                f"shard {number} of {self.folder} was deleted, but this training needs it; if other trainers read the "
+                "stream, type data.stream_readers=COUNT in all of them and overwrite=true to start again"
+            )
+        self.sizes[number] = sum(path.stat().st_size for path in paths)
+        return tuple(paths)
+
+    def bytes_before(self, number: int) -> int:
+        """Size of the shards before this one that were read and not released."""
+        return sum(size for shard, size in self.sizes.items() if shard < number)
+
+    def release(self, number: int, record: bool = True) -> None:
+        """Give up all shards before this one.  record: False where another process of the same reader records it."""
+        self.sizes = {shard: size for shard, size in self.sizes.items() if shard >= number}
+        if number > self.released:
+            self.released = number
+            if record:
+                self._save(False)
+
+    def finish(self) -> None:
+        """Give up the stream: its writer may stop."""
+        self.sizes = {}
+        self.released = self.record.shards
+        self._save(True)
+
+    def _cursor(self, finished: bool) -> dict[str, Any]:
+        return {"next": self.released, "finished": finished, "readers": self.num_readers}
+
+    def _save(self, finished: bool) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        save_json_atomic(self.path, self._cursor(finished))
+        cursors = [json.loads(path.read_text())["next"] for path in self.path.parent.glob("*.json")]
+        if len(cursors) < self.num_readers:
+            return
+        for path in sorted(self.folder.glob("shard-*")):
+            if path.stem.removeprefix("shard-").isdigit() and int(path.stem.removeprefix("shard-")) < min(cursors):
+                path.unlink(missing_ok=True)
+
+    @staticmethod
+    def _wait(ready: Callable[[], bool], what: Callable[[], str]) -> None:
+        began, next_line = time.monotonic(), FIRST_SAY_S
+        while not ready():
+            waited = time.monotonic() - began
+            if waited >= next_line:
+                next_line += SAY_S
+                say_dated(f"stream: waiting for {what()} since {waited:.0f} s; its writer is a vLLM process")
+            time.sleep(POLL_S)

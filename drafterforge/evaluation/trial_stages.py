@@ -1,0 +1,116 @@
+"""The stages of a command at the speed of short trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from drafterforge.config.commands import TrainDrafterConfig
+from drafterforge.data.spool import FLUSH_TOKENS
+from drafterforge.evaluation.answering_trial import TrialAnswerer, answering_seconds, expected_lengths
+from drafterforge.evaluation.planning import SAVED, Stage, Workload, feature_bytes
+from drafterforge.targets.load import Target
+from drafterforge.targets.shape import ModelShape
+
+
+@dataclass
+class Trials:
+    """What the trials took."""
+
+    start_s: float = 0.0  # from the start of the program until the target is loaded
+    answerer: TrialAnswerer | None = None
+    answers_peak: float = 0.0
+    answer_bytes: float = 0.0  # on disk, of each token
+    byte_s: float = 0.0  # to write, hash and read a byte
+    capture_s: float = 0.0  # to compute and store the features of a token
+    steps: Any = None  # StepTimes
+    training_fixed_s: float = 0.0  # before the first step and after the last
+    training_peak: float = 0.0
+    drafter_bytes: float = 0.0
+    decoding_fixed_s: float = 0.0  # loading, and settling mismatches
+    decoding_peak: float = 0.0
+    rows: list[Mapping[str, Any]] = field(default_factory=list)  # of the reports on the trial's drafter
+
+
+def stages_of(trials: Trials, cfg: Any, target: Target, shape: ModelShape, work: Workload) -> list[Stage]:
+    """The stages of the command, at the speed of the trials."""
+    data = cfg.data
+    stages = [Stage("start", trials.start_s, "loading the program and the target")]
+    per_token = feature_bytes(shape.hidden)
+    answerer = trials.answerer
+    cached = data.features == "cached"
+    if answerer is not None and answerer.steps and work.num_answers:
+        lengths = expected_lengths(answerer.lengths, data.max_new_tokens)
+        seconds = sum(
+            answering_seconds(prompts, lengths, data.batch_size, data.shard_size, answerer.speed())
+            for prompts in work.prompts.values()
+        )
+        shard = min(FLUSH_TOKENS, data.shard_size * work.stored_tokens / max(1, work.num_answers))
+        more = max(0.0, shard - sum(length for length, _ in answerer.lengths)) * per_token * cached
+        longest = max(max(prompts, default=0) for prompts in work.prompts.values()) + data.max_new_tokens
+        reached = max(length for length, _ in answerer.lengths) + max(map(max, filter(None, work.prompts.values())))
+        more += max(0, longest - reached) * data.batch_size * shape.cache_bytes(target.compute_dtype.itemsize)
+        if cached:
+            seconds += work.stored_tokens * per_token * trials.byte_s
+        stages.append(
+            Stage(
+                "answers",
+                seconds,
+                f"{work.num_answers:,} answers of {work.source}; {work.answered_tokens / seconds:,.0f} tokens/s",
+                work.answered_tokens,
+                trials.answers_peak + more,
+                kept=trials.answer_bytes * (work.answered_tokens + sum(map(sum, work.prompts.values()))),
+            )
+        )
+    if cached and work.num_answers:
+        spooled = data.answers == "target"
+        stored = work.stored_tokens * per_token
+        seconds = stored * trials.byte_s if spooled else work.stored_tokens * trials.capture_s
+        words = f"{work.stored_tokens:,} tokens x {per_token:,} bytes" + ("; twice until all are stored" * spooled)
+        disk = stored if spooled else 0.0
+        stages.append(Stage("features", seconds, words, work.stored_tokens, trials.answers_peak, disk, stored))
+    if isinstance(cfg, TrainDrafterConfig):
+        stages += [_training(trials, cfg, work), _decoding(trials, cfg)]
+    return stages
+
+
+def _training(trials: Trials, cfg: TrainDrafterConfig, work: Workload) -> Stage:
+    trainer, steps = cfg.trainer, trials.steps
+    fixed = dict(memory=trials.training_peak, kept=trials.drafter_bytes)
+    if not steps.steps:  # a kind without steps, such as a datastore of answers
+        return Stage("training", trials.training_fixed_s, "as long as the trial", 0, **fixed)
+    timed = steps.steps[1:] or steps.steps
+    token_s = sum(step.seconds for step in timed) / sum(step.tokens for step in timed)
+    packed = min(trainer.tokens_per_batch, work.stored_tokens)
+    mean = work.stored_tokens / max(1, sum(len(work.prompts.get(split, ())) for split in ("train", "val")))
+    batch = max(mean, packed - mean / 2)  # the last sequence that would not fit is left for the next batch
+    validated = sum(work.prompts.get("val", ())) + len(work.prompts.get("val", ())) * work.answer_tokens
+    validation_s = sum(v.seconds for v in steps.validations) / max(1, sum(v.tokens for v in steps.validations))
+    validations = -(-trainer.max_steps // trainer.val_every)
+    tokens = round(trainer.max_steps * trainer.accumulate * batch)
+    seconds = trials.training_fixed_s + tokens * token_s + validations * validated * validation_s
+    return Stage(
+        "training",
+        seconds,
+        f"{trainer.max_steps:,} steps of {batch * trainer.accumulate:,.0f} tokens at {1 / token_s:,.0f} tokens/s, "
+        f"{validations} validations",
+        tokens,
+        disk=SAVED * steps.num_trained,
+        **fixed,
+    )
+
+
+def _decoding(trials: Trials, cfg: TrainDrafterConfig) -> Stage:
+    lengths = expected_lengths(trials.answerer.lengths, cfg.eval.max_new_tokens) if trials.answerer else []
+    lengths = [min(length, cfg.eval.max_new_tokens) for length in lengths]
+    mean = sum(lengths) / len(lengths) if lengths else cfg.eval.max_new_tokens
+    tokens = round(cfg.eval.num_prompts * mean)
+    seconds = trials.decoding_fixed_s + sum(tokens / row["tokens_per_s"] for row in trials.rows)
+    return Stage(
+        "decoding",
+        seconds,
+        f"{cfg.eval.num_prompts} held-out prompts, {len(trials.rows)} methods, {mean:.0f} tokens each",
+        tokens * len(trials.rows),
+        trials.decoding_peak,
+    )

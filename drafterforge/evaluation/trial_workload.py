@@ -1,0 +1,117 @@
+"""The prompts of a planned command, and the small part of them that a trial answers and trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.manifest import MANIFEST
+from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
+from drafterforge.data.answers import SPLITS
+from drafterforge.data.joined import JoinedAnswers
+from drafterforge.data.prompts import load_prompts
+from drafterforge.evaluation.answering_trial import TrialAnswerer, expected_lengths
+from drafterforge.evaluation.drafter_comparison import first_turn_ids
+from drafterforge.evaluation.planning import ASSUMED_PROMPT, Workload
+from drafterforge.prompts.prompt import Prompt, Transcript
+from drafterforge.targets.load import Target
+from drafterforge.training.inputs import named_answers, within_context
+
+TRIAL_STEPS, TRIAL_VALIDATIONS = 4, 2
+TRIAL_VAL, TRIAL_TEST, TRIAL_DECODED = 4, 2, 16  # answers to validate and to decode from; tokens decoded
+ENCODED = 2000  # prompts of a split that are tokenised; the lengths of others are those of these, in turn
+LOCAL_LOGGERS = ("csv", "tensorboard")
+
+
+@dataclass(frozen=True)
+class PlannedPrompts:
+    """The prompts of a command by split; those of answers that exist hold the answers."""
+
+    prompts: Mapping[str, Sequence[Prompt]]
+    answered: str = ""  # names of the artifacts that hold the answers; empty: they have to be made
+
+    @staticmethod
+    def of(cfg: PrepareDataConfig, target: Target) -> PlannedPrompts:
+        """The prompts as the command reads them, from existing answers if there are any."""
+        names = list(getattr(cfg, "answers", ()))
+        path = artifact_dir(cfg.runs_dir, target.name, "answers", cfg.name or cfg.domain.name)
+        if not names and (path / MANIFEST).is_file() and not cfg.overwrite:
+            names = [path.name]
+        if not names:
+            return PlannedPrompts(load_prompts(cfg.data, cfg.domain, cfg.seed))
+        rows = JoinedAnswers([named_answers(cfg, target, name) for name in names])
+        prompts = {split: [_transcript(row) for row in rows.rows(split, cfg.domain.answers_domain)] for split in SPLITS}
+        return PlannedPrompts(prompts, ", ".join(names))
+
+    def lengths(self, target: Target) -> dict[str, list[int]]:
+        """Tokens of every prompt."""
+        lengths = {}
+        for split, prompts in self.prompts.items():
+            encoded = [len(first_turn_ids(target, prompt)) for prompt in prompts[:ENCODED]]
+            lengths[split] = [encoded[index % len(encoded)] for index in range(len(prompts))]
+        return lengths
+
+
+def _transcript(row) -> Prompt:
+    transcript = Transcript(tuple(row.input_ids), row.prompt_tokens, row.finished)
+    return Prompt(row.id, row.domain, row.task, (), "answers", transcript)
+
+
+def trial_prompts(cfg: PrepareDataConfig, planned: PlannedPrompts) -> dict[str, list[Prompt]]:
+    """A batch of training prompts and a few of the other splits, spread over all of them."""
+    counts = {"train": max(8, cfg.data.batch_size), "val": TRIAL_VAL, "test": TRIAL_TEST}
+    spread = {}
+    for split, prompts in planned.prompts.items():
+        count = min(len(prompts), counts[split])
+        spread[split] = [prompts[index * len(prompts) // count] for index in range(count)]
+    return spread
+
+
+def measured_workload(
+    planned: PlannedPrompts, lengths: dict[str, list[int]], answerer: TrialAnswerer, limit: int
+) -> Workload:
+    """The workload, with answers as long as those of the trial, or as the existing ones."""
+    if planned.answered:
+        rows = [prompt.transcript for prompts in planned.prompts.values() for prompt in prompts]
+        mean = sum(len(row.ids) - row.prompt_tokens for row in rows) / len(rows)
+        return Workload(lengths, mean, f"{planned.answered} with {mean:.0f} tokens")
+    ends = expected_lengths(answerer.lengths, limit)
+    mean = sum(ends) / len(ends)
+    return Workload(lengths, mean, f"{mean:.0f} tokens, as {len(ends)} answers of a trial have")
+
+
+def assumed_workload(cfg: PrepareDataConfig) -> Workload:
+    """The workload without reading prompts: each answer as long as its limit."""
+    data = cfg.data
+    counts = {"train": data.num_train, "val": data.num_val, "test": data.num_test}
+    prompts = {split: [min(ASSUMED_PROMPT, data.max_prompt_tokens)] * count for split, count in counts.items()}
+    source = f"{data.max_new_tokens} tokens at most to prompts of {ASSUMED_PROMPT} (assumed)"
+    return Workload(prompts, data.max_new_tokens, source)
+
+
+def small_config(cfg: PrepareDataConfig, target: Target, folder: Path, is_answered: bool) -> PrepareDataConfig:
+    """The config of a trial in `folder`, where the drafters of the command's runs folder are linked to."""
+    data = within_context(cfg.data, target)
+    small = replace(cfg, runs_dir=str(folder), data=replace(data, answers="given") if is_answered else data)
+    if not isinstance(cfg, TrainDrafterConfig):
+        return small
+    drafters = Path(cfg.runs_dir) / target.name / "drafters"
+    links = folder / target.name / "drafters"
+    links.mkdir(parents=True)
+    for path in drafters.glob(f"[!.]*/{MANIFEST}"):
+        if path.parent.name != cfg.drafter_name:
+            (links / path.parent.name).symlink_to(path.parent.resolve())
+    trainer = replace(
+        cfg.trainer,
+        max_steps=TRIAL_STEPS,
+        val_every=TRIAL_STEPS // TRIAL_VALIDATIONS,
+        patience=TRIAL_VALIDATIONS + 1,
+        accumulate=1,
+        num_answers=None,
+        loggers=[name for name in cfg.trainer.loggers if name in LOCAL_LOGGERS],
+    )
+    decoded = min(TRIAL_DECODED, cfg.eval.max_new_tokens)
+    evaluation = replace(cfg.eval, num_prompts=min(TRIAL_TEST, cfg.eval.num_prompts), max_new_tokens=decoded)
+    return replace(small, answers=[], val_answers=[], trainer=trainer, eval=evaluation)

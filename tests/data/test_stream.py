@@ -1,0 +1,202 @@
+"""A stream stays under its bound, loses and doubles nothing, and says in one line what is wrong with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from drafterforge.data import stream
+from drafterforge.data.answers import Answer, AnswerRows
+from drafterforge.data.served import ServedAnswer
+from drafterforge.data.stream import StreamReader, StreamRecord, StreamWriter, finish_stream, used_bytes
+from drafterforge.errors import ArtifactError, ConfigError
+
+LIMIT, TOKENS, HIDDEN = 200_000, 20, 8  # an answer has about 3 kB
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(stream, "POLL_S", 0.005)
+
+
+def answer(number: int, tokens: int = TOKENS) -> ServedAnswer:
+    ids = [number, *range(1, tokens)]
+    row = Answer(f"a{number}", "", "", "train", ids, [0] * 5 + [1] * (tokens - 5), 5, tokens - 5, True)
+    features = torch.full((tokens - 1, 3 * HIDDEN), float(number))
+    return ServedAnswer(row, features, outputs=features[:, :HIDDEN])
+
+
+def writer_of(folder: Path, limit: int = LIMIT, flush_s: float = 0.02, **more) -> StreamWriter:
+    return StreamWriter(folder, limit, [2, 3, 4], flush_s=flush_s, **more)
+
+
+def write(folder: Path, numbers, limit: int = LIMIT, wait_s: float = 10.0) -> StreamWriter:
+    """Append answers as the connector does: while there is room."""
+    writer = writer_of(folder, limit)
+    for number in numbers:
+        until = time.monotonic() + wait_s
+        while not writer.has_room and time.monotonic() < until:
+            time.sleep(0.002)
+        if not writer.has_room:
+            return writer
+        writer.add(number, answer(number))
+    writer.close(wait_s)
+    return writer
+
+
+def numbers_of(paths) -> list[int]:
+    text, outputs = paths
+    with safe_open(outputs, "pt") as file:
+        for row in AnswerRows([text]):
+            features = file.get_tensor(f"{row.id}.features")
+            assert features.dtype == torch.float32 and set(features.flatten().tolist()) == {float(row.input_ids[0])}
+        return [row.input_ids[0] for row in AnswerRows([text])]
+
+
+def read_all(reader: StreamReader, first: int = 0) -> list[int]:
+    numbers, shard = [], first
+    while (paths := reader.shard(shard)) is not None:
+        numbers += numbers_of(paths)
+        shard += 1
+        reader.release(shard)
+    return numbers
+
+
+def test_many_times_its_bound_passes_through_a_stream_once_and_in_order(tmp_path, monkeypatch):
+    sizes, real = [], stream.write_bytes_atomic
+
+    def measured(path: Path, data: bytes) -> None:
+        real(path, data)
+        sizes.append(used_bytes(tmp_path))
+
+    monkeypatch.setattr(stream, "write_bytes_atomic", measured)
+    thread = threading.Thread(target=lambda: (write(tmp_path, range(400)), finish_stream(tmp_path)))
+    thread.start()
+    until = time.monotonic() + 10
+    while (not sizes or max(sizes) < LIMIT / 2) and time.monotonic() < until:  # the reader comes late
+        time.sleep(0.01)
+    numbers = read_all(StreamReader(tmp_path, "reader"))
+    thread.join()
+    assert numbers == list(range(400))
+    assert LIMIT / 2 < max(sizes) <= LIMIT and used_bytes(tmp_path) == 0
+
+
+def test_a_writer_waits_while_the_folder_is_full_and_goes_on_when_a_shard_is_released(tmp_path):
+    writer = write(tmp_path, range(400), wait_s=0.3)
+    assert not writer.has_room and writer.is_full and LIMIT * 0.8 < used_bytes(tmp_path) <= LIMIT
+    shards, reader = StreamRecord.read(tmp_path).shards, StreamReader(tmp_path, "reader")
+    assert reader.shard(0) and StreamRecord.read(tmp_path).shards == shards
+    reader.release(2)
+    until = time.monotonic() + 10
+    while StreamRecord.read(tmp_path).shards == shards and time.monotonic() < until:
+        time.sleep(0.01)
+    assert StreamRecord.read(tmp_path).shards > shards and used_bytes(tmp_path) <= LIMIT
+    writer.close(5)
+
+
+def test_a_shard_is_deleted_once_all_readers_have_released_it(tmp_path):
+    write(tmp_path, range(30))
+    first, second = (StreamReader(tmp_path, name, 2) for name in ("first", "second"))
+    first.release(2)
+    assert (tmp_path / "shard-00000000.arrow").exists()
+    second.release(1)
+    assert not list(tmp_path.glob("shard-00000000.*")) and (tmp_path / "shard-00000001.arrow").exists()
+    with pytest.raises(ArtifactError, match=r"shard 0 of .* was deleted.*data.stream_readers"):
+        first.shard(0)
+
+
+# the commit points of a shard: its two files, the record; a kill before each of them
+@pytest.mark.parametrize("kill_at", range(4))
+def test_a_killed_writer_started_again_writes_what_is_missing_once(tmp_path, monkeypatch, kill_at):
+    real_bytes, real_json, left = stream.write_bytes_atomic, stream.save_json_atomic, [3 + 3 * 2 + kill_at]
+
+    def dying(real):
+        def act(path: Path, content) -> None:
+            left[0] -= 1
+            if left[0] <= 0:
+                if isinstance(content, bytes):
+                    path.with_name(f".{path.name}.tmp-1-ab").write_bytes(content[:9])
+                raise SystemExit  # ends the thread as a kill ends the process
+            real(path, content)
+
+        return act
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "write_bytes_atomic", dying(real_bytes))
+        patch.setattr(stream, "save_json_atomic", dying(real_json))
+        killed = writer_of(tmp_path)
+        for number in (*range(0, 40, 2), *range(1, 40, 2)):
+            killed.add(number, answer(number))
+        killed.thread.join(10)
+        killed.close(1)
+    record = StreamRecord.read(tmp_path)
+    assert 0 < record.answers < 40
+    missing = [number for number in range(40) if not record.has(number)]
+    assert len(missing) == 40 - record.answers
+    write(tmp_path, missing)
+    finish_stream(tmp_path)
+    assert not list(tmp_path.glob(".shard-*"))
+    assert sorted(read_all(StreamReader(tmp_path, "reader"))) == list(range(40))
+
+
+def test_a_killed_reader_started_again_finds_every_shard_that_it_did_not_release(tmp_path):
+    write(tmp_path, range(60))
+    finish_stream(tmp_path)
+    killed = StreamReader(tmp_path, "reader")
+    before = numbers_of(killed.shard(0))
+    killed.shard(1)
+    killed.release(1)
+    again = StreamReader(tmp_path, "reader")
+    assert before + read_all(again, again.released) == list(range(60))
+
+
+def test_a_writer_stops_waiting_once_its_readers_have_finished(tmp_path):
+    writer = write(tmp_path, range(400), wait_s=0.3)
+    StreamReader(tmp_path, "reader").finish()
+    until = time.monotonic() + 10
+    while not writer.has_room and time.monotonic() < until:
+        time.sleep(0.01)
+    assert writer.has_room
+    writer.close(5)
+
+
+def test_the_numbers_of_a_server_follow_those_before(tmp_path):
+    for _ in range(2):
+        writer = writer_of(tmp_path)
+        for _ in range(3):
+            writer.add(-1, answer(7))
+        writer.close(5)
+    record = StreamRecord.read(tmp_path)
+    assert (record.answers, record.below, record.more) == (6, 6, [])
+
+
+def test_mistakes_are_one_line(tmp_path):
+    write(tmp_path / "a", range(3)).close(5)
+    with pytest.raises(ConfigError, match="another process writes to the stream"):
+        first = writer_of(tmp_path / "b")
+        writer_of(tmp_path / "b")
+    first.close(5)
+    with pytest.raises(ArtifactError, match="streams other answers: its labels are"):
+        writer_of(tmp_path / "a", labels={"prompts": "others"})
+    large = writer_of(tmp_path / "c")
+    large.add(0, answer(0, tokens=1000))
+    large.thread.join(5)
+    with pytest.raises(ArtifactError, match=r"an answer of .* GB is too large for a stream of .* type data.stream_gb="):
+        large.add(1, answer(1))
+    with pytest.raises(ArtifactError, match=r"the writer of .* failed: an answer of"):
+        StreamReader(tmp_path / "c", "reader").shard(0)
+    writer = write(tmp_path / "d", range(400), wait_s=0.3)
+    reader = StreamReader(tmp_path / "d", "reader")
+    with pytest.raises(ConfigError, match=r"is full of shards that one step of training reads.*data.stream_gb=0.0004"):
+        for shard in range(100):
+            reader.shard(shard)
+    writer.close(5)
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "stream.json").write_text("{")
+    with pytest.raises(ArtifactError, match="is no record of a stream"):
+        StreamReader(tmp_path / "e", "reader")

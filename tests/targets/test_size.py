@@ -1,0 +1,114 @@
+"""The settings that a target's size picks, and what wins over them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from drafterforge.cli import COMMANDS
+from drafterforge.config.compose import load_config
+from drafterforge.errors import ArtifactError
+from drafterforge.targets.size import LIMITS, apply_size, size_of
+from tests.data.prompt_files import write_lines
+
+LLAMA_8B = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The config of Llama-3.1-8B, without weights."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    return tmp_path
+
+
+def settings(folder, *typed: str, command: str = "train-drafter"):
+    overrides = ["domain=general", "target=hf", f"target.model={folder}", *typed]
+    row = COMMANDS[command]
+    return apply_size(row.name, load_config(row.name, row.config, overrides), overrides)
+
+
+@pytest.mark.parametrize(
+    ("billions", "size"), [(0.135, "135m"), (1.2, "1b"), (3.9, "1b"), (8.0, "8b"), (32.8, "32b"), (70.6, "70b")]
+)
+def test_a_size_is_picked_by_the_number_of_weights(billions, size):
+    assert size_of(int(billions * 1e9)) == size
+
+
+def test_a_target_of_8b_inherits_nothing_that_was_tuned_on_135m(folder, capsys):
+    config = settings(folder)
+    assert (config.trainer.lr, config.trainer.ttt_steps, config.drafter.draft_vocab_size) == (1e-4, 7, 32000)
+    assert config.trainer.tokens_per_batch * config.trainer.accumulate == 32768
+    assert config.data.max_prompt_tokens + config.data.max_new_tokens == 4096 and config.data.features == "online"
+    out = capsys.readouterr().err
+    assert out.count("\n") == 1 and "size=8b, because" in out and "8.0 billion weights" in out
+    assert "trainer.lr=0.0001" in out and "size=135m leaves them out" in out
+
+
+def test_what_is_typed_wins_and_then_the_experiment(folder, capsys):
+    config = settings(folder, "trainer.lr=3e-4", "experiment=public_8b")
+    assert (config.trainer.lr, config.trainer.max_steps, config.trainer.ttt_steps) == (3e-4, 30000, 7)
+    assert "trainer.lr" not in capsys.readouterr().err
+    assert settings(folder, "data=recorded", "path=x").data.features == "cached"
+    assert settings(folder, "data.stream=x").data.features == "cached"
+
+
+def test_a_typed_size_is_used_and_nothing_is_printed(folder, capsys):
+    overrides = ["domain=sql", "target=hf", f"target.model={folder}", "size=135m"]
+    row = COMMANDS["train-drafter"]
+    config = load_config(row.name, row.config, overrides)
+    assert apply_size(row.name, config, overrides) is config and capsys.readouterr().err == ""
+    assert load_config(row.name, row.config, ["domain=sql", "size=8b"]).trainer.lr == 1e-4
+
+
+def test_the_answers_are_as_long_whichever_command_makes_them(folder):
+    assert settings(folder, command="prepare-data").data == settings(folder).data
+
+
+def test_the_embedded_target_keeps_the_defaults():
+    row = COMMANDS["train-drafter"]
+    config = load_config(row.name, row.config, ["domain=sql"])
+    assert apply_size(row.name, config, ["domain=sql"]) is config
+
+
+def test_a_kind_without_a_draft_vocabulary_takes_the_rest(folder):
+    assert settings(folder, "drafter=causal_lm").trainer.lr == 1e-4
+
+
+def test_every_size_is_a_choice():
+    row = COMMANDS["train-drafter"]
+    rates = [load_config(row.name, row.config, ["domain=sql", f"size={s}"]).trainer.lr for s in (*LIMITS, "70b")]
+    assert rates == sorted(rates, reverse=True) and rates[0] > rates[-1]
+
+
+def test_a_config_of_another_kind_is_refused(folder):
+    (folder / "config.json").write_text(json.dumps({"hidden_size": 4}))
+    with pytest.raises(ArtifactError, match="num_hidden_layers"):
+        settings(folder)
+
+
+def test_public_conversations_are_read_from_a_local_folder(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    from drafterforge.data.prompts import load_prompts
+
+    rows = [
+        {"conversations": [{"from": "human", "value": f"ask {i}"}, {"from": "gpt", "value": f"say {i}"}]}
+        for i in range(400)
+    ]
+    (tmp_path / "sharegpt").mkdir()
+    write_lines(tmp_path / "sharegpt" / "train.jsonl", rows)
+    row = COMMANDS["prepare-data"]
+    typed = ["domain=general", "data=sharegpt", f"dataset={tmp_path / 'sharegpt'}", "experiment=public_8b"]
+    config = load_config(row.name, row.config, typed)
+    prompts = load_prompts(config.data, config.domain, 0)
+    assert sum(map(len, prompts.values())) == 400 and prompts["train"][0].messages[0]["content"].startswith("ask")
+    assert config.data.answers == "target" and config.data.num_train == 120000
