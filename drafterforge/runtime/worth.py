@@ -138,7 +138,11 @@ class Worth:
         """The state of a request among `rows`; it begins with the averages of earlier requests."""
         key = (round(temperature * 4) / 4, rows)
         if key not in self.traffic:
-            self.traffic[key] = Traffic(self._assumed_net(rows))
+            # more rows make drafting dearer, and a higher temperature makes it worse: no more than what that brought
+            easier = [
+                traffic.net.value for (t, count), traffic in self.traffic.items() if t <= key[0] and count <= rows
+            ]
+            self.traffic[key] = Traffic(min([self._assumed_net(rows), *easier]))
         traffic = self.traffic[key]
         means = traffic.net, traffic.neural_gain, traffic.accepted, traffic.expected
         return RowWorth(traffic, *(Mean(mean.value, PRIOR, ROW_HORIZON) for mean in means), pause=traffic.pause)
