@@ -94,7 +94,7 @@ def test_features_take_their_bytes_twice_until_all_are_stored():
     features = stages()["features"]
     assert (features.tokens, features.kept, features.disk) == (8 * 16, 8 * 16 * 68, 8 * 16 * 68)
     assert "features" not in stages(with_data(features="online"))
-    given = stages(with_data(answers="given", source="served", path="x"))
+    given = stages(with_data(answers="given", source="recorded", path="x"))
     assert given["features"].disk == 0 and given["answers"].seconds == 0 and given["features"].seconds > 0
 
 
