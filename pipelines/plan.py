@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
+from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.plan import THIS, PlanConfig
 from drafterforge.config.progress import say, table_console
+from drafterforge.errors import ConfigError
 from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.planning import (
     DeviceRates,
@@ -34,6 +36,7 @@ from drafterforge.pipelines.train_drafter import train
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
 from drafterforge.targets.load import load_target
 from drafterforge.targets.shape import ModelShape, find_config, is_local
+from drafterforge.training.launch import local_devices
 
 Config = PlanConfig
 ESTIMATED = (
@@ -42,6 +45,11 @@ ESTIMATED = (
 
 
 def run(planned: Config) -> None:
+    if stream := planned.config.data.stream:
+        raise ConfigError(
+            f"plan does not cover data.stream={stream}, whose disk is bounded by data.stream_gb; leave it out to plan "
+            "answers and features made here"
+        )
     shape = ModelShape.read(find_config(planned.target))
     device = choose_device(planned.target.device)
     dtype = choose_dtype(planned.target.dtype, device)
@@ -63,6 +71,8 @@ def run(planned: Config) -> None:
     print(f"in all: at most {duration(seconds)}; {disk}; memory {size(memory)}")
     problems = misfits(planned, stages, room, shape, weights)
     fits = f"fits: {size(room.disk)} of disk and {size(room.memory)} of memory are free"
+    if (number := num_devices(planned)) > 1:
+        print(f"times and memory are those of one device; {number} devices share the micro-batches of a step")
     print("\n".join(problems) if problems else f"{fits}; next: {planned.with_settings()}")
 
 
@@ -84,6 +94,14 @@ def make_plan(
         rates = measure_device(device, dtype if has_matrix_unit(device.type) else torch.float32)
     print(ESTIMATED)
     return estimate_stages(cfg, shape, rates, dtype.itemsize, assumed_workload(cfg)), rates.source
+
+
+def num_devices(planned: Config) -> int:
+    """Devices on which the command trains."""
+    cfg = planned.config
+    if not isinstance(cfg, TrainDrafterConfig):
+        return 1
+    return local_devices(cfg.trainer, cfg.target.device) * (cfg.trainer.num_nodes or 1)
 
 
 def free_room(planned: Config, device: torch.device) -> Room:

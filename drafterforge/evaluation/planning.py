@@ -26,6 +26,7 @@ READ_SHARE, MULTIPLY_SHARE = 0.6, 0.35  # assumed share of the rates that decodi
 ASSUMED_PROMPT = 128  # tokens of a prompt that cannot be read before it is fetched
 DECODED_METHODS = 3  # plain, chain and tree: of the report on a new drafter
 GIBIBYTE = 2**30
+UNTIMED = {"given": "given with the prompts", "served": "by the server; its time is not estimated"}  # answers
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def estimate_stages(
             lasting=5 * (work.stored_tokens + sum(work.prompts.get("test", ()))),
         )
     elif work.num_answers:
-        answers = replace(answers, derivation="given with the prompts", lasting=5 * work.stored_tokens)
+        answers = replace(answers, derivation=UNTIMED[data.answers], lasting=5 * work.stored_tokens)
     capture_s = multiply_seconds(work.stored_tokens * shape.num_weights, rates)
     stages = [answers, features_stage(cfg, work, shape.hidden, capture_s, weights)]
     if not isinstance(cfg, TrainDrafterConfig) or not isinstance(cfg.drafter, Eagle3DrafterConfig):
